@@ -16,8 +16,8 @@ import herringbone.torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "demo"), str(ROOT / "examples")]
 
-from model import Text, Transformer  # noqa: E402
-from train import Block, Digits  # noqa: E402
+from model import Text, Transformer
+from train import Block, Digits
 
 SEED = 7
 AVERAGED = 10

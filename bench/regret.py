@@ -31,7 +31,7 @@ MOST_REGRET, CELLS_WITHIN = 0.10, 0.95
 
 def constants(options, layout, rate, spaces, folder):
     """A file of constants of a layout."""
-    workers, per_host, _ = LAYOUTS[layout]
+    workers, *_ = LAYOUTS[layout]
     begin, path = pathlib.Path(folder, "begin"), pathlib.Path(folder, "constants")
     begin.write_text(f"shared_cores = {os.cpu_count() if workers > os.cpu_count() or rate else 0}\n")
     words = ["bench", "--calibrate", path, "--seconds", str(options.seconds)]

@@ -89,7 +89,7 @@ class Rigs:
         """The least seconds of an all-reduce between processes that map all buffers: {N: {bytes: seconds}}."""
         program = self.peers_folder / "limits"
         if not program.exists():
-            raise RigsFailed(f"the floor is not measured: build it with `make limits` in the folder of the rigs")
+            raise RigsFailed("the floor is not measured: build it with `make limits` in the folder of the rigs")
         with open(LOCK, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             command = [program, "floor", str(repetitions)]

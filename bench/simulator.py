@@ -120,9 +120,11 @@ def fitted(options, folder):
     workers, per_host, reducers = LAYOUTS[FITTED_LAYOUT]
     words = ["bench", "--calibrate", path, "--gbps", str(FITTED_RATE / 1000), "--seconds", "2"]
     say(f"fitting constants on {FITTED_LAYOUT}")
-    with Namespaces(workers // per_host + reducers, FITTED_RATE) as spaces:
-        with job(options, spaces, FITTED_LAYOUT, words, HERRINGBONE_CALIBRATION=str(begin)):
-            say(path.read_text())
+    with (
+        Namespaces(workers // per_host + reducers, FITTED_RATE) as spaces,
+        job(options, spaces, FITTED_LAYOUT, words, HERRINGBONE_CALIBRATION=str(begin)),
+    ):
+        say(path.read_text())
     return path
 
 

@@ -212,7 +212,7 @@ def train(options):
             loss = mean(loss)
             report.step(training.step, loss, training.step - since, time.monotonic() - began)
             since, began = training.step, time.monotonic()
-        if options.checkpoint and (last or options.save_every and training.step % options.save_every == 0):
+        if options.checkpoint and (last or (options.save_every and training.step % options.save_every == 0)):
             folder = training.save()
             report.say(f"saved {folder}", saved=str(folder), step=training.step)
     held_out = training.held_out_loss()

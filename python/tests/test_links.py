@@ -30,7 +30,7 @@ def job(folder: Path, name: str, start: Callable[..., Run] = forked, **environme
 
 
 def same_on_all_ranks(run: Run) -> dict[str, str]:
-    assert run.ranks[0] and all(rank == run.ranks[0] for rank in run.ranks), run.ranks + [run.output[-3000:]]
+    assert run.ranks[0] and all(rank == run.ranks[0] for rank in run.ranks), [*run.ranks, run.output[-3000:]]
     return {name: bits for name, bits in run.ranks[0].items() if name != "plan"}
 
 

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 

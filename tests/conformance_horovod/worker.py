@@ -64,7 +64,7 @@ class Reporter:
         name = report.location[2].rpartition(".")[2]
         if report.failed:
             text = str(
-                getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message or report.longrepr
+                (getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message) or report.longrepr
             )
             self.outcomes[name] = ("failed", " ".join(text.split())[:300])
         elif report.skipped:

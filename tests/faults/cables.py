@@ -11,7 +11,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
 from namespaces import Namespaces, NoNamespaces
 
-__all__ = ["Hosts", "NoNamespaces", "PROXY_PORT"]
+__all__ = ["PROXY_PORT", "Hosts", "NoNamespaces"]
 
 PROXY_PORT = 1500
 """Where the router's proxy listens, if there is one."""

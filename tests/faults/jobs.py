@@ -91,7 +91,7 @@ def proxied(
     counted: list[Connection] = []
 
     def choose(connection: Connection) -> None:
-        if connection.to[1] in apart or speaks and connection.purpose != purpose:
+        if connection.to[1] in apart or (speaks and connection.purpose != purpose):
             return
         counted.append(connection)
         if len(counted) == number + 1:

@@ -3,7 +3,7 @@
 import importlib
 
 # In the order of the table.
-import moving  # noqa: I001
+import moving
 import groups
 import models
 

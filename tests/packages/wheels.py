@@ -139,7 +139,7 @@ class Bench:
         others = json.loads(run(own, "-m", "pip", "list", "--format=json"))
         names = {each["name"] for each in others} - {"pip", "setuptools"}
         assert names == {"herringbone"}, f"it brought {names}"
-        clean = {name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONPATH")}
+        clean = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONPATH"), "")
         version = run(own, "-c", TRIAL, own.parent / "herringbone", cwd=self.folder, **clean).splitlines()[-1]
         return f"herringbone {version} imports, joins and sums, alone"
 
@@ -154,7 +154,7 @@ class Bench:
         site = next((self.folder / "horovod").glob("lib/python*/site-packages"))
         borrowed = dict.fromkeys(str(pathlib.Path(line).parent) for line in places.splitlines())
         (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-        clean = {name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONPATH", "HERRINGBONE_REPLACE")}
+        clean = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "PYTHONPATH", "HERRINGBONE_REPLACE"), "")
         asks = "import sys; print(*(name for name in sys.modules if name.startswith('herringbone')))"
         imported = run(own, "-c", asks, cwd=self.folder, **clean).split()
         assert not imported, f"without the variable Python imports {imported} at its start"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .common.launched import FOLDER, WORKER, Plan
 from .hosts import Discovery, Hosts, Slot, address_of, is_here, place_again, surplus
-from .processes import Ends, Process, StartError, end, say
+from .processes import Ends, Process, end, say
 
 __all__ = ["Job"]
 

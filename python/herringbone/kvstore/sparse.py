@@ -73,7 +73,7 @@ class RowSparse:
 
 def check_rows(call: str, rows: Any, shape: tuple[int, ...]) -> None:
     """Refuse rows that an array does not have."""
-    if rows.size and not (0 <= rows.min() and rows.max() < shape[0]):
+    if rows.size and not (rows.min() >= 0 and rows.max() < shape[0]):
         raise ArgumentError(f"{call}: rows go from 0 to {shape[0] - 1}, not from {rows.min()} to {rows.max()}")
 
 

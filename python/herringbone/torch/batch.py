@@ -60,7 +60,7 @@ class Batch:
         keep = (read, write)
         seconds, priority = self._seconds, current_priority()
         compressed = current_compression()
-        if compressed is not None and (collective, dtype) != ("all_reduce", "f32") or op not in ("sum", "average"):
+        if (compressed is not None and (collective, dtype) != ("all_reduce", "f32")) or op not in ("sum", "average"):
             compressed = None
         mark = 0  # Of no purpose in particular.
         call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts, mark, compressed)

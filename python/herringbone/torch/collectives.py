@@ -6,7 +6,6 @@ names that torch looks up, old and new. Each checks its tensors, starts its oper
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 

@@ -574,14 +574,20 @@ def innermost(store: Store) -> Store:
     return store
 
 
+def file_of(store: Store) -> str | None:
+    """The file that a store is; none for other stores."""
+    file = innermost(store)
+    return getattr(file, "path", None) if isinstance(file, FileStore) else None
+
+
 def keep_private(store: Store) -> None:
     """Before a key for the job is written: if ``store`` is a file, only its owner may read it."""
-    file = innermost(store)
-    if not isinstance(file, FileStore) or os.stat(file.path).st_mode & 0o077 == 0:
+    path = file_of(store)
+    if path is None or os.stat(path).st_mode & 0o077 == 0:
         return
     try:
-        os.chmod(file.path, 0o600)
+        os.chmod(path, 0o600)
     except PermissionError as error:
-        problem = f"others may read {file.path}, which is to hold a key of this job"
+        problem = f"others may read {path}, which is to hold a key of this job"
         hint = "set HERRINGBONE_TOKEN to the same secret text for every worker, or let rank 0's user make the file"
         raise errors.AuthError(f"{problem}; {hint}") from error

@@ -63,7 +63,7 @@ class Rearranged:
                 self._issued.add(index)
                 self._send(index, [self._pieces[number] for number in layout])
         known = {number for layout in self._layouts.values() for number in layout}
-        if not known.issuperset(numbers) or bucket.is_last() and self._layouts.keys() - self._issued:
+        if not known.issuperset(numbers) or (bucket.is_last() and self._layouts.keys() - self._issued):
             raise errors.ConfigError(
                 "compression_hook: what was loaded is left of a model with other parameters; load the state of this model, or none"
             )

@@ -503,7 +503,7 @@ def the_end() -> None:
     array[:] = 5
     herringbone.finalize()
     assert (array == 5).all()
-    error_of(herringbone.ClosedError, lambda: group.all_reduce(array))
+    error_of(herringbone.ClosedError, lambda: group.all_reduce(array))  # noqa: F821  # deleted below
     error_of(herringbone.ClosedError, lambda: herringbone.empty(3), "init")
     del array
     error_of(herringbone.ClosedError, group.barrier)

@@ -183,7 +183,7 @@ def adasum_merges_steps() -> None:
 def a_rank_may_have_no_gradient() -> None:
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    first, last = list(model.parameters())[0], list(model.parameters())[-1]
+    first, *_, last = model.parameters()
     (first.sum() if hvd.rank() else last.sum()).backward()
     optimizer.synchronize()
     assert torch.allclose(first.grad, torch.full_like(first, (hvd.size() - 1) / hvd.size()))

@@ -13,7 +13,7 @@ import sys
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
