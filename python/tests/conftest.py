@@ -5,97 +5,38 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import stat
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 WORKERS = Path(__file__).parent / "workers"
-START_SECONDS = 240
-END_SECONDS = 20
-"""A group that takes longer hangs: a start is 8 to 15 s on two cores."""
-
 sys.path.insert(0, str(WORKERS))
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "bench"), str(ROOT)]
 
 from ports import free_port
 
+from lab.job import PATIENCE_SECONDS, Job, environment
 
-def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
-    """This environment without settings of a job that the tests may run inside of.
-
-    Output stays buffered: an unbuffered ``print`` writes a line and its end one after the other, and the processes of a job
-    that share a pipe would write in between. What has to be seen at once is flushed.
-    """
-    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "PYTHONUNBUFFERED")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "OMP_NUM_THREADS": "1", **extra}
+START_SECONDS, clean_environment = PATIENCE_SECONDS, environment
 
 
-@dataclass
-class Group:
-    """Processes of one job, one per rank, and what they print."""
+class Group(Job):
+    """A job whose scripts are these workers."""
 
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start one more process."""
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=clean_environment(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.processes.append(process)
-        return process
-
-    def start_ranks(self, script: str, size: int, *arguments: str, **environment: str) -> None:
-        """Start ``script`` once per rank, with the variables that torchrun would set."""
-        common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-        for rank in range(size):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.start(str(WORKERS / script), *arguments, **common, **place, **environment)
-
-    def finish(self, seconds: float = START_SECONDS) -> list[tuple[int, str]]:
-        """Wait for all and return exit status and output of each."""
-        deadline = time.monotonic() + seconds
-        outcomes = []
-        for process in self.processes:
-            try:
-                output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.kill()
-                output, _ = process.communicate()
-                output += f"\n(killed after {seconds} s)"
-            outcomes.append((process.returncode, output))
-        return outcomes
-
-    def kill(self) -> None:
-        """End what is left, with the children; a launcher ends its own, which are in sessions of theirs."""
-        left = [process for process in self.processes if process.poll() is None]
-        for process in left:
-            process.terminate()
-        for process in left:
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+    def start_ranks(self, script: str, size: int, *arguments: str, forked: bool | None = None, **variables: str) -> None:
+        super().start_ranks(str(WORKERS / script), size, *arguments, forked=forked, **variables)
 
 
 @pytest.fixture
 def group() -> Iterator[Group]:
     """A job that is over at the end of the test."""
-    group = Group()
-    yield group
-    group.kill()
+    with Group() as group:
+        yield group
 
 
 @dataclass(frozen=True)
@@ -119,23 +60,19 @@ class Run:
 
 def torchrun(script: str, size: int, folder: Path, **environment: str) -> Run:
     """Run the cases of ``script`` under torchrun."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    return _run(launcher, script, size, folder, environment)
+    with Group() as group:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        group.start(*launcher, str(WORKERS / script), RESULTS=str(folder), **environment)
+        [(_, output)] = group.finish()
+    return collect(size, folder, output)
 
 
 def forked(script: str, size: int, folder: Path, **environment: str) -> Run:
-    """Like :func:`torchrun`, where it does not matter that ranks begin as Python does: they import torch once for all."""
-    return _run([str(WORKERS / "forking.py"), str(size)], script, size, folder, environment)
-
-
-def _run(launcher: list[str], script: str, size: int, folder: Path, environment: Mapping[str, str]) -> Run:
-    group = Group()
-    try:
-        group.start(*launcher, str(WORKERS / script), RESULTS=str(folder), **environment)
-        [(_, output)] = group.finish()
-    finally:
-        group.kill()
-    return collect(size, folder, output)
+    """Like :func:`torchrun`, where it does not matter how ranks begin: they are forked from a process that has torch."""
+    with Group() as group:
+        group.torchrun(str(WORKERS / script), size, RESULTS=str(folder), **environment)
+        group.finish(together=True)
+    return collect(size, folder, "".join(group.lines))
 
 
 def collect(size: int, folder: Path, output: str) -> Run:
@@ -152,12 +89,11 @@ def cases_of(script: str) -> list[str]:
 @pytest.fixture(scope="session")
 def reducers() -> Iterator[str]:
     """Two running reducers, as a value of ``HERRINGBONE_REDUCERS``."""
-    group = Group()
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    for address in addresses:
-        group.start("-m", "herringbone", "serve", "--listen", address)
-    yield ",".join(addresses)
-    group.kill()
+    with Group() as group:
+        for address in addresses:
+            group.start("-m", "herringbone", "serve", "--listen", address)
+        yield ",".join(addresses)
 
 
 @pytest.fixture

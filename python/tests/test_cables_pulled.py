@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
 
 from cables import NoNamespaces
-from lab import HOSTS, Job, Lab
+from scene import HOSTS, Job, Lab
 
 EACH = (2, 2, 1)
 """Ranks on each of the three hosts."""

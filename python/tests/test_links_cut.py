@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
 
 from cables import NoNamespaces
-from lab import Lab
+from scene import Lab
 
 SECONDS = 30
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -32,7 +30,7 @@ class Job:
     def start(self, *members: int) -> None:
         for member in members:
             script = str(WORKERS / "reconfigured.py")
-            self.group.start(script, str(self.store.port), str(member), self.scenario)
+            self.group.start(script, str(self.store.port), str(member), self.scenario, forked=True)
 
     def finish(self) -> list[tuple[int, str]]:
         return self.group.finish(120)
@@ -43,9 +41,7 @@ def killed() -> Iterator[Group]:
     """A job of which nothing is left at the end, what it has left behind included."""
     group = Group()
     yield group
-    for process in group.processes:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    group.end()
 
 
 def test_five_members_that_come_and_go(killed: Group) -> None:

@@ -43,7 +43,6 @@ def trained(settings: dict[str, str], acts: dict[int, Callable[[], None]]) -> tu
         group.start_ranks("outliving.py", RANKS, str(STEPS), HERRINGBONE_LOG="info", **place, **settings)
         seen = []
         first = group.processes[0].stdout
-        assert first is not None
         for line in first:
             seen.append(line)
             act = acts.get(int(line.split()[1])) if line.startswith("step ") else None

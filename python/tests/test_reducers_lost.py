@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from conftest import Group, free_port
+
+from lab.process import Process
 
 RANKS = 3
 REDUCERS = 3
@@ -27,18 +28,18 @@ def unharmed() -> str:
 
 
 @pytest.fixture
-def reducers() -> Iterator[list[subprocess.Popen[str]]]:
+def reducers() -> Iterator[list[Process]]:
     """Reducers, each with its address as its last argument."""
-    group = Group()
-    for _ in range(REDUCERS):
-        group.start("-m", "herringbone", "serve", "--listen", f"127.0.0.1:{free_port()}")
-    yield group.processes
-    for process in group.processes:
-        process.kill()
+    with Group() as group:
+        for _ in range(REDUCERS):
+            group.start("-m", "herringbone", "serve", "--listen", f"127.0.0.1:{free_port()}")
+        yield group.processes
+        # One that is stopped would not hear that it is asked to end.
+        group.end()
 
 
 def trained(
-    settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[subprocess.Popen[str]]
+    settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[Process]
 ) -> tuple[str, str]:
     """Train; the digest that all ranks agree on, and what rank 0 has printed."""
     group = Group()
@@ -47,7 +48,6 @@ def trained(
         group.start_ranks("outliving.py", RANKS, **place, **settings)
         seen = []
         first = group.processes[0].stdout
-        assert first is not None
         for line in first:
             seen.append(line)
             for step, reducer, harm in harms:
@@ -64,22 +64,22 @@ def trained(
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_job_outlives_its_reducers(harm: str, unharmed: str, reducers: list[subprocess.Popen[str]]) -> None:
-    addresses = ",".join(str(process.args[-1]) for process in reducers)  # type: ignore[index]
+def test_a_job_outlives_its_reducers(harm: str, unharmed: str, reducers: list[Process]) -> None:
+    addresses = ",".join(process.args[-1] for process in reducers)
     settings = {"HERRINGBONE_REDUCERS": addresses, "HERRINGBONE_ALGORITHM": "reduction_server"}
     digest, output = trained(settings, HARMS[harm], reducers)
     assert digest == unharmed
     lost = {reducer for _, reducer, _ in HARMS[harm]}
     for number, process in enumerate(reducers):
-        named = f"the reducer at {process.args[-1]} is lost" in output  # type: ignore[index]
+        named = f"the reducer at {process.args[-1]} is lost" in output
         assert named == (number in lost), output
 
 
-def test_what_compression_leaves_outlives_reducers(reducers: list[subprocess.Popen[str]], unharmed: str) -> None:
+def test_what_compression_leaves_outlives_reducers(reducers: list[Process], unharmed: str) -> None:
     codec = {"HERRINGBONE_COMPRESSION": "topk:0.05"}
     compressed, output = trained(codec, [], [])
     assert "HERRINGBONE_COMPRESSION=topk:0.05" in output and compressed != unharmed
-    addresses = ",".join(str(process.args[-1]) for process in reducers)  # type: ignore[index]
+    addresses = ",".join(process.args[-1] for process in reducers)
     settings = {"HERRINGBONE_REDUCERS": addresses, **codec}
     digest, output = trained(settings, HARMS["one is killed and then another"], reducers)
     assert digest == compressed

@@ -26,7 +26,6 @@ class Job:
     def hear(self, rank: int, word: str) -> str:
         """The next line of a rank that begins with a word."""
         stdout = self.group.processes[rank].stdout
-        assert stdout is not None
         for line in stdout:
             self.said[rank].append(line)
             if line.startswith(word):
@@ -43,9 +42,7 @@ def jobs() -> Iterator[list[Job]]:
     jobs: list[Job] = []
     yield jobs
     for job in jobs:
-        for process in job.group.processes:
-            process.kill()
-            process.wait()
+        job.group.end()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -13,13 +13,17 @@ WAYS = {
     "use_after": {"numpy": "ClosedError", "torch": "ClosedError"},
     "exit_in_flight": {"numpy": "3 under way", "torch": "3 under way"},
 }
+BEFORE_THE_END = ("fork", "leave_twice", "use_after")
 CASES = [(door, way) for way in WAYS for door in ("numpy", "torch")]
 
 
 def leave(group: Group, door: str, way: str) -> list[tuple[int, str]]:
     """How two ranks end."""
     pytest.importorskip(door)
-    group.start_ranks("ways_out.py", 2, door, way, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    # The end of a program with work under way is the end of a fresh process.
+    forked = None if way in BEFORE_THE_END else False
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group.start_ranks("ways_out.py", 2, door, way, forked=forked, **place)
     return group.finish(60)
 
 

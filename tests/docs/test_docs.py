@@ -1,7 +1,7 @@
 """Every code block of the Markdown files works, and every file that they name is there.
 
-* `python`: runs with two workers on this Python, as torchrun would start them if it uses torch: forked, so that torch is imported
-  once for both. A program of a framework that it lacks is skipped here: `make frameworks` runs it.
+* `python`: runs with two workers on this Python, as torchrun would start them if it uses torch: forked from a process that has
+  imported it. A program of a framework that it lacks is skipped here: `make frameworks` runs it.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
 * `sh`: `herringbone` commands run, one after the other in one folder, and `train.py` there is the page's last `python` block
   before. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
@@ -22,6 +22,10 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))
+
+from lab.job import PATIENCE_SECONDS, Job, environment
+
 BINARY = ROOT / "target" / "release" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -30,7 +34,6 @@ PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-FORKED = (sys.executable, str(ROOT / "python" / "tests" / "workers" / "forking.py"), "2")
 FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
 
 
@@ -67,8 +70,13 @@ def python_block(_, text, folder):
             pytest.skip(f"{framework} is not installed here: `make frameworks` runs this block")
     script = folder / "train.py"
     script.write_text(text)
-    launch = [str(BINARY), "launch", "-n", "2", "--", sys.executable]
-    succeed([*(FORKED if "torch" in text else launch), str(script)], folder)
+    if "torch" not in text:
+        succeed([str(BINARY), "launch", "-n", "2", "--", sys.executable, str(script)], folder)
+        return
+    with Job() as job:
+        job.torchrun(str(script), 2, folder=str(folder))
+        statuses = [status for status, _ in job.finish(PATIENCE_SECONDS, together=True)]
+    assert statuses == [0, 0], f"{text}\nended with {statuses}:\n{''.join(job.lines)}"
 
 
 def rust_block(name, _, __):
@@ -166,7 +174,7 @@ def takes(name, script, words):
 def serve(arguments, settings):
     """Starts a reducer, and ends it once it says that it listens."""
     with subprocess.Popen(
-        arguments, env=without_job() | settings, stdout=subprocess.PIPE, text=True
+        arguments, env=environment(settings), stdout=subprocess.PIPE, text=True
     ) as process:
         line = process.stdout.readline()
         process.terminate()
@@ -176,7 +184,7 @@ def serve(arguments, settings):
 def status(options, settings):
     """Asks a reducer that is started for it."""
     serving = [str(BINARY), "serve", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(serving, env=without_job() | settings, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(serving, env=environment(settings), stdout=subprocess.PIPE, text=True) as process:
         address = process.stdout.readline().split()[-1]
         try:
             succeed([str(BINARY), "status", address, *options], None, settings)
@@ -184,18 +192,12 @@ def status(options, settings):
             process.terminate()
 
 
-def without_job():
-    """This environment without the settings of a job."""
-    foreign = ("HERRINGBONE_", "MASTER_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_", "SLURM_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-
-
 def succeed(arguments, folder, settings=None):
     """Runs a command to its end, with nothing but its settings."""
     done = subprocess.run(
         arguments,
         cwd=folder,
-        env=without_job() | {"OMP_NUM_THREADS": "1"} | (settings or {}),
+        env=environment(settings or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,7 +12,7 @@ from typing import Any
 from cables import PROXY_PORT, Hosts
 from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, named_in
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
-from lab import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
+from scene import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
 from ranks import Silence
 
 GLOO, OWN = "gloo", "herringbone"

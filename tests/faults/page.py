@@ -8,7 +8,7 @@ from typing import Any
 
 from faults import FAULTS, GLOO, NEXT_RIGHT, OWN, Fault
 from injection import ABORTED, ENDINGS, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON
-from lab import EACH, GLOO_SECONDS, OWN_SECONDS
+from scene import EACH, GLOO_SECONDS, OWN_SECONDS
 
 Record = dict[str, Any]
 Row = dict[str, Any]

@@ -25,7 +25,7 @@ from cables import NoNamespaces
 from faults import FAULTS, FEW, FLIPS, HOSTS_PLACE, MANY, ONCE, PROXIES_PLACE, Fault, is_wrong
 from injection import HUNG, NOT_TRIED, Injection
 from integrity import Reducers
-from lab import Lab
+from scene import Lab
 from machine import machine
 from ranks import Silence
 

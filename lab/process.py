@@ -1,0 +1,209 @@
+"""A process of a job, forked or fresh: they are used alike."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from .rank import Request
+from .server import LENGTH
+
+PATIENCE_SECONDS = 240
+"""Nothing that a test waits for takes longer. A start is 8 to 15 s on two busy cores."""
+
+
+class Output:
+    """What a process prints, line by line."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.held = b""
+        self.ended = False
+        os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        """Readable if there is more."""
+        return self.descriptor
+
+    def readline(self, seconds: float = PATIENCE_SECONDS) -> str:
+        """The next line with its end; what there is of it at the end of the output.
+
+        Raises:
+            TimeoutError: there is none in time.
+        """
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self.held and not self.ended:
+            if not select.select([self], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError(f"no line within {seconds:.0f} s, after {self.held!r}")
+            self.take()
+        line, end, self.held = self.held.partition(b"\n")
+        return (line + end).decode(errors="replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readline, "")
+
+    def take(self) -> None:
+        """Take what there is, without waiting."""
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self.descriptor, 1 << 16):
+                self.held += more
+            self.ended = True
+
+    def rest(self) -> str:
+        """All that has been taken and not been read."""
+        rest, self.held = self.held, b""
+        return rest.decode(errors="replace")
+
+    def close(self) -> None:
+        """Hear no more of it."""
+        self.ended = True
+        os.close(self.descriptor)
+
+
+class Process:
+    """One process, in a session of its own; its number is nobody else's until `close`."""
+
+    def __init__(self, request: Request, output: Output) -> None:
+        self.args, self.stdout = [sys.executable, *request.words], output
+        self.returncode: int | None = None
+
+    pid: int
+    handle: int
+    """Readable once the process has ended."""
+    why: str | None = None
+    """Why the server has not forked it, if it was asked to."""
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+        if self.returncode is None and select.select([self.handle], [], [], 0)[0]:
+            self.returncode = self._status()
+        return self.returncode
+
+    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
+        """Its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended.
+        """
+        if self.returncode is None and not select.select([self.handle], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        status = self.poll()
+        assert status is not None
+        return status
+
+    def send_signal(self, what: int) -> None:
+        """To the process, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, what)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def end_session(self) -> None:
+        """End all that is in its session: itself and whatever it has left behind."""
+        # One that has just begun may have no session yet.
+        for process in {self.pid, *session(self.pid)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End what is left of it, and hear no more of it."""
+        if self.handle >= 0:
+            self.end_session()
+            self.wait()
+            self._reap()
+            os.close(self.handle)
+            self.handle = -1
+            self.stdout.close()
+
+    def _status(self) -> int:
+        raise NotImplementedError
+
+    def _reap(self) -> None:
+        raise NotImplementedError
+
+
+class Fresh(Process):
+    """A process that begins as a user's does."""
+
+    def __init__(self, request: Request, output: Output, descriptors: list[int], why: str | None) -> None:
+        super().__init__(request, output)
+        self.why = why
+        self._popen = subprocess.Popen(
+            self.args,
+            cwd=request.folder,
+            env=request.environment,
+            stdin=descriptors[0],
+            stdout=descriptors[1],
+            stderr=descriptors[2],
+            start_new_session=True,
+        )
+        self.pid = self._popen.pid
+        self.handle = os.pidfd_open(self.pid)
+
+    def _status(self) -> int:
+        found = os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WNOWAIT)
+        assert found is not None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def _reap(self) -> None:
+        self._popen.wait()
+
+
+class Refused(Exception):
+    """The server cannot make this process; the text says why."""
+
+
+class Forked(Process):
+    """A process that a server has forked."""
+
+    def __init__(self, request: Request, output: Output, descriptors: list[int], place: str) -> None:
+        super().__init__(request, output)
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(place)
+        text = json.dumps(asdict(request)).encode()
+        socket.send_fds(self._connection, [len(text).to_bytes(LENGTH, "big") + text], descriptors)
+        data, handles, *_ = socket.recv_fds(self._connection, 1 << 16, 1)
+        if not data:
+            raise RuntimeError("the server of the lab has ended; its error is above")
+        answer = json.loads(data)
+        if "refused" in answer:
+            self._connection.close()
+            raise Refused(answer["refused"])
+        self.pid = answer["process"]
+        [self.handle] = handles
+
+    def _status(self) -> int:
+        answer = json.loads(self._connection.makefile().readline())
+        return int(answer["status"])
+
+    def _reap(self) -> None:
+        self._connection.shutdown(socket.SHUT_WR)
+        self._connection.recv(1)
+        self._connection.close()
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # Behind the name in brackets: state, parent, process group, session.
+            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
+                found.append(int(path.parent.name))
+    return found

@@ -1,0 +1,157 @@
+"""What makes a fork of the server the process that it would be if Python had just started it.
+
+What stays different: its parent is the server, and it has the server's addresses of libraries and its hash seed, unless
+PYTHONHASHSEED is set. So ranks of one job agree about the order of a set, which fresh ones do not. The collector of garbage
+does not look at the modules of the shelf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import logging
+import os
+import resource
+import runpy
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from types import TracebackType
+from typing import Any
+
+from .shelf import Shelf
+
+LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+FIXED_SEED = 67280421310721
+"""What torch's numbers begin with, in versions that do not draw it."""
+END_WITH_PARENT = 1
+NEW_SPACES = {"user": 0x10000000, "net": 0x40000000}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process to be: what a parent gives its child."""
+
+    words: list[str]
+    """Behind the interpreter: ``-c`` with a program, ``-m`` with a module, or a script; then its arguments."""
+    folder: str
+    environment: dict[str, str]
+    umask: int
+    limits: dict[str, tuple[int, int]]
+    host: int | None = None
+    """A process whose network it gets."""
+
+    @staticmethod
+    def of(words: list[str], environment: dict[str, str], folder: str | None, host: int | None) -> Request:
+        """What this process would give a child."""
+        umask = os.umask(0)
+        os.umask(umask)
+        limits = {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS}
+        return Request(words, folder or os.getcwd(), environment, umask, limits, host)
+
+
+def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shelf) -> None:
+    """Be the process of a request, and run its program to its end."""
+    ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
+    os.setsid()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    for descriptor in set(map(int, os.listdir("/proc/self/fd"))) - kept - {0, 1, 2}:
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass  # the one that has listed them
+    if request.host is not None:
+        enter(request.host)
+    os.umask(request.umask)
+    for name, limits in request.limits.items():
+        resource.setrlimit(getattr(resource, name), limits)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    begin_anew(shelf)
+    run(request.words)
+
+
+def enter(host: int) -> None:
+    """From here on this process is on the host of that one, which has its user's rights there."""
+    for space, kind in NEW_SPACES.items():
+        with open(f"/proc/{host}/ns/{space}") as there, open(f"/proc/self/ns/{space}") as here:
+            if os.path.sameopenfile(there.fileno(), here.fileno()):
+                continue
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(there.fileno(), kind) != 0:
+                raise OSError(ctypes.get_errno(), f"the {space} namespace of process {host} cannot be entered")
+
+
+def begin_anew(shelf: Shelf) -> None:
+    """Undo what differs in this process because it is not a new one."""
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        in_lines = not stream.write_through and (stream is sys.stderr or stream.isatty())
+        stream.reconfigure(line_buffering=in_lines)
+    logging._startTime = time.time()  # type: ignore[attr-defined]
+    # `random` sees to itself.
+    sys.modules["numpy"].random.seed()
+    torch = sys.modules["torch"]
+    if torch.initial_seed() != FIXED_SEED:
+        torch.default_generator.seed()
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+        del sys.modules[name]
+    shelf.open()
+
+
+def run(words: list[str]) -> None:
+    """What Python does with its command line, and what it does if the program fails."""
+    sys.orig_argv[1:] = words
+    try:
+        if words[0] == "-m":
+            renew_main()
+            sys.argv, sys.path[0] = ["-m", *words[2:]], os.getcwd()
+            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        elif words[0] == "-c":
+            sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+            exec(compile(words[1], "<string>", "exec", dont_inherit=True), renew_main())
+        else:
+            path = os.path.abspath(words[0])
+            sys.argv, sys.path[0] = words, os.path.dirname(os.path.realpath(path))
+            loader = SourceFileLoader("__main__", path)
+            whole = renew_main(__loader__=loader, __file__=path, __cached__=None)
+            try:
+                exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), whole)
+            finally:
+                flush()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        show_without_us(error, error.__traceback__ and error.__traceback__.tb_next)
+        raise
+
+
+def flush() -> None:
+    """As Python does behind a script, and before it shows its error."""
+    for stream in (sys.stderr, sys.stdout):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def renew_main(**more: object) -> dict[str, Any]:
+    """The names of the main module, which are now those of a program that is still to begin."""
+    names = sys.modules["__main__"].__dict__
+    kept = {name: names[name] for name in ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__")}
+    names.clear()
+    names.update(kept, __annotations__={}, **more)
+    return names
+
+
+def show_without_us(error: BaseException, trace: TracebackType | None) -> None:
+    """Let Python print the error without the frames of this module."""
+    hook = sys.excepthook
+
+    def shown(kind: type[BaseException], value: BaseException, _: Any) -> None:
+        hook(kind, value.with_traceback(trace) if value is error else value, trace)
+
+    sys.excepthook = shown

@@ -1,0 +1,268 @@
+"""A rank that the lab's server forks is as a fresh process is; the server forks only while it has one thread."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from lab.job import BegunAfresh, Job, Server, environment, server, start
+from lab.process import Process
+
+FACTS = """
+'''A docstring.'''
+import faulthandler, gc, json, locale, os, resource, signal, sys, threading, warnings
+def stream(each):
+    inner = getattr(each.buffer, "raw", each.buffer)
+    names = ("encoding", "errors", "line_buffering", "write_through", "newlines")
+    return [type(each.buffer).__name__, type(inner).__name__, inner.mode, each.isatty(), [getattr(each, name) for name in names]]
+def descriptors():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
+        except OSError:
+            pass
+    return found
+def others():
+    return sorted(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names)
+facts = {
+    "names": sorted(set(globals()) - {"facts"}), "main": [__name__, __file__, __doc__, __package__, __spec__, __cached__],
+    "loader": [type(__loader__).__name__, __loader__.path], "annotations": __annotations__, "builtins": __builtins__.__name__,
+    "argv": sys.argv, "orig": sys.orig_argv[1:], "path": sys.path, "flags": list(sys.flags), "warnoptions": sys.warnoptions,
+    "cwd": os.getcwd(), "environment": dict(os.environ), "umask": os.umask(0o22), "nice": os.nice(0),
+    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
+    "handlers": {number: str(signal.getsignal(number)).split(" at ")[0] for number in sorted(signal.valid_signals())},
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "wakeup": signal.set_wakeup_fd(-1),
+    "leads": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
+    "descriptors": descriptors(), "streams": [stream(each) for each in (sys.stdin, sys.stdout, sys.stderr)],
+    "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.excepthook is sys.__excepthook__],
+    "filters": [str(each) for each in warnings.filters], "fault": faulthandler.is_enabled(), "gc": [gc.isenabled(), gc.get_threshold()],
+    "threads": [len(os.listdir("/proc/self/task")), threading.current_thread().name, threading.active_count()],
+    "modules": others(), "recursion": sys.getrecursionlimit(), "locale": locale.getlocale(), "switch": sys.getswitchinterval(),
+}
+print(json.dumps(facts, indent=1))
+"""
+TORCH = FACTS.split("facts = {")[0] + """
+import atexit
+atexit.register(print, "registered before torch")
+facts = {}
+for module in ("numpy", "torch", "torch.distributed", "torch._dynamo", "herringbone.torch"):
+    before = dict(os.environ)
+    __import__(module)
+    spec = sys.modules[module].__spec__
+    facts[module] = [others(), descriptors(), len(os.listdir("/proc/self/task")), sorted(os.environ.items() - before.items())]
+    facts[module] += [spec.name, spec.origin, *(type(each).__name__ for each in (spec.loader, sys.modules[module].__loader__))]
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+print(json.dumps(facts, indent=1))
+print(torch.get_num_threads(), torch.get_default_dtype(), dist.get_debug_level(), [str(each) for each in warnings.filters])
+import logging
+print([type(each).__name__ for each in sys.meta_path], len(logging.root.handlers), logging.root.level)
+atexit.register(print, "registered behind torch")
+dist.init_process_group("herringbone", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+print(model.module.weight.grad, dist.get_backend())
+print(type(torch.tensor([1.0]).numpy()), torch.ones(3).sum())
+dist.destroy_process_group()
+"""
+LEAVING = """
+import atexit, multiprocessing, os, sys, threading, time, warnings
+def double(number):
+    return 2 * number
+class Late:
+    def __del__(self):
+        print("an object of the program ends")
+def old():
+    warnings.warn("do not", DeprecationWarning, stacklevel=2)
+if __name__ == "__main__":
+    late = Late()
+    atexit.register(print, "first registered")
+    atexit.register(print, "last registered")
+    old()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [1, 2]))
+    child = os.fork()
+    if child == 0:
+        print("a child")
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), repr(sys.stdin.read()))
+    threading.Thread(target=lambda: (time.sleep(0.2), print("a thread ends"))).start()
+    sys.stderr.write("an error without an end of line")
+    print("the program ends")
+"""
+RAISING = """
+def inner():
+    raise KeyError("first")
+def outer():
+    try:
+        inner()
+    except KeyError as error:
+        raise ValueError("second") from error
+outer()
+"""
+ENDED = "import os, sys, signal\nprint('no end of line', end='')\n"
+PROGRAMS = {
+    "facts": [FACTS, "an argument", "--more"],
+    "torch": [TORCH],
+    "leaving": [LEAVING],
+    "raising": [RAISING],
+    "not Python": ["print('never')\nx = = 1\n"],
+    "a status": [ENDED + "sys.exit(7)"],
+    "a text as status": [ENDED + "sys.exit('a reason')"],
+    "os._exit": [ENDED + "os._exit(9)"],
+    "killed": [ENDED + "os.kill(os.getpid(), signal.SIGKILL)"],
+    "interrupted": [ENDED + "def wait():\n    signal.raise_signal(signal.SIGINT)\nwait()"],
+    "a hook": ["import sys\nsys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_lineno)\n1 / 0"],
+    "aborted": ["import os; os.abort()"],
+}
+NAMED = {
+    "-c": ["-c", "import sys; print(sys.argv, sys.path[0], sorted(globals()), __spec__, __loader__); nothing", "more"],
+    "-m": ["-m", "calendar", "2026", "1"],
+    "a module that is not there": ["-m", "no_such_module"],
+}
+
+
+def both(words: list[str], folder: Path, variables: dict[str, str]) -> list[Process]:
+    """The process as the server makes it, and a fresh one."""
+    return [start(words, variables, str(folder), forked=forked) for forked in (True, False)]
+
+
+def ended(processes: list[Process]) -> list[tuple[int, str]]:
+    with Job() as job:
+        job.processes += processes
+        return job.finish(120)
+
+
+def has_ended(process: int) -> bool:
+    """Whether it does so within a while."""
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{process}/exe").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not Path(f"/proc/{process}/exe").exists()
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, *NAMED])
+def test_a_forked_rank_is_as_a_fresh_process_is(name: str, tmp_path: Path) -> None:
+    if name in NAMED:
+        words = NAMED[name]
+    else:
+        text, *arguments = PROGRAMS[name]
+        (tmp_path / "program.py").write_text(text)
+        words = ["program.py", *arguments]
+    old = os.umask(0o27)
+    processes = both(words, tmp_path, environment({"HERRINGBONE_LOG": "warn", "RANK": "0"}))
+    os.umask(old)
+    assert [process.why for process in processes] == [None, None]
+    [(status, said), (expected_status, expected)] = ended(processes)
+    difference = [line.rstrip() for line in difflib.ndiff(expected.splitlines(), said.splitlines()) if line[0] in "+-"]
+    assert not difference and status == expected_status, "\n".join([f"{expected_status} and {status}", *difference])
+
+
+def test_each_rank_has_numbers_of_its_own(tmp_path: Path) -> None:
+    drawing = "random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed()"
+    program = f"import random, numpy, torch; print({drawing})"
+    outcomes = ended([start(["-c", program], environment(), str(tmp_path), forked=True) for _ in range(3)])
+    drawn = [text.split() for status, text in outcomes if status == 0]
+    assert len(drawn) == 3
+    [expected] = ended([start(["-c", "import torch; print(torch.initial_seed())"], environment(), str(tmp_path), forked=False)])
+    fixed = drawn[0][3] == expected[1].strip()
+    for numbers in list(zip(*drawn))[: 2 if fixed else 4]:
+        assert len(set(numbers)) == 3, drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OMP_NUM_THREADS", "2"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"), ("TORCH_LOGS", "dynamo"), ("PYTHONPATH", "/"), ("NEW", "1")],
+)
+def test_what_an_import_may_have_read_begins_afresh(name: str, value: str, tmp_path: Path) -> None:
+    program = f"import os; print(os.environ[{name!r}])"
+    with pytest.warns(BegunAfresh, match=name):
+        process = start(["-c", program], environment({name: value}), str(tmp_path), forked=True)
+    assert ended([process]) == [(0, f"{value}\n")]
+
+
+def test_a_program_that_has_a_module_of_torchs_name_begins_afresh(tmp_path: Path) -> None:
+    (tmp_path / "sympy.py").write_text("print('mine')")
+    (tmp_path / "script.py").write_text("import sympy")
+    for words, folder in ((["-c", "import sympy"], str(tmp_path)), ([str(tmp_path / "script.py")], None)):
+        with pytest.warns(BegunAfresh, match="its own sympy"):
+            process = start(words, environment(), folder, forked=True)
+        assert ended([process]) == [(0, "mine\n")]
+
+
+def test_a_script_that_is_not_there_is_for_python_to_tell(tmp_path: Path) -> None:
+    with pytest.warns(BegunAfresh, match="no script"):
+        process = start(["none.py"], environment(), str(tmp_path), forked=True)
+    [(status, text)] = ended([process])
+    assert status == 2 and "can't open file" in text
+
+
+def test_the_server_forks_with_one_thread_only() -> None:
+    """And says so if it has more: this one is made to."""
+    thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    with (
+        Server(f"from lab import shelf; shelf.STAGES = ('numpy',); {thread}") as crowded,
+        pytest.warns(BegunAfresh, match="the server has 2 threads, whose locks a fork would keep for ever"),
+    ):
+        process = start(["-c", "pass"], environment(), forked=True, place=crowded.place)
+    ended([process])
+    ours = start(["-c", "pass"], environment(), forked=True)
+    assert ours.why is None
+    ended([ours])
+
+
+def test_nothing_waits_for_what_a_rank_has_left_behind() -> None:
+    """A child that holds the output, in the rank's session."""
+    program = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"
+    for forked in (True, False):
+        with Job() as job:
+            job.start("-c", program, forked=forked)
+            began = time.monotonic()
+            [(status, text)] = job.finish(2)
+            assert status == 0 and "left behind" in text and time.monotonic() - began < 60
+            assert has_ended(int(text.splitlines()[0]))
+
+
+def test_the_first_rank_that_fails_ends_the_others() -> None:
+    program = "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(5)\ntime.sleep(600)"
+    with Job() as job:
+        for rank in "012":
+            job.start("-c", program, forked=True, RANK=rank)
+        assert [status for status, _ in job.finish(60, together=True)] == [-signal.SIGTERM, 5, -signal.SIGTERM]
+        assert "rank 1 ended with 5\n" in job.lines
+
+
+def test_lines_of_ranks_stay_whole() -> None:
+    program = "for number in range(300): print('a' * 50, number)"
+    with Job() as job:
+        for _ in range(2):
+            job.start("-c", program, forked=True)
+        job.finish(60)
+        assert len(job.lines) == 600 and all(line.startswith("a" * 50) and line.count(" ") == 1 for line in job.lines)
+
+
+def test_ranks_end_with_the_process_that_has_asked_for_them() -> None:
+    program = f"""
+import os, sys
+sys.path.append({str(Path(__file__).resolve().parents[2])!r})
+from lab.job import environment, start
+print(start(["-c", "import time; time.sleep(600)"], environment(), forked=True).pid, flush=True)
+os._exit(0)
+"""
+    with Job() as job:
+        job.start("-c", program, LAB_SERVER=server())
+        [(status, text)] = job.finish(60)
+    assert status == 0 and has_ended(int(text))
+
+
+assert sys.platform == "linux", "the lab forks, and asks /proc"
