@@ -98,8 +98,6 @@ def rust():
         yield Stage("Rust tests", "cargo test --workspace --lib --bins --tests", cargo_test_counts)
     yield Stage("Rust examples in the docs", "cargo test --workspace --doc", cargo_test_counts)
     yield Stage("Rust docs", "cargo doc --workspace --no-deps --quiet", RUSTDOCFLAGS="-Dwarnings")
-    loom = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target" / "loom")}
-    yield Stage("models of shared memory", "cargo test -p herringbone-sys --test loom", cargo_test_counts, **loom)
     # With all packages of a release, so that its crates are compiled once for both.
     packages = "-p herringbone -p herringbone-cli -p herringbone-python"
     yield Stage("instructions per operation", f"cargo bench {packages} --bench instructions")

@@ -11,15 +11,19 @@
 //! loads the flag. Both fences are sequentially consistent, so one comes first. If F1 does, the publisher loads the
 //! flag that the sleeper stored (or a 0 that another publisher made of it, which then rings), and rings. If F2 does,
 //! the sleeper sees the message when it looks. The bell stays audible until it is drained, and a drain is followed by
-//! a look. Tried in every order by `tests/loom.rs`.
+//! a look. `tests/loom.rs` tries every order, on the flag's own source.
 
 use crate::fork::Guarded;
-use crate::sync::{AtomicU64, Ordering, fence, full_fence};
+use crate::sync::AtomicU64;
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+mod flag;
+
+pub use flag::{announce_sleep, awake, must_ring, published};
 
 /// An eventfd: readable from the first [`ring`](Self::ring) to the next [`drain`](Self::drain).
 #[derive(Debug)]
@@ -78,30 +82,6 @@ impl Bell {
     }
 }
 
-/// Says that the owner of `flag` is going to sleep. It must look once more before it does.
-pub fn announce_sleep(flag: &AtomicU64) {
-    flag.store(1, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-}
-
-/// Says that the owner of `flag` is awake, so that nobody needs to ring.
-pub fn awake(flag: &AtomicU64) {
-    flag.store(0, Ordering::Relaxed);
-}
-
-/// What this caller has published comes before every later [`must_ring`] of it: one call for any number of owners.
-#[inline]
-pub fn published() {
-    full_fence();
-}
-
-/// Whether the owner of `flag` sleeps and this caller, after [`published`], is the one to ring.
-#[inline]
-#[must_use = "who is told to ring must ring"]
-pub fn must_ring(flag: &AtomicU64) -> bool {
-    flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
-}
-
 /// Wakes the owner of `flag`, if it sleeps, after [`published`].
 ///
 /// # Errors
@@ -111,7 +91,7 @@ pub fn wake_published(flag: &AtomicU64, bell: &Bell) -> io::Result<()> {
     if must_ring(flag) { bell.ring() } else { Ok(()) }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};

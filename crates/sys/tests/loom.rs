@@ -1,14 +1,30 @@
-//! The lock-free parts, in every order in which threads can run and see each other's writes:
-//! `RUSTFLAGS="--cfg loom" cargo test -p herringbone-sys --test loom`.
-#![cfg(loom)]
+//! The lock-free parts with loom: every order in which threads can run and see each other's writes.
+//!
+//! It compiles their files once more, with loom's atomics in the place of the machine's.
+#![allow(dead_code, unreachable_pub, reason = "not all that the library uses and shows is used here")]
 
-use herringbone_sys::doorbell::{announce_sleep, awake, must_ring, published};
-use herringbone_sys::ring::{Consumer, MESSAGE_WORDS, Producer, cells_words};
-use herringbone_sys::sync::{AtomicU64, Ordering};
+#[path = "../src/doorbell/flag.rs"]
+mod flag;
+#[path = "../src/ring.rs"]
+mod ring;
+
+/// What the rings and the flag are made of, here loom's.
+mod sync {
+    pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+    /// A sequentially consistent fence.
+    pub fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+use flag::{announce_sleep, awake, must_ring, published};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use ring::{Consumer, MESSAGE_WORDS, Producer, cells_words};
 use std::sync::Arc as Shared;
+use sync::AtomicU64;
 
 type Words = Shared<[AtomicU64]>;
 type Sender = Producer<Words, Words>;

@@ -4,25 +4,25 @@
 //! and compiled once per [`Level`]; all levels give the same bits, at any length and alignment, whatever floating-point
 //! mode the calling thread has set. Nothing here is fused, reordered, or multiplied where it should be divided.
 
-// What the crate's own unit tests and loom's models do not call, and which takes as long to compile as all the rest, is not
-// compiled for them. `tests/kernels.rs` and all other crates have it.
-#[cfg(all(target_arch = "x86_64", not(any(test, loom))))]
+// What the crate's own unit tests do not call, and which takes as long to compile as all the rest, is not compiled for them.
+// `tests/kernels.rs` and all other crates have it.
+#[cfg(all(target_arch = "x86_64", not(test)))]
 mod avx2;
-#[cfg(all(target_arch = "x86_64", not(any(test, loom))))]
+#[cfg(all(target_arch = "x86_64", not(test)))]
 mod avx512;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 mod block;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 mod dispatch;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 mod line;
 pub(crate) mod mode;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 mod portable;
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 mod shape;
 
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 pub use dispatch::{fold, fold_with};
 
 use crate::span::Span;
@@ -117,7 +117,7 @@ impl fmt::Display for Level {
 /// Each source has `count` items of its form, and so has each place of `into`, which can be written; no place overlaps a
 /// source without being equal to it, and no two places overlap; and the sources fold into one result with at most `rows`
 /// partial results put aside.
-#[cfg(not(any(test, loom)))]
+#[cfg(not(test))]
 struct Job<'a> {
     sources: &'a [Source<'a>],
     rows: usize,
