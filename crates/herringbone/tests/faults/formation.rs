@@ -85,8 +85,9 @@ fn a_second_process_with_a_rank_is_refused_at_once() {
     });
 }
 
-/// Within this a rank is refused that does not belong, whenever it comes.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// Within this a rank is refused that does not belong, whenever it comes. It takes milliseconds; the rest is for a loaded machine,
+/// and still well below the timeout of the ranks.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Two jobs with one address and one token, of which rank 1 of the second comes to the first: once while that forms, and
 /// once when it has formed.
@@ -348,8 +349,9 @@ fn without_reducer(address: &str, remedy: &str) {
     each(2, |rank| {
         let config = Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN).reducers(vec![address.to_owned()]);
         let began = Instant::now();
-        let comm = Communicator::connect(config.timeout(Duration::from_secs(3))).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(3), "it waits a second for a reducer at the most");
+        let comm = Communicator::connect(config.timeout(Duration::from_secs(30))).unwrap();
+        // A second, and what a loaded machine adds.
+        assert!(began.elapsed() < Duration::from_secs(6), "it waits a second for a reducer at the most");
         sum(&comm, 100_000).unwrap();
     });
 }
