@@ -12,6 +12,9 @@ BINARY := target/release/herringbone
 VENV := .venv
 IN_VENV := $(CURDIR)/$(VENV)/bin/python
 WHEELS := target/wheels
+TESTS := target/tests
+TESTED := target/debug/herringbone
+IN_TESTS := $(CURDIR)/$(TESTS)/bin/python
 FRAMEWORKS := target/frameworks
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
@@ -19,8 +22,12 @@ PACKAGERS := target/package-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
 	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
+SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
+	"If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used; else torch is downloaded: 2 to 10 minutes more, and" \
+	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan test soak layouts bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -28,16 +35,28 @@ help: ## This list
 
 setup: plan $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
 
-demo: plan $(VENV)/wheel.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
+demo: plan $(VENV)/wheel.stamp $(VENV)/demo.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg
 
 plan:
-	@test -e $(VENV)/wheel.stamp || printf '%s\n' \
-		"Set-up: about 2 minutes on two cores, to compile. If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used;" \
-		"else torch is downloaded: 2 to 10 minutes more, and 6 GB."
+	@test -e $(VENV)/wheel.stamp || echo "Set-up: about 7 minutes on two cores, to compile a wheel and a program as users have them."
+	@$(SAY_WHOSE_TORCH)
 
-test: setup ## All checks and tests, Rust and Python
-	@$(IN_VENV) tests/run.py
+tests-plan:
+	@test -e $(TESTS)/wheel.stamp || echo "The build of what is tested: about 5 minutes on two cores."
+	@$(SAY_WHOSE_TORCH)
+
+check: tests-plan $(TESTS)/requirements.stamp | rust ## Format, lints, types, and the tests of what decides: the loop of every day
+	@$(IN_TESTS) tests/run.py check
+
+test: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## What is checked for every change, Rust and Python: ten minutes on two cores, after the build
+	@$(IN_TESTS) tests/run.py test
+
+full: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## That, and everything else that can be checked here: some hours, downloads, root
+	@$(IN_TESTS) tests/run.py full
+
+ci: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## What continuous integration runs: the tests, and of `full` what needs only this machine
+	@$(IN_TESTS) tests/run.py ci
 
 soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
 	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \
@@ -45,6 +64,10 @@ soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--
 
 layouts: | rust ## Simulate all algorithms on all layouts of ranks on hosts, and find what never ends; ARGS="--seeds 4..8": others
 	@cargo bench --quiet --package herringbone-core --bench layouts --profile soak -- $(ARGS)
+
+# With all packages of a release, so that its crates are compiled once for both.
+instructions: | rust ## Count the instructions of all-reduces in a release; ARGS=--update: keep these counts
+	@cargo bench --quiet --package herringbone --package herringbone-cli --package herringbone-python --bench instructions -- $(ARGS)
 
 bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)
@@ -54,23 +77,23 @@ else
 	@$(IN_VENV) bench/run.py --rigs $(RIGS) $(ARGS)
 endif
 
-conformance: setup ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
-	@$(IN_VENV) tests/conformance/run.py --record record/conformance.md $(ARGS)
+conformance: $(TESTS)/wheel.stamp ## torch's own suite on Herringbone, beside Gloo; ARGS=--select=NAME: in part. Table to record/
+	@$(IN_TESTS) tests/conformance/run.py --record record/conformance.md $(ARGS)
 
-conformance-horovod: setup ## Horovod's own tests from HOROVOD=folder, its sources, with the import replaced. Table to docs/
+conformance-horovod: $(TESTS)/wheel.stamp ## Horovod's own tests from HOROVOD=folder, its sources, with the import replaced. Table to docs/
 	@test -n "$(HOROVOD)" || { echo "HOROVOD=folder: where are Horovod's sources?"; exit 1; }
-	@$(IN_VENV) tests/conformance_horovod/run.py $(HOROVOD) --record docs/horovod-conformance.md $(ARGS)
+	@$(IN_TESTS) tests/conformance_horovod/run.py $(HOROVOD) --record docs/horovod-conformance.md $(ARGS)
 
-faults: setup ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
-	@$(IN_VENV) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)
+faults: $(TESTS)/wheel.stamp ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
+	@$(IN_TESTS) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)
 
-leaks: setup ## Call 100,000 times, make 1,000 groups, kill 200 workers, and count what is left: 3 minutes. Table to record/
-	@$(IN_VENV) tests/leaks/run.py --record record/leaks.md $(ARGS)
+leaks: $(TESTS)/wheel.stamp ## Call 100,000 times, make 1,000 groups, kill 200 workers, and count what is left: 3 minutes. Table to record/
+	@$(IN_TESTS) tests/leaks/run.py --record record/leaks.md $(ARGS)
 
 sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with nightly: half an hour. Table to record/
 	@$(PYTHON) tests/sanitize/run.py --record record/sanitize.md $(ARGS)
 
-frameworks: setup $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
+frameworks: $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
 
 validate-simulator: setup ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
@@ -88,14 +111,14 @@ compression-links: setup ## Every codec beside none between hosts with links of 
 codec-rates: | rust ## How fast one core encodes and decodes, with each codec: two minutes with the build. Table to record/
 	@$(PYTHON) bench/codec_rates.py $(ARGS)
 
-compression-study: setup ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
+compression-study: setup $(VENV)/demo.stamp ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
 	@$(IN_VENV) bench/compression.py $(ARGS)
 
 named-figures: setup ## Operations with names: beside all-reduces one by one, and training beside DDP: a minute. Table to record/
 	@$(IN_VENV) bench/named.py --record record/named.md $(ARGS)
 
-launchers: setup ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
-	@$(IN_VENV) tests/launchers/run.py --record record/launchers.md $(ARGS)
+launchers: $(TESTS)/wheel.stamp ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
+	@$(IN_TESTS) tests/launchers/run.py --record record/launchers.md $(ARGS)
 
 matrix: setup ## Features with several versions of torch (14 GB below target/matrix), one wheel. Table to record/
 	@$(IN_VENV) tests/matrix/run.py --record record/matrix.md $(ARGS)
@@ -105,9 +128,9 @@ docs: $(SITE)/requirements.stamp ## The documentation as a site below target/sit
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict --config-file mkdocs.yml
 	@echo "target/site/index.html"
 
-reference: $(BINARY) ## Write docs/reference and docs/pictures again, after a change of commands, docstrings or schedules
-	@$(PYTHON) tools/reference.py $(BINARY) docs/reference
-	@$(PYTHON) tools/pictures.py $(BINARY) docs/pictures
+reference: $(TESTED) ## Write docs/reference and docs/pictures again, after a change of commands, docstrings or schedules
+	@$(PYTHON) tools/reference.py $(TESTED) docs/reference
+	@$(PYTHON) tools/pictures.py $(TESTED) docs/pictures
 
 deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas of Kubernetes, hadolint and shellcheck
 	@$(CHECKERS)/bin/python tests/deploy/check.py
@@ -125,10 +148,14 @@ clean: ## Remove everything that was made
 	rm -rf target $(VENV) demo-report.svg
 
 # Cargo knows what changed, so it is always asked. Naming both packages gives their dependencies the features that the
-# wheel's build gives them, so that they are compiled once.
-.PHONY: $(BINARY) rust
+# wheel's build gives them, so that they are compiled once. What users have is optimised as one program (the profile
+# `release`); what is tested is built as fast as it can be (`dev`).
+.PHONY: $(BINARY) $(TESTED) rust
 $(BINARY): | rust
 	cargo build --release --package herringbone-cli --package herringbone-python --bin herringbone
+
+$(TESTED): | rust
+	cargo build --package herringbone-cli --package herringbone-python --bin herringbone
 
 rust:
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
@@ -140,16 +167,34 @@ $(VENV)/python.stamp: tools/environment.py $(if $(filter command,$(firstword $(o
 .PHONY: ask
 ask:
 
+$(VENV)/demo.stamp: demo/requirements.txt $(VENV)/requirements.stamp
+	$(IN_VENV) -m pip install --quiet --requirement demo/requirements.txt
+	@touch $@
+
 # A borrowed maturin may have no program that this environment could call.
 $(VENV)/requirements.stamp: requirements.txt $(VENV)/python.stamp
-	$(IN_VENV) -m pip install --requirement requirements.txt
+	$(IN_VENV) tools/install.py requirements.txt
 	@test -x $(VENV)/bin/maturin || \
 		$(IN_VENV) -m pip install --ignore-installed --no-deps "$$(grep ^maturin requirements.txt)"
 	@touch $@
 
-# Another environment, so that .venv stays as small as it is: torch, pytest and the wheel are those of .venv.
-$(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(VENV)/requirements.stamp
-	$(IN_VENV) tools/environment.py $(FRAMEWORKS)
+# Another environment, so that .venv has only what users need: what developers need, and a wheel as tests have it. Its torch is
+# that of .venv.
+$(TESTS)/requirements.stamp: requirements-dev.txt $(VENV)/requirements.stamp
+	$(IN_VENV) tools/environment.py $(TESTS)
+	$(IN_TESTS) -m pip install --quiet --requirement requirements-dev.txt
+	@touch $@
+
+$(TESTS)/wheel.stamp: $(TESTS)/requirements.stamp $(WHEEL_SOURCES) | rust
+	rm -rf $(TESTS)/wheels
+	$(VENV)/bin/maturin build --profile dev --manifest-path python/Cargo.toml --interpreter $(IN_TESTS) \
+		--compatibility linux --out $(TESTS)/wheels
+	$(IN_TESTS) -m pip install --quiet --force-reinstall --no-deps --no-index $(TESTS)/wheels/*.whl
+	@touch $@
+
+# One more, with what these frameworks bring: torch is that of .venv, pytest that of the tests.
+$(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(TESTS)/wheel.stamp
+	$(IN_TESTS) tools/environment.py $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
 	@touch $@
 

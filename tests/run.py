@@ -1,14 +1,21 @@
-"""All checks and tests, in stages; `make test` calls it.
+"""Checks and tests in stages; `make check`, `make test`, `make full` and `.ci/run` call it with the name of what they want.
+
+* `check`: what is wrong after a minute or two: format, lints, types, and the tests of what decides.
+* `test`: what is checked for every change.
+* `full`: that, and everything else that can be checked: more seeds, longer soaks, real launchers, other versions.
+* `ci`: `test`, and of `full` what needs no download, no root and no other compiler. It names what it leaves out.
 
 Stages run in two lanes, one beside the other: what Rust's tools do, and the tests in Python, most of which wait for processes.
-The output of a stage comes at its end, whole. Every stage runs, also after one that failed. A check that is no test (format,
-lints, documentation) counts as one. The last line is the sum: "N passed, N failed, N skipped". The exit code is 0 only if
-nothing failed.
+The output of a stage comes at its end, whole. Every stage runs, also after one that failed, and none is tried again. A check
+that is no test (format, lints, documentation, a target of make) counts as one. The last line is the sum: "N passed, N failed,
+N skipped". The exit code is 0 only if nothing failed.
 """
 
+import argparse
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,9 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NEXTEST = re.compile(r"Summary .*?\d+ tests? run: (.*)")
 CARGO_TEST = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+WARNED = re.compile(r"^warning: `[\w-]+` \(.*\) generated \d+ warning", re.MULTILINE)
 WORKERS = 3
 """Of pytest: more than there are cores, as tests wait."""
 PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
+SIMULATED = "world::simulation::tests::whatever_goes_wrong_no_call_hangs_and_no_result_is_wrong"
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|timed out)")
 
 
@@ -29,8 +38,10 @@ class Stage:
     """A command, and how its output is counted (`None`: it passes or fails as a whole)."""
 
     def __init__(self, title, command, count=None, **environment):
-        self.title, self.command, self.count = title, command.split(), count
-        self.environment = os.environ | {"CARGO_TERM_COLOR": "never"} | environment
+        self.title, self.command, self.count = title, shlex.split(command), count
+        # A make that a stage calls is not part of the one that called this program.
+        own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+        self.environment = own | {"CARGO_TERM_COLOR": "never"} | environment
 
     def run(self):
         """Runs it, and shows its output; returns passed, failed, skipped."""
@@ -43,7 +54,7 @@ class Stage:
         if done.returncode != 0 and counts[1] == 0:
             counts = (counts[0], 1, counts[2])
         end = f"<== {self.title}: {told(counts)}, {time.monotonic() - began:.0f} s"
-        say(f"\n==> {self.title}: {' '.join(self.command)}\n{done.stdout}{end}")
+        say(f"\n==> {self.title}: {shlex.join(self.command)}\n{done.stdout}{end}")
         return counts
 
 
@@ -78,37 +89,111 @@ def nextest_counts(output):
     return summary_counts(found[-1]) if found else (0, 0, 0)
 
 
+def rust_counts(output):
+    """Of cargo's or nextest's tests. A warning of the compiler fails, since the lints have seen only the simulator's build."""
+    passed, failed, skipped = map(sum, zip(cargo_test_counts(output), nextest_counts(output)))
+    return passed, failed + len(WARNED.findall(output)), skipped
+
+
 def pytest_counts(output):
     """Of pytest's last line."""
     lines = output.strip().splitlines()
     return summary_counts(lines[-1]) if lines else (0, 0, 0)
 
 
-def rust():
+def rust_tests(title, packages):
+    """The tests of some packages."""
+    if shutil.which("cargo-nextest"):
+        return Stage(title, f"cargo nextest run {packages}", rust_counts)
+    return Stage(title, f"cargo test {packages} --lib --bins --tests", rust_counts)
+
+
+def rust_checks():
     """In the order of what they cost, so that a small mistake shows early."""
     yield Stage("format", "cargo fmt --all --check")
-    yield Stage("lints", "cargo clippy --workspace --all-targets --quiet -- -D warnings")
-    yield Stage(
-        "lints of the simulator",
-        "cargo clippy --workspace --features herringbone/simulator --bench simulator --quiet -- -D warnings",
-    )
-    if shutil.which("cargo-nextest"):
-        yield Stage("Rust tests", "cargo nextest run --workspace", nextest_counts)
-    else:
-        yield Stage("Rust tests", "cargo test --workspace --lib --bins --tests", cargo_test_counts)
+    features = "--workspace --all-targets --features herringbone/simulator"
+    yield Stage("lints", f"cargo clippy {features} --quiet -- -D warnings")
+
+
+def python_checks():
+    """Likewise."""
+    ruff = f"{sys.executable} -m ruff"
+    yield Stage("Python's lints", f"{ruff} check .")
+    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml python/herringbone")
+
+
+def rust():
+    """What Rust's tools check for every change."""
+    yield from rust_checks()
+    yield rust_tests("Rust tests", "--workspace")
     yield Stage("Rust examples in the docs", "cargo test --workspace --doc", cargo_test_counts)
     yield Stage("Rust docs", "cargo doc --workspace --no-deps --quiet", RUSTDOCFLAGS="-Dwarnings")
-    # With all packages of a release, so that its crates are compiled once for both.
-    packages = "-p herringbone -p herringbone-cli -p herringbone-python"
-    yield Stage("instructions per operation", f"cargo bench {packages} --bench instructions")
+
+
+def python_tests(title, marked):
+    """Those that take long come first, so that no worker is left alone with one of them."""
+    folders = [f"tests/{name}" for name in ("bench", "faults", "leaks", "docs", "deploy", "matrix", "packages", "sanitize")]
+    options = f"-q -ra --rootdir . -p tests.parallel --numprocesses {WORKERS} -m '{marked}'"
+    return Stage(title, f"{sys.executable} -m pytest {options} python/tests {' '.join(folders)}", pytest_counts)
 
 
 def python():
-    """Those that take long come first, so that no worker is left alone with one of them."""
-    folders = [f"tests/{name}" for name in ("bench", "faults", "leaks", "docs", "deploy", "matrix", "packages", "sanitize")]
-    options = f"-q -ra --rootdir . -p tests.parallel --numprocesses {WORKERS}"
-    command = f"{sys.executable} -m pytest {options} python/tests {' '.join(folders)}"
-    yield Stage("Python tests", command, pytest_counts)
+    """What is in Python, of every change."""
+    yield from python_checks()
+    yield python_tests("Python tests", "not full")
+
+
+class Target(Stage):
+    """A target of the Makefile that checks something; what it records goes below `target`."""
+
+    def __init__(self, lane, name, *arguments, why_not=""):
+        """`why_not`: what it needs that no machine of a continuous integration has for certain, or how long it takes."""
+        title = " ".join(["make", name, *arguments])
+        super().__init__(title, shlex.join(["make", name, *([f"ARGS={' '.join(arguments)}"] if arguments else [])]))
+        self.lane, self.why_not = lane, why_not
+
+
+def targets():
+    """All that can be checked and is not checked for every change. Two that use the same cores wait in one lane."""
+    yield Target(rust, "setup")
+    yield Target(rust, "instructions")
+    yield Target(rust, "bench")
+    yield Target(rust, "layouts")
+    yield Target(python, "leaks", "--record target/leaks.md")
+    yield Target(rust, "verify-large", why_not="a machine that is quiet")
+    yield Target(rust, "docs", why_not="a download")
+    yield Target(rust, "deploy-check", why_not="a download")
+    yield Target(rust, "packages", "--record target/packages.md", why_not="a download")
+    yield Target(rust, "soak", "--seeds 500..10000", why_not="five minutes")
+    yield Target(rust, "sanitize", "--record target/sanitize.md", why_not="Rust's nightly")
+    yield Target(python, "faults", "--record target/faults.json --page target/faults.md", why_not="root")
+    yield Target(python, "launchers", "--record target/launchers.md", why_not="Open MPI, MPICH and Slurm")
+    yield Target(python, "conformance", "--record target/conformance.md", why_not="half an hour")
+    yield Target(python, "frameworks", "--record target/frameworks.md", why_not="a download")
+    yield Target(python, "matrix", "--record target/matrix.md", why_not="a download of 8 GB")
+
+
+def stages(wanted):
+    """The stages of both lanes."""
+    if wanted == "check":
+        decided = [
+            rust_tests("tests of core and sys", "-p herringbone-core -p herringbone-sys"),
+            rust_tests("tidiness", "-p herringbone-cli --test tidy"),
+        ]
+        return [*rust_checks(), *decided], [*python_checks()]
+    more = {
+        "test": [],
+        "ci": [target for target in targets() if not target.why_not],
+        "full": [*targets()],
+    }[wanted]
+    if not more:
+        return rust(), python()
+    simulated = f"cargo test --workspace --lib -- --exact {SIMULATED}"
+    marked = {
+        rust: Stage("500 simulated clusters", simulated, cargo_test_counts, SIMULATED_SEEDS="500"),
+        python: python_tests("more Python tests", "full"),
+    }
+    return [[*lane(), more_of, *(target for target in more if target.lane is lane)] for lane, more_of in marked.items()]
 
 
 def lane(stages):
@@ -117,14 +202,20 @@ def lane(stages):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("wanted", choices=["check", "test", "full", "ci"])
+    wanted = parser.parse_args().wanted
     with ThreadPoolExecutor() as threads:
-        lanes = [threads.submit(lane, stages) for stages in (rust(), python())]
+        lanes = [threads.submit(lane, each) for each in stages(wanted)]
         try:
             counts = [count for each in lanes for count in each.result()]
         except KeyboardInterrupt:
             INTERRUPTED.set()
             raise
     total = tuple(map(sum, zip(*counts)))
+    if wanted == "ci":
+        left_out = [f"{target.title} ({target.why_not})" for target in targets() if target.why_not]
+        print("\nLeft out here, and in `make full`:", *left_out, sep="\n  ")
     print(f"\n{told(total)}")
     sys.exit(1 if total[1] else 0)
 

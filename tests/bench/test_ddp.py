@@ -28,6 +28,7 @@ def outcome(tmp_path_factory):
     return done.stdout, folder
 
 
+@pytest.mark.full
 def test_backends_take_turns_and_agree(outcome):
     printed, folder = outcome
     result = json.loads((folder / "figures.json").read_text())
@@ -42,6 +43,7 @@ def test_backends_take_turns_and_agree(outcome):
     assert "herringbone / gloo: " in printed and "the same bits on all ranks" in printed
 
 
+@pytest.mark.full
 def test_the_trace_has_all_ranks_and_buckets(outcome):
     trace = json.loads((outcome[1] / "trace.json").read_text())["traceEvents"]
     names = {event["args"]["name"] for event in trace if event["ph"] == "M"}
@@ -53,6 +55,7 @@ def test_the_trace_has_all_ranks_and_buckets(outcome):
         assert sum(event["name"] == "backward of layer 0" for event in own) == 5
 
 
+@pytest.mark.full
 def test_the_picture_shows_both_backends(outcome):
     root = xml.parse(outcome[1] / "trace.svg").getroot()
     texts = [element.text for element in root.iter(f"{SVG}text")]

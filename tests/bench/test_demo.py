@@ -61,6 +61,7 @@ def start(tmp_path):
         process.communicate()
 
 
+@pytest.mark.full
 def test_a_short_demo_gives_the_same_bits_everywhere_and_draws_them(start, tmp_path):
     report = tmp_path / "report.svg"
     said, told = start("--report", report).communicate(timeout=RUN_SECONDS)
@@ -74,6 +75,7 @@ def test_a_short_demo_gives_the_same_bits_everywhere_and_draws_them(start, tmp_p
         assert "over links  round 1 of 1" in told
 
 
+@pytest.mark.full
 def test_an_interrupted_demo_ends_what_it_has_started(start, tmp_path):
     process = start()
     while "meet" not in (line := process.stderr.readline()):

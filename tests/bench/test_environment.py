@@ -1,12 +1,15 @@
-"""tools/environment.py: a new enough torch of the Python that runs it is borrowed, and nothing there changes."""
+"""tools/environment.py borrows a new enough torch of the Python that runs it, and changes nothing there; tools/install.py finds the
+smaller torch."""
 
 import pathlib
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.full
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "environment.py"
 
@@ -73,3 +76,37 @@ def test_an_environment_that_is_alone_borrows_nothing(tmp_path):
     stamp = (folder / "python.stamp").stat().st_mtime_ns
     made_by(lender, folder, "--alone")
     assert (folder / "python.stamp").stat().st_mtime_ns == stamp, "make would install everything again"
+
+
+def wheels_of_torch(folder, *versions):
+    """Wheels that pip can install, of a torch with nothing in it."""
+    folder.mkdir()
+    for version in versions:
+        about = f"torch-{version}.dist-info"
+        with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("torch/__init__.py", f"__version__ = '{version}'\n")
+            wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [(["99.2", "99.1+cpu", "99.0+cpu"], "99.1+cpu"), (["99.2", "1.0+cpu"], "99.2")],
+    ids=["a build for CPUs that is new enough", "none that is"],
+)
+def test_the_smaller_torch_is_taken_if_an_index_has_it(there, taken, tmp_path, monkeypatch):
+    pytest.importorskip("ensurepip", reason="without it pip would be downloaded")
+    if pathlib.Path("/proc/driver/nvidia").exists():
+        pytest.skip("a machine with a GPU takes the build for GPUs")
+    folder, requirements = tmp_path / "made", tmp_path / "requirements.txt"
+    wheels_of_torch(tmp_path / "wheels", *there)
+    requirements.write_text("# What is needed.\ntorch>=2.12\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [folder / "bin" / "python", ROOT / "tools" / "install.py", requirements]
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert (done.returncode, version_in(folder)) == (0, taken), done.stdout + done.stderr
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0 and "torch:" not in done.stdout, "what is there stays"

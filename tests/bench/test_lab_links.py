@@ -27,6 +27,7 @@ def environment():
     return kept | {"HERRINGBONE_TOKEN": "a token of the tests of labs"}
 
 
+@pytest.mark.full
 def test_limited_links_are_measured_within_a_tenth():
     try:
         with processes.signals_held(), mesh.Mesh(RATES) as hosts, processes.Processes(hosts) as running:

@@ -17,7 +17,7 @@ from ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-BINARY = ROOT / "target" / "release" / "herringbone"
+BINARY = ROOT / "target" / "debug" / "herringbone"
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 SPEC = importlib.util.spec_from_file_location("start", DEPLOY / "vertex" / "start.py")
 start = importlib.util.module_from_spec(SPEC)
@@ -160,6 +160,7 @@ def batch(folder, torchrun, **settings):
     return subprocess.run(command, cwd=folder, env=environment | settings, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.full
 def test_the_batch_of_slurm_trains_with_its_reducer(tmp_path):
     torchrun = f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n'
     done = batch(tmp_path, torchrun, HERRINGBONE_ALGORITHM="reduction_server")

@@ -26,7 +26,7 @@ sys.path.append(str(ROOT))
 
 from lab.job import PATIENCE_SECONDS, Job, environment
 
-BINARY = ROOT / "target" / "release" / "herringbone"
+BINARY = ROOT / "target" / "debug" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"`((?:bench|crates|demo|deploy|examples|python|testdata|tests|tools)/[\w./-]*)`")
@@ -106,7 +106,7 @@ def command(name, words, settings, folder):
             packages = rest[1:2] if rest[:1] == ["-p"] else []
             folders = [package.removeprefix("herringbone-") for package in packages]
             assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
-        case [".venv/bin/python", "-m", "pytest", *paths]:
+        case ["target/tests/bin/python", "-m", "pytest", *paths]:
             assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
         case [".venv/bin/python", script, *rest]:
             takes(name, script, rest)

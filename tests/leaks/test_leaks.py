@@ -23,6 +23,7 @@ OTHERS_SECONDS = 120
 """How long a job of another test may have something that is named as what this one may leave."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
 def test_a_short_soak_leaves_nothing(way: str) -> None:
     before = left_on_the_machine()

@@ -89,6 +89,7 @@ def test_without_a_wheel_it_says_what_to_do(monkeypatch, tmp_path) -> None:
         matrix.wheel()
 
 
+@pytest.mark.full
 def test_features_run_on_the_torch_that_is_here() -> None:
     titles = ["all_reduce: bool", "split_group", "DDP", "checkpoints: async_save"]
     command = [sys.executable, str(HERE / "worker.py"), *titles]

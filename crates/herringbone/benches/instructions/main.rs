@@ -1,8 +1,8 @@
 //! How many instructions an all-reduce costs: counted, compared with testdata/instructions.json, and wrong if they differ.
 //!
 //! ```sh
-//! cargo bench -p herringbone --bench instructions              # compare
-//! cargo bench -p herringbone --bench instructions -- --update  # a cost that is meant: keep the new counts
+//! make instructions                # compare
+//! make instructions ARGS=--update  # a cost that is meant: keep the new counts
 //! ```
 //! Times differ from run to run, instructions hardly: one thread drives all ranks of a world by hand, in a process of
 //! its own that is stepped through, instruction by instruction ([`tracer`]); no counter of the CPU and no tool is needed.
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match arguments[..] {
         [workload::MARK, case, ..] => workload::run(&CASES[case.parse::<usize>().expect("a case's number")]),
         _ if cfg!(debug_assertions) => {
-            println!("instructions: not counted, since this build is not optimised: use cargo bench");
+            println!("instructions: not counted, since this build is not optimised: use make instructions");
             return ExitCode::FAILURE;
         }
         _ => return compare(arguments.contains(&"--update")),
@@ -67,7 +67,7 @@ fn compare(update: bool) -> ExitCode {
     if failed {
         println!(
             "An operation costs more than it did, or less. If that is meant, keep the new counts and commit them:\n  \
-             cargo bench -p herringbone --bench instructions -- --update"
+             make instructions ARGS=--update"
         );
         return ExitCode::FAILURE;
     }
