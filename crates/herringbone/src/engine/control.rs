@@ -233,7 +233,12 @@ impl Engine {
                 waits.tell(late, (groups, ops, backlog), recoveries, (links, out));
                 None
             }
-            message => groups.told_by_hub(number, message, (links, out)),
+            message => {
+                if let Message::Waiting(waiting) = message {
+                    groups.make_way(waiting, (links, out));
+                }
+                groups.told_by_hub(number, message, (links, out))
+            }
         };
         self.catch_up();
         answer

@@ -10,6 +10,7 @@ use super::{
     ops::Ops,
     outbox::{Event, Outbox, Todo},
     timers::Timer,
+    told::call_of,
 };
 use crate::{
     Error, ErrorKind,
@@ -20,7 +21,7 @@ use crate::{
         prepare::Call,
         session::{
             Cause, Mismatch, Ranks,
-            control::{Message, Ordinal, Report},
+            control::{Message, Ordinal, Report, Waiting},
             fence::{Action, Member, Settled},
             membership::MemberId,
         },
@@ -114,6 +115,22 @@ impl Groups {
                 out.push(Todo::Forget(number));
                 None
             }
+        }
+    }
+
+    /// Others wait in a call to which this rank has not come. They may wait for links to it that it has to make: what a call only
+    /// sends is to arrive also where nobody calls, and what waits for links holds up later calls of all groups.
+    pub(super) fn make_way(&mut self, waiting: &Waiting, (links, out): (&mut Links, &mut Outbox)) {
+        let is_to_come = |group: &&mut Group| {
+            let sequence = waiting.fingerprint.sequence;
+            group.generation() == waiting.generation && group.member.next() <= sequence && !group.is_lost()
+        };
+        let Some(group) = self.groups.get_mut(&waiting.group).filter(is_to_come) else { return };
+        let planned = call_of(&waiting.fingerprint).and_then(|call| group.plan(call, &mut out.observer));
+        if let Ok(planned) = planned
+            && planned.fingerprint.plan == waiting.fingerprint.plan
+        {
+            let _are_up = links.are_up(&planned.partners, out);
         }
     }
 

@@ -154,6 +154,24 @@ fn a_group_that_is_closed_during_its_last_call_asks_after_it() {
     (0..2).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}"));
 }
 
+/// A root sends over a link that the other rank has to make, which never calls the broadcast.
+#[test]
+fn a_call_that_only_sends_waits_for_nobody_to_call_it() {
+    let mut world = VirtualWorld::new(Setup::of(2, 0), 1);
+    groups::add(&mut world, vec![0, 1], &mut Dice(7));
+    let other = world.groups[1].0;
+    world.run_for(ms(50));
+    world.machine(1).window = 2;
+    call(&mut world, [1], broadcast(1));
+    let task = task(&mut world, Collective::AllReduce);
+    world.call(0..2, &ToCall { group: other, ..ToCall::new(task, None) });
+    world.run_for(ms(1500));
+    for rank in 0..2 {
+        let ends = world.machine(rank).ends();
+        assert!(ends.iter().all(|end| matches!(end, Some(Ok(())))), "rank {rank}: {ends:?}");
+    }
+}
+
 /// A question stays where it was shown: who comes later than anybody waits learns of it all the same.
 #[test]
 fn who_comes_after_2_s_is_told_and_holds_nobody_up() {
