@@ -342,6 +342,7 @@ class Communicator(Messages):
         Raises:
             MismatchError: the ranks disagree about the last calls of the group, or of its subgroups if it is that of all ranks.
                 It is left all the same. While another exception is under way this is only printed.
+            PeerLostError: a rank has left such a group without one of its last calls; as before.
         """
         if self in _made:
             _made.remove(self)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,15 +134,20 @@ class Elastic:
         self.steps += 1
 
     def close(self) -> None:
-        """Leave the job in order. If other ranks are to make more steps, they go on without this one.
+        """Leave the job in order. If other ranks are to make more steps, they go on without this one, and none is told of it here.
 
         Raises:
             MismatchError: as of :meth:`Communicator.close`.
         """
         with ExitStack() as ends:
             ends.callback(self._restore_handler)
-            ends.callback(self.communicator.close)
+            ends.callback(self._close_communicator)
             self._note("leaves" if self.leaving else "ended", step=self.steps)
+
+    def _close_communicator(self) -> None:
+        # Ranks may leave before others: that one has made more calls than another one is no mistake here.
+        with suppress(PeerLostError):
+            self.communicator.close()
 
     def _restore_handler(self) -> None:
         if self._previous is not None:

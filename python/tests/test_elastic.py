@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -267,6 +268,23 @@ def test_a_group_that_was_closed_is_not_replaced() -> None:
     assert alone.newcomers() == []
     with pytest.raises(herringbone.ClosedError):
         alone.replace(timeout=1)
+
+
+def test_ranks_may_leave_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the last calls differ is an error, and that a rank has left before one of them is none."""
+    errors = [herringbone.PeerLostError("rank 1 is lost: left without broadcast", [1]), herringbone.MismatchError("disagree")]
+
+    def close(communicator: herringbone.Communicator) -> None:
+        real(communicator)
+        raise errors.pop(0)
+
+    real = herringbone.Communicator.close
+    monkeypatch.setattr(herringbone.Communicator, "close", close)
+    for expected in (contextlib.nullcontext(), pytest.raises(herringbone.MismatchError)):
+        alone = herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}")
+        with expected:
+            herringbone.Elastic(dict, print, communicator=alone).close()
+    assert not errors
 
 
 def test_what_is_no_state_is_refused_with_its_place() -> None:

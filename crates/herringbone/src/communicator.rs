@@ -535,7 +535,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If an operation that was complete here has failed on another rank, and no call has returned that error:
-    /// [`ErrorKind::Mismatch`] if the ranks have not called the same. The group is closed all the same.
+    /// [`ErrorKind::Mismatch`] if the ranks have not called the same. [`ErrorKind::PeerLost`] if a rank has left the group without a
+    /// call that another one has made. The group is closed all the same.
     pub fn close(&self) -> Result<()> {
         if self.fabric.is_whole(self.group.number) {
             return self.fabric.close();

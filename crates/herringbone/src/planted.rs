@@ -29,11 +29,13 @@ pub(crate) enum Plant {
     SilentAbort,
     /// A member does not say what it has called when a reducer is lost.
     ResumeBlindly,
+    /// A rank that leaves a group does not say how many calls it has made.
+    LeaveUncounted,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 11] = [
+    pub(crate) const ALL: [(&str, Plant); 12] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -45,6 +47,7 @@ impl Plant {
         ("confirm-blindly", Plant::ConfirmBlindly),
         ("silent-abort", Plant::SilentAbort),
         ("resume-blindly", Plant::ResumeBlindly),
+        ("leave-uncounted", Plant::LeaveUncounted),
     ];
 
     /// The error of a name.

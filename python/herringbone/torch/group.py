@@ -214,6 +214,7 @@ class Named:
         Raises:
             MismatchError: the ranks disagree about the last calls of the group. It is left all the same. While another
                 exception is under way this is only printed.
+            PeerLostError: a rank has left the group without one of its last calls; as before.
         """
         forget_world(self.member)
         tell(close_each([self.member]))

@@ -123,6 +123,7 @@ class Member:
 
         Raises:
             MismatchError: the ranks disagree about the last calls of the group. It is left all the same.
+            PeerLostError: a rank has left the group without one of them.
         """
         parts: list[Any] = [self.meeting, self.place]
         if self in _open:

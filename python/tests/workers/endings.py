@@ -158,6 +158,33 @@ def the_end_of_a_group_tells_of_the_mismatch_in_its_last_call() -> None:
 
 
 @case
+def the_end_of_a_group_names_a_rank_that_leaves_without_its_last_call() -> None:
+    """Rank 1 leaves before the call, and once it was made."""
+    store = dist.distributed_c10d._get_default_store()
+    for backend in (None, "cpu:herringbone,cuda:gloo"):
+        for has_left in (True, False):
+            group, number = dist.new_group(backend=backend), next(NUMBERS)
+            dist.all_reduce(torch.ones(3), group=group)
+            if rank() == 0:
+                if has_left:
+                    store.wait([f"left {number}"])
+                dist.broadcast(torch.ones(3), 0, group=group)
+                store.set(f"called {number}", "")
+                error = error_of(herringbone.PeerLostError, lambda: dist.destroy_process_group(group), "left without broadcast")
+                assert error.ranks == (1,) and isinstance(error, dist.DistBackendError), repr(error)
+            elif has_left:
+                dist.destroy_process_group(group)
+                store.set(f"left {number}", "")
+            else:
+                store.wait([f"called {number}"])
+                # It is told if it hears of rank 0's end before its own.
+                with contextlib.suppress(herringbone.PeerLostError):
+                    dist.destroy_process_group(group)
+            assert not is_known(group)
+    check_all_ranks_add()
+
+
+@case
 def each_rank_ends_groups_in_its_own_order() -> None:
     """Where calls match there is no error, and where they do not there is one."""
     groups = [dist.new_group() for _ in range(4)]

@@ -124,6 +124,16 @@ pub enum Cause {
         /// Who, ascending.
         ranks: Vec<Rank>,
     },
+    /// Members have left in order, and have not made a call that another one has made. The group ends with it.
+    #[error("{} left without making {operation}, as rank {caller} has: make every rank make the same calls before it leaves", Ranks(.ranks))]
+    Left {
+        /// Who, ascending.
+        ranks: Vec<Rank>,
+        /// The call.
+        operation: Fingerprint,
+        /// Who has made it.
+        caller: Rank,
+    },
     /// A member has aborted what it had under way. The group ends with it.
     #[error("rank {rank} aborted the group: see why in its log; the group has to be formed again without it")]
     Aborted {
@@ -145,7 +155,11 @@ impl Cause {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            Cause::PeerLost { .. } | Cause::Aborted { .. } | Cause::Panicked { .. } | Cause::Unmade { .. }
+            Cause::PeerLost { .. }
+                | Cause::Left { .. }
+                | Cause::Aborted { .. }
+                | Cause::Panicked { .. }
+                | Cause::Unmade { .. }
         )
     }
 
@@ -155,6 +169,7 @@ impl Cause {
             Cause::Mismatch(mismatch) => Some(mismatch.sequence),
             Cause::Timeout { operation, .. }
             | Cause::Uneven { operation, .. }
+            | Cause::Left { operation, .. }
             | Cause::Memory { operation, .. } => Some(operation.sequence),
             Cause::ReducerLost { sequence, .. } => Some(*sequence),
             _ => None,
@@ -213,6 +228,12 @@ impl Cause {
                 to.u8(5);
                 to.ranks(ranks);
             }
+            Cause::Left { ranks, operation, caller } => {
+                to.u8(13);
+                to.ranks(ranks);
+                to.fingerprint(operation);
+                to.u32(*caller);
+            }
             Cause::Panicked { rank } => {
                 to.u8(6);
                 to.u32(*rank);
@@ -252,6 +273,7 @@ impl Cause {
             8 => Cause::LinkLost { from: from.u32()?, to: from.u32()? },
             9 => Cause::Protocol { from: from.u32()?, to: from.u32()?, problem: from.text()? },
             5 => Cause::PeerLost { ranks: from.ranks()? },
+            13 => Cause::Left { ranks: from.ranks()?, operation: from.fingerprint()?, caller: from.u32()? },
             6 => Cause::Panicked { rank: from.u32()? },
             12 => Cause::Aborted { rank: from.u32()?, sequence: from.u64()? },
             7 => Cause::Uneven {

@@ -13,6 +13,9 @@
 //! A control thread answers, not the program, and a member that has not come to the operation answers when it does. So it does
 //! not matter in which order programs close their groups. A question stays where it was shown when whoever asked has left: who
 //! differs finds it out all the same. The answer to a mismatch is a [fence](super::fence), as always.
+//!
+//! A member that leaves says how many calls it has made. If there is a question about a later one, it has left without that call, so
+//! the hub begins a fence, and a member that was shown the question before knows it by itself.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::{group::Rank, wire::Fingerprint};
@@ -147,6 +150,11 @@ impl Questions {
             }
         }
         told
+    }
+
+    /// The first question about a call that a member has not made which has made so many.
+    pub(super) fn beyond(&self, made: u64) -> Option<&FarewellQuestion> {
+        self.asked.range((made, 0)..).next().map(|(_, asked)| &asked.first)
     }
 
     /// Another generation begins.

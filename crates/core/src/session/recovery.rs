@@ -19,19 +19,37 @@
 //! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
 //! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
 //!
-//! What the group calls after all of [`Resume::calls`] runs in a new group, with the reducers that are left and those that came.
+//! What the group calls after all of [`Resume::calls`] runs in a new group, its [heir](heir_of), with the reducers that are left and
+//! those that came. What is left of its operations is done in its [carrier](carrier_of). The hub knows both groups from the decision
+//! on: who has left the group takes no part in them. A member that leaves the group before it hears of the decision says so then.
 
 use super::{
     codec::{Malformed, Reader, Writer},
     membership::MemberId,
 };
-use crate::group::Rank;
+use crate::{group::Rank, wire::digest};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::String,
     vec::Vec,
 };
 use core::ops::Range;
+
+/// The number of the group in which members finish what a group has left.
+pub fn carrier_of(group: u32) -> u32 {
+    follower_of(group, b"carrier")
+}
+
+/// The number of the group that takes a group's next calls.
+pub fn heir_of(group: u32) -> u32 {
+    follower_of(group, b"heir")
+}
+
+fn follower_of(group: u32, what: &[u8]) -> u32 {
+    let hash = digest(&[what, &group.to_le_bytes()].concat());
+    // 0 is the group of all ranks.
+    ((hash ^ hash >> 32) as u32).max(1)
+}
 
 /// The most operations that a report lists.
 const OPERATIONS: usize = 65_536;

@@ -140,6 +140,11 @@ fn any_cause() -> impl Strategy<Value = Cause> {
             ranks
         }),
         any::<u32>().prop_map(|rank| Cause::Panicked { rank }),
+        (any_ranks(), any_fingerprint(), any::<u32>()).prop_map(|(ranks, operation, caller)| Cause::Left {
+            ranks,
+            operation,
+            caller
+        }),
         any::<(u32, u64)>().prop_map(|(rank, sequence)| Cause::Aborted { rank, sequence }),
         (any::<u32>(), any_fingerprint(), any::<u64>()).prop_map(|(rank, operation, bytes)| Cause::Memory {
             rank,
@@ -516,6 +521,11 @@ fn causes_read_well() {
     assert_eq!(
         Cause::PeerLost { ranks: vec![3] }.to_string(),
         "lost rank 3: see why in their logs; the group has to be formed again without them"
+    );
+    assert_eq!(
+        Cause::Left { ranks: vec![1, 2], operation: one, caller: 0 }.to_string(),
+        "ranks 1, 2 left without making all_reduce of 1000 f32, sum (operation 17), as rank 0 has: make every rank make the \
+         same calls before it leaves"
     );
     assert_eq!(
         Cause::Aborted { rank: 3, sequence: 7 }.to_string(),

@@ -10,6 +10,8 @@ use herringbone_core::{
         control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
         farewell::FarewellQuestion,
         fence::{Action, Directed, FarewellAnswer, Hub, Member, NotIssued},
+        membership::MemberId,
+        recovery::{Calls, Gain, Held, carrier_of, heir_of},
     },
     wire::Fingerprint,
 };
@@ -368,6 +370,101 @@ fn the_hub_asks_all_others_once_and_answers_when_all_have_made_the_same_calls() 
     assert_eq!(told, [Directed { to: 0, message: Message::Confirmed(question(0, 7, 71).confirmed()) }]);
 }
 
+/// A member has issued so many operations.
+fn held(next: u64) -> Message {
+    let calls = Calls { next, ..Calls::default() };
+    Message::Held(Held { group: GROUP, calls, operations: Vec::new() })
+}
+
+fn forget() -> Message {
+    Message::Forget { group: GROUP }
+}
+
+/// A hub that knows a group of four.
+fn hub_of_four() -> Hub {
+    let mut hub = Hub::new();
+    hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members: vec![0, 1, 2, 3] });
+    hub
+}
+
+/// Whichever comes first: the question about a call, or that a member leaves which has not made it. Who has made it is no reason.
+#[test]
+fn a_member_that_leaves_without_a_call_that_another_asks_about_is_found() {
+    let ask = || Message::Confirm(question(0, 7, 70));
+    for asks_first in [true, false] {
+        let mut hub = hub_of_four();
+        let leave = |hub: &mut Hub| {
+            assert!(hub.receive(2, held(8)).is_empty());
+            assert!(hub.receive(2, forget()).is_empty(), "it has made the call");
+            assert!(hub.receive(1, held(7)).is_empty(), "it may go on");
+            hub.receive(1, forget())
+        };
+        let sent = if asks_first {
+            assert_eq!(targets(&hub.receive(0, ask())), [1, 2, 3]);
+            leave(&mut hub)
+        } else {
+            assert!(leave(&mut hub).is_empty());
+            let mut sent = hub.receive(0, ask());
+            assert_eq!(sent.remove(0), Directed { to: 3, message: ask() });
+            sent
+        };
+        let cause = Cause::Left { ranks: vec![1], operation: question(0, 7, 70).fingerprint, caller: 0 };
+        let fence = Message::Fence { group: GROUP, generation: 0, cause: cause.clone(), ordinal: None };
+        assert_eq!(sent, [0, 3].map(|to| Directed { to, message: fence.clone() }));
+        hub.receive(0, report(8, vec![]));
+        assert_eq!(decided(&hub.receive(3, report(7, vec![]))).1.cause, cause);
+    }
+}
+
+/// Before or after it leaves, others wait in the call: it never comes to that.
+#[test]
+fn a_member_that_leaves_without_a_call_in_which_another_waits_is_found() {
+    for waits_first in [true, false] {
+        let mut hub = hub_of_four();
+        let mut sent = Vec::new();
+        if waits_first {
+            hub.receive(0, waiting(0, 7, 70, 0));
+        }
+        for message in [held(7), forget(), held(9)] {
+            sent.extend(hub.receive(1, message));
+        }
+        if !waits_first {
+            assert!(sent.is_empty(), "{sent:?}");
+            assert!(hub.receive(0, waiting(0, 6, 60, 0)).is_empty(), "it has made that call");
+            sent = hub.receive(0, waiting(0, 7, 70, 0));
+            sent.retain(|directed| matches!(directed.message, Message::Fence { .. }));
+        }
+        let Message::Waiting(Waiting { fingerprint, .. }) = waiting(0, 7, 70, 0) else { panic!() };
+        let cause = Cause::Left { ranks: vec![1], operation: fingerprint, caller: 0 };
+        let fence = Message::Fence { group: GROUP, generation: 0, cause, ordinal: None };
+        assert_eq!(sent, [0, 2, 3].map(|to| Directed { to, message: fence.clone() }));
+    }
+}
+
+/// A member leaves before the group goes on without a reducer, and one as it hears of it.
+#[test]
+fn who_has_left_a_group_takes_no_part_in_those_that_follow() {
+    let mut hub = hub_of_four();
+    [held(7), forget()].into_iter().for_each(|message| drop(hub.receive(1, message)));
+    let gain = Gain { group: GROUP, members: vec![0, 1, 2, 3], reducers: vec![MemberId::new(9)] };
+    assert_eq!(targets(&hub.receive(0, Message::Gain(gain))), [0, 2, 3]);
+    [0, 2].into_iter().for_each(|rank| drop(hub.receive(rank, held(7))));
+    assert_eq!(targets(&hub.receive(3, held(7))), [0, 2, 3]);
+    let (heir, carrier) = (heir_of(GROUP), carrier_of(GROUP));
+    let asked = FarewellQuestion { group: heir, ..question(0, 7, 70) };
+    let sent = hub.receive(0, Message::Confirm(asked));
+    let left = |directed: &Directed| matches!(&directed.message, Message::Fence { group, cause: Cause::Left { ranks, .. }, .. } if *group == heir && ranks[..] == [1]);
+    let fences: Vec<u32> = sent.iter().filter(|sent| left(sent)).map(|sent| sent.to).collect();
+    assert_eq!(fences, [0, 2, 3]);
+    for group in [GROUP, heir, carrier] {
+        assert!(hub.receive(0, Message::Forget { group }).is_empty());
+        assert!(hub.receive(3, Message::Forget { group }).is_empty());
+        let sent = hub.receive(2, Message::Forget { group });
+        assert_eq!(sent.last(), Some(&Directed { to: 3, message: Message::Forget { group } }));
+    }
+    assert_eq!(hub.groups(), 0);
+}
+
 /// Whoever left in order has not died: the mismatch is what went wrong.
 #[test]
 fn a_mismatch_with_a_rank_that_left_is_no_loss() {
@@ -399,6 +496,33 @@ fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
     let theirs = question(0, 1, 1).fingerprint;
     let mismatch = Cause::Mismatch(Mismatch::new(1, [(0, theirs), (2, own)]));
     assert_eq!(member.next_answer(), Some(FarewellAnswer::Differs(mismatch)));
+}
+
+/// Also if the group is over, and whether it has made the call itself or not; once.
+#[test]
+fn a_member_is_told_who_has_left_without_a_call() {
+    let operation = question(0, 0, 0).fingerprint;
+    let cause = Cause::Left { ranks: vec![2], operation, caller: 0 };
+    for calls in [0, 1] {
+        let mut member = member(1);
+        for sequence in 0..calls {
+            issue(&mut member, 1);
+            member.complete(sequence, false);
+        }
+        settle(&mut member, 1, cause.clone());
+        assert_eq!((member.take_unlearnt().as_deref(), member.take_unlearnt()), (Some(&cause), None));
+    }
+    let mut caller = member(1);
+    settle(&mut caller, 1, cause);
+    assert!(matches!(caller.issue(call()), Err(NotIssued::Failed(_))));
+    assert_eq!(caller.take_unlearnt(), None, "its call was told");
+    let mut leaves = member(2);
+    let first = question(2, 0, issue(&mut leaves, 1).hash);
+    leaves.receive(&Message::Confirm(FarewellQuestion { rank: 0, ..first }));
+    assert_eq!(leaves.missed(), None, "it has made that call");
+    leaves.receive(&Message::Confirm(question(1, 1, 3)));
+    let missed = Cause::Left { ranks: vec![2], operation: question(1, 1, 3).fingerprint, caller: 1 };
+    assert_eq!(leaves.missed(), Some(missed));
 }
 
 #[test]

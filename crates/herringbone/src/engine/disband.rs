@@ -19,7 +19,10 @@ use super::{
 use crate::{
     Error, ErrorKind,
     completion::Completion,
-    core::session::{control::Message, farewell::FarewellQuestion, fence::Phase, recovery::Held},
+    core::{
+        group::Rank,
+        session::{Cause, control::Message, farewell::FarewellQuestion, fence::Phase, recovery::Held},
+    },
     transport::ticket::OpKey,
 };
 use std::sync::Arc;
@@ -92,7 +95,13 @@ impl Groups {
         if !std::mem::replace(&mut group.ending.is_left, true) {
             links.forget(number);
             let held = Held { group: number, calls: group.member.calls(), operations: Vec::new() };
-            out.events.push(Event::ToHub(Message::Held(held)));
+            #[cfg(any(test, feature = "simulator"))]
+            let counted = !crate::planted::has(crate::planted::Plant::LeaveUncounted);
+            #[cfg(not(any(test, feature = "simulator")))]
+            let counted = true;
+            // In groups that serve others ranks need not do the same: a message may not be received.
+            let counted = counted && group.settings.serves.is_none();
+            out.events.extend(counted.then_some(Event::ToHub(Message::Held(held))));
             out.events.push(Event::ToHub(Message::Forget { group: number }));
         }
         if is_read {
@@ -123,7 +132,7 @@ impl Groups {
 /// What a rank does before it leaves a group in which it has nothing under way.
 enum BeforeLeaving {
     Nothing,
-    /// An operation that was complete here has failed elsewhere.
+    /// An operation that was complete here has failed elsewhere, or this rank has not made a call of another one.
     Tell(Error),
     /// A decision is under way.
     Wait,
@@ -131,8 +140,11 @@ enum BeforeLeaving {
 }
 
 fn before_leaving(group: &mut Group, links: &Links) -> BeforeLeaving {
+    let tell = |cause: &Cause, ranks: &[Rank]| {
+        BeforeLeaving::Tell(doom::error(cause, ranks).about(links.rank, "close"))
+    };
     if let Some(cause) = group.member.take_unlearnt() {
-        return BeforeLeaving::Tell(doom::error(&cause, &group.settings.ranks).about(links.rank, "close"));
+        return tell(&cause, &group.settings.ranks);
     }
     let is_over = group.is_lost() || group.doom.is_some() || links.lost_hub().is_some();
     if is_over || group.settings.serves.is_some() {
@@ -141,6 +153,9 @@ fn before_leaving(group: &mut Group, links: &Links) -> BeforeLeaving {
     let stops = group.frozen.is_some() || group.unanswered.is_some();
     if stops || group.member.phase() != Phase::Running {
         return BeforeLeaving::Wait;
+    }
+    if let Some(cause) = group.member.missed() {
+        return tell(&cause, &group.settings.ranks);
     }
     group.member.question().map_or(BeforeLeaving::Nothing, BeforeLeaving::Ask)
 }

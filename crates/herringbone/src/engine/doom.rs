@@ -64,6 +64,10 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         },
         Cause::LinkLost { from, to } => ErrorKind::LinkLost { ranks: [*from.min(to), *from.max(to)] },
         Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },
+        Cause::Left { ranks, operation, caller } => ErrorKind::PeerLost {
+            ranks: ranks.clone(),
+            reason: format!("left without {}, which rank {caller} has called", operation.in_job(workers)),
+        },
         Cause::Aborted { rank, .. } => ErrorKind::PeerLost { ranks: vec![*rank], reason: ABORTED.to_owned() },
         Cause::Panicked { rank } => ErrorKind::Protocol {
             from: format!("rank {rank}"),

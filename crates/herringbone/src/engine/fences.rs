@@ -47,7 +47,9 @@ const LEFT: &str = "it left, by close() or the end of its program";
 fn disputed(cause: &Cause) -> Option<u64> {
     match cause {
         Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
-        Cause::Uneven { operation, .. } | Cause::Memory { operation, .. } => Some(operation.sequence),
+        Cause::Uneven { operation, .. } | Cause::Memory { operation, .. } | Cause::Left { operation, .. } => {
+            Some(operation.sequence)
+        }
         Cause::Aborted { sequence, .. } => Some(*sequence),
         _ => None,
     }
@@ -97,6 +99,10 @@ impl Groups {
         match group.member.receive(message) {
             Action::Nothing => {
                 out.answer(group);
+                if let Message::Confirm(_) = message {
+                    // It may have been closed without the call that this asks for.
+                    out.push(Todo::Forget(number));
+                }
                 None
             }
             Action::Send(answer) => {
@@ -110,8 +116,6 @@ impl Groups {
                 None
             }
             Action::Confirmed => {
-                group.ending.farewell.end(Ok(()));
-                out.finished = true;
                 out.push(Todo::Forget(number));
                 None
             }

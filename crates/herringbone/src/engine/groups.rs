@@ -134,7 +134,9 @@ impl Groups {
         (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
         fingerprint.mark = issue.mark;
         if let Some(error) = &group.lost {
-            return Err(error.about(me, group.settings.named(fingerprint)).into());
+            let error = error.about(me, group.settings.named(fingerprint));
+            group.member.learn();
+            return Err(error.into());
         }
         if let Some(doom) = &group.doom {
             let error = doom.error.about(me, group.settings.named(fingerprint));

@@ -9,7 +9,7 @@
 use super::{
     backlog::Backlog,
     begin::prepared,
-    group::{Group, Recovering, Service, Settings, number_of},
+    group::{Group, Recovering, Service, Settings},
     groups::Groups,
     links::{DRAINS, Links},
     ops::Ops,
@@ -28,7 +28,7 @@ use crate::{
             control::Message,
             fence::Member,
             membership::MemberId,
-            recovery::{Calls, Held, Holding, LostReducer, Piece, Rest, Resume},
+            recovery::{self, Calls, Held, Holding, LostReducer, Piece, Rest, Resume},
         },
     },
     execute::{
@@ -181,6 +181,10 @@ impl Recoveries {
     pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let EngineParts { groups, ops, backlog, out, .. } = parts;
         self.has_begun = true;
+        if groups.forgotten.contains(&number) {
+            // The hub hears that this rank has left before it waits for an answer.
+            return;
+        }
         let Some(group) = groups.get_mut(number) else {
             self.unmade.entry(number).or_default();
             out.events.push(Event::ToHub(Message::Held(Held {
@@ -223,6 +227,8 @@ impl Recoveries {
         let Some(group) = groups.get_mut(number) else {
             if let Some(known) = self.unmade.get_mut(&number) {
                 *known = Some(resume);
+            } else {
+                leave_followers(number, resume.calls, out);
             }
             return Vec::new();
         };
@@ -241,13 +247,8 @@ impl Recoveries {
         links.forget(number);
         out.observer.inherit_name(number, [carrier.id, heir.id]);
         let new = [(carrier, 0), (heir, resume.calls.next)].map(|(settings, first)| {
-            let (ranks, me) = (settings.ranks.clone(), links.rank);
-            if settings.me == 0 {
-                let message =
-                    Message::GroupInfo { group: settings.id, generation: 0, members: ranks.clone() };
-                out.events.push(Event::ToHub(message));
-            }
-            let member = Member::new(settings.id, me, ranks).starting_at(first).named(ordinal);
+            let ranks = settings.ranks.clone();
+            let member = Member::new(settings.id, links.rank, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)
         });
         out.push(Todo::Redo(number));
@@ -489,9 +490,18 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
     pieces.filter_map(issue).collect()
 }
 
+/// This rank has left a group before it heard what the hub has decided of it: it takes no part in what follows.
+fn leave_followers(number: u32, calls: Calls, out: &mut Outbox) {
+    let (heir, carrier) = (recovery::heir_of(number), recovery::carrier_of(number));
+    let calls = Calls { generation: 0, hashes: Vec::new(), ..calls };
+    let held = Message::Held(Held { group: heir, calls, operations: Vec::new() });
+    let messages = [held, Message::Forget { group: heir }, Message::Forget { group: carrier }];
+    out.events.extend(messages.map(Event::ToHub));
+}
+
 /// A group of the same workers without reducers.
 fn carrier_of(settings: &Settings) -> Settings {
-    let id = number_of(&format!("what is left of group {:08x}", settings.id), settings.members());
+    let id = recovery::carrier_of(settings.id);
     let settings = derived(settings, id, settings.members().to_vec(), Vec::new());
     Settings { serves: Some(Service::Remains), timeout: Duration::MAX, ..settings }
 }
@@ -504,8 +514,7 @@ fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
     let left: Vec<MemberId> = left.chain(resume.gained.iter().filter(is_known).copied()).collect();
     let addresses = left.iter().map(|index| links.endpoints[*index].name.clone()).collect();
     let seats = settings.members().iter().copied().chain(left).collect();
-    let id = number_of(&format!("heir of group {:08x}", settings.id), settings.members());
-    derived(settings, id, seats, addresses)
+    derived(settings, recovery::heir_of(settings.id), seats, addresses)
 }
 
 fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<String>) -> Settings {

@@ -267,8 +267,9 @@ impl Fabric {
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if !threads.is_empty() {
-            self.node.with(Engine::drop_all_groups);
+            // In this order nothing is asked: what comes next is another group.
             self.node.with(Engine::end_all_groups);
+            self.node.with(Engine::drop_all_groups);
             self.end(&mut threads, false);
         }
     }

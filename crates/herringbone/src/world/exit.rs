@@ -50,7 +50,8 @@ impl Exit {
                 closed.ended = Some((now, error.map_or(Ok(()), Err)));
             }
             let Some((group, patient)) = self.to_close.front().copied() else { return true };
-            if patient && !is_quiet {
+            // Who has not made a group yet has nothing to close.
+            if patient && !is_quiet || !engine.has_had_group(group) {
                 return false;
             }
             self.to_close.pop_front();
@@ -58,6 +59,11 @@ impl Exit {
             let ends = engine.at(now).close_group(group);
             self.closed.push(ClosedGroup { group, began: now, ended: None, has_recovered, ends });
         }
+    }
+
+    /// The end of a group, if it was closed.
+    pub(super) fn of(&self, group: u32) -> Option<&ClosedGroup> {
+        self.closed.iter().find(|closed| closed.group == group)
     }
 
     /// Whether all groups are closed that were to be.

@@ -61,14 +61,16 @@ fn ended_well(world: &mut VirtualWorld, rank: u32, most: Duration) {
     assert!(result.is_ok() && took <= most, "rank {rank}: {took:?}, {result:?}");
 }
 
-/// Whether a rank was told of a mismatch, in its last call or when it closed the group.
-fn is_told(world: &mut VirtualWorld, rank: u32) -> bool {
-    let is_mismatch = |error: &Error| matches!(error.kind(), ErrorKind::Mismatch { .. });
+/// What a rank was told, in its calls or when it closed groups.
+fn told(world: &mut VirtualWorld, rank: u32) -> Vec<Error> {
     let machine = world.machine(rank as usize);
-    let closed = machine.exit.closed.iter().filter_map(|closed| closed.ended.as_ref()?.1.as_ref().err());
-    let calls = machine.ends();
-    let called = calls.iter().flatten().filter_map(|end| end.as_ref().err());
-    closed.chain(called).any(is_mismatch)
+    let closed = machine.exit.closed.iter().filter_map(|closed| closed.ended.clone()?.1.err());
+    closed.chain(machine.ends().into_iter().flatten().filter_map(Result::err)).collect()
+}
+
+/// Whether a rank was told of a mismatch.
+fn is_told(world: &mut VirtualWorld, rank: u32) -> bool {
+    told(world, rank).iter().any(|error| matches!(error.kind(), ErrorKind::Mismatch { .. }))
 }
 
 /// Counts what is said of questions.
@@ -154,6 +156,79 @@ fn a_group_that_is_closed_during_its_last_call_asks_after_it() {
     (0..2).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}"));
 }
 
+/// Rank 2 closes the group without the broadcast: first, between the others, or last. Once others have asked it is told itself.
+#[test]
+fn who_leaves_without_a_last_call_is_named() {
+    for (order, root) in [([2, 0, 1], 1), ([0, 2, 1], 0), ([1, 2, 0], 1), ([0, 1, 2], 0), ([1, 0, 2], 1)] {
+        let mut world = begun(3);
+        for rank in order {
+            match rank {
+                2 => close(&mut world, 2),
+                rank => closes(&mut world, rank, broadcast(root)),
+            }
+            world.run_for(ms(300));
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        for rank in 0..3 {
+            let said = told(&mut world, rank);
+            let names =
+                |error: &Error| matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [2]);
+            let must = rank != 2 || order[0] != 2;
+            assert_eq!(
+                (said.len(), said.iter().all(names)),
+                (usize::from(must), true),
+                "{order:?}: {said:?}"
+            );
+        }
+    }
+}
+
+/// In this way a rank leaves that is not waited for: by the end of its program, or because nobody holds the group any more.
+#[test]
+fn who_drops_a_group_without_a_last_call_is_named() {
+    for leaves in [false, true] {
+        let mut world = begun(2);
+        closes(&mut world, 0, broadcast(0));
+        world.run_for(ms(300));
+        let now = world.clock.now();
+        world.machine(1).engine.at(now).drop_group(WORLD_GROUP);
+        world.settle(1);
+        if leaves {
+            world.leave(1);
+        }
+        assert!(world.run_to_the_end(ms(60_000)));
+        let (took, said) = (closed(&mut world, 0).0, told(&mut world, 0));
+        assert!(said.len() == 1 && took < ms(500), "{took:?}, {said:?}");
+        let said = said[0].to_string();
+        let expected = "close: rank 1 is lost: left without broadcast of 5 u8 from rank 0 (operation 1), which rank 0 has called";
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// It is known that it never comes, so nobody waits for the timeout of the call.
+#[test]
+fn who_leaves_without_a_call_that_others_wait_in_is_named() {
+    for leaves_first in [true, false] {
+        let mut world = begun(3);
+        if leaves_first {
+            close(&mut world, 2);
+            world.run_for(ms(100));
+        }
+        call(&mut world, 0..2, Collective::AllReduce);
+        world.run_for(ms(100));
+        if !leaves_first {
+            close(&mut world, 2);
+        }
+        world.run_for(ms(500));
+        for rank in 0..2 {
+            let said = told(&mut world, rank);
+            let names =
+                |error: &Error| matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [2]);
+            assert!(said.len() == 1 && said.iter().all(names), "{leaves_first}, rank {rank}: {said:?}");
+        }
+    }
+}
+
 /// A root sends over a link that the other rank has to make, which never calls the broadcast.
 #[test]
 fn a_call_that_only_sends_waits_for_nobody_to_call_it() {
@@ -189,7 +264,7 @@ fn who_comes_after_2_s_is_told_and_holds_nobody_up() {
 #[test]
 fn nobody_waits_for_a_rank_that_dies_or_leaves() {
     type End = fn(&mut VirtualWorld);
-    let ends: [End; 3] = [|world| world.kill(2), |world| world.leave(2), |world| close(world, 2)];
+    let ends: [End; 2] = [|world| world.kill(2), |world| world.leave(2)];
     for (which, end) in ends.into_iter().enumerate() {
         for before in [true, false] {
             let mut world = begun(3);

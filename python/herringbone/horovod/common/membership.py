@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -62,7 +63,9 @@ def recover() -> None:
     """
     job, settings = basics.job(), Settings.read()
     whole = _whole(job)
-    basics.shutdown()
+    # What failed is known, and which ranks are left is found out now: a rank that has left is no other failure.
+    with suppress(PeerLostError):
+        basics.shutdown()
     try:
         left = job.shrink()
     except PeerLostError as final:

@@ -5,7 +5,7 @@ use super::super::{
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     farewell::{Confirmation, FarewellQuestion, Questions},
     lateness::Lateness,
-    recovery::{Calls, Held, Recovery, RecoveryEnd},
+    recovery::{Calls, Held, Recovery, RecoveryEnd, Resume, carrier_of, heir_of},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -45,7 +45,7 @@ impl Gone {
         match cause {
             _ if !dead.is_empty() => dead,
             // What a rank called that left is known, and differs.
-            Cause::Mismatch(_) => Vec::new(),
+            Cause::Mismatch(_) | Cause::Left { .. } => Vec::new(),
             // Whoever left has aborted, or has left because of that.
             Cause::Aborted { .. } => Vec::new(),
             Cause::PeerLost { ranks } if ranks.iter().any(|rank| self.left.contains(rank)) => {
@@ -65,6 +65,9 @@ struct Group {
     fence: Option<Fence>,
     /// What the one of those that left has called which had called most.
     called_by_left: Calls,
+    /// How many operations members had issued when they last said so: those that left, when they did. Of a group that serves
+    /// another one nobody says it.
+    issued: BTreeMap<Rank, u64>,
     /// How its operations go on without a reducer, once one was lost.
     recovery: Option<Recovery>,
     lateness: Lateness,
@@ -134,11 +137,12 @@ impl Hub {
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
     ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
     ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
-    ///   found too, at the cost of one message to each member per second and stuck operation.
+    ///   found too, at the cost of one message to each member per second and stuck operation. If a member has left without the
+    ///   operation, a fence begins.
     /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
-    ///   [`farewell`](super::super::farewell).
+    ///   [`farewell`](super::super::farewell). A question about a call that a member has left without begins a fence.
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
-        match message {
+        let sent = match message {
             Message::GroupInfo { group, members, .. } => self.made(group, members),
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
@@ -155,7 +159,9 @@ impl Hub {
             Message::Confirm(question) if question.rank == from => self.ask(question),
             Message::Confirmed(told) => self.confirmed(from, told),
             _ => Vec::new(),
-        }
+        };
+        self.add_followers(&sent);
+        sent
     }
 
     /// A rank is dead: fences no longer wait for it, and end in [`Cause::PeerLost`] where it was a member.
@@ -186,9 +192,27 @@ impl Hub {
             }
             sent.extend(group.answer_questions(&self.gone));
         }
+        self.add_followers(&sent);
         let numbers: Vec<u32> = self.groups.keys().copied().collect();
         sent.extend(numbers.into_iter().flat_map(|number| self.drop_if_left(number)));
         sent
+    }
+
+    /// Groups go on in others, in which members that have left them take no part.
+    fn add_followers(&mut self, sent: &[Directed]) {
+        for Directed { message, .. } in sent {
+            let Message::Resume(Resume { group: number, .. }) = message else { continue };
+            let (carrier, heir) = (carrier_of(*number), heir_of(*number));
+            let Some(group) = self.groups.get(number).filter(|_| !self.groups.contains_key(&heir)) else {
+                continue;
+            };
+            let follower = |issued| {
+                let (members, left) = (group.members.clone(), group.left.clone());
+                Group { members, left, issued, ..Group::default() }
+            };
+            let (carrying, inheriting) = (follower(BTreeMap::new()), follower(group.issued.clone()));
+            self.groups.extend([(carrier, carrying), (heir, inheriting)]);
+        }
     }
 
     /// Who is in a group.
@@ -199,7 +223,7 @@ impl Hub {
         let shown = group.questions.shown(&live).into_iter();
         let mut sent: Vec<Directed> =
             shown.map(|(to, question)| Directed { to, message: Message::Confirm(question) }).collect();
-        sent.extend(group.answer_questions(&self.gone));
+        sent.extend(group.look_at_questions(number, &self.gone));
         sent.extend(self.drop_if_left(number));
         sent
     }
@@ -215,7 +239,7 @@ impl Hub {
         }
         let mut sent = group.decide_if_complete(number, &self.gone);
         sent.extend(group.resume_if_known(number, &self.gone));
-        sent.extend(group.answer_questions(&self.gone));
+        sent.extend(group.look_at_questions(number, &self.gone));
         sent.extend(self.drop_if_left(number));
         sent
     }
@@ -283,6 +307,9 @@ impl Hub {
     fn held(&mut self, from: Rank, held: Held) -> Vec<Directed> {
         let number = held.group;
         let group = self.groups.entry(number).or_default();
+        if !group.left.contains(&from) {
+            group.issued.insert(from, held.calls.next);
+        }
         let Some(recovery) = &mut group.recovery else {
             if held.calls.next >= group.called_by_left.next {
                 group.called_by_left = held.calls;
@@ -298,6 +325,7 @@ impl Hub {
         if waiting.generation != group.generation || group.fence.is_some() {
             return Vec::new();
         }
+        let number = waiting.group;
         let live: Vec<Rank> = group.live(&self.gone).collect();
         let mut sent = Vec::new();
         if let Some(late) = group.lateness.waits(&waiting, live.iter().copied()) {
@@ -305,12 +333,14 @@ impl Hub {
             sent.extend(live.iter().map(|&to| Directed { to, message: message.clone() }));
         }
         sent.extend(group.show_waiting(waiting, &live));
+        sent.extend(group.begin_if_missed(number, &self.gone));
         sent
     }
 
     /// A member leaves, and asks whether the others have made the same calls.
     fn ask(&mut self, question: FarewellQuestion) -> Vec<Directed> {
-        let group = self.groups.entry(question.group).or_default();
+        let number = question.group;
+        let group = self.groups.entry(number).or_default();
         if question.generation != group.generation || group.fence.is_some() {
             return Vec::new();
         }
@@ -319,7 +349,7 @@ impl Hub {
             let others = group.live(&self.gone).filter(|rank| *rank != question.rank);
             sent.extend(others.map(|to| Directed { to, message: Message::Confirm(question) }));
         }
-        sent.extend(group.answer_questions(&self.gone));
+        sent.extend(group.look_at_questions(number, &self.gone));
         sent
     }
 
@@ -357,6 +387,35 @@ impl Group {
             self.waiting.pop_first();
         }
         behind.into_iter().chain(ahead).collect()
+    }
+
+    /// There is another question, or another member has left.
+    fn look_at_questions(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
+        let sent = self.begin_if_missed(number, gone);
+        if self.fence.is_none() && sent.is_empty() { self.answer_questions(gone) } else { sent }
+    }
+
+    /// A fence, if members have left without a call that others have made.
+    fn begin_if_missed(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
+        let Some(cause) = self.missed() else { return Vec::new() };
+        let mut sent = self.begin(number, (cause, None), gone);
+        sent.extend(self.decide_if_complete(number, gone));
+        sent
+    }
+
+    /// That members have left without a call about which another one asks, or in which another one waits.
+    fn missed(&self) -> Option<Cause> {
+        if self.fence.is_some() || self.members.is_empty() {
+            return None;
+        }
+        let left = || self.left.iter().filter_map(|rank| Some((*rank, *self.issued.get(rank)?)));
+        let asked = left().filter_map(|(_, made)| self.questions.beyond(made));
+        let asked = asked.map(|question| (question.fingerprint, question.rank));
+        let awaited = left().filter_map(|(_, made)| self.waiting.range(made..).next());
+        let awaited = awaited.map(|(_, waiting)| (waiting.fingerprint, waiting.rank));
+        let (operation, caller) = asked.chain(awaited).min_by_key(|(operation, _)| operation.sequence)?;
+        let ranks = left().filter(|(_, made)| *made <= operation.sequence).map(|(rank, _)| rank).collect();
+        Some(Cause::Left { ranks, operation, caller })
     }
 
     /// Tells those that leave, once all members have made the same calls, or take no part any more.

@@ -361,6 +361,7 @@ impl Member {
     /// one stands for those that follow.
     pub fn issue(&mut self, call: Fingerprint) -> Result<Issued, NotIssued> {
         if let Some(cause) = self.ended.clone() {
+            self.learn();
             return Err(NotIssued::Failed(Failed { sequence: None, cause }));
         }
         if let Some(failed) = self.pay_debt() {
@@ -462,17 +463,32 @@ impl Member {
         asks.then_some(FarewellQuestion { rank, group, generation, hash, fingerprint })
     }
 
+    /// A call has failed because the group is over, and said why.
+    pub fn learn(&mut self) {
+        self.debts.iter_mut().for_each(|debt| debt.is_learnt = true);
+    }
+
     /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
-    /// group is over for it, nor if this member has not come to what failed: others have waited for it there.
+    /// group is over for it, nor if this member has not come to what failed: others have waited for it there. But nobody has waited
+    /// where a member has left without a call.
     pub fn take_unlearnt(&mut self) -> Option<Arc<Cause>> {
         let Self { debts, history, ended, .. } = self;
         let is_news = |debt: &&mut Debt| {
             let was_issued = debt.cause.sequence().is_none_or(|sequence| sequence < history.next);
-            !debt.is_learnt && history.next < debt.below && was_issued
+            let failed = ended.is_none() && history.next < debt.below && was_issued;
+            !debt.is_learnt && (failed || matches!(*debt.cause, Cause::Left { .. }))
         };
-        let debt = debts.iter_mut().find(is_news).filter(|_| ended.is_none())?;
+        let debt = debts.iter_mut().find(is_news)?;
         debt.is_learnt = true;
         Some(debt.cause.clone())
+    }
+
+    /// That it leaves without a call about which another member has asked, if it leaves now.
+    pub fn missed(&self) -> Option<Cause> {
+        let is_missed = |question: &&FarewellQuestion| question.fingerprint.sequence >= self.history.next;
+        let question = self.questions.iter().find(is_missed).filter(|_| self.ended.is_none())?;
+        let FarewellQuestion { rank: caller, fingerprint: operation, .. } = *question;
+        Some(Cause::Left { ranks: [self.rank].into(), operation, caller })
     }
 
     /// Whether it was asked what it has not answered. An answer may be there whenever it has issued or completed an operation, and
