@@ -322,7 +322,7 @@ impl Engine {
                 messages.look(&mut Others { groups, backlog, links, out });
                 self.look_through_operations();
                 self.look_through_queue();
-                self.waits.look(&self.groups, (&self.ops, &self.backlog), &mut self.out);
+                self.waits.look(&mut self.groups, (&self.ops, &self.backlog), &mut self.out);
                 let is_idle =
                     self.backlog.queue.is_empty() && self.messages.is_idle() && self.late.is_empty();
                 if self.ops.table.len() > 0 || !is_idle {

@@ -124,6 +124,7 @@ impl Groups {
         group.count(&mut out.observer.stats);
         self.forgotten.insert(number);
         self.forget_lines(number);
+        self.elsewhere.forget(number);
         out.push(Todo::RedeliverGroup(number));
         out.finished = true;
     }

@@ -190,8 +190,11 @@ impl Groups {
 
     fn settle(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
         let Some(group) = self.get(number) else { return };
-        let error = error_of(&settled.cause, group, links);
-        let error = self.explained(error, &settled.cause, number, &out.observer);
+        let mut error = error_of(&settled.cause, group, links);
+        if let Some(explained) = self.explained(&settled.cause, number, &out.observer) {
+            self.elsewhere.keep(number, &settled.cause, &explained);
+            error = explained;
+        }
         let is_final = settled.cause.is_final();
         self.fail(number, &error, is_final, out);
         if !is_final {
@@ -255,17 +258,21 @@ impl Groups {
             ))
         };
         let waits: Vec<String> = late.iter().filter_map(waits).take(NAMED).collect();
-        (!waits.is_empty())
-            .then(|| format!("{}; make all ranks call their groups in the same order", waits.join(", ")))
+        (!waits.is_empty()).then(|| {
+            format!(
+                "{}; make all ranks make their groups, and call them, in the same order",
+                waits.join(", ")
+            )
+        })
     }
 
-    /// The error of a call that has waited for ranks which wait in calls of other groups says so.
-    fn explained(&self, error: Error, cause: &Cause, number: u32, observer: &Observer) -> Error {
-        let Cause::Timeout { rank, milliseconds, waiting_for, .. } = cause else { return error };
-        let Some(instead) = self.instead(waiting_for, number, observer) else { return error };
+    /// The error of a call that has waited for ranks which wait in calls of other groups, if it has.
+    fn explained(&self, cause: &Cause, number: u32, observer: &Observer) -> Option<Error> {
+        let Cause::Timeout { rank, milliseconds, waiting_for, .. } = cause else { return None };
+        let instead = self.instead(waiting_for, number, observer)?;
         let (after, which) = (Duration::from_millis(*milliseconds), title(number, observer));
         let missing = vec![format!("{} to come to this call of {which}: {instead}", Ranks(waiting_for))];
-        Error::new(ErrorKind::Timeout { rank: *rank, after, missing })
+        Some(Error::new(ErrorKind::Timeout { rank: *rank, after, missing }))
     }
 
     /// Fails all operations of a group. Slots that others may still read stay until no member needs the group if `keep_memory`.

@@ -125,7 +125,8 @@ impl Groups {
         me: Rank,
         out: &mut Outbox,
     ) -> Result<(Identity, Duration), Refused> {
-        let group = self.get_mut(issue.group).filter(|group| !group.ending.is_dropped);
+        let Self { groups, elsewhere, .. } = self;
+        let group = groups.get_mut(&issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
         let planned = group.plan(issue.call, &mut out.observer).map_err(|error| error.at(me))?;
@@ -151,7 +152,8 @@ impl Groups {
         let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
             NotIssued::Frozen => Refused::Frozen,
             NotIssued::Failed(failed) => {
-                let error = error(&failed.cause, &group.settings.ranks);
+                let explained = elsewhere.explained(issue.group, &failed.cause).cloned();
+                let error = explained.unwrap_or_else(|| error(&failed.cause, &group.settings.ranks));
                 let error = error.about(me, group.settings.named(fingerprint));
                 if failed.sequence.is_none() {
                     return Refused::Failed(error);

@@ -55,7 +55,7 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Tells the hub of the groups in whose oldest call this rank waits for long.
-    pub(super) fn look(&mut self, groups: &Groups, (ops, backlog): (&Ops, &Backlog), out: &mut Outbox) {
+    pub(super) fn look(&mut self, groups: &mut Groups, (ops, backlog): (&Ops, &Backlog), out: &mut Outbox) {
         let now = out.now();
         let before = std::mem::replace(&mut self.looked, now);
         let mut oldest = std::mem::take(&mut self.oldest);
@@ -86,8 +86,11 @@ impl Waits {
             }
             let message = group.member.waiting(first.id.fingerprint.sequence, first.told);
             first.told += 1;
-            out.events.extend(message.map(Event::ToHub));
             out.observer.suspected(|| missing(group, first.id.fingerprint.sequence, ops), waited);
+            if let Some(Message::Waiting(own)) = &message {
+                groups.elsewhere.note(own, now);
+            }
+            out.events.extend(message.map(Event::ToHub));
         }
     }
 
@@ -124,7 +127,8 @@ impl Waits {
         let after =
             |(id, _): &(Identity, Moment)| id.group == late.group && id.fingerprint.sequence > late.sequence;
         let operation = name_of(late, group, groups, recoveries);
-        let instead = groups.instead(&late.ranks, late.group, &out.observer);
+        let others: Vec<Rank> = late.ranks.iter().copied().filter(|rank| *rank != links.rank).collect();
+        let instead = groups.instead(&others, late.group, &out.observer);
         let operation = match elsewhere::name_of(late.group, &out.observer) {
             None if instead.is_none() => operation,
             _ => format!("{operation} of {}", title(late.group, &out.observer)),

@@ -172,7 +172,7 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
     assert!(world.run_to_the_end(limit));
     let first = "all_reduce of 3 f32, sum (operation 0) of group \"the first one\"";
     let second = "all_reduce of 4 f32, sum (operation 0) of group \"the second one\"";
-    let remedy = "make all ranks call their groups in the same order";
+    let remedy = "make all ranks make their groups, and call them, in the same order";
     let line = |(me, called), (other, its)| {
         format!(
             "[herringbone rank {me}] warning: rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
@@ -182,9 +182,18 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
     let mut said = SAID.take();
     said.sort();
     assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
-    for (rank, other, its, own) in [(0, 1, second, "first"), (1, 0, first, "second")] {
-        let ends = world.machine(rank).ends();
-        let Some(Some(Err(error))) = ends.last() else { panic!("{ends:?}") };
+    // Each rank's next call is the one that the other has waited for.
+    for rank in [0, 1] {
+        let task = Task::sum(3, 2, &mut world.dice);
+        world.call([rank], &ToCall { group: made[0][1 - rank as usize], ..ToCall::new(task, Some(timeout)) });
+    }
+    let limit = world.now() + timeout;
+    assert!(world.run_to_the_end(limit));
+    let told = [(0, 0, 1, second, "first"), (1, 0, 0, first, "second")];
+    let later = [(0, 1, 0, first, "second"), (1, 1, 1, second, "first")];
+    for (rank, at, other, its, own) in told.into_iter().chain(later) {
+        let ends = world.machine(rank).ends().split_off(1);
+        let Some(Some(Err(error))) = ends.get(at) else { panic!("{ends:?}") };
         let expected = format!(
             "rank {other} to come to this call of group \"the {own} one\": rank {other} waits in {its}; {remedy}"
         );
