@@ -159,8 +159,8 @@ impl Engine {
             let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
             let length = header.length as usize;
             operation.arrive(index, header, |place| {
-                let to = segment.span(place..place + length);
-                fetch(content, to, endpoint, (is_mapped, eager))
+                // What goes straight into the user's buffer has no place there.
+                fetch(content, (length, || segment.span(place..place + length)), endpoint, (is_mapped, eager))
             })?;
             operation.inspect(index, header, &io)?;
             let from = (index, &io.endpoints[index]);
@@ -251,16 +251,17 @@ impl Engine {
     }
 }
 
-/// Where the payload of an operation's message is, after it was copied to its place `to` in my staging memory if it has to be.
-fn fetch(
+/// Where the payload of an operation's message is, of so many bytes, after it was copied to its place `to` in my staging memory if it
+/// has to be.
+fn fetch<'a>(
     content: Content,
-    to: Span<'_>,
+    (bytes, to): (usize, impl FnOnce() -> Span<'a>),
     endpoint: &Endpoint,
     (is_mapped, eager): (bool, bool),
 ) -> Result<Arrived, Broken> {
     let outside = Broken::Protocol("a message outside its segment");
     match content {
-        Content::Shared(Body::At(at) | Body::Direct(at)) if endpoint.payload(at, to.len()).is_none() => {
+        Content::Shared(Body::At(at) | Body::Direct(at)) if endpoint.payload(at, bytes).is_none() => {
             Err(outside)
         }
         Content::Shared(Body::At(at)) => Ok(Arrived::At(at)),
@@ -271,11 +272,11 @@ fn fetch(
             Err(Broken::Protocol("a message with its frame that should lie with its sender"))
         }
         Content::Shared(Body::Carried(at)) => {
-            to.copy_from(endpoint.payload(at, to.len()).ok_or(outside)?);
+            to().copy_from(endpoint.payload(at, bytes).ok_or(outside)?);
             Ok(Arrived::Staged)
         }
-        Content::Bytes(bytes) if bytes.len() == to.len() => {
-            to.write(&bytes);
+        Content::Bytes(payload) if payload.len() == bytes => {
+            to().write(&payload);
             Ok(Arrived::Staged)
         }
         Content::InPlace => Ok(Arrived::Staged),

@@ -1,5 +1,7 @@
 //! Sums are exact, to the bit, whatever links are like.
 
+#[cfg(test)]
+use super::machine::ToCall;
 use super::{Setup, VirtualWorld, calls::Task, groups};
 use crate::{
     core::algorithm::Algorithm,
@@ -75,6 +77,19 @@ fn results_are_exact_over_links_that_stall() {
         }
         verdict(&mut world).unwrap();
     }
+}
+
+/// Four of these take all memory that is for urgent ones, which is the last. Their results go into the buffers.
+#[test]
+fn results_come_to_operations_whose_memory_is_the_last() {
+    let mut world = VirtualWorld::new(Setup::of(2, 0), 1);
+    world.workers().for_each(|(_, worker)| worker.window = 4);
+    for _ in 0..4 {
+        let task = Task::sum(1 << 16, 2, &mut world.dice);
+        world.call(0..2, &ToCall { priority: 1, ..ToCall::new(task, None) });
+    }
+    verdict(&mut world).unwrap();
+    assert_eq!(world.machine(1).engine.counted().most_staged, 1 << 19);
 }
 
 #[test]
