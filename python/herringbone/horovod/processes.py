@@ -148,7 +148,9 @@ class Process:
         try:
             self._copy_lines(pipe, name, terminal)
         except (OSError, ValueError) as error:
-            if not isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError):
+                drop_output(terminal)
+            else:
                 say(f"the {name} of rank {self.slot.rank} cannot be written: {error}")
         for _ in pipe:
             pass
@@ -219,6 +221,13 @@ def end(processes: Sequence[Process]) -> None:
         if not process.wait(max(0.0, until - time.monotonic())):
             process.signal(signal.SIGKILL)
             process.wait(END_SECONDS)
+
+
+def drop_output(terminal: TextIO) -> None:
+    """What is still held of it would be an error at the end, and the launcher's exit status 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, terminal.fileno())
+    os.close(nowhere)
 
 
 def say(text: str) -> None:
