@@ -2,5 +2,5 @@
 
 * :mod:`lab.job` starts jobs, hears them and ends them. Tests, pages and benches use nothing else.
 * :mod:`lab.server` is the process that forks; :mod:`lab.shelf` holds its imports, :mod:`lab.rank` makes a fork what a fresh
-  process is.
+  process is. :mod:`lab.stand_in` is the Python that launchers are given.
 """

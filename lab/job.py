@@ -29,16 +29,18 @@ from .rank import Request
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["END_SECONDS", "PATIENCE_SECONDS", "Job", "Process", "environment", "start"]
+__all__ = ["END_SECONDS", "PATIENCE_SECONDS", "Job", "Process", "environment", "python", "start"]
 
 ROOT = Path(__file__).resolve().parent.parent
 END_SECONDS = 20
 """For processes that were asked to end, and for those that a rank has left behind."""
 HOST = "127.0.0.1"
 FOREIGN = re.compile(
-    r"(HERRINGBONE|MASTER|TORCHELASTIC|LOCAL|GROUP|ROLE|OMPI|SLURM|PYTEST)_|RANK$|WORLD_SIZE$|PYTHONUNBUFFERED$"
+    r"(HERRINGBONE|MASTER|TORCHELASTIC|LOCAL|GROUP|ROLE|OMPI|SLURM|PYTEST)_|RANK$|WORLD_SIZE$"
+    r"|(PYTHONUNBUFFERED|TORCHINDUCTOR_CACHE_DIR)$"
 )
-"""Settings of a job that this process may be in itself, and of pytest, of which programs shall not know."""
+"""Settings of a job that this process may be in itself, and of pytest, of which programs shall not know; and what torch sets."""
+STAND_IN = "python"
 PLACE = "LAB_SERVER"
 """Where a server listens that this process has not started."""
 
@@ -64,6 +66,12 @@ class Server:
         """``first`` is what it does before it serves."""
         self._folder = tempfile.TemporaryDirectory(prefix="lab-")
         self.place = str(Path(self._folder.name, "socket"))
+        program = Path(self._folder.name, STAND_IN)
+        program.write_text(
+            f"#!{sys.executable} -ISB\nimport sys\nsys.path.append({str(ROOT)!r})\n"
+            f"from lab.stand_in import main\nmain({self.place!r})\n"
+        )
+        program.chmod(0o700)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.place)
             listener.listen(128)
@@ -101,6 +109,11 @@ def server() -> str:
     return started.place
 
 
+def python() -> str:
+    """A program to give launchers for Python, whose processes the server forks."""
+    return str(Path(server()).parent / STAND_IN)
+
+
 def start(
     words: list[str],
     variables: Mapping[str, str],
@@ -132,9 +145,9 @@ def start(
 
 def names_torch(request: Request) -> bool:
     """Whether the program does."""
-    first, *more = request.words
+    first, *more = request.program
     if first.startswith("-"):
-        return first == "-c" and "torch" in more[0]
+        return first in ("-c", "-m") and "torch" in more[0]
     script = Path(request.folder, first)
     return script.is_file() and "torch" in script.read_text()
 

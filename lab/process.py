@@ -169,11 +169,10 @@ class Refused(Exception):
     """The server cannot make this process; the text says why."""
 
 
-class Forked(Process):
-    """A process that a server has forked."""
+class Asked:
+    """A process that a server has forked for this one, with these descriptors."""
 
-    def __init__(self, request: Request, output: Output, descriptors: list[int], place: str) -> None:
-        super().__init__(request, output)
+    def __init__(self, request: Request, descriptors: list[int], place: str) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(place)
         text = json.dumps(asdict(request)).encode()
@@ -185,17 +184,34 @@ class Forked(Process):
         if "refused" in answer:
             self._connection.close()
             raise Refused(answer["refused"])
-        self.pid = answer["process"]
+        self.pid = int(answer["process"])
         [self.handle] = handles
 
-    def _status(self) -> int:
+    def status(self) -> int:
+        """Once its handle is readable."""
         answer = json.loads(self._connection.makefile().readline())
         return int(answer["status"])
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Let somebody else have its number."""
         self._connection.shutdown(socket.SHUT_WR)
         self._connection.recv(1)
         self._connection.close()
+
+
+class Forked(Process):
+    """A process that a server has forked."""
+
+    def __init__(self, request: Request, output: Output, descriptors: list[int], place: str) -> None:
+        super().__init__(request, output)
+        self._asked = Asked(request, descriptors, place)
+        self.pid, self.handle = self._asked.pid, self._asked.handle
+
+    def _status(self) -> int:
+        return self._asked.status()
+
+    def _reap(self) -> None:
+        self._asked.reap()
 
 
 def session(leader: int) -> list[int]:

@@ -28,6 +28,7 @@ LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 FIXED_SEED = 67280421310721
 """What torch's numbers begin with, in versions that do not draw it."""
 END_WITH_PARENT = 1
+UNBUFFERED = "-u"
 NEW_SPACES = {"user": 0x10000000, "net": 0x40000000}
 
 
@@ -36,13 +37,18 @@ class Request:
     """A process to be: what a parent gives its child."""
 
     words: list[str]
-    """Behind the interpreter: ``-c`` with a program, ``-m`` with a module, or a script; then its arguments."""
+    """Behind the interpreter: ``-u`` or not; ``-c`` with a program, ``-m`` with a module, or a script; then its arguments."""
     folder: str
     environment: dict[str, str]
     umask: int
     limits: dict[str, tuple[int, int]]
     host: int | None = None
     """A process whose network it gets."""
+
+    @property
+    def program(self) -> list[str]:
+        """The words without the option that torchrun gives, which is what PYTHONUNBUFFERED says: output is not buffered."""
+        return self.words[1:] if self.words[:1] == [UNBUFFERED] else self.words
 
     @staticmethod
     def of(words: list[str], environment: dict[str, str], folder: str | None, host: int | None) -> Request:
@@ -72,8 +78,11 @@ def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shel
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
+    sys.orig_argv[1:] = request.words
     begin_anew(shelf)
-    run(request.words)
+    if request.program != request.words or os.environ.get("PYTHONUNBUFFERED"):
+        unbuffer()
+    run(request.program)
 
 
 def enter(host: int) -> None:
@@ -104,9 +113,21 @@ def begin_anew(shelf: Shelf) -> None:
     shelf.open()
 
 
+def unbuffer() -> None:
+    """Have what is printed go out at once."""
+    sys.stdin.reconfigure(write_through=True)  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        old = getattr(sys, name)
+        raw: Any = io.FileIO(old.fileno(), "wb", closefd=False)
+        raw.name = old.name
+        new: Any = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", write_through=True)
+        new.mode = "w"
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
 def run(words: list[str]) -> None:
     """What Python does with its command line, and what it does if the program fails."""
-    sys.orig_argv[1:] = words
     try:
         if words[0] == "-m":
             renew_main()

@@ -26,10 +26,10 @@ from .rank import Request
 from .shelf import Shelf
 
 OWN = re.compile(
-    r"(HERRINGBONE|HOROVOD|MASTER|GLOO|DDP|TORCHELASTIC|LOCAL|GROUP|ROLE|BENCH|LAB)_|RANK$|WORLD_SIZE$"
-    r"|(RESULTS|HOST_ADDRESS|OTHER_LINKS|PATIENCE|SULKS|WAY|JOIN_SECONDS|BACKEND|INIT_METHOD|STORE_FILE)$"
+    r"(HERRINGBONE|HOROVOD|MASTER|GLOO|DDP|TORCHELASTIC|TORCH_NCCL|LOCAL|GROUP|ROLE|BENCH|LAB)_|RANK$|WORLD_SIZE$"
+    r"|(PYTHON_EXEC|PYTHONUNBUFFERED|PATH|PWD|OLDPWD|SHLVL|_|RESULTS|HOST_ADDRESS|OTHER_LINKS|PATIENCE|SULKS|WAY|JOIN_SECONDS|BACKEND|INIT_METHOD|STORE_FILE)$"
 )
-"""Variables of launchers, of Herringbone and of the programs of our tests. Any other one may be read while torch is imported,
+"""Variables of launchers, shells, of Herringbone and of the programs of our tests. Any other one may be read while torch is imported,
 by a C library for one; those that Python's modules read are known."""
 OWNER, LENGTH = 0, 4
 """The descriptor that ends with the owner, and the bytes that say how long a request is."""
@@ -144,11 +144,11 @@ def other_environment(request: Request, own: dict[str, str], asked: set[str]) ->
 
 def other_script(request: Request) -> str | None:
     """What is with the script or what lies beside it, as a refusal: a module that the server has from elsewhere, for one."""
-    folder = Path(request.folder)
-    if not request.words[0].startswith("-"):
-        script = folder / request.words[0]
+    folder, first = Path(request.folder), (request.program or ["-"])[0]
+    if first not in ("-c", "-m"):
+        script = folder / first
         if not script.is_file() or not os.access(script, os.R_OK):
-            return f"{script} is no script that can be read"
+            return f"{first} is no script that can be read"
         folder = script.parent
     modules = [path for path in folder.iterdir() if path.suffix in (".py", ".so") or (path / "__init__.py").exists()]
     beside = {path.name.partition(".")[0] for path in modules} & sys.modules.keys() - {__package__}

@@ -20,7 +20,7 @@ sys.path += [str(ROOT / "bench"), str(ROOT)]
 
 from ports import free_port
 
-from lab.job import PATIENCE_SECONDS, Job, environment
+from lab.job import PATIENCE_SECONDS, Job, environment, python
 
 START_SECONDS, clean_environment = PATIENCE_SECONDS, environment
 
@@ -58,11 +58,13 @@ class Run:
             pytest.fail("\n".join(wrong) + "\n--- output ---\n" + self.output[-6000:], pytrace=False)
 
 
-def torchrun(script: str, size: int, folder: Path, **environment: str) -> Run:
-    """Run the cases of ``script`` under torchrun."""
+def torchrun(script: str, size: int, folder: Path, forked: bool = True, **environment: str) -> Run:
+    """Run the cases of ``script`` under torchrun; ``forked`` says whether torchrun and what it starts are."""
+    if forked:
+        environment["PYTHON_EXEC"] = python()
     with Group() as group:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-        group.start(*launcher, str(WORKERS / script), RESULTS=str(folder), **environment)
+        group.start(*launcher, str(WORKERS / script), forked=forked, RESULTS=str(folder), **environment)
         [(_, output)] = group.finish()
     return collect(size, folder, output)
 

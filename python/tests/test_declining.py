@@ -21,7 +21,7 @@ def test_all_ranks_are_told_what_is_wrong_with_rank_0(group: Group, program: str
     place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for rank in range(3):
         own = {"HERRINGBONE_TRANSPORT": "tpc"} if rank == 0 else {}
-        group.start("-c", program, RANK=str(rank), **place, **own)
+        group.start("-c", program, forked=None, RANK=str(rank), **place, **own)
     for status, output in group.finish(120):
         assert status == 1 and "ConfigError" in output, output
         assert '"tpc" is not one of shm, tcp; did you mean tcp?' in output, output

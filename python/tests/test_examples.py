@@ -15,18 +15,21 @@ from pathlib import Path
 import pytest
 from conftest import START_SECONDS, Group, clean_environment, free_port
 
+from lab.job import python
+
 TRAIN = Path(__file__).parents[2] / "examples" / "train.py"
 SMALL = ["--width=32", "--blocks=2", "--heads=2", "--context=32", "--batch=4", "--report-every=1", "--json"]
 HALF = 4
 LAUNCHERS = {
-    "ddp": ["-m", "herringbone", "launch", "-n", "2", "--", sys.executable],
+    "ddp": ["-m", "herringbone", "launch", "-n", "2", "--", "python"],
     "fsdp2": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
 }
 
 
 def run(parallel: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [*LAUNCHERS[parallel], str(TRAIN), *SMALL, f"--parallel={parallel}", f"--checkpoint={folder}", *arguments]
-    command, environment = [sys.executable, *words], clean_environment()
+    launcher = [python() if word == "python" else word for word in LAUNCHERS[parallel]]
+    words = [*launcher, str(TRAIN), *SMALL, f"--parallel={parallel}", f"--checkpoint={folder}", *arguments]
+    command, environment = [python(), *words], clean_environment({"PYTHON_EXEC": python()})
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
 
 
@@ -106,7 +109,7 @@ def test_a_checkpoint_of_another_training_is_refused(group: Group, whole: Callab
     pytest.importorskip("torch")
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     folder = whole("ddp").folder
-    group.start(str(TRAIN), *SMALL, f"--checkpoint={folder}", "--resume", "--context=16", **alone)
+    group.start(str(TRAIN), *SMALL, f"--checkpoint={folder}", "--resume", "--context=16", forked=True, **alone)
     [(status, output)] = group.finish()
     assert status == 1, output
     assert f"step-{2 * HALF} was trained with context 32, ranks 2: use the same, or another folder" in output

@@ -17,13 +17,14 @@ import herringbone.horovod.torch as hvd
 from herringbone.horovod.common.elastic import run_fn
 from herringbone.horovod.common.exceptions import HostsUpdatedInterrupt
 from herringbone.horovod.common.world import Place
+from lab.job import python
 
 WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, tmp_path: Path) -> None:
-    command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", sys.executable, str(WORKER)]
+    command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", python(), str(WORKER)]
     words = [sys.executable, *command, str(victim), str(tmp_path)]
     outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
@@ -43,7 +44,7 @@ def test_a_job_grows_where_there_is_room_and_shrinks_where_there_is_none(where: 
     script.write_text(f"#!/bin/sh\ncat {hosts}\n")
     script.chmod(0o755)
     flags = ["--min-np", "2", "--max-np", "4", "--host-discovery-script", str(script)]
-    command = [sys.executable, "-m", "herringbone", "horovodrun", *flags, sys.executable, str(WORKER.parent / "horovod_grows.py")]
+    command = [sys.executable, "-m", "herringbone", "horovodrun", *flags, python(), str(WORKER.parent / "horovod_grows.py")]
     outcome = subprocess.run(
         [*command, str(tmp_path), where], env=clean_environment({"PATH": far}), capture_output=True, text=True, timeout=START_SECONDS
     )

@@ -16,6 +16,7 @@ from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
 from herringbone.horovod.launch import Job, Part, Worker
+from lab.job import python
 
 SHOW = (
     "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
@@ -324,6 +325,6 @@ def test_ranks_on_several_hosts_meet_where_the_first_one_is() -> None:
 def test_the_example_learns_to_read_digits() -> None:
     pytest.importorskip("torch")
     example = Path(__file__).resolve().parents[2] / "examples" / "horovod_digits.py"
-    outcome = horovodrun("-np", "2", sys.executable, str(example))
+    outcome = horovodrun("-np", "2", python(), str(example))
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert "% of new digits are read rightly, by 2 ranks" in outcome.stdout

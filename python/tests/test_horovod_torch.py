@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import Group, Run, cases_of, collect
+
+from lab.job import python
 
 pytest.importorskip("torch")
 
@@ -19,7 +20,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """All cases on four ranks."""
     folder, group = tmp_path_factory.mktemp("horovod"), Group()
     try:
-        command = ["-m", "herringbone", "horovodrun", "-np", "4", sys.executable, str(WORKER)]
+        command = ["-m", "herringbone", "horovodrun", "-np", "4", python(), str(WORKER)]
         group.start(*command, RESULTS=str(folder))
         [(_, output)] = group.finish()
     finally:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import WORKERS, Group, Run, cases_of, collect
 from on_hosts import REFUSED
+
+from lab.job import python
 
 pytest.importorskip("ml_dtypes")
 
@@ -17,13 +20,12 @@ HIERARCHICAL = "hierarchical(radix,radix)"
 
 def on_hosts(hosts: int, each: int, *command: str, reducers: int = 0, **environment: str) -> str:
     """What the ranks of a job on so many hosts print."""
-    group = Group()
-    try:
-        numbers = [str(number) for number in (hosts, each, reducers)]
-        group.start(str(WORKERS / "on_hosts.py"), *numbers, sys.executable, *command, **environment)
+    numbers, interpreter = [str(number) for number in (hosts, each, reducers)], sys.executable
+    if command[0].endswith(".py") and "torch" in Path(command[0]).read_text():
+        environment["PYTHON_EXEC"] = interpreter = python()
+    with Group() as group:
+        group.start(str(WORKERS / "on_hosts.py"), *numbers, interpreter, *command, **environment)
         [(status, output)] = group.finish()
-    finally:
-        group.kill()
     if status == REFUSED:
         pytest.skip(f"hosts are network namespaces: {output.strip()}")
     assert status == 0, output

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from conftest import WORKERS, clean_environment, free_port
 
+from lab.job import python
+
 AT_ONCE = 10.0
 """Within so many seconds a rank that does not belong is refused, also on a busy machine: long before it gives up."""
 
@@ -68,7 +70,7 @@ class Meeting:
         variables = {
             name: value for name, value in variables.items() if name in environment or not name.startswith(batch)
         }
-        command = [sys.executable, str(WORKERS / "coming.py"), self.door, str(self.limit)]
+        command = [sys.executable if self.door == "numpy" else python(), str(WORKERS / "coming.py"), self.door, str(self.limit)]
         pipe = subprocess.PIPE
         self.ranks.append(Rank(subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, text=True)))
         return self.ranks[-1]

@@ -14,6 +14,7 @@ from conftest import START_SECONDS, Group, clean_environment, free_port
 
 from herringbone import ArgumentError, UnsupportedError, _herringbone, kvstore
 from herringbone.kvstore.values import by_trees
+from lab.job import python
 
 np = pytest.importorskip("numpy")
 
@@ -328,7 +329,7 @@ def test_workers_share_a_store(group: Group, size: int) -> None:
 def test_the_example_trains() -> None:
     pytest.importorskip("torch")
     example = Path(__file__).parents[2] / "examples" / "kvstore_digits.py"
-    command = [sys.executable, "-m", "herringbone", "launch", "-n", "2", "--", sys.executable, str(example)]
+    command = [sys.executable, "-m", "herringbone", "launch", "-n", "2", "--", python(), str(example)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, env=clean_environment())
     assert done.returncode == 0, done.stdout + done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]

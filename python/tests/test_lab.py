@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lab.job import BegunAfresh, Job, Server, environment, server, start
+from lab.job import BegunAfresh, Job, Server, environment, python, server, start
 from lab.process import Process
 
 FACTS = """
@@ -126,6 +127,8 @@ PROGRAMS = {
     "aborted": ["import os; os.abort()"],
 }
 NAMED = {
+    "-u": ["-u", "program.py"],
+    "unbuffered": ["program.py"],
     "-c": ["-c", "import sys; print(sys.argv, sys.path[0], sorted(globals()), __spec__, __loader__); nothing", "more"],
     "-m": ["-m", "calendar", "2026", "1"],
     "a module that is not there": ["-m", "no_such_module"],
@@ -153,14 +156,12 @@ def has_ended(process: int) -> bool:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *NAMED])
 def test_a_forked_rank_is_as_a_fresh_process_is(name: str, tmp_path: Path) -> None:
-    if name in NAMED:
-        words = NAMED[name]
-    else:
-        text, *arguments = PROGRAMS[name]
-        (tmp_path / "program.py").write_text(text)
-        words = ["program.py", *arguments]
+    text, *arguments = PROGRAMS.get(name, [FACTS])
+    (tmp_path / "program.py").write_text(text)
+    words = NAMED.get(name, ["program.py", *arguments])
     old = os.umask(0o27)
-    processes = both(words, tmp_path, environment({"HERRINGBONE_LOG": "warn", "RANK": "0"}))
+    own = {"PYTHONUNBUFFERED": "1"} if name == "unbuffered" else {}
+    processes = both(words, tmp_path, environment({"HERRINGBONE_LOG": "warn", "RANK": "0", **own}))
     os.umask(old)
     assert [process.why for process in processes] == [None, None]
     [(status, said), (expected_status, expected)] = ended(processes)
@@ -205,6 +206,33 @@ def test_a_script_that_is_not_there_is_for_python_to_tell(tmp_path: Path) -> Non
         process = start(["none.py"], environment(), str(tmp_path), forked=True)
     [(status, text)] = ended([process])
     assert status == 2 and "can't open file" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "output"),
+    [
+        (["-c", "import sys; print(sys.argv[1:], sys.stdin.read())", "a word"], 0, "['a word'] given\n"),
+        (["-c", "print('told'); raise SystemExit(4)"], 4, "told\n"),
+        (["-c", "import os; os.abort()"], -signal.SIGABRT, ""),
+        (["-W", "ignore", "-c", "print('afresh')"], 0, "afresh\n"),
+        (["-V"], 0, f"Python {sys.version.split()[0]}\n"),
+    ],
+)
+def test_the_python_for_launchers_is_as_python(words: list[str], status: int, output: str, tmp_path: Path) -> None:
+    command = [python(), *words]
+    done = subprocess.run(command, input="given", capture_output=True, text=True, env=environment(), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, output), done.stderr
+
+
+def test_the_python_for_launchers_passes_signals_on_and_takes_its_process_along() -> None:
+    program = "import os, time\ntry: print(os.getpid(), flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('saved')"
+    for what, said in ((signal.SIGINT, "saved\n"), (signal.SIGKILL, "")):
+        with subprocess.Popen([python(), "-c", program], env=environment(), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            rank = int(process.stdout.readline())
+            process.send_signal(what)
+            assert process.stdout.read() == said and has_ended(rank)
+        assert process.returncode == (0 if said else -what)
 
 
 def test_the_server_forks_with_one_thread_only() -> None:

@@ -9,6 +9,8 @@ import sys
 import pytest
 from conftest import START_SECONDS, WORKERS, Group, clean_environment
 
+from lab.job import python
+
 
 def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "herringbone", "launch", *arguments]
@@ -18,7 +20,7 @@ def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_unchanged_script_for_gloo_runs_on_herringbone() -> None:
     pytest.importorskip("torch")
-    done = launch("-n", "3", "--replace", "gloo", "--", sys.executable, str(WORKERS / "unchanged.py"))
+    done = launch("-n", "3", "--replace", "gloo", "--", python(), str(WORKERS / "unchanged.py"))
     assert done.returncode == 0, done.stderr
     said = "gloo ProcessGroupHerringbone ProcessGroupHerringbone ProcessGroupGloo 2.0 3.0 3.0"
     assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)], done.stderr

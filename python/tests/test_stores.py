@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from conftest import clean_environment
+
+from lab.job import python
 
 MEET = """import sys, torch.distributed as dist
 store = dist.FileStore(sys.argv[1], 1)
@@ -24,7 +25,7 @@ TOKEN = "a token of these tests"
 def meet(file: Path, **settings: str) -> str:
     """What a world of one leaves in its file."""
     outcome = subprocess.run(
-        [sys.executable, "-c", MEET, str(file)],
+        [python(), "-c", MEET, str(file)],
         env=clean_environment(settings),
         capture_output=True,
         text=True,

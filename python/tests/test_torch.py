@@ -12,10 +12,12 @@ pytest.importorskip("torch")
 
 from conftest import Group, Run, cases_of, forked, free_port, torchrun
 
+from lab.job import python
+
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return torchrun("collectives.py", 2, tmp_path_factory.mktemp("two"))
+    return torchrun("collectives.py", 2, tmp_path_factory.mktemp("two"), forked=False)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,7 @@ def test_a_killed_rank_is_named_by_all_survivors(group: Group, tmp_path: Path) -
 
 
 def test_processes_that_torch_spawns(group: Group, tmp_path: Path) -> None:
-    group.start(str(Path(__file__).parent / "workers" / "spawned.py"), str(tmp_path / "meeting"))
+    group.start(str(Path(__file__).parent / "workers" / "spawned.py"), str(tmp_path / "meeting"), forked=True)
     [(status, output)] = group.finish()
     assert status == 0 and output.count("passed") == 3, output
 
@@ -140,7 +142,7 @@ def test_processes_that_torch_spawns(group: Group, tmp_path: Path) -> None:
 def test_torchrun_starts_again_what_a_death_has_ended(group: Group, tmp_path: Path) -> None:
     script = str(Path(__file__).parent / "workers" / "restarted.py")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "--max-restarts=1"]
-    group.start(*launcher, script, str(tmp_path / "checkpoint"))
+    group.start(*launcher, script, str(tmp_path / "checkpoint"), forked=True, PYTHON_EXEC=python())
     [(status, output)] = group.finish()
     done = re.findall(r"rank (\d) is done, attempt 1, from step (\d)", output)
     assert status == 0 and sorted(rank for rank, _ in done) == ["0", "1", "2"], output

@@ -15,11 +15,12 @@ pytest.importorskip("torch")
 from conftest import WORKERS, Group, Run, cases_of, clean_environment, forked, torchrun
 
 from herringbone.torch import OLDEST
+from lab.job import python
 
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return torchrun("beside.py", 2, tmp_path_factory.mktemp("beside"), TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    return torchrun("beside.py", 2, tmp_path_factory.mktemp("beside"), forked=False, TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
 
 @pytest.mark.parametrize("case", cases_of("beside.py"))
@@ -39,7 +40,7 @@ def test_no_wrong_sum_whatever_ranks_confuse(confused: Run, case: str) -> None:
 
 def meet(ranks: int, path: Path, *ways: str, **environment: str) -> list[str]:
     """What the ranks say that meet in these ways, one job after the other: its number, its way, and the outcome."""
-    command = [sys.executable, str(WORKERS / "meeting.py"), str(ranks), str(path), *ways]
+    command = [python(), str(WORKERS / "meeting.py"), str(ranks), str(path), *ways]
     variables = clean_environment(environment)
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
     said = [line for line in done.stdout.splitlines() if re.match(r"\d \w+ (rank|file) ", line)]
@@ -77,7 +78,7 @@ def test_a_file_of_a_job_that_did_not_form_serves_the_next(tmp_path: Path) -> No
 
 
 def test_a_thousand_groups_of_eight_ranks(group: Group, tmp_path: Path) -> None:
-    group.start(str(WORKERS / "many_groups.py"), str(tmp_path / "store"))
+    group.start(str(WORKERS / "many_groups.py"), str(tmp_path / "store"), forked=True)
     [(status, output)] = group.finish()
     assert status == 0 and sorted(re.findall(r"rank (\d) passed", output)) == list("01234567"), output
 

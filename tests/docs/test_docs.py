@@ -24,7 +24,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
 
-from lab.job import PATIENCE_SECONDS, Job, environment
+from lab.job import PATIENCE_SECONDS, Job, environment, python
 
 BINARY = ROOT / "target" / "debug" / "herringbone"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -33,7 +33,7 @@ SOURCE = re.compile(r"`((?:bench|crates|demo|deploy|examples|python|testdata|tes
 PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
 
 
@@ -121,17 +121,17 @@ def command(name, words, settings, folder):
         case ["herringbone", "status", _, *rest]:
             status(rest, settings)
         case ["herringbone", "horovodrun", *rest]:
-            own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")} | {"python": sys.executable}
+            own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")} | {"python": python()}
             launcher = [sys.executable, "-m", "herringbone", "horovodrun"]
             succeed([*launcher, *(own.get(word, word) for word in rest)], folder, settings)
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
-            own |= {"python": sys.executable, "herringbone": str(BINARY)}
+            own |= {"python": python(), "herringbone": str(BINARY)}
             succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:
             takes(name, examples[0], words[words.index(examples[0]) + 1 :])
         case ["torchrun", "--nproc-per-node=4", "train.py"] if without_torch(folder / "train.py"):
-            succeed([*TORCHRUN, "train.py"], folder, settings)
+            succeed([python(), *TORCHRUN, "train.py"], folder, settings)
         case ["torchrun", *rest]:
             assert "train.py" in rest, f"{name}: what would run {words}?"
         case ["mpirun" | "srun" as launcher, "-n", _, "python", "train.py"]:

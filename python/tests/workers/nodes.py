@@ -2,7 +2,7 @@
 
 Every survivor writes who was lost to a file. torchrun starts all ranks again, and in its second life the job ends well.
 
-Usage, once per node: nodes.py NODES RANKS_PER_NODE. The node starts torchrun, which starts this file again for each rank.
+Usage, once per node: nodes.py NODES RANKS_PER_NODE, with torchrun's PYTHON_EXEC. The node starts torchrun, which starts this file again for each rank.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ FAILED = 42
 def node(nodes: int, each: int) -> None:
     """Become this node's torchrun. The node's name is that of the machine: it says its address, and whether it is the first."""
     own, first = os.environ["HOST_ADDRESS"], os.environ["MASTER_ADDR"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={each}"]
+    python = os.environ["PYTHON_EXEC"]
+    launcher = [python, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={each}"]
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={first}:29600", "--rdzv-id=nodes", f"--local-addr={own}"]
     options = [f"--rdzv-conf=is_host={own == first}", "--max-restarts=1"]
-    os.execv(sys.executable, [*launcher, *meeting, *options, __file__])
+    os.execv(python, [*launcher, *meeting, *options, __file__])
 
 
 class Weights(nn.Module):
