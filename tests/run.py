@@ -101,10 +101,10 @@ def pytest_counts(output):
     return summary_counts(lines[-1]) if lines else (0, 0, 0)
 
 
-def rust_tests(title, packages):
-    """The tests of some packages."""
+def rust_tests(title, packages, only="all()"):
+    """The tests of some packages, and with nextest only those."""
     if shutil.which("cargo-nextest"):
-        return Stage(title, f"cargo nextest run {packages}", rust_counts)
+        return Stage(title, f"cargo nextest run {packages} --filterset '{only}'", rust_counts)
     return Stage(title, f"cargo test {packages} --lib --bins --tests", rust_counts)
 
 
@@ -176,11 +176,10 @@ def targets():
 def stages(wanted):
     """The stages of both lanes."""
     if wanted == "check":
-        decided = [
-            rust_tests("tests of core and sys", "-p herringbone-core -p herringbone-sys"),
-            rust_tests("tidiness", "-p herringbone-cli --test tidy"),
-        ]
-        return [*rust_checks(), *decided], [*python_checks()]
+        # Those with the features that all together have, so that nothing is compiled once more: the kernels alone take minutes.
+        packages = " ".join(f"-p herringbone-{name}" for name in ("core", "sys", "cli", "python"))
+        decided = rust_tests("core, sys and tidiness", packages, "not package(herringbone-cli) | binary(tidy)")
+        return [*rust_checks(), decided], [*python_checks()]
     more = {
         "test": [],
         "ci": [target for target in targets() if not target.why_not],
