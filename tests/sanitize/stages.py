@@ -41,14 +41,14 @@ def miri(what: str, tests: str) -> Stage:
     return Stage("Miri", what, f"cargo +nightly miri test {tests}", flags)
 
 
-SYS = "-p herringbone-sys --lib --test kernels --test refused_folds --test fork"
+SYS = "-p herringbone-sys --lib --test ring --test kernels --test refused_folds --test fork"
 SUITE = "-p herringbone --test suite"
 MODULES = "region span plain"
 
 STAGES = [
     sanitized("address sanitizer", "address", "`sys`: kernels, rings, sockets, memory, forks", SYS),
     sanitized("address sanitizer", "address", "`herringbone`: ranks as threads, all transports", SUITE),
-    sanitized("thread sanitizer", "thread", "`sys`: kernels, rings, sockets, memory", "-p herringbone-sys --lib"),
+    sanitized("thread sanitizer", "thread", "`sys`: kernels, rings, sockets, memory", "-p herringbone-sys --lib --test ring"),
     sanitized("thread sanitizer", "thread", "`herringbone`: ranks as threads, all transports", SUITE),
     miri("`core`: the formats and state machines of sessions", "-p herringbone-core --lib -- session::"),
     miri(f"`sys`: {', '.join(MODULES.split())}", f"-p herringbone-sys --lib -- {MODULES}"),
