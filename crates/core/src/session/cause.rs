@@ -176,75 +176,76 @@ impl Cause {
         }
     }
 
-    pub(super) fn write(&self, to: &mut Writer) {
+    /// Which it is, as it travels.
+    fn number(&self) -> u8 {
         match self {
-            Cause::Mismatch(mismatch) => {
-                to.u8(1);
-                mismatch.write(to);
-            }
+            Cause::Mismatch(_) => 1,
+            Cause::ReducerLost { .. } => 2,
+            Cause::Timeout { .. } => 3,
+            Cause::Unmade { .. } => 11,
+            Cause::Memory { .. } => 10,
+            Cause::Corrupt { .. } => 4,
+            Cause::LinkLost { .. } => 8,
+            Cause::Protocol { .. } => 9,
+            Cause::PeerLost { .. } => 5,
+            Cause::Left { .. } => 13,
+            Cause::Panicked { .. } => 6,
+            Cause::Aborted { .. } => 12,
+            Cause::Uneven { .. } => 7,
+        }
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u8(self.number());
+        match self {
+            Cause::Mismatch(mismatch) => mismatch.write(to),
             Cause::ReducerLost { address, rank, reason, sequence } => {
-                to.u8(2);
                 to.text("a reducer's address", address);
                 to.u32(*rank);
                 to.cut_text(reason);
                 to.u64(*sequence);
             }
             Cause::Timeout { rank, operation, milliseconds, waiting_for } => {
-                to.u8(3);
                 to.u32(*rank);
                 to.fingerprint(operation);
                 to.u64(*milliseconds);
                 to.ranks(waiting_for);
             }
             Cause::Unmade { rank, milliseconds, ranks } => {
-                to.u8(11);
                 to.u32(*rank);
                 to.u64(*milliseconds);
                 to.ranks(ranks);
             }
             Cause::Memory { rank, operation, bytes } => {
-                to.u8(10);
                 to.u32(*rank);
                 to.fingerprint(operation);
                 to.u64(*bytes);
             }
             Cause::Corrupt { from, to: receiver } => {
-                to.u8(4);
                 to.u32(*from);
                 to.u32(*receiver);
             }
             Cause::LinkLost { from, to: receiver } => {
-                to.u8(8);
                 to.u32(*from);
                 to.u32(*receiver);
             }
             Cause::Protocol { from, to: receiver, problem } => {
-                to.u8(9);
                 to.u32(*from);
                 to.u32(*receiver);
                 to.cut_text(problem);
             }
-            Cause::PeerLost { ranks } => {
-                to.u8(5);
-                to.ranks(ranks);
-            }
+            Cause::PeerLost { ranks } => to.ranks(ranks),
             Cause::Left { ranks, operation, caller } => {
-                to.u8(13);
                 to.ranks(ranks);
                 to.fingerprint(operation);
                 to.u32(*caller);
             }
-            Cause::Panicked { rank } => {
-                to.u8(6);
-                to.u32(*rank);
-            }
+            Cause::Panicked { rank } => to.u32(*rank),
             Cause::Aborted { rank, sequence } => {
-                to.u8(12);
                 to.u32(*rank);
                 to.u64(*sequence);
             }
             Cause::Uneven { operation, from, to: receiver, sent, expected } => {
-                to.u8(7);
                 to.fingerprint(operation);
                 [from, receiver].into_iter().for_each(|rank| to.u32(*rank));
                 [sent, expected].into_iter().for_each(|elements| to.u64(*elements));
