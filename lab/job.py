@@ -37,9 +37,10 @@ END_SECONDS = 20
 HOST = "127.0.0.1"
 FOREIGN = re.compile(
     r"(HERRINGBONE|MASTER|TORCHELASTIC|LOCAL|GROUP|ROLE|OMPI|SLURM|PYTEST)_|RANK$|WORLD_SIZE$"
-    r"|(PYTHONUNBUFFERED|TORCHINDUCTOR_CACHE_DIR)$"
+    r"|(PYTHONUNBUFFERED|TORCHINDUCTOR_CACHE_DIR|COLUMNS|LINES)$"
 )
-"""Settings of a job that this process may be in itself, and of pytest, of which programs shall not know; and what torch sets."""
+"""Settings of a job that this process may be in itself, and of pytest, of which programs shall not know; and what
+torch and the library of terminals set."""
 STAND_IN = "python"
 PLACE = "LAB_SERVER"
 """Where a server listens that this process has not started."""

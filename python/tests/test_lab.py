@@ -235,6 +235,22 @@ def test_the_python_for_launchers_passes_signals_on_and_takes_its_process_along(
         assert process.returncode == (0 if said else -what)
 
 
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["herringbone", "launch", "-n", "2", "--"],
+        ["herringbone", "horovodrun", "-np", "2"],
+        ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"],
+    ],
+    ids=lambda launcher: launcher[1],
+)
+def test_what_launchers_set_begins_nothing_afresh(launcher: list[str], tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import os; print(open(f'/proc/{os.getppid()}/cmdline').read())")
+    command = [python(), "-m", *launcher, python(), str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0 and done.stdout.count("from lab.server import main") == 2, done.stdout + done.stderr
+
+
 def test_the_server_forks_with_one_thread_only() -> None:
     """And says so if it has more: this one is made to."""
     thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
