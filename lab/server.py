@@ -27,10 +27,13 @@ from .shelf import Shelf
 
 OWN = re.compile(
     r"(HERRINGBONE|HOROVOD|MASTER|GLOO|DDP|TORCHELASTIC|TORCH_NCCL|LOCAL|GROUP|ROLE|BENCH|LAB)_|RANK$|WORLD_SIZE$"
-    r"|(PYTHON_EXEC|PYTHONUNBUFFERED|PATH|PWD|OLDPWD|SHLVL|_|RESULTS|HOST_ADDRESS|OTHER_LINKS|PATIENCE|SULKS|WAY|JOIN_SECONDS|BACKEND|INIT_METHOD|STORE_FILE)$"
+    r"|(PYTHON_EXEC|PYTHONUNBUFFERED|PATH|PWD|OLDPWD|SHLVL|_)$"
+    r"|(RESULTS|HOST_ADDRESS|OTHER_LINKS|PATIENCE|SULKS|WAY|JOIN_SECONDS|BACKEND|INIT_METHOD|STORE_FILE)$"
 )
-"""Variables of launchers, shells, of Herringbone and of the programs of our tests. Any other one may be read while torch is imported,
-by a C library for one; those that Python's modules read are known."""
+"""Variables of Herringbone and of launchers, of shells, and of the programs of our tests.
+
+Any other one may be read while torch is imported, by a C library for one. Those that Python's modules read are known.
+"""
 OWNER, LENGTH = 0, 4
 """The descriptor that ends with the owner, and the bytes that say how long a request is."""
 
@@ -72,10 +75,14 @@ class Server:
     def accept(self) -> bool:
         """Whether this process is now a rank, whose program has ended."""
         connection, _ = self.listener.accept()
-        data, descriptors, *_rest = socket.recv_fds(connection, LENGTH, 3)
-        request = Request(**json.loads(received(connection, int.from_bytes(data, "big"))))
-        refusal = self.refusal(request)
-        process = os.fork() if refusal is None else None
+        descriptors: list[int] = []
+        try:
+            data, descriptors, *_rest = socket.recv_fds(connection, LENGTH, 3)
+            request = Request(**json.loads(received(connection, int.from_bytes(data, "big"))))
+            refusal = self.refusal(request)
+            process = os.fork() if refusal is None else None
+        except (OSError, EOFError, ValueError, TypeError) as error:
+            refusal, process = str(error), None
         if process == 0:
             self.forget(connection)
             rank.become(request, descriptors, self.kept, self.shelf)
@@ -88,7 +95,8 @@ class Server:
             return False
         handle = os.pidfd_open(process)
         forked = Forked(process, connection, handle)
-        socket.send_fds(connection, [json.dumps({"process": process}).encode() + b"\n"], [handle])
+        with contextlib.suppress(OSError):  # who has asked is gone, which `closed` sees to
+            socket.send_fds(connection, [json.dumps({"process": process}).encode() + b"\n"], [handle])
         self.ranks.append(forked)
         self.selector.register(handle, selectors.EVENT_READ, forked)
         self.selector.register(connection, selectors.EVENT_READ, forked)
@@ -113,6 +121,8 @@ class Server:
     def closed(self, forked: Forked) -> None:
         """Nobody asks for the rank any more."""
         if forked.handle is not None:
+            with contextlib.suppress(ProcessLookupError):  # it is no leader yet
+                os.killpg(forked.process, signal.SIGKILL)
             os.kill(forked.process, signal.SIGKILL)
             self.let_go(forked)
         os.waitpid(forked.process, 0)
@@ -156,10 +166,16 @@ def other_script(request: Request) -> str | None:
 
 
 def received(connection: socket.socket, length: int) -> bytes:
-    """So many bytes."""
+    """So many bytes.
+
+    Raises:
+        EOFError: there are fewer, because the one who asks has ended.
+    """
     data = bytearray()
-    while len(data) < length:
-        data += connection.recv(length - len(data)) or b"!" * length
+    while more := connection.recv(length - len(data)):
+        data += more
+    if not data or len(data) < length:
+        raise EOFError("the request is not complete")
     return bytes(data)
 
 

@@ -119,7 +119,7 @@ def python_checks():
     """Likewise."""
     ruff = f"{sys.executable} -m ruff"
     yield Stage("Python's lints", f"{ruff} check .")
-    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml python/herringbone")
+    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml python/herringbone lab")
 
 
 def rust():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -284,6 +285,15 @@ def test_the_first_rank_that_fails_ends_the_others() -> None:
             job.start("-c", program, forked=True, RANK=rank)
         assert [status for status, _ in job.finish(60, together=True)] == [-signal.SIGTERM, 5, -signal.SIGTERM]
         assert "rank 1 ended with 5\n" in job.lines
+
+
+def test_whoever_ends_while_asking_harms_nobody_else() -> None:
+    for text in (b"", b"\0", (1000).to_bytes(4, "big") + b"{", (9).to_bytes(4, "big") + b"no words "):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(server())
+            connection.sendall(text)
+    [(status, output)] = ended([start(["-c", "print('served')"], environment(), forked=True)])
+    assert (status, output) == (0, "served\n")
 
 
 def test_lines_of_ranks_stay_whole() -> None:
