@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib.util
 import os
 import re
 import selectors
@@ -25,6 +26,7 @@ from uuid import uuid4
 
 from .process import PATIENCE_SECONDS, Forked, Fresh, Output, Process, Refused
 from .rank import Request
+from .shelf import STAGES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -110,8 +112,16 @@ def server() -> str:
     return started.place
 
 
+@functools.cache
+def has_torch() -> bool:
+    """Whether this Python has what the server imports. Where it has not, all processes are fresh ones."""
+    return all(importlib.util.find_spec(stage.partition(".")[0]) for stage in STAGES)
+
+
 def python() -> str:
     """A program to give launchers for Python, whose processes the server forks."""
+    if not has_torch():
+        return sys.executable
     return str(Path(server()).parent / STAND_IN)
 
 
@@ -135,7 +145,7 @@ def start(
         stack.callback(os.close, out_of)
         descriptors = [nothing.fileno(), out_of, out_of]
         why = None
-        if names_torch(request) if forked is None else forked:
+        if has_torch() and (names_torch(request) if forked is None else forked):
             try:
                 return Forked(request, output, descriptors, place or server())
             except Refused as refusal:

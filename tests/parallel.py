@@ -8,7 +8,7 @@ import os
 
 from xdist.scheduler import LoadScopeScheduling
 
-from lab.job import PLACE, Server
+from lab.job import PLACE, Server, has_torch
 
 APART = ("test_block",)
 
@@ -23,9 +23,10 @@ class ByTest(LoadScopeScheduling):
 
 def pytest_xdist_setupnodes(config, specs):
     """Before the workers start, which have it from the environment."""
-    server = Server()
-    config.add_cleanup(server.close)
-    os.environ[PLACE] = server.place
+    if has_torch():
+        server = Server()
+        config.add_cleanup(server.close)
+        os.environ[PLACE] = server.place
 
 
 def pytest_xdist_make_scheduler(config, log):
