@@ -1,6 +1,6 @@
 //! Running operations, and the queue that tells which have finished.
 
-use crate::{errors, waiting};
+use crate::{errors, memory, waiting};
 use pyo3::prelude::*;
 use std::sync::{
     Mutex, PoisonError,
@@ -26,7 +26,8 @@ impl Pending {
     }
 
     /// Whether it has finished, well or not.
-    fn done(&self) -> bool {
+    fn done(&self, py: Python<'_>) -> bool {
+        memory::let_go(py);
         self.0.is_done()
     }
 
@@ -72,7 +73,8 @@ impl Completions {
 
     /// Wait for an operation to finish and return its token; `None` once the queue is closed.
     fn next(&self, py: Python<'_>) -> Option<u64> {
-        let token = py.detach(|| self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok());
+        let token =
+            memory::detached(py, || self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok());
         if token == Some(CLOSE) {
             self.close();
             return None;

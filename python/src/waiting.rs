@@ -1,5 +1,6 @@
 //! Waiting without the interpreter's lock, and with Ctrl-C.
 
+use crate::memory;
 use herringbone::Pending;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
@@ -50,7 +51,7 @@ pub(crate) fn in_slices<T: Send>(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let slice = left.map_or(SLICE, |left| left.min(SLICE));
-        let value = py.detach(|| poll(slice));
+        let value = memory::detached(py, || poll(slice));
         if value.is_some() || left.is_some_and(|left| left <= SLICE) {
             return Ok(value);
         }
@@ -66,7 +67,7 @@ pub(crate) fn to_the_end(
     py: Python<'_>,
     begin: impl FnOnce() -> herringbone::Result<Pending> + Send,
 ) -> PyResult<herringbone::Result<()>> {
-    let begun = py.detach(|| begin().map(|pending| (pending.wait_for(SLICE), pending)));
+    let begun = memory::detached(py, || begin().map(|pending| (pending.wait_for(SLICE), pending)));
     let pending = match begun {
         Err(error) => return Ok(Err(error)),
         Ok((Some(result), _)) => return Ok(result),
@@ -74,7 +75,7 @@ pub(crate) fn to_the_end(
     };
     loop {
         py.check_signals()?;
-        if let Some(result) = py.detach(|| pending.wait_for(SLICE)) {
+        if let Some(result) = memory::detached(py, || pending.wait_for(SLICE)) {
             return Ok(result);
         }
     }
