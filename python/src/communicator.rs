@@ -188,7 +188,7 @@ impl Communicator {
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let message = message((dtype, count, tag), regions(source, (0, 0), keep).0, timeout)?;
-        let pending = memory::detached(py, || self.inner.submit_send(to, message));
+        let pending = py.detach(|| self.inner.submit_send(to, message));
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
@@ -207,7 +207,7 @@ impl Communicator {
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let message = message((dtype, count, tag), regions((0, 0), target, keep).1, timeout)?;
-        let pending = memory::detached(py, || self.inner.submit_recv(of, message));
+        let pending = py.detach(|| self.inner.submit_recv(of, message));
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
@@ -255,8 +255,8 @@ impl Communicator {
         let call = (collective, root, dtype, op, count);
         let request =
             request(call, (source, target), keep, timeout, (priority, parts, compression))?.mark(mark);
-        let pending = memory::detached(py, || self.inner.submit(request));
-        Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
+        let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
+        Ok(Pending(pending))
     }
 
     /// Run one operation to its end, as `submit` and `Pending.wait` would, but without waking another thread for it.

@@ -1,11 +1,6 @@
 //! The dependency engine, seen from Python: its functions are Python's, and take the interpreter's lock while they run.
 
-use crate::{
-    errors,
-    memory::{self, Kept},
-    pending::Pending,
-    waiting,
-};
+use crate::{errors, pending::Pending, waiting};
 use herringbone::dependency::{
     DependencyEngine, DependencyError, DependencyResult, Follower, OnComplete, OperationFailure, Uses,
     Variable,
@@ -123,7 +118,6 @@ impl PyDependencyEngine {
         priority: i32,
         name: Option<&str>,
     ) -> PyResult<()> {
-        let function = Kept::new(function);
         self.enter(py, (&reads, &mutates, priority, name), |uses| {
             self.0.push_as(uses, move || {
                 Python::attach(|py| {
@@ -145,7 +139,7 @@ impl PyDependencyEngine {
         priority: i32,
         name: Option<&str>,
     ) -> PyResult<()> {
-        let (function, follower) = (Kept::new(function), self.0.follower());
+        let follower = self.0.follower();
         self.enter(py, (&reads, &mutates, priority, name), |uses| {
             self.0.push_async_as(uses, move |done| {
                 Python::attach(|py| begin(py, function.into_bound(py), done, follower));
@@ -233,7 +227,7 @@ impl PyDependencyEngine {
         if !self.0.wait_for_room(Duration::ZERO) {
             waiting::in_slices(py, None, |slice| self.0.wait_for_room(slice).then_some(()))?;
         }
-        let pushed = memory::detached(py, || {
+        let pushed = py.detach(|| {
             let (reads, mutates): (Vec<_>, Vec<_>) = (reads.iter().collect(), mutates.iter().collect());
             push(Uses { name, reads: &reads, mutates: &mutates, priority })
         });

@@ -4,7 +4,7 @@ use crate::{
     codecs::parse_codec,
     communicator::{Communicator, parse, regions},
     errors,
-    memory::{self, PySpan},
+    memory::PySpan,
     residuals::PyResiduals,
     waiting,
 };
@@ -132,8 +132,7 @@ impl Controller {
         let output = target.map(|_| target_region);
         let residuals = residuals.map(|owner| owner.0.clone());
         let submission = NamedSubmission { request, input, output, splits, residuals };
-        let work = memory::detached(py, || self.0.submit(submission));
-        let work = work.map_err(|failure| to_python(&failure))?;
+        let work = py.detach(|| self.0.submit(submission)).map_err(|failure| to_python(&failure))?;
         Ok(PyNamedWork { work, result: OnceLock::new() })
     }
 

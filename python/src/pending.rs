@@ -1,6 +1,6 @@
 //! Running operations, and the queue that tells which have finished.
 
-use crate::{errors, memory, waiting};
+use crate::{errors, waiting};
 use pyo3::prelude::*;
 use std::sync::{
     Mutex, PoisonError,
@@ -26,8 +26,7 @@ impl Pending {
     }
 
     /// Whether it has finished, well or not.
-    fn done(&self, py: Python<'_>) -> bool {
-        memory::let_go(py);
+    fn done(&self) -> bool {
         self.0.is_done()
     }
 
@@ -73,8 +72,7 @@ impl Completions {
 
     /// Wait for an operation to finish and return its token; `None` once the queue is closed.
     fn next(&self, py: Python<'_>) -> Option<u64> {
-        let token =
-            memory::detached(py, || self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok());
+        let token = py.detach(|| self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok());
         if token == Some(CLOSE) {
             self.close();
             return None;

@@ -1,6 +1,5 @@
 //! Waiting without the interpreter's lock, and with Ctrl-C.
 
-use crate::memory;
 use herringbone::Pending;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
@@ -51,7 +50,7 @@ pub(crate) fn in_slices<T: Send>(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let slice = left.map_or(SLICE, |left| left.min(SLICE));
-        let value = memory::detached(py, || poll(slice));
+        let value = py.detach(|| poll(slice));
         if value.is_some() || left.is_some_and(|left| left <= SLICE) {
             return Ok(value);
         }
@@ -67,7 +66,7 @@ pub(crate) fn to_the_end(
     py: Python<'_>,
     begin: impl FnOnce() -> herringbone::Result<Pending> + Send,
 ) -> PyResult<herringbone::Result<()>> {
-    let begun = memory::detached(py, || begin().map(|pending| (pending.wait_for(SLICE), pending)));
+    let begun = py.detach(|| begin().map(|pending| (pending.wait_for(SLICE), pending)));
     let pending = match begun {
         Err(error) => return Ok(Err(error)),
         Ok((Some(result), _)) => return Ok(result),
@@ -75,7 +74,7 @@ pub(crate) fn to_the_end(
     };
     loop {
         py.check_signals()?;
-        if let Some(result) = memory::detached(py, || pending.wait_for(SLICE)) {
+        if let Some(result) = py.detach(|| pending.wait_for(SLICE)) {
             return Ok(result);
         }
     }

@@ -382,7 +382,11 @@ impl Communicator {
     }
 
     fn checked(&self, request: Request) -> Result<Issue> {
-        self.check_usable()?;
+        if let Err(error) = self.check_usable() {
+            // To drop what keeps the memory may need a lock that a thread of the parent held as it forked.
+            std::mem::forget(request);
+            return Err(error);
+        }
         let is_uneven = request.parts.is_some();
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);

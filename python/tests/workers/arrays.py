@@ -450,33 +450,6 @@ def a_forked_child_is_told_so() -> None:
 
 
 @case
-def forked_children_wait_for_nothing_that_their_parent_held() -> None:
-    """Threads of the engine drop arrays at any moment, also as this process forks, and its children drop what they are refused."""
-    array, peer = np.ones(4), (group.rank + 1) % group.size
-    calls = [
-        lambda: group.all_reduce(array),
-        lambda: group.all_reduce(array, async_op=True),
-        lambda: group.send(array, peer),
-        lambda: group.recv(array, peer),
-    ]
-    for _ in range(15):
-        works = [group.all_reduce(np.ones(4), async_op=True) for _ in range(60)]
-        child = os.fork()
-        if child == 0:
-            signal.alarm(30)
-            try:
-                for call in calls:
-                    error_of(herringbone.ForkedError, call)
-                os._exit(7)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 7
-        for work in works:
-            work.wait()
-
-
-@case
 def counters_count() -> None:
     stats = group.stats()
     assert sum(stats["operations"]["barrier"].values()) >= 4

@@ -109,7 +109,11 @@ impl NamedController {
     /// # Errors
     /// If it cannot be submitted, or the controller has ended. The other ranks are not told of it.
     pub fn submit(&self, submission: NamedSubmission) -> Result<NamedWork, NamedFailure> {
-        self.station.check_usable()?;
+        if let Err(error) = self.station.check_usable() {
+            // As in `Communicator::checked`: to drop what it keeps may need a lock that a thread of the parent held.
+            std::mem::forget(submission);
+            return Err(error.into());
+        }
         let now = self.station.began.elapsed();
         let mut queue = self.station.queue();
         let state = queue.submit(submission, now)?;
