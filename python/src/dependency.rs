@@ -220,6 +220,8 @@ impl PyDependencyEngine {
         (reads, mutates, priority, name): Said<'_, '_>,
         push: impl FnOnce(Uses<'_>) -> DependencyResult<()> + Send,
     ) -> PyResult<()> {
+        // A function that is refused is dropped here, with the GIL: without it that may need a lock that a thread of the parent held.
+        self.check_usable()?;
         let own = |variables: &[Bound<'_, PyVariable>]| -> Vec<Variable> {
             variables.iter().map(|variable| variable.get().0.clone()).collect()
         };

@@ -24,6 +24,8 @@ impl GroupHandle {
         waits: bool,
     ) -> Result<Pending> {
         if fabric.is_forked() {
+            // As in `Communicator::checked`: to drop what keeps the memory may need a lock that a thread of the parent held.
+            std::mem::forget(message);
             return Err(Error::new(ErrorKind::Forked).at(fabric.job.rank));
         }
         let at = |error: Error| error.at(fabric.job.rank);
