@@ -226,7 +226,9 @@ def test_the_python_for_launchers_is_as_python(words: list[str], status: int, ou
 
 
 def test_the_python_for_launchers_passes_signals_on_and_takes_its_process_along() -> None:
-    program = "import os, time\ntry: print(os.getpid(), flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('saved')"
+    # A shell starts what is in the background with this signal ignored.
+    heard = "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program = heard + "try: print(os.getpid(), flush=True); time.sleep(600)\nexcept KeyboardInterrupt: print('saved')"
     for what, said in ((signal.SIGINT, "saved\n"), (signal.SIGKILL, "")):
         with subprocess.Popen([python(), "-c", program], env=environment(), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
