@@ -42,4 +42,6 @@ pub mod session;
 
 pub mod prepare;
 
+pub mod execution;
+
 pub mod simulate;

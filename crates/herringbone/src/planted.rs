@@ -1,5 +1,6 @@
 //! Errors that tests and the simulator plant into recoveries, to see that they find them.
 
+use crate::core::execution::Rules;
 use std::cell::Cell;
 #[cfg(test)]
 use std::sync::Mutex;
@@ -31,11 +32,15 @@ pub(crate) enum Plant {
     ResumeBlindly,
     /// A rank that leaves a group does not say how many calls it has made.
     LeaveUncounted,
+    /// A rank begins more segments at once than its window holds.
+    WideLots,
+    /// A rank begins segments before its receivers are done with those whose slots they take.
+    WideWindows,
 }
 
 impl Plant {
     /// Each with its name.
-    pub(crate) const ALL: [(&str, Plant); 12] = [
+    pub(crate) const ALL: [(&str, Plant); 14] = [
         ("complete-early", Plant::CompleteEarly),
         ("no-fence", Plant::NoFence),
         ("drop-newer", Plant::DropNewer),
@@ -48,6 +53,8 @@ impl Plant {
         ("silent-abort", Plant::SilentAbort),
         ("resume-blindly", Plant::ResumeBlindly),
         ("leave-uncounted", Plant::LeaveUncounted),
+        ("wide-lots", Plant::WideLots),
+        ("wide-windows", Plant::WideWindows),
     ];
 
     /// The error of a name.
@@ -73,6 +80,17 @@ impl Drop for Planted {
 pub(crate) fn plant(plant: Plant) -> Planted {
     PLANTED.set(Some(plant));
     Planted
+}
+
+/// The rules of operations, with the error that was planted.
+pub(crate) fn rules() -> Rules {
+    Rules {
+        waits_for_stable: !has(Plant::CompleteEarly),
+        keeps_input: !has(Plant::ReadIntoInput),
+        lot: has(Plant::WideLots).then_some(1000),
+        window: has(Plant::WideWindows).then_some(1000),
+        ..Rules::DEFAULT
+    }
 }
 
 /// Whether an error was planted.

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::{Command, Verb};
     use clap::Parser;
-    use herringbone::core::simulate::Disorder;
+    use herringbone::core::{execution::Rules, simulate::Disorder};
 
     fn simulated_with(args: &[&str]) -> Result<String, Failure> {
         let command = Command::parse_from(["herringbone", "simulate"].iter().chain(args));
@@ -181,7 +181,8 @@ mod tests {
         let mut described = options.question.described().unwrap();
         assert!(run::timed(&options.question, &described).is_ok());
         // No window holds so many segments.
-        described.machine.disorder = Some(Disorder { seed: 0, lot: Some(1000) });
+        described.machine.disorder =
+            Some(Disorder { seed: 0, rules: Rules { lot: Some(1000), ..Rules::DEFAULT } });
         let timed = run::timed(&options.question, &described).map(|_| ()).unwrap_err();
         let shown = run::shown(&options.question, &described, &mut |_| ()).map(|_| ()).unwrap_err();
         for failure in [timed, shown] {

@@ -22,6 +22,7 @@ const ORDERS: [Order; 6] = [
             "lib",
             "interpret named plan",
             "simulate",
+            "execution",
             "prepare",
             "session verify",
             "algorithm wire",
@@ -77,7 +78,7 @@ const ORDERS: [Order; 6] = [
             "engine/plans",
             "engine/settings",
             // An operation that runs.
-            "execute/exchange execute/step execute/straight",
+            "execute/step execute/straight",
             "execute/operation",
             // What it is made of before it runs.
             "execute",

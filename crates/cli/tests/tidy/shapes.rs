@@ -33,7 +33,7 @@ const WIDE: [(&str, usize); 6] = [
 ];
 
 /// The names that mean several types.
-const AMBIGUOUS: [(&str, usize); 29] = [
+const AMBIGUOUS: [(&str, usize); 27] = [
     ("Case", 2),
     ("Claim", 2),
     // Python's classes are called as what they hold.
@@ -54,10 +54,8 @@ const AMBIGUOUS: [(&str, usize); 29] = [
     // One for each verb of the command.
     ("Options", 11),
     ("Part", 3),
-    ("Progress", 2),
     ("Reader", 2),
     ("Request", 2),
-    ("Room", 2),
     ("Row", 2),
     ("Run", 2),
     ("Server", 2),

@@ -1,8 +1,9 @@
 //! What happens when, in order of time; of what happens at once, first what was known first.
 
 use super::machine::Picoseconds;
-use super::member::PendingSend;
+use super::member::Notice;
 use super::outcome::Resource;
+use crate::execution::SegmentMessage;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
@@ -10,11 +11,9 @@ use core::cmp::Reverse;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferContent {
     /// Data for a head of its receiver.
-    Data { unsent: PendingSend, head: u32 },
-    /// A grant from the receiver's position among the peers.
-    Grant { peer: u32, segments: u32 },
-    /// Word that an operation is stable.
-    Stable { peer: u32 },
+    Data { sent: SegmentMessage, head: u32 },
+    /// Word of a rank, by its position among the receiver's peers.
+    Word(Notice),
 }
 
 /// A message under way.

@@ -1,7 +1,7 @@
 //! What time depends on: ports, links, and what a rank's thread costs. All of it in whole numbers, so that every machine that
 //! simulates comes to the same times.
 
-use crate::{codec::Codec, group::Rank, topology::LinkMatrix};
+use crate::{codec::Codec, execution::Rules, group::Rank, topology::LinkMatrix};
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
 /// A time, or a length of time, in picoseconds: a byte of 100 GB/s takes ten of them.
@@ -170,9 +170,8 @@ pub struct Rig {
 pub struct Disorder {
     /// The seed.
     pub seed: u64,
-    /// How many segments a rank begins at once at the least, in place of the executor's rule. More than its window stands still
-    /// for ever: a fault to plant, for checks of what looks for such faults.
-    pub lot: Option<u32>,
+    /// The rules that all ranks follow.
+    pub rules: Rules,
 }
 
 impl Rig {

@@ -1,7 +1,7 @@
 //! What a simulation comes to.
 
 use super::machine::Picoseconds;
-use crate::{group::Rank, schedule::Chunk};
+use crate::{execution::Misfit, group::Rank, schedule::Chunk};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -86,12 +86,25 @@ pub struct Prediction {
     pub staged: u64,
 }
 
-/// A simulation that stands still: nothing is under way any more, and operations have not ended. No operation of a schedule that is
-/// proved does that, so the rules of execution are wrong, or what the simulation takes them to be.
+/// A simulation that stands still: nothing is under way any more, and operations have not ended; or a member was told what it may
+/// not be told. No operation of a schedule that is proved does that, so the rules of [`execution`](crate::execution) are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stalled {
     /// Who has not ended its first operation that is still open.
     pub members: Vec<StalledMember>,
+    /// What was told and may not be.
+    pub fault: Option<Fault>,
+}
+
+/// What a member was told and may not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Whose rank; reducers follow the workers.
+    pub rank: Rank,
+    /// In which of the operations.
+    pub operation: u32,
+    /// What it was told.
+    pub misfit: Misfit,
 }
 
 /// A member that waits for ever.
@@ -114,6 +127,9 @@ const TOLD: usize = 8;
 
 impl fmt::Display for Stalled {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Fault { rank, operation, misfit }) = &self.fault {
+            return write!(to, "rank {rank} got {misfit} (operation {operation})");
+        }
         let many = if self.members.len() == 1 { "rank" } else { "ranks" };
         write!(to, "it never ends on {many} ")?;
         for (at, member) in self.members.iter().take(TOLD).enumerate() {

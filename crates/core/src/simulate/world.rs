@@ -4,14 +4,16 @@ use super::{
     event::{Agenda, Burst, RigEvent, Transfer, TransferContent},
     lines::Lines,
     machine::{Cores, Picoseconds, Rig},
-    member::{Notice, PendingSend, SimulatedMember, Unit},
+    member::{Notice, SimulatedMember, Unit},
     mirror::Mirror,
-    outcome::{BusySpan, Prediction, Resource, Stalled, StalledMember, Used, What},
+    outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Used, What},
     workload::Workload,
 };
 use crate::{
+    execution::{Course, Rules, SegmentMessage, SegmentStep},
     prepare::{Kind, Loc, Operand, Prepared},
     schedule::Form,
+    session::membership::MemberId,
     topology::random::SplitMix,
 };
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
@@ -78,12 +80,15 @@ impl<'a> Simulator<'a> {
     ) -> Self {
         let (ranks, is_mirrored) = (prepared.len(), mirror.is_some());
         let mut chance = machine.disorder.map(|disorder| SplitMix::new(disorder.seed));
-        let lot = machine.disorder.and_then(|disorder| disorder.lot);
+        let rules = machine.disorder.map_or(Rules::DEFAULT, |disorder| disorder.rules);
+        let rules = Rules { is_mirrored, ..rules };
+        let all = work.verified.schedule().ranks();
+        let seats: Vec<_> = (0..all).map(MemberId::new).collect();
         let mut members = Vec::with_capacity(work.operations as usize * ranks);
         for _ in 0..work.operations {
             for (rank, prepared) in (0..).zip(&prepared) {
                 let is_mapped = chance.as_mut().is_some_and(|chance| chance.below(2) == 1);
-                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, lot));
+                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, (rules, &seats)));
             }
         }
         let hosts = machine.ports.len();
@@ -116,7 +121,11 @@ impl<'a> Simulator<'a> {
         while let Some((now, event)) = self.agenda.next() {
             self.now = now;
             match event {
-                RigEvent::Turn { member } => self.turn(member, watch),
+                RigEvent::Turn { member } => {
+                    if let Err(fault) = self.turn(member, watch) {
+                        return Err(Stalled { members: self.stalled(), fault: Some(fault) });
+                    }
+                }
                 RigEvent::Leaves { message } => self.leaves(message, watch),
                 RigEvent::Served { place } => self.served(place, watch),
                 RigEvent::Reaches { burst } => self.reaches(burst, watch),
@@ -126,7 +135,7 @@ impl<'a> Simulator<'a> {
         }
         match self.stalled() {
             members if members.is_empty() => Ok(self.outcome()),
-            members => Err(Stalled { members }),
+            members => Err(Stalled { members, fault: None }),
         }
     }
 
@@ -136,7 +145,7 @@ impl<'a> Simulator<'a> {
             let operation = (0..self.work.operations)
                 .find(|operation| !self.members[self.at(*operation, rank)].is_complete())?;
             let member = &self.members[self.at(operation, rank)];
-            let ((begun, finished), segments) = (member.course(), member.prepared.segments);
+            let (Course { begun, finished, .. }, segments) = (member.course(), member.prepared().segments);
             Some(StalledMember { rank, operation, begun, finished, segments })
         };
         (0..self.threads.len() as u32).filter_map(stands).collect()
@@ -157,7 +166,7 @@ impl<'a> Simulator<'a> {
             bytes: *bytes,
         });
         let staged = self.members.iter().take(ranks).map(|member| {
-            let prepared = &member.prepared;
+            let prepared = member.prepared();
             prepared.staging_bytes(prepared.ahead(false)) as u64
         });
         Prediction {
@@ -186,8 +195,8 @@ impl<'a> Simulator<'a> {
             }
             self.threads[rank as usize].operations.1 += 1;
             let member = self.at(issued, rank);
-            let notices = self.members[member].start();
-            self.tell(issued, rank, notices, at);
+            self.members[member].start();
+            self.tell(issued, rank, at);
             self.conclude(rank, at);
         }
         self.go_on(rank, at);
@@ -197,7 +206,8 @@ impl<'a> Simulator<'a> {
     fn go_on(&mut self, rank: u32, at: Picoseconds) {
         let (complete, issued) = self.threads[rank as usize].operations;
         let thread = &self.threads[rank as usize];
-        let has_steps = (complete..issued).any(|operation| self.members[self.at(operation, rank)].has_work());
+        let has_steps =
+            (complete..issued).any(|operation| self.members[self.at(operation, rank)].ready() > 0);
         if !thread.goes_on && (has_steps || !thread.inbox.is_empty()) {
             let at = at.max(thread.until);
             self.threads[rank as usize].goes_on = true;
@@ -206,7 +216,10 @@ impl<'a> Simulator<'a> {
     }
 
     /// A thread does one thing: the next step that can run, or else it looks at the next message.
-    fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(BusySpan)) {
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(BusySpan)) -> Result<(), Fault> {
         self.threads[rank as usize].goes_on = false;
         let (complete, issued) = self.threads[rank as usize].operations;
         let next = match self.chance.take() {
@@ -221,18 +234,17 @@ impl<'a> Simulator<'a> {
             }),
         };
         match next {
-            Some((operation, Unit::Step { segment, instr })) => {
-                self.step(operation, rank, segment, instr, watch)
-            }
-            Some((operation, Unit::Message(unsent))) => self.send(operation, rank, unsent, watch),
+            Some((operation, Unit::Step(ready))) => self.step(operation, rank, ready, watch),
+            Some((operation, Unit::Message(message))) => self.send(operation, rank, message, watch),
             None => {
                 if let Some(message) = self.threads[rank as usize].inbox.pop_front() {
-                    self.look(message, watch);
+                    self.look(message, watch)?;
                 }
             }
         }
         let until = self.threads[rank as usize].until;
         self.go_on(rank, until);
+        Ok(())
     }
 
     /// One of the steps of a thread's operations that can run, by chance; none if it looks at a message, which is then the next one
@@ -282,17 +294,17 @@ impl<'a> Simulator<'a> {
         (start, end)
     }
 
-    fn step(&mut self, operation: u32, rank: u32, segment: u32, instr: u32, watch: &mut dyn FnMut(BusySpan)) {
+    fn step(&mut self, operation: u32, rank: u32, ready: SegmentStep, watch: &mut dyn FnMut(BusySpan)) {
         let member = self.at(operation, rank);
-        let prepared = self.members[member].prepared.clone();
-        let (what, bytes, cost) = self.price(member, &prepared, segment, instr);
+        let prepared = self.members[member].prepared().clone();
+        let (what, bytes, cost) = self.price(member, &prepared, ready);
         let (start, end) = self.spend(rank, cost);
         if let Some(what) = what.filter(|_| cost > 0) {
             let place = Resource::Thread(rank);
-            watch(BusySpan { operation, segment, place, what, start, end, bytes });
+            watch(BusySpan { operation, segment: ready.segment, place, what, start, end, bytes });
         }
-        let notices = self.members[member].step(segment, instr);
-        self.tell(operation, rank, notices, end);
+        self.members[member].step(ready);
+        self.tell(operation, rank, end);
         self.conclude(rank, end);
     }
 
@@ -301,8 +313,7 @@ impl<'a> Simulator<'a> {
         &self,
         member: usize,
         prepared: &Prepared,
-        segment: u32,
-        instr: u32,
+        SegmentStep { segment, instr }: SegmentStep,
     ) -> (Option<What>, u64, Picoseconds) {
         let costs = &self.machine.costs;
         let chunk_of = |loc: Loc| match loc {
@@ -357,59 +368,57 @@ impl<'a> Simulator<'a> {
     }
 
     /// Hands a message over to its connection.
-    fn send(&mut self, operation: u32, rank: u32, unsent: PendingSend, watch: &mut dyn FnMut(BusySpan)) {
+    fn send(&mut self, operation: u32, rank: u32, sent: SegmentMessage, watch: &mut dyn FnMut(BusySpan)) {
         let member = self.at(operation, rank);
-        let prepared = self.members[member].prepared.clone();
-        let lane = prepared.lanes[unsent.lane as usize];
+        let prepared = self.members[member].prepared().clone();
+        let lane = prepared.lanes[sent.lane as usize];
         let peer = &prepared.peers[lane.peer as usize];
-        let send = prepared.send(unsent.instr);
+        let send = prepared.send(sent.ready.instr);
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-        let bytes = prepared.expected_bytes(chunk, unsent.segment, send.form) as u64;
+        let bytes = prepared.expected_bytes(chunk, sent.ready.segment, send.form) as u64;
         let toll = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
         let (start, end) = self.spend(rank, toll.of(bytes));
         self.used.0[rank as usize].1 += bytes;
         self.used.1 += 1;
         let (to, head) = match &self.mirror {
-            Some(mirror) => (rank, mirror.heads[unsent.lane as usize]),
+            Some(mirror) => (rank, mirror.heads[sent.lane as usize]),
             None => (peer.rank, self.head_at(operation, peer.rank, rank, lane.index)),
         };
         let what = What::Message { from: rank, to: peer.rank };
         watch(BusySpan {
             operation,
-            segment: unsent.segment,
+            segment: sent.ready.segment,
             place: Resource::Thread(rank),
             what,
             start,
             end,
             bytes,
         });
-        let content = TransferContent::Data { unsent, head };
+        let content = TransferContent::Data { sent, head };
         self.post(Transfer { operation, from: rank, to, rank: peer.rank, bytes, content }, end);
     }
 
     /// The head of `to` at which message `index` of `from` is taken.
     fn head_at(&self, operation: u32, to: u32, from: u32, index: u16) -> u32 {
-        let prepared = &self.members[self.at(operation, to)].prepared;
+        let prepared = self.members[self.at(operation, to)].prepared();
         let peer = prepared.peer(from).expect("schedules are proved: who receives knows its sender");
         prepared.peers[peer].heads[usize::from(index)]
     }
 
-    fn tell(&mut self, operation: u32, rank: u32, notices: Vec<Notice>, at: Picoseconds) {
-        let prepared = self.members[self.at(operation, rank)].prepared.clone();
-        for notice in notices {
-            let (Notice::Grant { peer, .. } | Notice::Stable { peer }) = notice;
+    /// Sends what a member has told.
+    fn tell(&mut self, operation: u32, rank: u32, at: Picoseconds) {
+        let member = self.at(operation, rank);
+        let prepared = self.members[member].prepared().clone();
+        for Notice { peer, word } in self.members[member].told() {
             let to = prepared.peers[peer as usize].rank;
             let (receiver, place) = match &self.mirror {
                 Some(mirror) => (rank, mirror.peers[peer as usize]),
                 None => {
-                    let there = &self.members[self.at(operation, to)].prepared;
+                    let there = self.members[self.at(operation, to)].prepared();
                     (to, there.peer(rank).expect("a partner has me for its partner") as u32)
                 }
             };
-            let content = match notice {
-                Notice::Grant { segments, .. } => TransferContent::Grant { peer: place, segments },
-                Notice::Stable { .. } => TransferContent::Stable { peer: place },
-            };
+            let content = TransferContent::Word(Notice { peer: place, word });
             self.post(Transfer { operation, from: rank, to: receiver, rank: to, bytes: 0, content }, at);
         }
     }
@@ -481,21 +490,21 @@ impl<'a> Simulator<'a> {
         watch: &mut dyn FnMut(BusySpan),
     ) {
         let message = &self.under_way.all[burst.message as usize];
-        if let TransferContent::Data { unsent, .. } = message.content {
+        if let TransferContent::Data { sent, .. } = message.content {
             let what = What::Message { from: message.from, to: message.rank };
             let (operation, bytes) = (message.operation, burst.payload);
-            watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
+            watch(BusySpan { operation, segment: sent.ready.segment, place, what, start, end, bytes });
         }
     }
 
     /// The sender learns that a message has left.
     fn left(&mut self, index: u32) {
         let Transfer { operation, from, content, .. } = self.under_way.all[index as usize];
-        let TransferContent::Data { unsent, .. } = content else { return };
+        let TransferContent::Data { sent, .. } = content else { return };
         let member = self.at(operation, from);
-        let notices = self.members[member].has_left(unsent);
+        self.members[member].has_left(sent);
         let at = self.now.max(self.threads[from as usize].until);
-        self.tell(operation, from, notices, at);
+        self.tell(operation, from, at);
         self.conclude(from, at);
         self.go_on(from, self.now);
     }
@@ -504,7 +513,7 @@ impl<'a> Simulator<'a> {
     /// keep looking.
     fn arrives(&mut self, index: u32) {
         let Transfer { to, operation, .. } = self.under_way.all[index as usize];
-        let prepared = &self.members[self.at(operation, to)].prepared;
+        let prepared = self.members[self.at(operation, to)].prepared();
         let streams = !prepared.eager && !prepared.is_in_memory();
         let thread = &mut self.threads[to as usize];
         thread.inbox.push_back(index);
@@ -515,7 +524,10 @@ impl<'a> Simulator<'a> {
     }
 
     /// A thread looks at a message.
-    fn look(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
+    ///
+    /// # Errors
+    /// If it may not be sent now.
+    fn look(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) -> Result<(), Fault> {
         let message = self.under_way.all[index as usize];
         let Transfer { operation, from, to, rank, bytes, content } = message;
         self.under_way.spare.push(index);
@@ -529,19 +541,20 @@ impl<'a> Simulator<'a> {
         };
         let (start, end) = self.spend(to, cost);
         let member = self.at(operation, to);
-        let notices = match content {
-            TransferContent::Data { unsent, head } => {
+        let heard = match content {
+            TransferContent::Data { sent, head } => {
                 self.used.0[to as usize].1 += bytes;
                 let (place, what) = (Resource::Thread(to), What::Message { from, to: rank });
-                watch(BusySpan { operation, segment: unsent.segment, place, what, start, end, bytes });
-                self.members[member].arrive(unsent.segment, head);
-                Vec::new()
+                let segment = sent.ready.segment;
+                watch(BusySpan { operation, segment, place, what, start, end, bytes });
+                self.members[member].arrive(segment, head)
             }
-            TransferContent::Grant { peer, segments } => self.members[member].hear(peer, Some(segments)),
-            TransferContent::Stable { peer } => self.members[member].hear(peer, None),
+            TransferContent::Word(notice) => self.members[member].hear(notice),
         };
-        self.tell(operation, to, notices, end);
+        heard.map_err(|misfit| Fault { rank: to, operation, misfit })?;
+        self.tell(operation, to, end);
         self.conclude(to, end);
+        Ok(())
     }
 
     /// Counts operations that are complete here, in order, and issues the next ones.

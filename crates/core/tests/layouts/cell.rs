@@ -5,6 +5,7 @@ use herringbone_core::{
     codec::Codec,
     collective::Collective,
     element::{DType, ReduceOp},
+    execution::Rules,
     group::{FoldOrder, Group},
     prepare::{Call, Sizing},
     simulate::{Costs, Disorder, Port, Prediction, Rig, Stalled, Workload, simulate},
@@ -224,7 +225,7 @@ fn rig(hosts: &[u32], distinct: u32, reducers: u32, chance: &mut Chance) -> Rig 
     let rates = [0, 1_250_000_000, 125_000_000, 12_500_000];
     rig.ports.iter_mut().for_each(|port| *port = Port { out: chance.of(&rates), into: chance.of(&rates) });
     rig.slowness = rig.hosts.iter().map(|_| chance.of(&[1000, 1000, 1000, 2000, 20_000])).collect();
-    rig.disorder = (!chance.one_in(8)).then(|| Disorder { seed: chance.next(), lot: None });
+    rig.disorder = (!chance.one_in(8)).then(|| Disorder { seed: chance.next(), rules: Rules::DEFAULT });
     rig
 }
 

@@ -8,6 +8,7 @@ use herringbone_core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
     element::{DType, ReduceOp},
+    execution::Rules,
     group::Group,
     prepare::Call,
     simulate::{Costs, Disorder, Rig, Workload},
@@ -22,7 +23,7 @@ impl Cell {
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
         let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
         let call = Call::new(Collective::AllReduce, dtype, ReduceOp::Sum, bytes / dtype.bytes());
-        let disorder = (seed > 0).then_some(Disorder { seed, lot: None });
+        let disorder = (seed > 0).then_some(Disorder { seed, rules: Rules::DEFAULT });
         let rig = Rig { disorder, ..Rig::with_ports(hosts.to_vec(), 0, 50_000_000, Costs::DEFAULT) };
         let sizing = Workload::sizing(&rig, &verified, 0);
         Self {
@@ -39,7 +40,8 @@ impl Cell {
 
     /// The same with a fault: no rank begins fewer segments at once than this.
     pub(crate) fn with_lots_of(mut self, segments: u32) -> Self {
-        self.rig.disorder = Some(Disorder { seed: self.seed, lot: Some(segments) });
+        self.rig.disorder =
+            Some(Disorder { seed: self.seed, rules: Rules { lot: Some(segments), ..Rules::DEFAULT } });
         self
     }
 }

@@ -1,59 +1,84 @@
-//! What the proof promises about deadlock, tried: random schedules that `verify` accepts never deadlock, however many
-//! segments they are cut into and however few messages a lane holds.
+//! What the proof promises about deadlock, tried: what `verify` accepts never deadlocks, in whatever order ranks go on, messages
+//! arrive and grants are heard. What is run is what executors run, [`Execution`]s of compiled programs; an adversary takes
+//! their place.
 //!
-//! The schedules are noise around a group of one worker, whose all-reduce is only to finish its own input. What they
+//! The random schedules are noise around a group of one worker, whose all-reduce is only to finish its own input. What they
 //! fold does not matter; who waits for whom does.
+//!
+//! [`Execution`]: herringbone_core::execution::Execution
 
+mod adversary;
 mod noise;
-mod simulation;
+mod serial;
 
+use adversary::{End, Trial, Whim};
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
+    element::{DType, ReduceOp},
+    execution::Rules,
     group::Group,
+    prepare::{Call, Sizing, prepare},
     schedule::Schedule,
-    verify::{VerifyError, verify},
+    verify::{Verified, VerifyError, verify},
 };
-use noise::noise;
-use simulation::{Execution, Simulation};
+use noise::{Random, noise};
+use serial::InOrder;
+use std::sync::Arc;
+
+const ONE_BY_ONE: InOrder = InOrder { credit: 1, at_once: true };
+
+/// A trial of a schedule on hosts, with a segment's bytes over the whole buffer and the staging memory that an operation gets.
+fn trial(
+    verified: &Verified,
+    hosts: &[u32],
+    call: Call,
+    (segment_bytes, most_staged): (usize, usize),
+) -> Trial {
+    let schedule = verified.schedule();
+    let distinct = Sizing::distinct(&hosts[..schedule.workers() as usize]);
+    let sizing = Sizing { hosts: distinct, shared: distinct == 1, segment_bytes, most_staged };
+    let program = |rank: u32| {
+        let shared = |other: u32| {
+            let both_work = rank.max(other) < schedule.workers();
+            both_work && hosts[rank as usize] == hosts[other as usize]
+        };
+        Arc::new(prepare(verified, &schedule.program(rank), rank, (call, None), sizing, shared))
+    };
+    let programs = (0..schedule.ranks()).map(program).collect();
+    Trial { programs, rules: Rules::DEFAULT, in_turns: false, whim: Whim::First, until_confirmed: true }
+}
+
+fn sum(bytes: usize) -> Call {
+    Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4)
+}
 
 #[test]
 fn what_is_proved_never_deadlocks() {
     let (mut proved, mut proved_serial, mut refused) = (0, 0, 0);
-    let mut serial_only = [0, 0];
-    let mut lost_at_once = 0;
     for seed in 0..8000 {
         let schedule = noise(seed);
-        let serial = [1, 2].map(|credit| Execution { credit, ..Execution::SERIAL });
-        let serial = serial.map(|execution| Simulation::completes(&schedule, execution));
-        let cut = [1, 2].map(|credit| Execution { credit, ..Execution::CUT });
-        let cut = cut.map(|execution| Simulation::completes(&schedule, execution));
-        let at_once = Execution { at_once: true, ..Execution::CUT };
-        let at_once = Simulation::completes(&schedule, at_once);
+        let serial = ONE_BY_ONE.completes(&schedule);
         match verify(schedule, Collective::AllReduce, &Group::of_size(1)) {
-            Ok(schedule) => {
-                assert_eq!(cut, [true; 2], "seed {seed} deadlocks\n{}", schedule.schedule());
-                assert_eq!(schedule.serial(), serial[0], "seed {seed}\n{}", schedule.schedule());
+            Ok(verified) => {
+                assert_eq!(verified.serial(), serial, "seed {seed}\n{}", verified.schedule());
+                let ranks = verified.schedule().ranks();
+                // Five segments, of which four are in flight; or one, in eager messages.
+                let (bytes, whims) = ([1 << 20, 1000], [Whim::First, Whim::Last, Whim::Any(seed)]);
+                let hosts: Vec<u32> = (0..ranks).collect();
+                let mut trial = trial(&verified, &hosts, sum(bytes[seed as usize % 2]), (200 << 10, 1 << 30));
+                (trial.whim, trial.until_confirmed) = (whims[seed as usize / 2 % 3], false);
+                let ends = trial.run();
+                assert!(ends.is_ok(), "seed {seed}: {ends:?}\n{}", verified.schedule());
                 proved += 1;
-                proved_serial += usize::from(serial[0]);
-                lost_at_once += usize::from(!at_once);
+                proved_serial += usize::from(serial);
             }
-            Err(VerifyError::Deadlock { .. }) => {
-                refused += 1;
-                for credit in 0..2 {
-                    serial_only[credit] += usize::from(serial[credit] && !cut[credit]);
-                }
-            }
+            Err(VerifyError::Deadlock { .. }) => refused += 1,
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
     println!("{proved} proved, {proved_serial} of them serial; {refused} refused as deadlocks");
-    println!("serial with 1, 2 messages a lane, but no longer when cut: {serial_only:?}");
-    println!(
-        "proved, but not for executors that hold back a send until all its lanes have room: {lost_at_once}"
-    );
     assert!(proved_serial > 2000 && proved > proved_serial + 1000 && refused > 2000);
-    assert!(serial_only.iter().all(|schedules| *schedules > 500) && lost_at_once > 0);
 }
 
 /// Rank 0 may only overwrite s0 once rank 1 has taken it, and rank 1 may only take it once something has come that
@@ -86,16 +111,13 @@ fn a_proof_of_program_order_would_not_do() {
             recv c0 s0 <- 0
             send s0 -> 1";
     let schedule = Schedule::parse(text).unwrap();
-    assert!(Simulation::completes(&schedule, Execution::SERIAL));
-    assert!(!Simulation::completes(&schedule, Execution::CUT));
+    assert!(ONE_BY_ONE.completes(&schedule));
     let refused = verify(schedule, Collective::AllReduce, &Group::of_size(1));
     assert!(matches!(refused, Err(VerifyError::Deadlock { .. })), "{refused:?}");
 }
 
-/// More than is proved of every schedule: the library's also complete if a send waits until all its lanes have room,
-/// as where one write in shared memory has many readers.
-#[test]
-fn the_librarys_sends_may_go_to_all_at_once() {
+/// The library's schedules on hosts of so many, of each collective.
+fn of_the_library(mut then: impl FnMut(&str, Verified, &[u32])) {
     let collectives = [
         Collective::AllReduce,
         Collective::Reduce { root: 1 },
@@ -116,44 +138,97 @@ fn the_librarys_sends_may_go_to_all_at_once() {
         "hierarchical(radix,reduction_server)",
     ];
     let others = others.map(String::from);
-    let mut tried = 0;
     // Hosts of three are pieces, which only matters to who follows hosts.
     for (workers, each) in (2..=12).flat_map(|workers| [(workers, 2), (workers, 3)]) {
-        let hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
-        let layout = Layout { reducers: 2, hosts: &hosts, links: None };
+        let mut hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
+        let group = Group::of_size(workers);
         for name in algorithms.iter().chain(&others).filter(|name| each == 2 || name.starts_with("hier")) {
             let algorithm: Algorithm = name.parse().unwrap();
             for collective in collectives {
-                let schedule = algorithm.schedule(collective, &Group::of_size(workers), &layout);
-                let Ok(schedule) = schedule else { continue };
-                let at_once = [1, 2].map(|credit| Execution { credit, at_once: true, ..Execution::CUT });
-                let verified = verify(schedule, collective, &Group::of_size(workers)).unwrap();
-                for execution in at_once.into_iter().chain([Execution::WINDOWS]) {
-                    let completes = Simulation::completes(verified.schedule(), execution);
-                    assert!(completes, "{name} {collective} {workers} {execution:?}, hosts {hosts:?}");
-                }
-                tried += 1;
+                let layout = Layout { reducers: 2, hosts: &hosts[..workers as usize], links: None };
+                let Ok(schedule) = algorithm.schedule(collective, &group, &layout) else { continue };
+                let verified = verify(schedule, collective, &group).unwrap();
+                hosts.extend([100, 101]);
+                then(name, verified, &hosts);
+                hosts.truncate(workers as usize);
             }
         }
     }
-    println!("{tried} schedules");
+}
+
+/// More than is proved of every schedule: what of the library's runs in order also completes if a send waits until all its
+/// lanes have room, as where one write in shared memory has many readers.
+#[test]
+fn the_librarys_sends_may_go_to_all_at_once() {
+    let mut tried = 0;
+    of_the_library(|name, verified, hosts| {
+        for credit in [1, 2] {
+            let completes = InOrder { credit, at_once: true }.completes(verified.schedule());
+            assert!(
+                completes || !verified.serial(),
+                "{name} {} {credit}, hosts {hosts:?}",
+                verified.collective()
+            );
+            tried += usize::from(verified.serial());
+        }
+    });
     assert!(tried > 200, "{tried}");
 }
 
-/// The window keeps a message from the slot of an earlier one: each message of the segments in flight has a slot of its own.
+/// The library's schedules end, whoever goes on: over links, in memory and both, in one segment and in many.
 #[test]
-fn windows_keep_messages_from_slots_that_are_in_use() {
-    let mut without_grants = 0;
-    for workers in 2..=12 {
-        for algorithm in Algorithm::all() {
-            let group = Group::of_size(workers);
-            let layout = Layout { reducers: 2, hosts: &[], links: None };
-            let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout);
-            let Ok(schedule) = schedule else { continue };
-            assert_eq!(Simulation::overwrites(&schedule, Execution::WINDOWS), 0, "{algorithm} {workers}");
-            let alone = Execution { granted: false, ..Execution::WINDOWS };
-            without_grants += Simulation::overwrites(&schedule, alone);
+fn the_librarys_schedules_end_in_any_order() {
+    let (mut tried, mut seed) = (0, 0);
+    of_the_library(|name, verified, hosts| {
+        seed += 1;
+        let mut random = Random::new(seed);
+        let (is_drawn, collective) = (random.below(3) == 0, verified.collective());
+        let bytes = [4, 3000, 600_000, 2 << 20][random.below(4)];
+        let (segment_bytes, most_staged) =
+            [(0, 1 << 30), (64 << 10, 1 << 30), (300_000, 3 << 20)][random.below(3)];
+        let whim = [Whim::First, Whim::Last, Whim::Any(seed)][random.below(3)];
+        if !is_drawn {
+            return;
         }
+        let call = Call { collective, ..sum(bytes * verified.schedule().workers() as usize / 4) };
+        let ends = Trial { whim, ..trial(&verified, hosts, call, (segment_bytes, most_staged)) }.run();
+        assert!(ends.is_ok(), "{name} {collective} {bytes} {segment_bytes} {whim:?} {hosts:?}: {ends:?}");
+        tried += 1;
+    });
+    println!("{tried} schedules");
+    assert!(tried > 150, "{tried}");
+}
+
+/// The tree over three hosts of two that once stood still for ever, with 14 MiB.
+fn tree() -> Trial {
+    let (group, hosts) = (Group::of_size(6), [0, 0, 1, 1, 2, 2]);
+    let algorithm: Algorithm = "tree".parse().unwrap();
+    let layout = Layout { reducers: 0, hosts: &hosts, links: None };
+    let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+    let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+    trial(&verified, &hosts, sum(14 << 20), (0, 56 << 20))
+}
+
+/// What is checked here would be found. Each is a rule that ranks once followed, or one of which the argument in `lane` says what
+/// it is for.
+#[test]
+fn other_rules_are_found_to_stand_still_or_to_overwrite() {
+    let whims = [Whim::First, Whim::Last, Whim::Any(1), Whim::Any(2), Whim::Any(3)];
+    let runs = |trial: Trial| whims.map(|whim| Trial { whim, ..trial.clone() }.run());
+    assert!(runs(tree()).iter().all(Result::is_ok));
+    let in_turns = runs(Trial { in_turns: true, ..tree() });
+    assert!(in_turns.iter().any(|end| matches!(end, Err(End::Stuck(_)))), "{in_turns:?}");
+    for (rules, stands_still) in [
+        (Rules { lot: Some(1000), ..Rules::DEFAULT }, true),
+        (Rules { grants_per_window: 0, ..Rules::DEFAULT }, true),
+        (Rules { window: Some(1000), ..Rules::DEFAULT }, false),
+    ] {
+        let ends = runs(Trial { rules, ..tree() });
+        let is_found = |end: &Result<(), End>| match end {
+            Err(End::Stuck(_)) => stands_still,
+            Err(End::Overwritten | End::Refused(..)) => !stands_still,
+            Ok(()) => false,
+        };
+        assert!(ends.iter().any(is_found), "{rules:?}: {ends:?}");
     }
-    assert!(without_grants > 0, "this model cannot see what grants are for");
 }

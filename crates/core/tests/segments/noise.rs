@@ -3,9 +3,13 @@
 use herringbone_core::schedule::{Cut, Form, Origin, Place, ProgramBuilder, Rank, Schedule, Source};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +17,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
@@ -32,7 +36,7 @@ enum Item {
 
 /// A random schedule of one worker and some reducers.
 pub(crate) fn noise(seed: u64) -> Schedule {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let ranks = 2 + random.below(3);
     let slots = 1 + random.below(4);
     let mut items: Vec<Vec<Item>> = (0..ranks).map(|_| Vec::new()).collect();

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     core::{
+        execution::Arrived,
         session::{
             control::{Decoder, Message},
             lane::EAGER_BYTES,
@@ -16,7 +17,6 @@ use crate::{
         },
         wire::{Fingerprint, Header, Kind},
     },
-    execute::room::Arrived,
     sys::span::Span,
     transport::{
         Broken, Destination, Inbox, endpoint::Endpoint, endpoint::Link, frame::Body, shm::Source,
@@ -156,7 +156,7 @@ impl Engine {
         };
         if header.kind == Kind::Data {
             let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index]);
-            let (is_mapped, eager) = (operation.is_mapped(), operation.prepared.eager);
+            let (is_mapped, eager) = (operation.is_mapped(), operation.prepared().eager);
             let length = header.length as usize;
             operation.arrive(index, header, |place| {
                 // What goes straight into the user's buffer has no place there.

@@ -600,7 +600,7 @@ impl Engine {
             Todo::Broken { endpoint, reason } => self.broken(endpoint, reason),
             Todo::HandedOver(token) => {
                 if let Some((operation, _)) = ops.running(token.op, links, out) {
-                    operation.delivered(token.segment, token.instr);
+                    operation.delivered(token.ready);
                     out.push(Todo::Run(token.op));
                 }
             }

@@ -11,11 +11,15 @@ use super::{
 };
 use crate::{
     Error,
-    core::{prepare::Prepared, session::membership::MemberId},
+    core::{
+        execution::{ExecutionProgress, Rules},
+        prepare::Prepared,
+        session::membership::MemberId,
+    },
     execute::{
         io::Io,
         issue::{Queued, Touches},
-        operation::{Operation, Progress},
+        operation::{Operation, OperationMeans},
         staging::Staging,
     },
     sys::{heap::Heap, span::Span},
@@ -49,12 +53,14 @@ pub(crate) struct Ops {
     pub(crate) staging: Staging,
     /// Where users' buffers may lie so that local ranks can reach them; reducers have none.
     pub(crate) heap: Option<Arc<Heap>>,
+    /// What all operations follow.
+    pub(super) rules: Rules,
 }
 
 impl Ops {
     pub(super) fn new(staging: Staging) -> Self {
         let (table, touched) = (Table::default(), Touched::default());
-        Self { table, touched, awaited: 0, staging, heap: None }
+        Self { table, touched, awaited: 0, staging, heap: None, rules: rules() }
     }
 
     pub(super) fn get(&self, key: OpKey) -> Option<&Operation> {
@@ -82,12 +88,13 @@ impl Ops {
         group: &mut Group,
         (links, out): (&mut Links, &mut Outbox),
     ) -> OpKey {
-        let (key, room) = self.table.reserve();
+        let (key, counts) = self.table.reserve();
         let mapped = queued.mapped(self.heap.as_deref());
-        let seats = &group.settings.seats;
-        let mut operation = Operation::new(key, queued, mapped, prepared, memory, (room, seats));
+        let (seats, rules) = (&group.settings.seats, self.rules);
+        let means = OperationMeans { prepared, mapped, memory, counts, seats, rules };
+        let mut operation = Operation::new(key, queued, means);
         if operation.with_reducers() {
-            links.introduce(group, &operation.prepared.call);
+            links.introduce(group, &operation.prepared().call);
             out.look_soon(Timer::Silence);
         }
         out.observer.began(&operation.id, self.table.len() + 1);
@@ -124,7 +131,7 @@ impl Ops {
             return;
         };
         let progress = operation.run(&mut io);
-        if progress == Progress::Running {
+        if progress == ExecutionProgress::Running {
             io.observer.waited(&operation.id, || operation.missing());
         } else if let Some((ended, touches)) = ended(operation, Ok(())) {
             self.released(touches);
@@ -133,7 +140,7 @@ impl Ops {
                 out.push(Todo::Forget(group.settings.id));
             }
         }
-        if progress == Progress::Over {
+        if progress == ExecutionProgress::Over {
             self.end(key, Ok(()), groups, out);
         }
     }
@@ -169,7 +176,7 @@ impl Ops {
     ) -> Option<(Queued, Arc<Prepared>)> {
         self.cancel(key, links);
         let operation = self.table.get_mut(key)?;
-        let prepared = operation.prepared.clone();
+        let prepared = operation.prepared().clone();
         let queued = operation.taken_back()?;
         self.released(queued.touches.clone());
         self.end(key, Ok(()), groups, out);
@@ -213,7 +220,7 @@ impl Ops {
             }
         }
         self.staging.give_back(operation.memory.clone());
-        self.table.recycle(operation.into_room());
+        self.table.recycle(operation.into_counts());
     }
 
     /// Has links forget an operation that fails, before its memory is given back.
@@ -263,11 +270,19 @@ impl Ops {
     }
 }
 
+/// The rules that operations follow.
+fn rules() -> Rules {
+    #[cfg(any(test, feature = "simulator"))]
+    return crate::planted::rules();
+    #[cfg(not(any(test, feature = "simulator")))]
+    Rules::DEFAULT
+}
+
 /// The end of an operation that somebody waits for.
 fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended, Option<Touches>)> {
     let completion = operation.caller.completion.take()?;
     let touches = operation.release_buffers();
-    let (id, call, issued) = (operation.id, operation.prepared.call, operation.caller.issued);
+    let (id, call, issued) = (operation.id, operation.prepared().call, operation.caller.issued);
     Some((Ended { id, call, completion: Some(completion), issued, result }, touches))
 }
 
@@ -280,8 +295,8 @@ struct Buffers<'a> {
 impl Buffers<'_> {
     /// Where the checksum is kept that a frame has in common with others of its send.
     fn kept(&mut self, frame: &Outgoing) -> Option<&mut Option<u32>> {
-        let Token { op, segment, instr } = frame.done?;
-        Some(self.table.get_mut(op)?.checksum(segment, instr))
+        let Token { op, ready } = frame.done?;
+        Some(self.table.get_mut(op)?.checksum(ready))
     }
 }
 

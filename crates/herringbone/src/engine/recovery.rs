@@ -207,7 +207,7 @@ impl Recoveries {
         let mut operations: Vec<Holding> = running
             .map(|operation| Holding {
                 sequence: operation.id.fingerprint.sequence,
-                segments: operation.prepared.segments,
+                segments: operation.prepared().segments,
                 chunks: operation.held(),
             })
             .collect();

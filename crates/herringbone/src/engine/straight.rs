@@ -201,11 +201,11 @@ impl Runner {
         let straight = self.straight.take()?;
         let Engine { groups, links, ops, out, .. } = &mut self.engine;
         let group = groups.get_mut(straight.id.group)?;
-        let (key, room) = ops.table.reserve();
+        let (key, counts) = ops.table.reserve();
         out.observer.left_straight(&straight.id);
         let mut io =
             Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
-        let operation = straight.into_operation(key, room, &group.settings.seats, &mut io);
+        let operation = straight.into_operation(key, counts, (&group.settings.seats, ops.rules), &mut io);
         ops.insert(operation, group, out);
         out.push(Todo::Started(key));
         out.push(Todo::Flush);

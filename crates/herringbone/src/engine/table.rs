@@ -1,9 +1,6 @@
 //! The operations under way, by key.
 
-use crate::{
-    execute::{operation::Operation, room::Room},
-    transport::ticket::OpKey,
-};
+use crate::{core::execution::Tally, execute::operation::Operation, transport::ticket::OpKey};
 
 /// A table whose keys are never used twice, so that a late report about an operation that is over finds nothing.
 #[derive(Debug, Default)]
@@ -16,20 +13,20 @@ pub(crate) struct Table {
     /// How many of the operations send small messages at once, and how many send streams between hosts.
     eager: usize,
     streams: usize,
-    /// Room that operations which are over have left for the next ones.
-    spare: Vec<Room>,
+    /// Memory for counts that operations which are over have left for the next ones.
+    spare: Vec<Tally>,
 }
 
 fn is_stream(operation: &Operation) -> bool {
-    !operation.prepared.eager && !operation.prepared.is_in_memory()
+    !operation.prepared().eager && !operation.prepared().is_in_memory()
 }
 
 /// How much of it is kept.
 const SPARE: usize = 16;
 
 impl Table {
-    /// A key for the next operation to be inserted, and room for what it counts.
-    pub(crate) fn reserve(&mut self) -> (OpKey, Room) {
+    /// A key for the next operation to be inserted, and memory for what it counts.
+    pub(crate) fn reserve(&mut self) -> (OpKey, Tally) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() as u32 - 1
@@ -41,16 +38,16 @@ impl Table {
 
     pub(crate) fn insert(&mut self, operation: Operation) {
         let key = operation.key;
-        self.eager += usize::from(operation.prepared.eager);
+        self.eager += usize::from(operation.prepared().eager);
         self.streams += usize::from(is_stream(&operation));
         self.places[key.place as usize] = Some(Box::new(operation));
         self.len += 1;
     }
 
-    /// Keeps the room of an operation that is over.
-    pub(crate) fn recycle(&mut self, room: Room) {
+    /// Keeps the memory of an operation's counts that is over.
+    pub(crate) fn recycle(&mut self, counts: Tally) {
         if self.spare.len() < SPARE {
-            self.spare.push(room);
+            self.spare.push(counts);
         }
     }
 
@@ -66,7 +63,7 @@ impl Table {
         let operation = self.places.get_mut(key.place as usize)?.take_if(|operation| operation.key == key)?;
         self.free.push(key.place);
         self.len -= 1;
-        self.eager -= usize::from(operation.prepared.eager);
+        self.eager -= usize::from(operation.prepared().eager);
         self.streams -= usize::from(is_stream(&operation));
         Some(operation)
     }

@@ -3,11 +3,10 @@
 
 mod cache;
 pub(crate) mod coding;
-mod exchange;
 pub(crate) mod io;
 pub(crate) mod issue;
 pub(crate) mod operation;
-pub(crate) mod room;
+mod places;
 pub(crate) mod script;
 mod sources;
 pub(crate) mod staging;

@@ -1,34 +1,27 @@
-//! A running operation: its segments in flight, and the one step function that runs its instructions.
+//! A running operation: an [`Execution`] with the user's buffers, staging memory and links.
 
 use super::{
-    cache,
-    room::{Delivery, Flow, Room},
+    cache, coding,
+    io::{Io, MemberEnds},
+    issue::{Identity, Queued, Touches},
 };
-use crate::core::wire::Kind as FrameKind;
 use crate::{
     clock::Moment,
     completion::Completion,
     core::{
-        prepare::{Peer, Prepared},
-        session::{lane::Window, membership::MemberId},
-        wire::Header,
-    },
-    execute::{
-        io::Io,
-        issue::{Identity, Queued, Touches},
-        room::Arrived,
+        execution::{
+            Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Misfit, Rules, Seat,
+            SegmentMessage, SegmentStep, Tally, Word,
+        },
+        prepare::Prepared,
+        session::membership::MemberId,
+        wire::{Header, Kind as FrameKind},
     },
     feedback::Fed,
     sys::region::Region,
-    transport::{Broken, ticket::OpKey},
+    transport::{Broken, Destination, ticket::OpKey},
 };
 use std::{ops::Range, sync::Arc, time::Duration};
-
-/// How many grants are given for as many segments as are in flight at the least.
-const GRANTS_PER_WINDOW: u32 = 4;
-/// Where messages are read where they lie, segments begin in lots of this part of what is in flight: a rank that shares
-/// its core then has more to do in its turn.
-const LOTS_PER_WINDOW: u32 = 4;
 
 /// The call that an operation is for.
 #[derive(Debug)]
@@ -55,19 +48,21 @@ pub(super) struct Lent {
     pub(super) outgrows_cache: bool,
 }
 
-/// How far an operation is, in segments that are counted from the first.
+/// What an operation is made of beside its call.
 #[derive(Debug)]
-pub(super) struct Course {
-    /// How many I have in flight at most: as many as there is memory for.
-    ahead: u32,
-    /// How many of them begin at once at the least.
-    lot: u32,
-    /// Those that have begun.
-    pub(super) begun: u32,
-    /// Those that are done.
-    pub(super) finished: u32,
-    /// How many finished ones the others know of.
-    granted: u32,
+pub(crate) struct OperationMeans<'a> {
+    /// What it runs.
+    pub(crate) prepared: Arc<Prepared>,
+    /// Where host-mates find the user's buffer, if they do.
+    pub(crate) mapped: Option<usize>,
+    /// Its staging memory.
+    pub(crate) memory: Range<usize>,
+    /// Memory for what it counts.
+    pub(crate) counts: Tally,
+    /// The members of the group.
+    pub(crate) seats: &'a [MemberId],
+    /// The rules that all ranks follow.
+    pub(crate) rules: Rules,
 }
 
 /// A running operation.
@@ -75,42 +70,20 @@ pub(super) struct Course {
 pub(crate) struct Operation {
     pub(crate) key: OpKey,
     pub(crate) id: Identity,
-    pub(crate) prepared: Arc<Prepared>,
     pub(crate) caller: Caller,
     pub(crate) memory: Range<usize>,
     pub(super) lent: Lent,
-    pub(super) course: Course,
-    pub(super) room: Room,
-    is_worker: bool,
-    with_reducers: bool,
+    pub(super) execution: Execution,
 }
 
-/// What the engine does with an operation after a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// It goes on.
-    Running,
-    /// The user can have it back; others may still read its slots.
-    Complete,
-    /// Nobody needs it any more.
-    Over,
-}
-
+/// What it is, and the user's buffers.
 impl Operation {
-    /// `mapped` is where host-mates find the user's buffer, if they do, `memory` its staging memory, `room` is empty.
-    pub(crate) fn new(
-        key: OpKey,
-        queued: Queued,
-        mapped: Option<usize>,
-        prepared: Arc<Prepared>,
-        memory: Range<usize>,
-        (room, seats): (Room, &[MemberId]),
-    ) -> Self {
+    pub(crate) fn new(key: OpKey, queued: Queued, means: OperationMeans<'_>) -> Self {
+        let OperationMeans { prepared, mapped, memory, counts, seats, rules } = means;
         let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
-        let with_reducers = !is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
         let ahead = match prepared.stage_bytes {
             0 => prepared.depth,
             bytes => (memory.len() / bytes) as u32,
@@ -118,26 +91,20 @@ impl Operation {
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         let results = here * output.as_ref().map_or(0, Region::len);
         let outgrows_cache = results > cache::results_that_stay();
-        let mut operation = Self {
+        let part = Seat { is_worker, in_place: input.is_none(), ahead, rules };
+        Self {
             key,
             id: queued.id,
             caller: Caller { completion: queued.completion, timeout: queued.timeout, issued: queued.issued },
             memory,
             lent: Lent { input, output, mapped, fed: queued.fed, touches: queued.touches, outgrows_cache },
-            course: Course {
-                ahead,
-                lot: if prepared.is_in_memory() { (ahead / LOTS_PER_WINDOW).max(1) } else { 1 },
-                begun: 0,
-                finished: 0,
-                granted: 0,
-            },
-            is_worker,
-            with_reducers,
-            room,
-            prepared,
-        };
-        operation.furnish(seats);
-        operation
+            execution: Execution::new(prepared, part, seats, counts),
+        }
+    }
+
+    /// What it runs.
+    pub(crate) fn prepared(&self) -> &Arc<Prepared> {
+        self.execution.prepared()
     }
 
     /// Whether host-mates may put results into the user's buffer.
@@ -145,312 +112,19 @@ impl Operation {
         self.lent.mapped.is_some()
     }
 
-    /// Its room, empty.
-    pub(crate) fn into_room(self) -> Room {
-        self.room.emptied()
+    /// The memory of what it counts.
+    pub(crate) fn into_counts(self) -> Tally {
+        self.execution.into_counts()
     }
 
     /// Whether this rank has data in it, and its caller waits for the end.
     pub(crate) fn is_workers(&self) -> bool {
-        self.is_worker
+        self.execution.is_worker()
     }
 
     /// Whether reducers take part.
     pub(crate) fn with_reducers(&self) -> bool {
-        self.with_reducers
-    }
-
-    /// The endpoints that it exchanges messages with.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = MemberId> {
-        self.room.flows.iter().map(|flow| flow.endpoint)
-    }
-
-    /// Begins: all links are up.
-    pub(crate) fn start(&mut self, io: &mut Io<'_>) {
-        self.invite(io);
-        (0..self.prepared.depth).for_each(|segment| self.arm(segment));
-        self.begin_segments(io);
-    }
-
-    /// Makes room for what is counted.
-    fn furnish(&mut self, seats: &[MemberId]) {
-        let Self { prepared, room, course: Course { ahead, .. }, is_worker, .. } = self;
-        let stages = prepared.depth as usize;
-        room.waits.resize(stages * prepared.instrs.len(), 0);
-        room.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
-        room.heads.resize(stages * prepared.heads.len(), Arrived::No);
-        room.left.resize(stages, 0);
-        if self.with_reducers && *is_worker {
-            room.results.resize(stages * prepared.chunks() as usize, false);
-        }
-        for peer in &prepared.peers {
-            let endpoint = seats[peer.rank as usize];
-            let reducer = prepared.is_reducer(peer.rank);
-            let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
-            let window = Window::new(*ahead, open);
-            let stable = !(reducer && *is_worker);
-            room.flows.push(Flow { endpoint, window, stable, invited: false });
-        }
-    }
-
-    /// Allows the ranks that need it to send.
-    pub(super) fn invite(&mut self, io: &mut Io<'_>) {
-        let prepared = self.prepared.clone();
-        if prepared.eager {
-            self.open(|_, endpoint, io| io.endpoints[endpoint].is_crowded(), io);
-        } else {
-            self.open(|peer, _, _| !peer.shared && !prepared.is_reducer(peer.rank), io);
-        }
-    }
-
-    /// Allows ranks to send me this operation's messages: once, because a rank keeps that until it begins the operation.
-    fn open(&mut self, which: impl Fn(&Peer, MemberId, &Io<'_>) -> bool, io: &mut Io<'_>) {
-        let finished = self.course.finished;
-        for (at, peer) in self.prepared.peers.iter().enumerate() {
-            let Flow { endpoint, invited, .. } = self.room.flows[at];
-            if self.is_worker && !peer.heads.is_empty() && !invited && which(peer, endpoint, io) {
-                self.room.flows[at].invited = true;
-                let grant = self.id.header(FrameKind::Grant, finished.min(peer.gives));
-                io.endpoints[endpoint].notice(grant);
-            }
-        }
-    }
-
-    /// An endpoint has used up its eager slots here: messages of operations that are running need none.
-    pub(crate) fn open_to(&mut self, crowded: MemberId, io: &mut Io<'_>) {
-        if self.prepared.eager {
-            self.open(|_, endpoint, _| endpoint == crowded, io);
-        }
-    }
-
-    pub(super) fn header(&self, kind: FrameKind, segment: u32) -> Header {
-        self.id.header(kind, segment)
-    }
-
-    pub(super) fn stage(&self, segment: u32) -> usize {
-        let depth = self.prepared.depth;
-        // Most operations have no more segments than stages; a division would be a good part of a small one's time.
-        (if segment < depth { segment } else { segment % depth }) as usize
-    }
-
-    pub(super) fn stage_at(&self, segment: u32) -> usize {
-        let stage = if segment < self.course.ahead { segment } else { segment % self.course.ahead };
-        self.memory.start + stage as usize * self.prepared.stage_bytes
-    }
-
-    /// Begins segments for which there is a free stage, here and with everyone that I send to.
-    pub(super) fn begin_segments(&mut self, io: &Io<'_>) {
-        let after_a_lot = self.prepared.segments.min(self.course.begun + self.course.lot);
-        if after_a_lot > self.course.finished + self.course.ahead {
-            return;
-        }
-        while self.course.begun < self.prepared.segments
-            && self.course.begun < self.course.finished + self.course.ahead
-        {
-            let room = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
-                peer.sends == 0
-                    || self.course.begun >= peer.takes
-                    || flow.window.has_room(self.course.begun)
-                    || io.endpoints[flow.endpoint].is_away()
-            });
-            if !room {
-                return;
-            }
-            let segment = self.course.begun;
-            self.course.begun += 1;
-            let stage = self.stage(segment) * self.prepared.instrs.len();
-            for instr in 0..self.prepared.instrs.len() {
-                if self.room.waits[stage + instr] == 0 {
-                    self.room.ready.push_back((segment, instr as u32));
-                }
-            }
-        }
-    }
-
-    /// Makes a stage ready for a segment: from now on its messages may arrive.
-    fn arm(&mut self, segment: u32) {
-        let prepared = &self.prepared;
-        let stage = self.stage(segment);
-        let instrs = prepared.instrs.len();
-        self.room.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
-        self.room.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
-        self.room.left[stage] = instrs as u32;
-        let chunks = prepared.chunks() as usize;
-        if let Some(results) = self.room.results.get_mut(stage * chunks..(stage + 1) * chunks) {
-            results.fill(false);
-        }
-        if self.prepared.is_uneven() {
-            self.excuse(segment);
-        }
-    }
-
-    /// Waits for no message of a segment from ranks whose part has ended before.
-    fn excuse(&mut self, segment: u32) {
-        let stage = self.stage(segment);
-        let prepared = &self.prepared;
-        for peer in prepared.peers.iter().filter(|peer| segment >= peer.gives) {
-            for head in &peer.heads {
-                self.room.heads[stage * prepared.heads.len() + *head as usize] = Arrived::Placed;
-                let instr = prepared.heads[*head as usize].instr as usize;
-                self.room.waits[stage * prepared.instrs.len() + instr] -= 1;
-            }
-        }
-    }
-
-    /// Runs what can run.
-    pub(crate) fn run(&mut self, io: &mut Io<'_>) -> Progress {
-        let prepared = self.prepared.clone();
-        loop {
-            while let Some((segment, instr)) = self.room.ready.pop_front() {
-                let complete = self.step(&prepared, segment, instr, io);
-                io.observer.step(&self.id, segment, instr);
-                if complete {
-                    self.note_result(segment, instr);
-                    self.complete(segment, instr);
-                }
-            }
-            if !self.advance(io) {
-                break;
-            }
-        }
-        self.progress(io)
-    }
-
-    fn progress(&self, io: &Io<'_>) -> Progress {
-        let segments = self.prepared.segments;
-        let unstable = self.room.flows.iter().any(|flow| !flow.stable);
-        #[cfg(any(test, feature = "simulator"))]
-        let unstable = unstable && !crate::planted::has(crate::planted::Plant::CompleteEarly);
-        if self.course.finished < segments || unstable {
-            return Progress::Running;
-        }
-        let read = self.prepared.peers.iter().zip(&self.room.flows).all(|(peer, flow)| {
-            !self.keeps_slots_for(peer)
-                || flow.window.done() == peer.takes
-                || io.endpoints[flow.endpoint].is_away()
-        });
-        match (read, self.is_worker) {
-            (true, _) => Progress::Over,
-            (false, true) => Progress::Complete,
-            (false, false) => Progress::Running,
-        }
-    }
-
-    /// Whether what I sent stays here until that rank says that it is done.
-    fn keeps_slots_for(&self, peer: &Peer) -> bool {
-        peer.sends > 0 && ((peer.shared && !self.prepared.eager) || !self.is_worker)
-    }
-
-    /// Moves the window over finished segments and tells the others. Returns whether there is more to run.
-    fn advance(&mut self, io: &mut Io<'_>) -> bool {
-        while self.course.finished < self.course.begun
-            && self.room.left[self.stage(self.course.finished)] == 0
-        {
-            self.course.finished += 1;
-            let next = self.course.finished - 1 + self.prepared.depth;
-            if next < self.prepared.segments {
-                self.arm(next);
-            }
-        }
-        let worth_a_grant = (self.prepared.lead / GRANTS_PER_WINDOW).max(1);
-        let is_over = self.course.finished == self.prepared.segments;
-        if self.course.finished - self.course.granted >= worth_a_grant
-            || self.course.finished > self.course.granted && is_over
-        {
-            self.grant_finished(io);
-        }
-        self.begin_segments(io);
-        !self.room.ready.is_empty()
-    }
-
-    /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
-    /// all come to where the next grant is due without one, and no rank has less than the lead for a window.
-    fn grant_finished(&mut self, io: &mut Io<'_>) {
-        let before = std::mem::replace(&mut self.course.granted, self.course.finished);
-        let (lead, finished) = (self.prepared.lead, self.course.finished);
-        for (peer, flow) in self.prepared.peers.iter().zip(&self.room.flows) {
-            let in_place = peer.shared && !self.prepared.eager;
-            let ends = before < peer.gives && finished >= peer.gives;
-            let last = ends && (in_place || (self.is_worker && self.with_reducers));
-            if !peer.heads.is_empty() && (last || before + lead < peer.gives) {
-                let grant = self.header(FrameKind::Grant, finished.min(peer.gives));
-                io.endpoints[flow.endpoint].notice(grant);
-            }
-        }
-    }
-
-    /// A grant, or word that an operation is stable.
-    pub(crate) fn hear(
-        &mut self,
-        endpoint: MemberId,
-        header: &Header,
-        io: &mut Io<'_>,
-    ) -> Result<(), Broken> {
-        let Some(flow) = self.room.flows.iter_mut().find(|flow| flow.endpoint == endpoint) else {
-            return Err(Broken::Protocol("word of an operation in which it has no part"));
-        };
-        match header.kind {
-            FrameKind::Grant => {
-                let granted = flow.window.grant(header.segment, self.course.begun);
-                granted.map_err(|_| Broken::Protocol("a grant for what was not sent"))?;
-            }
-            FrameKind::Stable if !flow.stable => flow.stable = true,
-            _ => return Err(Broken::Protocol("word of an operation that makes no sense")),
-        }
-        self.tell_stable(io);
-        self.retry(io);
-        self.begin_segments(io);
-        Ok(())
-    }
-
-    /// A reducer tells its workers when all of them hold the whole result.
-    fn tell_stable(&self, io: &mut Io<'_>) {
-        let segments = self.prepared.segments;
-        if !self.is_worker
-            && self.course.finished == segments
-            && self.room.flows.iter().all(|flow| flow.window.done() == segments)
-        {
-            for flow in &self.room.flows {
-                io.endpoints[flow.endpoint].notice(self.header(FrameKind::Stable, segments));
-            }
-        }
-    }
-
-    /// Tries again what could not be sent.
-    pub(crate) fn retry(&mut self, io: &mut Io<'_>) {
-        if self.room.blocked.is_empty() {
-            return;
-        }
-        let prepared = self.prepared.clone();
-        for unsent in std::mem::take(&mut self.room.blocked) {
-            self.send_later(&prepared, unsent, io);
-        }
-    }
-
-    pub(super) fn satisfied(&mut self, segment: u32, instr: u32) {
-        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
-        let waits = &mut self.room.waits[at];
-        *waits -= 1;
-        if *waits == 0 && segment < self.course.begun {
-            self.room.ready.push_back((segment, instr));
-        }
-    }
-
-    fn complete(&mut self, segment: u32, instr: u32) {
-        for next in self.prepared.instrs[instr as usize].next.clone() {
-            self.satisfied(segment, self.prepared.next[next as usize]);
-        }
-        let stage = self.stage(segment);
-        self.room.left[stage] -= 1;
-    }
-
-    /// One of a send's messages needs its source no more: the kernel has it, or its link is of no use any more.
-    pub(crate) fn delivered(&mut self, segment: u32, instr: u32) {
-        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
-        self.room.deliveries[at].left -= 1;
-        if self.room.deliveries[at].left == 0 {
-            self.complete(segment, instr);
-        }
+        self.execution.with_reducers()
     }
 
     /// The user's buffers, until they are given back: input and output.
@@ -468,5 +142,199 @@ impl Operation {
     pub(crate) fn release_buffers(&mut self) -> Option<Touches> {
         (self.lent.input, self.lent.output) = (None, None);
         self.lent.touches.take()
+    }
+
+    /// Its call and its buffers, to be done in another way.
+    pub(crate) fn taken_back(&mut self) -> Option<Queued> {
+        let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
+        let completion = self.caller.completion.take()?;
+        let touches = self.release_buffers();
+        Some(Queued {
+            id: self.id,
+            call: self.prepared().call,
+            parts: None,
+            fed: self.lent.fed.clone(),
+            lacks: None,
+            buffers: Some((input, output)),
+            completion: Some(completion),
+            issued: self.caller.issued,
+            timeout: self.caller.timeout,
+            given_up: false,
+            order: self.id.number,
+            touches,
+        })
+    }
+}
+
+/// What it does.
+impl Operation {
+    /// The execution, and the other ends as that sees them.
+    pub(super) fn parts<'a, 'b>(&'a mut self, io: &'a mut Io<'b>) -> (&'a mut Execution, MemberEnds<'a, 'b>) {
+        (&mut self.execution, MemberEnds { io, id: &self.id, key: self.key })
+    }
+
+    /// Begins: all links are up.
+    pub(crate) fn start(&mut self, io: &mut Io<'_>) {
+        let (execution, mut ends) = self.parts(io);
+        execution.start(&mut ends);
+    }
+
+    /// Runs what can run.
+    pub(crate) fn run(&mut self, io: &mut Io<'_>) -> ExecutionProgress {
+        let prepared = self.prepared().clone();
+        loop {
+            while let Some(ready) = self.execution.next() {
+                self.step(&prepared, ready, io);
+                io.observer.step(&self.id, ready.segment, ready.instr);
+            }
+            let (execution, mut ends) = self.parts(io);
+            if !execution.advance(&mut ends) {
+                return execution.progress(&ends);
+            }
+        }
+    }
+
+    /// An endpoint has used up its eager slots here: messages of operations that are running need none.
+    pub(crate) fn open_to(&mut self, crowded: MemberId, io: &mut Io<'_>) {
+        let (execution, mut ends) = self.parts(io);
+        execution.open_to(crowded, &mut ends);
+    }
+
+    /// A grant, or word that an operation is stable.
+    pub(crate) fn hear(
+        &mut self,
+        endpoint: MemberId,
+        header: &Header,
+        io: &mut Io<'_>,
+    ) -> Result<(), Broken> {
+        let peer = self.execution.peer(endpoint).ok_or(Misfit::NoPart)?;
+        let word = if header.kind == FrameKind::Stable { Word::Stable } else { Word::Grant(header.segment) };
+        let (execution, mut ends) = self.parts(io);
+        execution.hear(peer, word, &mut ends)?;
+        self.retry(io);
+        let (execution, ends) = self.parts(io);
+        execution.begin(&ends);
+        Ok(())
+    }
+
+    /// Tries again what could not be sent.
+    pub(crate) fn retry(&mut self, io: &mut Io<'_>) {
+        let blocked = self.execution.take_blocked();
+        if blocked.is_empty() {
+            return;
+        }
+        let prepared = self.prepared().clone();
+        for SegmentMessage { ready, lane } in blocked {
+            self.send(&prepared, ready, lane..lane + 1, io);
+        }
+    }
+
+    /// One of a send's messages needs its source no more: the kernel has it, or its link is of no use any more.
+    pub(crate) fn delivered(&mut self, ready: SegmentStep) {
+        self.execution.handed_over(ready, 1);
+    }
+
+    /// Where the checksum of what a send's messages carry is kept.
+    pub(crate) fn checksum(&mut self, ready: SegmentStep) -> &mut Option<u32> {
+        self.execution.checksum(ready)
+    }
+
+    pub(super) fn stage_at(&self, segment: u32) -> usize {
+        self.memory.start + self.execution.slot(segment) * self.prepared().stage_bytes
+    }
+}
+
+/// Messages that arrive.
+impl Operation {
+    fn incoming(&self, endpoint: MemberId, header: &Header) -> Result<MessageClaim, Misfit> {
+        let Header { index, segment, length, .. } = *header;
+        let peer = self.execution.peer(endpoint).ok_or(Misfit::NoPart)?;
+        Ok(MessageClaim { peer, index, segment, length })
+    }
+
+    /// Where the payload of an arriving message goes.
+    pub(crate) fn place(&self, endpoint: MemberId, header: &Header) -> Result<Destination, Broken> {
+        let (execution, segment) = (&self.execution, header.segment);
+        let head = execution.awaited(&self.incoming(endpoint, header)?)?;
+        Ok(match execution.landing(segment, head)? {
+            MessagePlace::Output(chunk) => {
+                Destination::User { op: self.key, range: self.prepared().output(chunk, segment) }
+            }
+            MessagePlace::Staged(offset) => Destination::Staged(self.stage_at(segment) + offset),
+        })
+    }
+
+    /// A message is here: `fetch` says where, given its place in my staging memory.
+    pub(crate) fn arrive(
+        &mut self,
+        endpoint: MemberId,
+        header: &Header,
+        fetch: impl FnOnce(usize) -> Result<Arrived, Broken>,
+    ) -> Result<(), Broken> {
+        let head = self.execution.awaited(&self.incoming(endpoint, header)?)?;
+        let offset = self.prepared().heads[head as usize].offset;
+        let arrived = fetch(self.stage_at(header.segment) + offset)?;
+        Ok(self.execution.arrive(header.segment, head, arrived)?)
+    }
+
+    /// Whether a message that has arrived is as its codec writes it, if it is coded.
+    pub(crate) fn inspect(&self, endpoint: MemberId, header: &Header, io: &Io<'_>) -> Result<(), Broken> {
+        let head = self.execution.expected(&self.incoming(endpoint, header)?)?;
+        let wanted = &self.prepared().heads[head as usize];
+        let Some(codec) = self.prepared().call.codec_of(wanted.form) else { return Ok(()) };
+        let elements = self.prepared().elements(wanted.chunk, header.segment).len();
+        let slot = self.message(header.segment, head, io);
+        let slot = slot.ok_or(Broken::Protocol("a coded message outside its segment"))?;
+        coding::check(codec, slot, header.length as usize, elements)
+            .map_err(|problem| Broken::Coded { codec, problem })
+    }
+
+    /// What a message says of the length of its part, and what this rank expects, if these differ.
+    pub(crate) fn disagrees(&self, endpoint: MemberId, header: &Header) -> Option<(u64, u64)> {
+        let prepared = self.prepared();
+        if !prepared.is_uneven() {
+            return None;
+        }
+        let head = *prepared.peers[self.execution.peer(endpoint)?].heads.get(header.index as usize)?;
+        let expected = prepared.whole(prepared.heads[head as usize].chunk).len() as u64;
+        (header.whole != expected).then_some((header.whole, expected))
+    }
+}
+
+/// What is still needed of other ranks, and what is there: for errors, losses and leaves.
+impl Operation {
+    /// The endpoints that it exchanges messages with.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = MemberId> {
+        self.execution.members()
+    }
+
+    /// The endpoints that have not sent, granted or confirmed what this operation needs of them.
+    pub(crate) fn missing(&self) -> Vec<MemberId> {
+        self.execution.missing().collect()
+    }
+
+    /// Whether a message from an endpoint is still needed to complete, or word that it has room for one.
+    pub(crate) fn needs(&self, endpoint: MemberId) -> bool {
+        self.execution.peer(endpoint).is_some_and(|peer| self.execution.needs(peer))
+    }
+
+    /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.
+    pub(crate) fn is_unstable(&self) -> bool {
+        self.execution.is_unstable()
+    }
+
+    /// Whether an endpoint takes part and is not done.
+    pub(crate) fn involves(&self, endpoint: MemberId) -> bool {
+        self.execution.peer(endpoint).is_some_and(|peer| self.execution.involves(peer))
+    }
+
+    /// Whether something waits to be sent to an endpoint.
+    pub(crate) fn is_blocked_on(&self, endpoint: MemberId) -> bool {
+        self.execution.peer(endpoint).is_some_and(|peer| self.execution.is_blocked_on(peer))
+    }
+
+    /// The segments of each chunk whose result is in its place.
+    pub(crate) fn held(&self) -> Vec<Vec<Range<u32>>> {
+        self.execution.held()
     }
 }

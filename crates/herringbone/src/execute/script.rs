@@ -1,40 +1,18 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
-use crate::{
-    core::prepare::{Fold, Kind, Loc, Operand, Prepared, Send},
-    core::{schedule::Form, session::membership::MemberId},
+use super::places::{Part, Spot};
+use crate::core::{
+    prepare::{Fold, Kind, Operand, Prepared, Send},
+    schedule::Form,
+    session::membership::MemberId,
 };
 use std::{ops::Range, sync::Arc};
-
-/// Bytes of an operation's memory.
-#[derive(Clone, Debug)]
-pub(super) enum Spot {
-    Input(Range<usize>),
-    Output(Range<usize>),
-    Staged(Range<usize>),
-}
-
-/// What a fold or a move reads.
-#[derive(Clone, Debug)]
-pub(super) enum Given {
-    At(Spot),
-    /// What comes with a message.
-    Message(usize),
-}
-
-/// One source of a fold.
-#[derive(Clone, Debug)]
-pub(super) struct Part {
-    pub(super) origin: Given,
-    pub(super) form: Form,
-    pub(super) merges: u8,
-}
 
 /// What an instruction does.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Send { from: Spot, to: To },
-    Move { from: Given, into: Spot },
+    Move { from: Part, into: Spot },
     Fold { parts: Vec<Part>, into: Spot, form: Form, finish: Option<u32> },
 }
 
@@ -127,31 +105,24 @@ fn lines(prepared: &Prepared) -> Option<Vec<Line>> {
 }
 
 fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
-    let place = |loc: Loc, form| place(prepared, loc, form);
+    let spot = |loc, form| Spot::of(prepared, loc, form, 0);
+    let part = |operand| Part::of(prepared, operand, 0);
     Some(match kind {
         Kind::Encode { .. } | Kind::Decode { .. } => return None,
-        Kind::Send(send) => Act::Send { from: place(send.from, send.form), to: receivers(prepared, send) },
+        Kind::Send(send) => Act::Send { from: spot(send.from, send.form), to: receivers(prepared, send) },
         Kind::Recv { head, into } => {
-            let form = prepared.heads[*head as usize].form;
-            Act::Move { from: Given::Message(*head as usize), into: place(*into, form) }
+            let from = part(Operand::Head { head: *head, merges: 0 });
+            Act::Move { into: spot(*into, from.form), from }
         }
-        Kind::Copy { from, into, form } => {
-            Act::Move { from: Given::At(place(*from, *form)), into: place(*into, *form) }
-        }
+        Kind::Copy { from, into, form } => Act::Move {
+            from: part(Operand::At { loc: *from, form: *form, merges: 0 }),
+            into: spot(*into, *form),
+        },
         Kind::Fold(Fold { operands, into, form, finish, .. }) => {
-            let part = |operand: &Operand| match *operand {
-                Operand::At { loc, form, merges } => {
-                    Part { origin: Given::At(place(loc, form)), form, merges }
-                }
-                Operand::Head { head, merges } => {
-                    let form = prepared.heads[head as usize].form;
-                    Part { origin: Given::Message(head as usize), form, merges }
-                }
-            };
             let operands = &prepared.operands[operands.start as usize..operands.end as usize];
+            let parts = operands.iter().map(|operand| part(*operand)).collect();
             let finish = finish.then_some(prepared.workers);
-            let parts = operands.iter().map(part).collect();
-            Act::Fold { parts, into: place(*into, *form), form: *form, finish }
+            Act::Fold { parts, into: spot(*into, *form), form: *form, finish }
         }
     })
 }
@@ -168,12 +139,4 @@ fn for_all(prepared: &Prepared, lanes: &Range<usize>) -> Option<u16> {
     let index = lanes.first()?.index;
     let answered = |peer: u32| prepared.heads.iter().any(|head| head.peer == peer);
     lanes.iter().all(|lane| lane.index == index && answered(lane.peer)).then_some(index)
-}
-
-fn place(prepared: &Prepared, loc: Loc, form: Form) -> Spot {
-    match loc {
-        Loc::Input(chunk) => Spot::Input(prepared.input(chunk, 0)),
-        Loc::Output(chunk) => Spot::Output(prepared.output(chunk, 0)),
-        Loc::Staged { chunk, offset } => Spot::Staged(offset..offset + prepared.bytes(chunk, 0, form)),
-    }
 }

@@ -2,14 +2,16 @@
 
 use super::{
     coding::{self, CodedPart},
-    operation::Operation,
-    room::{Delivery, Unsent},
+    io::{Io, MemberEnds},
+    operation::{Lent, Operation},
+    places::{Part, SegmentMemory, Spot},
     sources::gather,
     staging::Staging,
 };
 use crate::{
     core::{
         codec::PREFIX_BYTES,
+        execution::{Arrived, Clearance, SegmentMessage, SegmentStep},
         prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
         schedule::Form,
         wire::Kind as FrameKind,
@@ -23,27 +25,53 @@ use crate::{
         Outgoing, Payload,
         frame::{Body, Frame},
         stores::{copy_for_others, write_for_others},
+        ticket::Token,
     },
-};
-use crate::{
-    execute::{io::Io, room::Arrived},
-    transport::ticket::Token,
 };
 use std::ops::Range;
 
+/// A user's buffers, which nobody takes back meanwhile.
+struct Accesses<'a> {
+    input: Option<Access<'a>>,
+    output: Option<Access<'a>>,
+}
+
+impl Lent {
+    fn accesses(&self) -> Accesses<'_> {
+        Accesses {
+            input: self.input.as_ref().and_then(Region::access),
+            output: self.output.as_ref().and_then(Region::access),
+        }
+    }
+
+    fn region(&self, output: bool) -> Option<&Region> {
+        if output { self.output.as_ref() } else { self.input.as_ref().or(self.output.as_ref()) }
+    }
+
+    /// Calls `f` with the memory of a spot, in a stage of the staging memory, if it is there.
+    fn with<R>(&self, spot: &Spot, stage: Span<'_>, f: impl FnOnce(Span<'_>) -> R) -> Option<R> {
+        let (region, range) = match spot {
+            Spot::Staged(range) => return Some(f(stage.slice(range.clone()))),
+            Spot::Input(range) => (self.region(false), range),
+            Spot::Output(range) => (self.region(true), range),
+        };
+        let access = region?.access()?;
+        Some(f(access.span().slice(range.clone())))
+    }
+}
+
+/// What an instruction does.
 impl Operation {
-    /// One instruction of one segment. Returns whether it is complete; a send may take longer.
-    pub(super) fn step(&mut self, prepared: &Prepared, segment: u32, instr: u32, io: &mut Io<'_>) -> bool {
-        match &prepared.instrs[instr as usize].kind {
+    /// Runs an instruction; a send may take longer.
+    pub(super) fn step(&mut self, prepared: &Prepared, ready: SegmentStep, io: &mut Io<'_>) {
+        let segment = ready.segment;
+        match &prepared.instrs[ready.instr as usize].kind {
             Kind::Send(send) => {
                 self.copy_out(send, segment, io);
-                let at = self.stage(segment) * prepared.instrs.len() + instr as usize;
-                self.room.deliveries[at] = Delivery { left: send.lanes.len() as u16, checksum: None };
-                let sent = self.send_lanes(prepared, (segment, instr), send.lanes.clone(), io);
-                self.room.deliveries[at].left -= sent as u16;
-                return self.room.deliveries[at].left == 0;
+                self.execution.sends(ready);
+                return self.send(prepared, ready, send.lanes.clone(), io);
             }
-            Kind::Recv { head, .. } if self.arrived(segment, *head) == Arrived::Placed => {}
+            Kind::Recv { head, .. } if self.execution.arrived(segment, *head) == Arrived::Placed => {}
             Kind::Recv { head, into } => {
                 self.move_to(segment, Operand::Head { head: *head, merges: 0 }, *into, io);
             }
@@ -53,257 +81,39 @@ impl Operation {
             Kind::Fold(fold) if self.folds_coded(fold) => self.fold_coded(segment, fold, io),
             Kind::Fold(fold) => self.fold(segment, fold, io),
             Kind::Encode { from, form, into } => self.encode(segment, *from, (*into, *form), io),
-            Kind::Decode { from, into } => self.decode(segment, from, *into, io),
+            Kind::Decode { from, into } => self.decode(segment, *from, *into, io),
         }
-        true
+        self.execution.complete(ready);
     }
 
-    /// Copies a message to where host-mates find it, unless that is done, or they need not look there.
-    fn copy_out(&self, send: &Send, segment: u32, io: &mut Io<'_>) {
-        if send.folded {
-            return;
-        }
-        if let Some(copy) = self.copy_of(send, segment, io.staging) {
-            self.with(send.from, send.form, segment, io, |span, _| copy_for_others(span, copy));
-        }
+    /// A stage of the staging memory.
+    fn stage<'a>(&self, segment: u32, staging: &'a Staging) -> Span<'a> {
+        let at = self.stage_at(segment);
+        staging.segment().span(at..at + self.prepared().stage_bytes)
     }
 
-    /// Where host-mates look for a copy of a message, if one of them has to.
-    fn copy_of<'a>(&self, send: &Send, segment: u32, staging: &'a Staging) -> Option<Span<'a>> {
-        let is_there = send.direct && self.is_mapped() || self.all_placed(segment, &send.lanes);
-        let offset = send.copy.filter(|_| !is_there)?;
-        let at = self.stage_at(segment) + offset;
-        Some(staging.segment().span(at..at + self.length(send.from, send.form, segment)))
-    }
-
-    /// Where a message is.
-    pub(super) fn arrived(&self, segment: u32, head: u32) -> Arrived {
-        self.room.heads[self.stage(segment) * self.prepared.heads.len() + head as usize]
-    }
-
-    /// Where the receiver of a lane lets its message be put.
-    fn place_of(&self, segment: u32, lane: u32) -> Option<usize> {
-        match self.arrived(segment, self.prepared.lanes[lane as usize].answers?) {
-            Arrived::Direct(at) => Some(at),
-            _ => None,
-        }
-    }
-
-    /// Whether all receivers have a message where they want it.
-    fn all_placed(&self, segment: u32, lanes: &Range<u32>) -> bool {
-        lanes.clone().all(|lane| self.place_of(segment, lane).is_some())
-    }
-
-    fn length(&self, loc: Loc, form: Form, segment: u32) -> usize {
-        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = loc;
-        self.prepared.bytes(chunk, segment, form)
-    }
-
-    fn range(&self, loc: Loc, form: Form, segment: u32) -> Range<usize> {
-        match loc {
-            Loc::Input(chunk) => self.prepared.input(chunk, segment),
-            Loc::Output(chunk) => self.prepared.output(chunk, segment),
-            Loc::Staged { offset, .. } => {
-                let at = self.stage_at(segment) + offset;
-                at..at + self.length(loc, form, segment)
-            }
-        }
-    }
-
-    /// Where a message to be sent lies, and how long it is.
-    fn sent(&self, send: &Send, segment: u32, staging: &Staging) -> Range<usize> {
-        let range = self.range(send.from, send.form, segment);
-        if !send.form.is_coded() {
-            return range;
-        }
-        range.start..range.start + coding::length(staging.segment().span(range))
-    }
-
-    /// Sends a message to some of its receivers. Returns to how many of them it has gone; the others' lanes are told of later.
-    fn send_lanes(
-        &mut self,
-        prepared: &Prepared,
-        (segment, instr): (u32, u32),
-        lanes: Range<u32>,
-        io: &mut Io<'_>,
-    ) -> usize {
-        let send = prepared.send(instr);
-        let mut sent = 0;
-        if prepared.eager {
-            sent += self.send_carried(prepared, (send, instr), lanes.clone(), io);
-        }
-        for lane in lanes {
-            let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
-            if !prepared.eager || !io.endpoints[endpoint].is_shared() {
-                let message = Unsent { segment, instr, lane };
-                sent += usize::from(self.send_lane(prepared, send, message, io));
-            }
-        }
-        sent
-    }
-
-    /// Sends to one receiver what could not go when its instruction ran.
-    pub(super) fn send_later(&mut self, prepared: &Prepared, unsent: Unsent, io: &mut Io<'_>) {
-        let Unsent { segment, instr, lane } = unsent;
-        if self.send_lanes(prepared, (segment, instr), lane..lane + 1, io) == 1 {
-            self.delivered(segment, instr);
-        }
-    }
-
-    /// Sends an eager message to those receivers that share memory with this rank: it goes with its frame.
-    fn send_carried(
-        &mut self,
-        prepared: &Prepared,
-        (send, instr): (&Send, u32),
-        lanes: Range<u32>,
-        io: &mut Io<'_>,
-    ) -> usize {
-        let mut blocked = std::mem::take(&mut self.room.blocked);
-        let (mut sent, priority) = (0, self.id.fingerprint.priority);
-        self.with(send.from, send.form, 0, io, |payload, io| {
-            let payload = payload.slice(0..self.sent(send, 0, io.staging).len());
-            let mut header = self.header(FrameKind::Data, 0);
-            header.length = payload.len() as u32;
-            let mut frame = Frame::new(&header, Some(Body::Carried(payload)));
-            for lane in lanes {
-                let to = prepared.lanes[lane as usize];
-                let flow = &self.room.flows[to.peer as usize];
-                let endpoint = &mut io.endpoints[flow.endpoint];
-                if !endpoint.is_shared() {
-                    continue;
-                }
-                let eager = !flow.window.is_open();
-                if eager && !endpoint.take_eager(priority) {
-                    endpoint.wait_for_slot(priority, self.key);
-                    blocked.push(Unsent { segment: 0, instr, lane });
-                    continue;
-                }
-                endpoint.send_shared(&mut frame, to.index, eager);
-                io.observer.sent(&self.id, 0, (flow.endpoint, endpoint), payload.len());
-                sent += 1;
-            }
-        });
-        self.room.blocked = blocked;
-        sent
-    }
-
-    /// Sends a message that is not carried to one of its receivers. Returns whether that is done with its source already.
-    fn send_lane(&mut self, prepared: &Prepared, send: &Send, message: Unsent, io: &mut Io<'_>) -> bool {
-        let Unsent { segment, instr, lane } = message;
-        let lane_to = prepared.lanes[lane as usize];
-        if segment >= prepared.peers[lane_to.peer as usize].takes {
-            return true;
-        }
-        let flow = self.room.flows[lane_to.peer as usize];
-        let endpoint = &mut io.endpoints[flow.endpoint];
-        let priority = self.id.fingerprint.priority;
-        let mut header = self.header(FrameKind::Data, segment);
-        (header.index, header.length) = (lane_to.index, self.sent(send, segment, io.staging).len() as u32);
-        if prepared.is_uneven() {
-            let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-            header.whole = prepared.whole(chunk).len() as u64;
-        }
-        if endpoint.is_away() {
-            return true;
-        }
-        if !flow.window.is_open() {
-            if !prepared.eager || !endpoint.take_eager(priority) {
-                if prepared.eager {
-                    endpoint.wait_for_slot(priority, self.key);
-                }
-                self.room.blocked.push(message);
-                return false;
-            }
-            header.eager = true;
-        }
-        io.observer.sent(&self.id, segment, (flow.endpoint, endpoint), header.length as usize);
-        if endpoint.is_shared() {
-            let body = self.body(send, segment, lane);
-            endpoint.send_shared(&mut Frame::new(&header, Some(body)), lane_to.index, header.eager);
-            return true;
-        }
-        let reducer = prepared.is_reducer(prepared.peers[lane_to.peer as usize].rank);
-        let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
-        header.fingerprint = fingerprint.is_some();
-        let payload = self.payload(send, self.sent(send, segment, io.staging));
-        let done = Some(Token { op: self.key, segment, instr });
-        endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done });
-        false
-    }
-
-    /// Where a host-mate finds a message.
-    fn body(&self, send: &Send, segment: u32, lane: u32) -> Body<Span<'static>> {
-        if self.place_of(segment, lane).is_some() {
-            return Body::Placed;
-        }
-        let start = self.range(send.from, send.form, segment).start;
-        match (send.copy, self.lent.mapped.filter(|_| send.direct)) {
-            (_, Some(mapped)) => Body::Direct(mapped + start),
-            (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
-            (None, None) => Body::At(start),
-        }
-    }
-
-    /// What goes over a socket.
-    fn payload(&self, send: &Send, range: Range<usize>) -> Payload {
-        match send.from {
-            Loc::Staged { .. } => Payload::Staged(range),
-            Loc::Input(_) => Payload::User { op: self.key, output: self.lent.input.is_none(), range },
-            Loc::Output(_) => Payload::User { op: self.key, output: true, range },
-        }
-    }
-
-    /// Where the checksum of what a send's messages carry is kept.
-    pub(crate) fn checksum(&mut self, segment: u32, instr: u32) -> &mut Option<u32> {
-        let at = self.stage(segment) * self.prepared.instrs.len() + instr as usize;
-        &mut self.room.deliveries[at].checksum
-    }
-
-    fn region(&self, output: bool) -> Option<&Region> {
-        if output {
-            self.lent.output.as_ref()
-        } else {
-            self.lent.input.as_ref().or(self.lent.output.as_ref())
-        }
-    }
-
-    /// A stretch of a user's buffer, for a transport.
-    pub(crate) fn user(&self, output: bool) -> Option<Access<'_>> {
-        self.region(output)?.access()
-    }
-
-    fn with(
-        &self,
-        loc: Loc,
-        form: Form,
-        segment: u32,
-        io: &mut Io<'_>,
-        f: impl FnOnce(Span<'_>, &mut Io<'_>),
-    ) {
-        let range = self.range(loc, form, segment);
-        match loc {
-            Loc::Staged { .. } => {
-                let staging = io.staging;
-                f(staging.segment().span(range), io);
-            }
-            Loc::Input(_) | Loc::Output(_) => {
-                if let Some(access) = self.user(matches!(loc, Loc::Output(_))) {
-                    f(access.span().slice(range), io);
-                }
-            }
-        }
+    fn memory<'a>(&self, accesses: &'a Accesses<'_>, segment: u32, io: &'a Io<'_>) -> SegmentMemory<'a> {
+        let Accesses { input, output } = accesses;
+        let (input, output) = (input.as_ref(), output.as_ref());
+        // An input of its own that was taken back is not the output.
+        let is_gone = self.lent.input.is_some() && input.is_none();
+        SegmentMemory::new(input, output.filter(|_| !is_gone), self.stage(segment, io.staging))
     }
 
     /// Folds operands into a place, and puts the result where receivers look for it, too.
-    fn fold(&self, segment: u32, fold: &Fold, io: &mut Io<'_>) {
-        let prepared = &*self.prepared;
+    fn fold(&self, segment: u32, fold: &Fold, io: &Io<'_>) {
+        let prepared = &**self.prepared();
         let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
-        let memory = Memory::of(self, segment, io);
+        let accesses = self.lent.accesses();
+        let memory = self.memory(&accesses, segment, io);
         let nothing = io.staging.segment().span(0..0);
         let any = kernel::Source { span: nothing, form: Form::Plain, merges: 0 };
-        let sources = operands.iter().map(|operand| memory.source(operand));
+        let message = |head| self.message(segment, head, io);
+        let sources =
+            operands.iter().map(|operand| memory.source(&Part::of(prepared, *operand, segment), message));
         let put = |sources: &[kernel::Source<'_>]| {
-            let Some(into) = memory.at(fold.into, fold.form) else { return };
+            let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
+            let Some(into) = into else { return };
             let finish = fold.finish.then_some(prepared.workers);
             let Call { dtype, op, .. } = prepared.call;
             let fold_to = |copies: &[_]| {
@@ -312,7 +122,7 @@ impl Operation {
             };
             let Some(send) = fold.sent_by.map(|instr| prepared.send(instr)) else { return fold_to(&[]) };
             let place = |lane: u32| {
-                let endpoint = self.room.flows[prepared.lanes[lane as usize].peer as usize].endpoint;
+                let endpoint = self.execution.member(prepared.lanes[lane as usize].peer);
                 io.endpoints[endpoint].payload(self.place_of(segment, lane)?, into.len())
             };
             let places = send.lanes.clone().filter_map(place);
@@ -326,26 +136,28 @@ impl Operation {
 
     /// Whether something has to be decoded for a fold.
     fn folds_coded(&self, fold: &Fold) -> bool {
-        let operands = &self.prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
+        let prepared = self.prepared();
+        let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
         operands.iter().any(|operand| match operand {
             Operand::At { form, .. } => form.is_coded(),
-            Operand::Head { head, .. } => self.prepared.heads[*head as usize].form.is_coded(),
+            Operand::Head { head, .. } => prepared.heads[*head as usize].form.is_coded(),
         })
     }
 
     /// Folds operands of which some are coded.
     fn fold_coded(&self, segment: u32, fold: &Fold, io: &Io<'_>) {
-        let prepared = &*self.prepared;
+        let prepared = &**self.prepared();
         let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
-        let memory = Memory::of(self, segment, io);
+        let accesses = self.lent.accesses();
+        let memory = self.memory(&accesses, segment, io);
+        let message = |head| self.message(segment, head, io);
         let parts = operands.iter().map(|operand| {
-            let kernel::Source { span, form, merges } = memory.source(operand)?;
+            let source = memory.source(&Part::of(prepared, *operand, segment), message);
+            let kernel::Source { span, form, merges } = source?;
             Some(CodedPart { span, form, merges })
         });
-        let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), memory.at(fold.into, fold.form))
-        else {
-            return;
-        };
+        let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
+        let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), into) else { return };
         let Call { codec, dtype, op, .. } = prepared.call;
         let finish = fold.finish.then_some(prepared.workers);
         coding::fold((codec, dtype, op), (into, fold.form), &parts, finish);
@@ -353,26 +165,39 @@ impl Operation {
 
     /// Encodes an input with what is left of it, or a result.
     fn encode(&self, segment: u32, from: Loc, (into, form): (Loc, Form), io: &Io<'_>) {
-        let memory = Memory::of(self, segment, io);
-        let (Some(plain), Some(slot)) = (memory.at(from, Form::Plain), memory.at(into, form)) else { return };
+        let prepared = &**self.prepared();
+        let accesses = self.lent.accesses();
+        let memory = self.memory(&accesses, segment, io);
+        let plain = memory.at(&Spot::of(prepared, from, Form::Plain, segment));
+        let slot = memory.at(&Spot::of(prepared, into, form, segment));
+        let (Some(plain), Some(slot)) = (plain, slot) else { return };
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = from;
-        let codec = self.prepared.call.codec_of(form).unwrap_or_default();
+        let codec = prepared.call.codec_of(form).unwrap_or_default();
         let fed = self.lent.fed.as_ref().filter(|_| form == Form::Coded);
-        coding::encode(codec, (plain, self.prepared.elements(chunk, segment)), slot, fed);
+        coding::encode(codec, (plain, prepared.elements(chunk, segment)), slot, fed);
     }
 
     /// Decodes a result.
-    fn decode(&self, segment: u32, from: &Operand, into: Loc, io: &Io<'_>) {
-        let memory = Memory::of(self, segment, io);
-        let (Some(slot), Some(plain)) = (memory.source(from), memory.at(into, Form::Plain)) else { return };
-        coding::decode(self.prepared.call.codec.result(), slot.span, plain);
+    fn decode(&self, segment: u32, from: Operand, into: Loc, io: &Io<'_>) {
+        let prepared = &**self.prepared();
+        let accesses = self.lent.accesses();
+        let memory = self.memory(&accesses, segment, io);
+        let slot = memory.source(&Part::of(prepared, from, segment), |head| self.message(segment, head, io));
+        let plain = memory.at(&Spot::of(prepared, into, Form::Plain, segment));
+        if let (Some(slot), Some(plain)) = (slot, plain) {
+            coding::decode(prepared.call.codec.result(), slot.span, plain);
+        }
     }
 
     /// Moves what an operand is to another place, if it is not there already.
-    fn move_to(&self, segment: u32, operand: Operand, into: Loc, io: &mut Io<'_>) {
-        let memory = Memory::of(self, segment, io);
-        let Some(source) = memory.source(&operand) else { return };
-        let Some(into) = memory.at(into, source.form) else { return };
+    fn move_to(&self, segment: u32, operand: Operand, into: Loc, io: &Io<'_>) {
+        let prepared = &**self.prepared();
+        let accesses = self.lent.accesses();
+        let memory = self.memory(&accesses, segment, io);
+        let part = Part::of(prepared, operand, segment);
+        let source = memory.source(&part, |head| self.message(segment, head, io));
+        let into = memory.at(&Spot::of(prepared, into, part.form, segment));
+        let (Some(source), Some(into)) = (source, into) else { return };
         if into.same_start(source.span) {
             return;
         }
@@ -381,11 +206,11 @@ impl Operation {
 
     /// A message that has arrived, where it lies; of a coded one that lies with its sender as much as it says.
     pub(super) fn message<'a>(&self, segment: u32, head: u32, io: &'a Io<'_>) -> Option<Span<'a>> {
-        let wanted = &self.prepared.heads[head as usize];
-        let bytes = self.prepared.bytes(wanted.chunk, segment, wanted.form);
-        match self.arrived(segment, head) {
+        let wanted = &self.prepared().heads[head as usize];
+        let bytes = self.prepared().bytes(wanted.chunk, segment, wanted.form);
+        match self.execution.arrived(segment, head) {
             Arrived::At(offset) | Arrived::Direct(offset) => {
-                let endpoint = &io.endpoints[self.room.flows[wanted.peer as usize].endpoint];
+                let endpoint = &io.endpoints[self.execution.member(wanted.peer)];
                 if !wanted.form.is_coded() {
                     return endpoint.payload(offset, bytes);
                 }
@@ -398,43 +223,184 @@ impl Operation {
             }
         }
     }
-}
 
-/// Where a segment's values lie, for a thread that has the user's buffers.
-struct Memory<'a> {
-    operation: &'a Operation,
-    segment: u32,
-    input: Option<Access<'a>>,
-    output: Option<Access<'a>>,
-    io: &'a Io<'a>,
-}
-
-impl<'a> Memory<'a> {
-    fn of(operation: &'a Operation, segment: u32, io: &'a Io<'a>) -> Self {
-        let input = operation.lent.input.as_ref().and_then(Region::access);
-        let output = operation.lent.output.as_ref().and_then(Region::access);
-        Self { operation, segment, input, output, io }
+    /// A stretch of a user's buffer, for a transport.
+    pub(crate) fn user(&self, output: bool) -> Option<Access<'_>> {
+        self.lent.region(output)?.access()
     }
+}
 
-    fn at(&self, loc: Loc, form: Form) -> Option<Span<'_>> {
-        let range = self.operation.range(loc, form, self.segment);
-        match loc {
-            Loc::Staged { .. } => Some(self.io.staging.segment().span(range)),
-            Loc::Input(_) => Some(self.input.as_ref().or(self.output.as_ref())?.span().slice(range)),
-            Loc::Output(_) => Some(self.output.as_ref()?.span().slice(range)),
+/// Messages that leave.
+impl Operation {
+    /// Copies a message to where host-mates find it, unless that is done, or they need not look there.
+    fn copy_out(&self, send: &Send, segment: u32, io: &Io<'_>) {
+        if send.folded {
+            return;
+        }
+        if let Some(copy) = self.copy_of(send, segment, io.staging) {
+            let from = Spot::of(self.prepared(), send.from, send.form, segment);
+            let _is_there =
+                self.lent.with(&from, self.stage(segment, io.staging), |span| copy_for_others(span, copy));
         }
     }
 
-    fn source(&self, operand: &Operand) -> Option<kernel::Source<'_>> {
-        match *operand {
-            Operand::At { loc, form, merges } => {
-                Some(kernel::Source { span: self.at(loc, form)?, form, merges })
+    /// Where host-mates look for a copy of a message, if one of them has to.
+    fn copy_of<'a>(&self, send: &Send, segment: u32, staging: &'a Staging) -> Option<Span<'a>> {
+        let is_there = send.direct && self.is_mapped() || self.all_placed(segment, &send.lanes);
+        let offset = send.copy.filter(|_| !is_there)?;
+        let length = Spot::of(self.prepared(), send.from, send.form, segment).len();
+        Some(self.stage(segment, staging).slice(offset..offset + length))
+    }
+
+    /// Where the receiver of a lane lets its message be put.
+    fn place_of(&self, segment: u32, lane: u32) -> Option<usize> {
+        match self.execution.arrived(segment, self.prepared().lanes[lane as usize].answers?) {
+            Arrived::Direct(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether all receivers have a message where they want it.
+    fn all_placed(&self, segment: u32, lanes: &Range<u32>) -> bool {
+        lanes.clone().all(|lane| self.place_of(segment, lane).is_some())
+    }
+
+    /// Where a message to be sent lies, in a user's buffer or in the staging memory, and how long it is.
+    fn sent(&self, send: &Send, segment: u32, staging: &Staging) -> Range<usize> {
+        match Spot::of(self.prepared(), send.from, send.form, segment) {
+            Spot::Input(range) | Spot::Output(range) => range,
+            Spot::Staged(range) => {
+                let base = self.stage_at(segment);
+                let length = match send.form.is_coded() {
+                    true => coding::length(self.stage(segment, staging).slice(range.clone())),
+                    false => range.len(),
+                };
+                base + range.start..base + range.start + length
             }
-            Operand::Head { head, merges } => {
-                let form = self.operation.prepared.heads[head as usize].form;
-                let span = self.operation.message(self.segment, head, self.io)?;
-                Some(kernel::Source { span, form, merges })
+        }
+    }
+
+    /// Sends a message to some of its receivers. Those that have no room for it wait.
+    pub(super) fn send(
+        &mut self,
+        prepared: &Prepared,
+        ready: SegmentStep,
+        lanes: Range<u32>,
+        io: &mut Io<'_>,
+    ) {
+        let mut gone = 0;
+        if prepared.eager {
+            gone += self.send_carried(prepared, ready, lanes.clone(), io);
+        }
+        for lane in lanes {
+            let endpoint = self.execution.member(prepared.lanes[lane as usize].peer);
+            if !prepared.eager || !io.endpoints[endpoint].is_shared() {
+                gone += u16::from(self.send_lane(prepared, SegmentMessage { ready, lane }, io));
             }
+        }
+        if gone > 0 {
+            self.execution.handed_over(ready, gone);
+        }
+    }
+
+    /// Sends an eager message to those receivers that share memory with this rank: it goes with its frame. Returns to how many
+    /// it has gone.
+    fn send_carried(
+        &mut self,
+        prepared: &Prepared,
+        ready: SegmentStep,
+        lanes: Range<u32>,
+        io: &mut Io<'_>,
+    ) -> u16 {
+        let send = prepared.send(ready.instr);
+        let length = self.sent(send, ready.segment, io.staging).len();
+        let spot = Spot::of(prepared, send.from, send.form, ready.segment);
+        let stage = self.stage(ready.segment, io.staging);
+        let mut header = self.id.header(FrameKind::Data, ready.segment);
+        header.length = length as u32;
+        let Self { lent, execution, id, key, .. } = self;
+        let sent = lent.with(&spot, stage, |payload| {
+            let mut sent = 0;
+            let mut frame = Frame::new(&header, Some(Body::Carried(payload.slice(0..length))));
+            for lane in lanes {
+                let to = prepared.lanes[lane as usize];
+                let at = execution.member(to.peer);
+                if !io.endpoints[at].is_shared() {
+                    continue;
+                }
+                let mut ends = MemberEnds { io: &mut *io, id, key: *key };
+                match execution.offer(SegmentMessage { ready, lane }, &mut ends) {
+                    Clearance::Later => continue,
+                    Clearance::Needless => {}
+                    Clearance::Go { eager } => {
+                        let endpoint = &mut io.endpoints[at];
+                        endpoint.send_shared(&mut frame, to.index, eager);
+                        io.observer.sent(id, ready.segment, (at, endpoint), length);
+                    }
+                }
+                sent += 1;
+            }
+            sent
+        });
+        sent.unwrap_or(0)
+    }
+
+    /// Sends a message that is not carried to one of its receivers. Returns whether that is done with its source already.
+    fn send_lane(&mut self, prepared: &Prepared, message: SegmentMessage, io: &mut Io<'_>) -> bool {
+        let SegmentMessage { ready: ready @ SegmentStep { segment, instr }, lane } = message;
+        let (execution, mut ends) = self.parts(io);
+        let eager = match execution.offer(message, &mut ends) {
+            Clearance::Needless => return true,
+            Clearance::Later => return false,
+            Clearance::Go { eager } => eager,
+        };
+        let (send, to) = (prepared.send(instr), prepared.lanes[lane as usize]);
+        let sent = self.sent(send, segment, io.staging);
+        let mut header = self.id.header(FrameKind::Data, segment);
+        (header.index, header.length, header.eager) = (to.index, sent.len() as u32, eager);
+        if prepared.is_uneven() {
+            let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
+            header.whole = prepared.whole(chunk).len() as u64;
+        }
+        let at = self.execution.member(to.peer);
+        let endpoint = &mut io.endpoints[at];
+        io.observer.sent(&self.id, segment, (at, endpoint), sent.len());
+        if endpoint.is_shared() {
+            let body = self.body(send, segment, lane);
+            endpoint.send_shared(&mut Frame::new(&header, Some(body)), to.index, eager);
+            return true;
+        }
+        let reducer = prepared.is_reducer(prepared.peers[to.peer as usize].rank);
+        let fingerprint = (reducer && segment == 0).then_some(self.id.fingerprint);
+        header.fingerprint = fingerprint.is_some();
+        let (payload, priority) = (self.payload(send, sent), self.id.fingerprint.priority);
+        let done = Some(Token { op: self.key, ready });
+        endpoint.send_stream(Outgoing { header, fingerprint, payload, priority, done });
+        false
+    }
+
+    /// Where a host-mate finds a message.
+    fn body(&self, send: &Send, segment: u32, lane: u32) -> Body<Span<'static>> {
+        if self.place_of(segment, lane).is_some() {
+            return Body::Placed;
+        }
+        let start = || match Spot::of(self.prepared(), send.from, send.form, segment) {
+            Spot::Input(range) | Spot::Output(range) => range.start,
+            Spot::Staged(range) => self.stage_at(segment) + range.start,
+        };
+        match (send.copy, self.lent.mapped.filter(|_| send.direct)) {
+            (_, Some(mapped)) => Body::Direct(mapped + start()),
+            (Some(offset), None) => Body::At(self.stage_at(segment) + offset),
+            (None, None) => Body::At(start()),
+        }
+    }
+
+    /// What goes over a socket.
+    fn payload(&self, send: &Send, range: Range<usize>) -> Payload {
+        match send.from {
+            Loc::Staged { .. } => Payload::Staged(range),
+            Loc::Input(_) => Payload::User { op: self.key, output: self.lent.input.is_none(), range },
+            Loc::Output(_) => Payload::User { op: self.key, output: true, range },
         }
     }
 }

@@ -7,21 +7,23 @@
 //! worked out once, in a [`Script`]; and at any instruction it can [become](Straight::into_operation) one.
 
 use super::{
-    operation::Operation,
-    room::{Delivery, Room, Unsent},
-    script::{Act, Given, Line, Message, Part, Script, Spot, To},
+    operation::{Operation, OperationMeans},
+    places::{Part, SegmentMemory, Spot},
+    script::{Act, Line, Message, Script, To},
     sources::gather,
     staging::Staging,
 };
-use crate::core::wire::Kind as FrameKind;
 use crate::{
     clock::Moment,
     completion::Completion,
-    core::{session::membership::MemberId, wire::Header},
+    core::{
+        execution::{Rules, Tally},
+        session::membership::MemberId,
+        wire::{Header, Kind as FrameKind},
+    },
     execute::{
         io::Io,
         issue::{Identity, Issue, Queued},
-        room::Arrived,
     },
     sys::{doorbell, kernel, span::Span},
     transport::{
@@ -35,9 +37,6 @@ use std::{ops::Range, sync::Arc, time::Duration};
 /// How much of a message is asked for as soon as it is found, while others are looked for: of longer ones the CPU asks for the
 /// rest by itself.
 const FETCHED_BYTES: usize = 2 << 10;
-
-/// What an instruction that has run waits for: more than ever comes.
-const NEVER: u16 = u16::MAX;
 
 /// An operation that runs in order.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ pub(crate) struct Notes {
     /// Per message: where it is.
     arrived: Vec<Arrival>,
     /// The lanes of the send under way whose receivers have no slot free.
-    blocked: Vec<usize>,
+    blocked: Vec<u32>,
     /// The lanes, and the messages, among which are those whose other ends may sleep through what they were sent, or through
     /// the room that was made for them.
     sent: Range<usize>,
@@ -92,25 +91,6 @@ pub(crate) enum Pace {
     Waiting,
     /// To something that does not happen in a straight run.
     Stuck,
-}
-
-/// The memory of an operation, for a thread that has it.
-struct Memory<'a> {
-    input: Span<'a>,
-    output: Span<'a>,
-    staged: Span<'a>,
-}
-
-impl<'a> Memory<'a> {
-    #[inline]
-    fn at(&self, place: &Spot) -> Span<'a> {
-        let (span, range) = match place {
-            Spot::Input(range) => (self.input, range),
-            Spot::Output(range) => (self.output, range),
-            Spot::Staged(range) => (self.staged, range),
-        };
-        span.slice(range.clone())
-    }
 }
 
 impl Straight {
@@ -164,7 +144,7 @@ impl Straight {
         let (input, output) = (self.issue.input.access(), self.issue.output.access());
         let (Some(input), Some(output)) = (&input, &output) else { return Pace::Stuck };
         let staged = io.staging.segment().span(self.memory.clone());
-        let memory = Memory { input: input.span(), output: output.span(), staged };
+        let memory = SegmentMemory::new(Some(input), Some(output), staged);
         let run = Run { script: &self.script, common: &self.common, id: &self.id, memory };
         while let Some(line) = self.script.lines.get(self.done) {
             let pace = run.line(line, &mut self.notes, &mut tries, io, board);
@@ -209,8 +189,8 @@ impl Straight {
     pub(crate) fn into_operation(
         self,
         key: OpKey,
-        room: Room,
-        seats: &[MemberId],
+        counts: Tally,
+        (seats, rules): (&[MemberId], Rules),
         io: &mut Io<'_>,
     ) -> Operation {
         let Self { script, issue, id, timeout, issued, memory, completion, done, mut notes, .. } = self;
@@ -220,9 +200,16 @@ impl Straight {
             }
         }
         let queued = Queued::new(id, &issue, completion, timeout, issued);
-        let prepared = script.prepared.clone();
-        let mut operation = Operation::new(key, queued, None, prepared, memory, (room, seats));
-        go_on(&mut operation, done, &notes, io);
+        let means =
+            OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, seats, rules };
+        let mut operation = Operation::new(key, queued, means);
+        for lane in &notes.blocked {
+            let endpoint = script.lanes[*lane as usize].endpoint;
+            io.endpoints[endpoint].wait_for_slot(id.fingerprint.priority, key);
+        }
+        let has_come = |head: usize| notes.arrived[head] != Arrival::No;
+        let (execution, mut ends) = operation.parts(io);
+        execution.resume(done, &notes.blocked, has_come, &mut ends);
         operation
     }
 }
@@ -271,7 +258,7 @@ struct Run<'a> {
     script: &'a Script,
     common: &'a Common,
     id: &'a Identity,
-    memory: Memory<'a>,
+    memory: SegmentMemory<'a>,
 }
 
 impl Run<'_> {
@@ -301,14 +288,14 @@ impl Run<'_> {
                     true => lanes.clone(),
                     false => notes.sent.start.min(lanes.start)..notes.sent.end.max(lanes.end),
                 };
-                let payload = self.memory.at(from);
+                let Some(payload) = self.memory.at(from) else { return Pace::Stuck };
                 let posted = all.is_some_and(|index| self.post(payload, lanes.clone(), index, io, board));
                 posted || self.send(payload, lanes.clone(), notes, io)
             }
             Act::Move { from, into } => self.move_to(from, into, notes, io),
             Act::Fold { parts, into, form, finish } => {
-                let into = kernel::Target::of(self.memory.at(into), *form);
-                self.fold(parts, into, *finish, notes, io)
+                let Some(into) = self.memory.at(into) else { return Pace::Stuck };
+                self.fold(parts, kernel::Target::of(into, *form), *finish, notes, io)
             }
         };
         if !complete {
@@ -335,7 +322,7 @@ impl Run<'_> {
             let room =
                 endpoint.take_eager(priority) || endpoint.take_credits() && endpoint.take_eager(priority);
             if !room || !endpoint.is_shared() {
-                notes.blocked.push(at);
+                notes.blocked.push(at as u32);
                 continue;
             }
             endpoint.send_shared(&mut frame, lane.index, true);
@@ -369,24 +356,20 @@ impl Run<'_> {
         true
     }
 
-    /// Where something lies; `None` if its sender's memory is gone.
-    fn origin<'a>(&'a self, origin: &Given, notes: &Notes, io: &'a Io<'_>) -> Option<Span<'a>> {
-        let message = match origin {
-            Given::At(place) => return Some(self.memory.at(place)),
-            Given::Message(message) => *message,
-        };
-        let Message { endpoint, bytes, offset, .. } = self.script.messages[message];
-        match notes.arrived[message] {
+    /// Where a message lies; `None` if its sender's memory is gone.
+    fn message<'a>(&'a self, head: u32, notes: &Notes, io: &'a Io<'_>) -> Option<Span<'a>> {
+        let Message { endpoint, bytes, offset, .. } = self.script.messages[head as usize];
+        match notes.arrived[head as usize] {
             Arrival::Next(_, at) => io.endpoints[endpoint].payload(at, bytes),
-            _ => Some(self.memory.staged.slice(offset..offset + bytes)),
+            _ => self.memory.at(&Spot::Staged(offset..offset + bytes)),
         }
     }
 
-    fn move_to(&self, from: &Given, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
-        let Some(from) = self.origin(from, notes, io) else { return false };
-        let into = self.memory.at(into);
-        if !into.same_start(from) {
-            into.copy_from(from);
+    fn move_to(&self, from: &Part, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
+        let from = self.memory.source(from, |head| self.message(head, notes, io));
+        let (Some(from), Some(into)) = (from, self.memory.at(into)) else { return false };
+        if !into.same_start(from.span) {
+            into.copy_from(from.span);
         }
         true
     }
@@ -401,44 +384,12 @@ impl Run<'_> {
         io: &Io<'_>,
     ) -> bool {
         let call = &self.script.prepared.call;
-        let sources = parts.iter().map(|Part { origin, form, merges }| {
-            let span = self.origin(origin, notes, io)?;
-            Some(kernel::Source { span, form: *form, merges: *merges })
-        });
+        let message = |head| self.message(head, notes, io);
+        let sources = parts.iter().map(|part| self.memory.source(part, message));
         let any = kernel::Source { span: into.span, form: into.form, merges: 0 };
         let fold = |sources: &[_]| {
             kernel::fold(call.dtype, call.op, into, sources, finish);
         };
         gather(sources, any, fold).is_some()
     }
-}
-
-/// Goes on in any order after the first `done` instructions; the next one may have begun to send.
-fn go_on(operation: &mut Operation, done: usize, notes: &Notes, io: &mut Io<'_>) {
-    let prepared = operation.prepared.clone();
-    for (head, arrived) in operation.room.heads.iter_mut().zip(&notes.arrived) {
-        *head = if *arrived == Arrival::No { Arrived::No } else { Arrived::Staged };
-    }
-    operation.room.waits.copy_from_slice(&prepared.waits);
-    operation.room.left[0] = (prepared.instrs.len() - done) as u32;
-    for lane in &notes.blocked {
-        let flow = &operation.room.flows[prepared.lanes[*lane].peer as usize];
-        io.endpoints[flow.endpoint].wait_for_slot(operation.id.fingerprint.priority, operation.key);
-        operation.room.blocked.push(Unsent { segment: 0, instr: done as u32, lane: *lane as u32 });
-    }
-    let ran = done + usize::from(!notes.blocked.is_empty());
-    if ran > done {
-        operation.room.deliveries[done] = Delivery { left: notes.blocked.len() as u16, checksum: None };
-    }
-    for (head, arrived) in prepared.heads.iter().zip(&operation.room.heads) {
-        operation.room.waits[head.instr as usize] -= u16::from(*arrived != Arrived::No);
-    }
-    for instr in 0..done {
-        for next in prepared.instrs[instr].next.clone() {
-            operation.room.waits[prepared.next[next as usize] as usize] -= 1;
-        }
-    }
-    operation.room.waits[..ran].fill(NEVER);
-    operation.invite(io);
-    operation.begin_segments(io);
 }

@@ -390,9 +390,11 @@ impl Surroundings for OfJob {
                 match reason {
                     Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
                     // It hears only that its connection was closed.
-                    Broken::Corrupt | Broken::Protocol(_) | Broken::Coded { .. } | Broken::Silent(_) => {
-                        crate::log::warn(&who, what)
-                    }
+                    Broken::Corrupt
+                    | Broken::Protocol(_)
+                    | Broken::Schedule(_)
+                    | Broken::Coded { .. }
+                    | Broken::Silent(_) => crate::log::warn(&who, what),
                 }
                 job.connections.fetch_sub(1, Ordering::SeqCst);
             }

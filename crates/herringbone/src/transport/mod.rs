@@ -17,6 +17,7 @@ pub(crate) mod ticket;
 use crate::{
     core::{
         codec::{Codec, CodedError},
+        execution::Misfit,
         wire::{Fingerprint, Header},
     },
     sys::span::Span,
@@ -90,6 +91,8 @@ pub(crate) enum Broken {
     Corrupt,
     /// The other end breaks the protocol.
     Protocol(&'static str),
+    /// The other end does not follow the schedule.
+    Schedule(Misfit),
     /// The other end sent, with a right checksum, what the codec does not write.
     Coded {
         /// Which codec.
@@ -110,9 +113,16 @@ impl std::fmt::Display for Broken {
                 f.write_str("a checksum of its data does not match: it was damaged, or does not belong there")
             }
             Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
+            Broken::Schedule(misfit) => write!(f, "it broke the protocol: {misfit}"),
             Broken::Coded { codec, problem } => write!(f, "it broke the protocol: {problem} ({codec})"),
             Broken::Silent(silence) => write!(f, "nothing has come from it for {} s", silence.as_secs()),
         }
+    }
+}
+
+impl From<Misfit> for Broken {
+    fn from(misfit: Misfit) -> Self {
+        Self::Schedule(misfit)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a transport knows an operation and its instructions by.
 
+use crate::core::execution::SegmentStep;
+
 /// What an engine knows an operation by. Keys are in the order in which operations began, and none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OpKey {
@@ -13,6 +15,5 @@ pub(crate) struct OpKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) op: OpKey,
-    pub(crate) segment: u32,
-    pub(crate) instr: u32,
+    pub(crate) ready: SegmentStep,
 }

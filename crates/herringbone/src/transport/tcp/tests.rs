@@ -1,6 +1,7 @@
 //! Payloads that a link reads: into a user's buffer while that is there, checked, and never out of step. Frames that it refuses.
 
 use super::*;
+use crate::core::execution::SegmentStep;
 use crate::{
     core::{
         session::Role,
@@ -142,16 +143,16 @@ fn a_message_is_handed_over_when_its_own_bytes_are() {
     for (segment, bytes) in [(0, 100), (1, 8 << 20)] {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
         (header.segment, header.length) = (segment, bytes);
-        let token = Token { op: OpKey { number: 0, place: 0 }, segment, instr: 0 };
+        let token = Token { op: OpKey { number: 0, place: 0 }, ready: SegmentStep { segment, instr: 0 } };
         let payload = Payload::Staged(0..bytes as usize);
         link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: Some(token) }, false);
     }
     let mut done = Vec::new();
     while link.has_room {
-        link.flush(&mut Zeroes, || 0, |token| done.push(token.segment)).unwrap();
+        link.flush(&mut Zeroes, || 0, |token| done.push(token.ready.segment)).unwrap();
     }
     assert_eq!(done, [0]);
-    assert_eq!(link.give_up().iter().map(|token| token.segment).collect::<Vec<_>>(), [1]);
+    assert_eq!(link.give_up().iter().map(|token| token.ready.segment).collect::<Vec<_>>(), [1]);
 }
 
 /// The keys of both ends of a connection whose caller drew this nonce.

@@ -1,13 +1,32 @@
-//! What a running operation counts, in memory that goes from one operation to the next.
+//! What an execution counts, in memory that goes from one operation to the next.
 
-use crate::core::session::{lane::Window, membership::MemberId};
-use std::collections::VecDeque;
+use crate::session::{lane::Window, membership::MemberId};
+use alloc::{collections::VecDeque, vec::Vec};
+
+/// An instruction of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentStep {
+    /// The segment.
+    pub segment: u32,
+    /// Its position among [`Prepared::instrs`](crate::prepare::Prepared::instrs).
+    pub instr: u32,
+}
+
+/// A message to one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentMessage {
+    /// The send, and its segment.
+    pub ready: SegmentStep,
+    /// The receiver: a position among [`Prepared::lanes`](crate::prepare::Prepared::lanes).
+    pub lane: u32,
+}
 
 /// Where a message that has arrived lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
+pub enum Arrived {
+    /// It has not arrived.
     No,
-    /// In its place in my staging memory.
+    /// In its place in this rank's staging memory.
     Staged,
     /// At an offset of the sender's segment.
     At(usize),
@@ -17,11 +36,12 @@ pub(crate) enum Arrived {
     Placed,
 }
 
-/// What one other rank has told of an operation.
+/// What is between this rank and one other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) endpoint: MemberId,
-    /// What it has granted.
+pub(super) struct PeerFlow {
+    /// Which member that is.
+    pub(super) member: MemberId,
+    /// What the other has granted.
     pub(super) window: Window,
     /// Whether it, a reducer, has said that all workers hold the result; true of others.
     pub(super) stable: bool,
@@ -38,19 +58,11 @@ pub(super) struct Delivery {
     pub(super) checksum: Option<u32>,
 }
 
-/// A message to one rank that could not go when its instruction ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unsent {
-    pub(super) segment: u32,
-    pub(super) instr: u32,
-    pub(super) lane: u32,
-}
-
-/// What an operation counts, in memory that goes from one operation to the next.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
+/// Memory for what an [`Execution`](super::Execution) counts.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
     /// Per rank that messages are exchanged with.
-    pub(super) flows: Vec<Flow>,
+    pub(super) flows: Vec<PeerFlow>,
     /// Per stage and instruction: what it still waits for, and what is left to do of a send.
     pub(super) waits: Vec<u16>,
     pub(super) deliveries: Vec<Delivery>,
@@ -60,14 +72,14 @@ pub(crate) struct Room {
     pub(super) results: Vec<bool>,
     /// Per stage: how many instructions are left.
     pub(super) left: Vec<u32>,
-    /// Segments and instructions that can run.
-    pub(super) ready: VecDeque<(u32, u32)>,
+    pub(super) ready: VecDeque<SegmentStep>,
     /// What waits for a slot, or to be granted one.
-    pub(super) blocked: Vec<Unsent>,
+    pub(super) blocked: Vec<SegmentMessage>,
 }
 
-impl Room {
+impl Tally {
     /// Empty, with the memory it has.
+    #[inline]
     pub(super) fn emptied(mut self) -> Self {
         self.flows.clear();
         self.waits.clear();

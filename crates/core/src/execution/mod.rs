@@ -1,0 +1,301 @@
+//! One rank in one operation: what it may do now, what it waits for, and what it tells the other ranks.
+//!
+//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It says which instruction of which
+//! segment may run ([`next`](Execution::next)), whether a message may go ([`offer`](Execution::offer)), and where one that
+//! arrives belongs ([`landing`](Execution::landing)). Whoever drives it does the work and says what is done. There are three
+//! drivers, and no second copy of these rules: the executor, which has memory and links; the
+//! [simulator](crate::simulate), which has costs and a clock; and the test of deadlocks, an adversary that chooses who goes on.
+//!
+//! Segments follow each other as [`lane`](crate::session::lane) says, where also stands why nothing waits for ever.
+
+mod peers;
+mod rules;
+mod segments;
+mod tally;
+
+pub use peers::{MessageClaim, MessagePlace, Misfit};
+pub use rules::Rules;
+pub use tally::{Arrived, SegmentMessage, SegmentStep, Tally};
+
+use crate::{
+    prepare::Prepared,
+    session::{lane::Window, membership::MemberId},
+};
+use alloc::{sync::Arc, vec::Vec};
+use tally::{Delivery, PeerFlow};
+
+/// Where messages are read where they lie, segments begin in lots of this part of what is in flight: a rank that shares
+/// its core then has more to do in its turn.
+const LOTS_PER_WINDOW: u32 = 4;
+
+/// What an instruction that has run waits for: more than ever comes.
+const NEVER: u16 = u16::MAX;
+
+/// The members of a job, as an operation sees them.
+pub trait Members {
+    /// Whether messages to a member go nowhere, since its link is closed for good: it needs none any more.
+    fn is_away(&self, member: MemberId) -> bool;
+    /// Whether a member may have no eager slot left here.
+    fn is_crowded(&self, member: MemberId) -> bool;
+    /// Takes one of a member's eager slots. If there is none, this operation stands in line for one: its
+    /// [blocked](Execution::take_blocked) messages are tried again.
+    fn take_slot(&mut self, member: MemberId) -> bool;
+    /// Tells a member something.
+    fn tell(&mut self, member: MemberId, word: Word);
+}
+
+/// What ranks tell each other beside messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// How many segments the sender of this is done with; the first one also says that it has begun.
+    Grant(u32),
+    /// Of a reducer: all workers hold the whole result.
+    Stable,
+}
+
+/// What becomes of a message that is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clearance {
+    /// It goes now.
+    Go {
+        /// In an eager slot.
+        eager: bool,
+    },
+    /// Its receiver does not need it.
+    Needless,
+    /// It waits among the [blocked](Execution::take_blocked) ones.
+    Later,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutionProgress {
+    /// It goes on.
+    Running,
+    /// The user can have it back; others may still read its slots.
+    Complete,
+    /// Nobody needs it any more.
+    Over,
+}
+
+/// What a rank has in an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Whether it is a worker: a reducer has no buffers, and nobody waits for its end.
+    pub is_worker: bool,
+    /// Whether the result overwrites the only copy of the input.
+    pub in_place: bool,
+    /// How many segments it has in flight at most: as many as there is memory for.
+    pub ahead: u32,
+    /// The rules that it follows.
+    pub rules: Rules,
+}
+
+/// How far an operation is, in segments that are counted from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// Those that have begun.
+    pub begun: u32,
+    /// Those that are done.
+    pub finished: u32,
+    /// How many finished ones the others know of.
+    granted: u32,
+}
+
+/// One rank in one operation.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    prepared: Arc<Prepared>,
+    part: Seat,
+    with_reducers: bool,
+    /// How many segments begin at once at the least.
+    lot: u32,
+    course: Course,
+    counts: Tally,
+}
+
+/// Construction.
+impl Execution {
+    /// One that has not [started](Self::start). Its messages may arrive. `seats` are the members of the group, workers first.
+    #[inline]
+    pub fn new(prepared: Arc<Prepared>, part: Seat, seats: &[MemberId], counts: Tally) -> Self {
+        let with_reducers =
+            !part.is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
+        let usual = if prepared.is_in_memory() { (part.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
+        let mut execution = Self {
+            lot: part.rules.lot.unwrap_or(usual),
+            course: Course { begun: 0, finished: 0, granted: 0 },
+            part,
+            with_reducers,
+            prepared,
+            counts,
+        };
+        execution.furnish(seats);
+        (0..execution.prepared.depth).for_each(|segment| execution.arm(segment));
+        execution
+    }
+
+    /// Makes room for what is counted.
+    #[inline]
+    fn furnish(&mut self, seats: &[MemberId]) {
+        let Self { prepared, counts, part: Seat { is_worker, ahead, rules, .. }, with_reducers, .. } = self;
+        let width = rules.window.unwrap_or(*ahead);
+        let stages = prepared.depth as usize;
+        counts.waits.resize(stages * prepared.instrs.len(), 0);
+        counts.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
+        counts.heads.resize(stages * prepared.heads.len(), Arrived::No);
+        counts.left.resize(stages, 0);
+        if *with_reducers && *is_worker {
+            counts.results.resize(stages * prepared.chunks() as usize, false);
+        }
+        counts.flows.extend(prepared.peers.iter().map(|peer| {
+            let reducer = prepared.is_reducer(peer.rank);
+            let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
+            let window = Window::new(width, open);
+            let stable = !(reducer && *is_worker);
+            PeerFlow { member: seats[peer.rank as usize], window, stable, invited: false }
+        }));
+    }
+
+    /// The memory of its counts, empty.
+    #[inline]
+    pub fn into_counts(self) -> Tally {
+        self.counts.emptied()
+    }
+
+    /// The program.
+    #[inline]
+    pub fn prepared(&self) -> &Arc<Prepared> {
+        &self.prepared
+    }
+
+    /// The members that it exchanges messages with, as [`Prepared::peers`] has them.
+    #[inline]
+    pub fn members(&self) -> impl Iterator<Item = MemberId> {
+        self.counts.flows.iter().map(|flow| flow.member)
+    }
+
+    /// The position of a member among them.
+    #[inline]
+    pub fn peer(&self, member: MemberId) -> Option<usize> {
+        self.members().position(|other| other == member)
+    }
+
+    /// The member at a position among them.
+    #[inline]
+    pub fn member(&self, peer: u32) -> MemberId {
+        self.counts.flows[peer as usize].member
+    }
+
+    /// Whether this rank has data in it, and its caller waits for the end.
+    #[inline]
+    pub fn is_worker(&self) -> bool {
+        self.part.is_worker
+    }
+
+    /// Whether reducers take part.
+    #[inline]
+    pub fn with_reducers(&self) -> bool {
+        self.with_reducers
+    }
+
+    /// How far it is.
+    #[inline]
+    pub fn course(&self) -> Course {
+        self.course
+    }
+}
+
+/// Instructions.
+impl Execution {
+    /// An instruction that may run now.
+    #[expect(clippy::should_implement_trait, reason = "what it gives is to be reported as done")]
+    #[inline]
+    pub fn next(&mut self) -> Option<SegmentStep> {
+        self.counts.ready.pop_front()
+    }
+
+    /// The instructions that may run now, in no order that matters.
+    pub fn ready(&self) -> usize {
+        self.counts.ready.len()
+    }
+
+    /// One of them, by its position.
+    pub fn take(&mut self, at: usize) -> Option<SegmentStep> {
+        self.counts.ready.remove(at)
+    }
+
+    /// An instruction has run; a send, when all its messages are [handed over](Self::handed_over).
+    #[inline]
+    pub fn complete(&mut self, ready: SegmentStep) {
+        self.note_result(ready);
+        let SegmentStep { segment, instr } = ready;
+        for next in self.prepared.instrs[instr as usize].next.clone() {
+            self.satisfied(SegmentStep { segment, instr: self.prepared.next[next as usize] });
+        }
+        let stage = self.stage(segment);
+        self.counts.left[stage] -= 1;
+    }
+
+    #[inline]
+    fn satisfied(&mut self, ready: SegmentStep) {
+        let at = self.at(ready);
+        let waits = &mut self.counts.waits[at];
+        *waits -= 1;
+        if *waits == 0 && ready.segment < self.course.begun {
+            self.counts.ready.push_back(ready);
+        }
+    }
+
+    /// A send begins: each of its messages is to be [offered](Self::offer).
+    #[inline]
+    pub fn sends(&mut self, ready: SegmentStep) {
+        let at = self.at(ready);
+        let left = self.prepared.send(ready.instr).lanes.len() as u16;
+        self.counts.deliveries[at] = Delivery { left, checksum: None };
+    }
+
+    /// Asks whether a message may go. If it may, or need not, it is to be [handed over](Self::handed_over).
+    #[inline]
+    pub fn offer(&mut self, message: SegmentMessage, members: &mut impl Members) -> Clearance {
+        let at = self.prepared.lanes[message.lane as usize].peer as usize;
+        let PeerFlow { member, window, .. } = self.counts.flows[at];
+        if message.ready.segment >= self.prepared.peers[at].takes || members.is_away(member) {
+            return Clearance::Needless;
+        }
+        if window.is_open() {
+            return Clearance::Go { eager: false };
+        }
+        if self.prepared.eager && members.take_slot(member) {
+            return Clearance::Go { eager: true };
+        }
+        self.counts.blocked.push(message);
+        Clearance::Later
+    }
+
+    /// What could not go when it was offered, to be offered again.
+    #[inline]
+    pub fn take_blocked(&mut self) -> Vec<SegmentMessage> {
+        core::mem::take(&mut self.counts.blocked)
+    }
+
+    /// So many of a send's messages need their source no more: the kernel has them, or their links are of no use any more.
+    /// Returns whether the send is complete.
+    #[inline]
+    pub fn handed_over(&mut self, ready: SegmentStep, messages: u16) -> bool {
+        let at = self.at(ready);
+        let left = &mut self.counts.deliveries[at].left;
+        *left -= messages;
+        let is_complete = *left == 0;
+        if is_complete {
+            self.complete(ready);
+        }
+        is_complete
+    }
+
+    /// Where the checksum of what a send's messages carry is kept.
+    pub fn checksum(&mut self, ready: SegmentStep) -> &mut Option<u32> {
+        let at = self.at(ready);
+        &mut self.counts.deliveries[at].checksum
+    }
+}

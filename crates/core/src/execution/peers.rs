@@ -1,0 +1,262 @@
+//! What comes from other ranks, checked against the schedule and noted; and what is still needed of them.
+
+use super::{Arrived, Course, Execution, ExecutionProgress, Members, SegmentStep, tally::PeerFlow};
+use crate::{
+    codec::PREFIX_BYTES,
+    prepare::{Head, Kind, Loc, Peer},
+    schedule::Chunk,
+    session::{lane::NotGranted, membership::MemberId},
+};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// A message, as its sender says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageClaim {
+    /// Who sends it: a position among [`Prepared::peers`](crate::prepare::Prepared::peers).
+    pub peer: usize,
+    /// Which of that rank's messages it is.
+    pub index: u16,
+    /// Of which segment.
+    pub segment: u32,
+    /// How many bytes it has.
+    pub length: u32,
+}
+
+/// Where a message belongs that does not stay with its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessagePlace {
+    /// At the place of its chunk in the output.
+    Output(Chunk),
+    /// At an offset of its segment's stage.
+    Staged(usize),
+}
+
+/// What a rank that follows the schedule does not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// A message or word of a rank with which this one exchanges nothing in this operation.
+    #[error("a frame of an operation in which it has no part")]
+    NoPart,
+    /// A number that none of the rank's messages has.
+    #[error("a message that the schedule does not have")]
+    NoMessage,
+    /// A segment that is done, or that the rank was not allowed to begin.
+    #[error("a message outside its window")]
+    NoRoom,
+    /// A length that the message cannot have.
+    #[error("a message of the wrong length")]
+    Length,
+    /// A message that has come.
+    #[error("a message that came before")]
+    Twice,
+    /// A result whose place holds what it is made of.
+    #[error("a result before all of what it is made of was sent")]
+    TooEarly,
+    /// An offer to put a result where the schedule has no answer to the message.
+    #[error("a place for the result of a message that gets no answer")]
+    NoAnswer,
+    /// A grant for segments that have not begun, or for fewer than before.
+    #[error("{0}")]
+    NotGranted(NotGranted),
+    /// Word that all workers hold the result, for the second time or from a worker.
+    #[error("word that a result is stable which no reducer owed")]
+    StableTwice,
+}
+
+/// Messages that arrive.
+impl Execution {
+    /// The head that a message is for, after all that its sender says is checked against the schedule.
+    ///
+    /// # Errors
+    /// If the schedule has no such message now.
+    #[inline]
+    pub fn expected(&self, message: &MessageClaim) -> Result<u32, Misfit> {
+        let MessageClaim { peer, index, segment, length } = *message;
+        let prepared = &self.prepared;
+        let peer = &prepared.peers[peer];
+        let head = *peer.heads.get(usize::from(index)).ok_or(Misfit::NoMessage)?;
+        let finished = self.course.finished;
+        if segment < finished || segment >= finished + prepared.depth || segment >= peer.gives {
+            return Err(Misfit::NoRoom);
+        }
+        let wanted = &prepared.heads[head as usize];
+        let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
+        let fits = match wanted.form.is_coded() {
+            true => (PREFIX_BYTES..=bytes).contains(&(length as usize)),
+            false => length as usize == bytes,
+        };
+        if fits { Ok(head) } else { Err(Misfit::Length) }
+    }
+
+    /// The head of a message that has not arrived.
+    ///
+    /// # Errors
+    /// As [`expected`](Self::expected), and if it has.
+    #[inline]
+    pub fn awaited(&self, message: &MessageClaim) -> Result<u32, Misfit> {
+        let head = self.expected(message)?;
+        if self.arrived(message.segment, head) == Arrived::No { Ok(head) } else { Err(Misfit::Twice) }
+    }
+
+    /// Where a head's message goes: a result straight to where it belongs if nothing that the schedule does before has to be
+    /// waited for, everything else to its place in this rank's staging memory.
+    ///
+    /// # Errors
+    /// If it has no place there, and the one in the output is not free.
+    pub fn landing(&self, segment: u32, head: u32) -> Result<MessagePlace, Misfit> {
+        let Head { instr, offset, placed, .. } = self.prepared.heads[head as usize];
+        let is_last = self.counts.waits[self.at(SegmentStep { segment, instr })] == 1;
+        let only_for_this = is_last && segment < self.course.begun && !self.may_be_redone();
+        // What only moves has a place that nothing else touches, whether the segment has begun here or not.
+        let is_free = placed && !self.prepared.call.collective.folds();
+        match self.prepared.instrs[instr as usize].kind {
+            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this || is_free => {
+                Ok(MessagePlace::Output(chunk))
+            }
+            _ if placed => Err(Misfit::TooEarly),
+            _ => Ok(MessagePlace::Staged(offset)),
+        }
+    }
+
+    /// Whether the user's buffer may be needed as it was: where it has the only copy of an input, half a result must not be in it
+    /// when a reducer is lost.
+    fn may_be_redone(&self) -> bool {
+        self.with_reducers && self.part.in_place && self.part.rules.keeps_input
+    }
+
+    /// A head's message is here.
+    ///
+    /// # Errors
+    /// If it cannot be where it is.
+    #[inline]
+    pub fn arrive(&mut self, segment: u32, head: u32, place: Arrived) -> Result<(), Misfit> {
+        let wanted = &self.prepared.heads[head as usize];
+        if matches!(place, Arrived::Direct(_)) && !self.prepared.may_be_direct(wanted) {
+            return Err(Misfit::NoAnswer);
+        }
+        let instr = wanted.instr;
+        let at = self.stage(segment) * self.prepared.heads.len() + head as usize;
+        self.counts.heads[at] = place;
+        self.satisfied(SegmentStep { segment, instr });
+        Ok(())
+    }
+
+    /// Where a head's message is.
+    #[inline]
+    pub fn arrived(&self, segment: u32, head: u32) -> Arrived {
+        self.counts.heads[self.stage(segment) * self.prepared.heads.len() + head as usize]
+    }
+}
+
+/// What is still needed, and what is there if a rank is lost.
+impl Execution {
+    /// How far it is, once nothing is [ready](Self::next) any more.
+    #[inline]
+    pub fn progress(&self, members: &impl Members) -> ExecutionProgress {
+        let unstable = self.part.rules.waits_for_stable && self.is_unstable();
+        if self.course.finished < self.prepared.segments || unstable {
+            return ExecutionProgress::Running;
+        }
+        let read = self.flows().all(|(peer, flow)| {
+            !self.keeps_slots_for(peer) || flow.window.done() == peer.takes || members.is_away(flow.member)
+        });
+        match (read, self.part.is_worker) {
+            (true, _) => ExecutionProgress::Over,
+            (false, true) => ExecutionProgress::Complete,
+            (false, false) => ExecutionProgress::Running,
+        }
+    }
+
+    /// Whether what was sent to a rank stays here until that says that it is done.
+    fn keeps_slots_for(&self, peer: &Peer) -> bool {
+        peer.sends > 0 && ((peer.shared && !self.prepared.eager) || !self.part.is_worker)
+    }
+
+    fn flows(&self) -> impl Iterator<Item = (&Peer, &PeerFlow)> {
+        self.prepared.peers.iter().zip(&self.counts.flows)
+    }
+
+    /// The members that have not sent, granted or confirmed what this rank needs of them.
+    pub fn missing(&self) -> impl Iterator<Item = MemberId> {
+        let Course { begun, finished, .. } = self.course;
+        let waits_for_room = finished == begun && begun < self.prepared.segments;
+        let waiting = self.flows().enumerate().filter(move |(at, (peer, flow))| {
+            self.has_unheard_before(begun, peer)
+                || waits_for_room && !peer.heads.is_empty()
+                || self.is_blocked_on(*at)
+                || !flow.stable
+        });
+        waiting.map(|(_, (_, flow))| flow.member)
+    }
+
+    /// Whether a message from a peer is still needed to complete, or word that it has room for one. What has come is enough
+    /// for segments that have not begun, too: the peer may have been ahead, and have left since.
+    pub fn needs(&self, at: usize) -> bool {
+        let (peer, flow) = (&self.prepared.peers[at], &self.counts.flows[at]);
+        let lacks_room = self.course.begun < peer.takes && !flow.window.has_room(peer.takes - 1);
+        self.is_blocked_on(at)
+            || !flow.stable
+            || peer.sends > 0 && lacks_room
+            || self.has_unheard_before(self.prepared.segments, peer)
+    }
+
+    /// Whether a message of a segment below `end` has not come from a rank.
+    fn has_unheard_before(&self, end: u32, peer: &Peer) -> bool {
+        let finished = self.course.finished;
+        let has_come = |segment, head| {
+            segment < finished + self.prepared.depth && self.arrived(segment, head) != Arrived::No
+        };
+        (finished..end.min(peer.gives)).any(|segment| !peer.heads.iter().all(|head| has_come(segment, *head)))
+    }
+
+    /// Whether reducers have not said yet that all workers hold the whole result: until then it needs each of them.
+    #[inline]
+    pub fn is_unstable(&self) -> bool {
+        self.counts.flows.iter().any(|flow| !flow.stable)
+    }
+
+    /// Whether a peer is not done.
+    pub fn involves(&self, peer: usize) -> bool {
+        self.counts.flows[peer].window.done() < self.prepared.segments
+    }
+
+    /// Whether a message waits to be sent to a peer.
+    pub fn is_blocked_on(&self, peer: usize) -> bool {
+        let to = |lane: u32| self.prepared.lanes[lane as usize].peer as usize;
+        self.counts.blocked.iter().any(|message| to(message.lane) == peer)
+    }
+
+    /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
+    #[inline]
+    pub(super) fn note_result(&mut self, SegmentStep { segment, instr }: SegmentStep) {
+        if !self.with_reducers || !self.part.is_worker {
+            return;
+        }
+        if let Some(chunk) = self.prepared.result_of(instr) {
+            let at = self.stage(segment) * self.prepared.chunks() as usize + chunk as usize;
+            self.counts.results[at] = true;
+        }
+    }
+
+    /// The segments of each chunk whose result is in its place.
+    pub fn held(&self) -> Vec<Vec<Range<u32>>> {
+        let Course { finished, begun, .. } = self.course;
+        let chunks = self.prepared.chunks() as usize;
+        let held = |chunk: usize, segment: u32| {
+            segment < finished
+                || self.counts.results.get(self.stage(segment) * chunks + chunk).is_some_and(|held| *held)
+        };
+        let of_chunk = |chunk: usize| {
+            let mut runs: Vec<Range<u32>> = Vec::new();
+            for segment in (0..begun).filter(|segment| held(chunk, *segment)) {
+                match runs.last_mut() {
+                    Some(last) if last.end == segment => last.end += 1,
+                    _ => runs.push(segment..segment + 1),
+                }
+            }
+            runs
+        };
+        (0..chunks).map(of_chunk).collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! Rules that an execution is made with.
+
+/// The rules that a rank follows. All ranks follow [`Rules::DEFAULT`]; others are faults to plant, for checks of what looks for
+/// such faults, but for [`is_mirrored`](Self::is_mirrored).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How many segments begin at once, in place of a part of the window. More than the window holds stands still for ever.
+    pub lot: Option<u32>,
+    /// How many segments a rank may be ahead of what its receivers have granted, in place of as many as it has in flight. More
+    /// come to places that are in use.
+    pub window: Option<u32>,
+    /// How many grants are given for as many segments as are in flight at the least. None at all before the end stands still for
+    /// ever.
+    pub grants_per_window: u32,
+    /// Whether an operation with reducers lasts until all workers hold its result.
+    pub waits_for_stable: bool,
+    /// Whether a result stays out of the only copy of an input as long as it may be needed again.
+    pub keeps_input: bool,
+    /// Whether grants may come for segments that have not begun: where one simulated rank stands for all, its own grants come back
+    /// to it in the place of others'.
+    pub is_mirrored: bool,
+}
+
+impl Rules {
+    /// What executors do.
+    pub const DEFAULT: Self = Self {
+        lot: None,
+        window: None,
+        grants_per_window: 4,
+        waits_for_stable: true,
+        keeps_input: true,
+        is_mirrored: false,
+    };
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the values lie that an instruction reads and writes, in whatever order a program is run.
+
+use crate::{
+    core::{
+        prepare::{Loc, Operand, Prepared},
+        schedule::Form,
+    },
+    sys::{kernel::Source, region::Access, span::Span},
+};
+use std::ops::Range;
+
+/// Bytes of a segment's memory.
+#[derive(Clone, Debug)]
+pub(super) enum Spot {
+    Input(Range<usize>),
+    Output(Range<usize>),
+    /// Of its stage.
+    Staged(Range<usize>),
+}
+
+/// What an instruction reads.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    At(Spot),
+    /// The message of a head.
+    Message(u32),
+}
+
+/// One source of a fold, or of what moves.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) origin: Given,
+    pub(super) form: Form,
+    pub(super) merges: u8,
+}
+
+impl Spot {
+    /// Where a chunk's segment lies.
+    #[inline]
+    pub(super) fn of(prepared: &Prepared, loc: Loc, form: Form, segment: u32) -> Self {
+        match loc {
+            Loc::Input(chunk) => Self::Input(prepared.input(chunk, segment)),
+            Loc::Output(chunk) => Self::Output(prepared.output(chunk, segment)),
+            Loc::Staged { chunk, offset } => {
+                Self::Staged(offset..offset + prepared.bytes(chunk, segment, form))
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        let (Self::Input(range) | Self::Output(range) | Self::Staged(range)) = self;
+        range.len()
+    }
+}
+
+impl Part {
+    /// An operand of a segment.
+    #[inline]
+    pub(super) fn of(prepared: &Prepared, operand: Operand, segment: u32) -> Self {
+        match operand {
+            Operand::At { loc, form, merges } => {
+                Self { origin: Given::At(Spot::of(prepared, loc, form, segment)), form, merges }
+            }
+            Operand::Head { head, merges } => {
+                let form = prepared.heads[head as usize].form;
+                Self { origin: Given::Message(head), form, merges }
+            }
+        }
+    }
+}
+
+/// A segment's memory, for a thread that has it. The user's buffers are not there if they were taken back.
+pub(super) struct SegmentMemory<'a> {
+    input: Option<Span<'a>>,
+    output: Option<Span<'a>>,
+    staged: Span<'a>,
+}
+
+impl<'a> SegmentMemory<'a> {
+    /// `input` is `None` where it is the output, too.
+    #[inline]
+    pub(super) fn new(
+        input: Option<&'a Access<'_>>,
+        output: Option<&'a Access<'_>>,
+        staged: Span<'a>,
+    ) -> Self {
+        let output = output.map(Access::span);
+        Self { input: input.map(Access::span).or(output), output, staged }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, spot: &Spot) -> Option<Span<'a>> {
+        let (span, range) = match spot {
+            Spot::Input(range) => (self.input?, range),
+            Spot::Output(range) => (self.output?, range),
+            Spot::Staged(range) => (self.staged, range),
+        };
+        Some(span.slice(range.clone()))
+    }
+
+    /// Where something lies; `message` finds a message. `None` if that is gone.
+    #[inline]
+    pub(super) fn source(
+        &self,
+        part: &Part,
+        message: impl FnOnce(u32) -> Option<Span<'a>>,
+    ) -> Option<Source<'a>> {
+        let span = match &part.origin {
+            Given::At(spot) => self.at(spot),
+            Given::Message(head) => message(*head),
+        };
+        Some(Source { span: span?, form: part.form, merges: part.merges })
+    }
+}
