@@ -28,7 +28,7 @@ fn proved(algorithm: &str, workers: u32) -> Verified {
 fn workload<'a>(verified: &'a Verified, machine: &Rig, bytes: usize, operations: u32) -> Workload<'a> {
     let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4);
     let sizing = Workload::sizing(machine, verified, 0);
-    Workload { verified, call, sizing, operations, at_once: Workload::AT_ONCE, segments: 0 }
+    Workload { verified, call, sizing, operations, at_once: Workload::AT_ONCE, parts: None, segments: 0 }
 }
 
 fn machine(workers: u32, costs: Costs) -> Rig {

@@ -2,11 +2,12 @@
 
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
-    collective::Collective,
+    collective::{Collective, UnevenParts},
     element::{DType, ReduceOp},
     group::Group,
     plan::{Request, predicted},
     prepare::{Call, Sizing},
+    schedule::Cut,
     simulate::{
         Calibration, Costs, Prediction, Resource, Rig, SECOND, Workload, estimate, simulate, simulate_up_to,
     },
@@ -36,6 +37,7 @@ fn work<'a>(verified: &'a Verified, machine: &Rig, bytes: usize) -> Workload<'a>
         sizing,
         operations: 1,
         at_once: Workload::AT_ONCE,
+        parts: None,
         segments: 0,
     }
 }
@@ -70,6 +72,46 @@ fn free_threads_leave_the_formulas_of_links() {
             let ratio = seconds(&outcome) / formula;
             assert!((1.0..1.05).contains(&ratio), "{algorithm} among {n} and {reducers}: {ratio}");
         }
+    }
+}
+
+/// Ranks have parts of any lengths, empty ones too: each port takes as long as its bytes do, and the last one's time is the whole.
+#[test]
+fn parts_that_differ_take_what_their_bytes_take_on_the_busiest_port() {
+    let lengths = [3 * MIB, 0, 11 * MIB, 700_001, 5];
+    let all: usize = lengths.iter().sum();
+    let one_by_one = |from: u32, to: u32| lengths[(from as usize + 2 * to as usize) % lengths.len()];
+    let of_sender = |from: u32, _: u32| lengths[from as usize];
+    let of_receiver = |_: u32, to: u32| lengths[to as usize];
+    let root = 2;
+    let without_own = all - lengths[root as usize];
+    let largest = 4 * lengths.iter().max().unwrap();
+    type Moved<'a> = &'a dyn Fn(u32, u32) -> usize;
+    let cases: [(Collective, Moved<'_>, usize); 4] = [
+        (Collective::Gather { root }, &of_sender, without_own),
+        (Collective::Scatter { root }, &of_receiver, without_own),
+        (Collective::AllGather, &of_sender, largest),
+        (Collective::AllToAll, &one_by_one, 0),
+    ];
+    for (collective, moved, most) in cases {
+        let workers = lengths.len() as u32;
+        let elements = |bytes: usize| bytes / 4;
+        let parts = UnevenParts::of_all(collective, workers, |from, to| elements(moved(from, to))).unwrap();
+        let schedule = Algorithm::all().iter().find_map(|algorithm| {
+            let (group, layout) = (Group::of_size(workers), Layout::default());
+            let schedule = algorithm.schedule(collective, &group, &layout).ok()?;
+            let schedule = verify(schedule, collective, &group).unwrap();
+            matches!(schedule.schedule().cut(), Cut::Given { .. }).then_some(schedule)
+        });
+        let verified = schedule.unwrap();
+        let machine = machine(workers, MBIT_500, Costs::FREE);
+        let call = Call { collective, count: Call::UNEVEN, ..all_reduce(0) };
+        let work = Workload { call, parts: Some(&parts), ..work(&verified, &machine, 0) };
+        let outcome = simulate(&work, &machine, &mut |_| ()).unwrap();
+        let busiest = outcome.busiest_link_bytes();
+        assert!(most == 0 || busiest.abs_diff(most as u64) < 4 * 5, "{collective}: {busiest} of {most}");
+        let ratio = seconds(&outcome) / (busiest as f64 / MBIT_500 as f64);
+        assert!((1.0..1.1).contains(&ratio), "{collective}: {ratio}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! `herringbone simulate`: how long a schedule takes on machines that are only described.
 
 mod options;
+mod parts;
 mod picture;
 mod pictured;
 mod recorded;
@@ -18,6 +19,7 @@ use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
 use herringbone::core::simulate::{Prediction, Used};
 use indicatif::HumanBytes;
 use options::{Described, Question};
+use parts::PartsOption;
 use recorded::Recorded;
 use serde_json::{Value, json};
 use std::{fs, io::Write, path::Path};
@@ -69,7 +71,10 @@ fn told(options: &Question, described: &Described, simulated: &Prediction, is_es
         Some(file) => format!("links of {file}"),
         None => format!("{per_host} on each host, {} Gbit/s", calibration.port as f64 / 125e6),
     };
-    let bytes = HumanBytes(options.call.bytes.0 as u64);
+    let bytes = match &described.parts {
+        Some(_) => format!("parts that differ, at most {} on a rank,", HumanBytes(described.bytes())),
+        None => HumanBytes(options.call.bytes.0 as u64).to_string(),
+    };
     let mut lines = vec![format!(
         "# {name}: {} of {} {}, ranks {workers}, reducers {}, {links}, {} us",
         call.collective,
@@ -125,7 +130,8 @@ fn object(options: &Question, described: &Described, simulated: &Prediction, is_
         "algorithm": name,
         "collective": call.collective.to_string(),
         "dtype": call.dtype.name(),
-        "bytes": options.call.bytes.0,
+        "bytes": if described.parts.is_some() { described.bytes() } else { options.call.bytes.0 as u64 },
+        "parts": options.call.parts.as_ref().map(PartsOption::rows),
         "ranks": schedule.workers(),
         "per_host": per_host,
         "reducers": schedule.reducers(),
@@ -172,6 +178,36 @@ mod tests {
             |gbps| object_of(&["--algorithm", "radix", "--gbps", gbps])["seconds"].as_f64().unwrap();
         let ratio = seconds("0.5") / seconds("1");
         assert!((1.9..2.01).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn parts_that_differ_are_simulated_as_they_are() {
+        let seconds = |args: &[&str]| object_of(args)["seconds"].as_f64().unwrap();
+        let of = |collective, parts| seconds(&["--collective", collective, "--parts", parts, "--gbps", "1"]);
+        let even = seconds(&["--collective", "gather(0)", "--bytes", "16M", "--ranks", "4", "--gbps", "1"]);
+        let same = of("gather(0)", "4M,4M,4M,4M");
+        assert!((0.98..1.02).contains(&(same / even)), "{same} {even}");
+        let more = of("gather(0)", "0,8M,8M,8M") / same;
+        assert!((1.9..2.1).contains(&more), "{more}");
+        assert!(of("all_to_all", "0,1M;1M,0") > 0.0 && of("scatter(1)", "1M,0,4M") > 0.0);
+        assert!(of("all_gather", "1M,0,4M") > of("all_gather", "1M,0,2M"));
+        for (args, said) in [
+            (
+                &["--collective", "gather(0)", "--parts", "3,4"][..],
+                "3 bytes, which is no whole number of f32",
+            ),
+            (&["--collective", "all_to_all", "--parts", "4,4"], "needs 2 of 2"),
+            (&["--parts", "4,4"], "all_reduce has no parts of different lengths"),
+            (&["--collective", "gather(0)", "--parts", "4,4", "--ranks", "3"], "--parts has 2"),
+            (&["--collective", "all_gather", "--parts", "4,4", "--algorithm", "ring"], "not by ring"),
+        ] {
+            let args = ["herringbone", "simulate"].iter().chain(args);
+            let Verb::Simulate(options) = Command::parse_from(args).verb else {
+                panic!("simulate is a verb")
+            };
+            let failure = options.question.described().map(|_| ()).unwrap_err().to_string();
+            assert!(failure.contains(said), "{failure}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What is simulated: a schedule, the machines, a call.
 
+use super::parts::PartsOption;
 use crate::{failure::Failure, layout, names, topologies};
 use herringbone::{
     Algorithm, Collective, DType, FoldOrder, ReduceOp,
     core::{
         algorithm::Layout,
         codec::Codec,
+        collective::UnevenParts,
         group::Group,
         plan,
         prepare::Call,
@@ -65,6 +67,10 @@ pub(super) struct CallOptions {
     /// Bytes per rank: 25M, 64KiB (of the whole buffer, for collectives that have parts)
     #[arg(long, default_value = "25M", value_name = "B")]
     pub(super) bytes: Bytes,
+    /// Parts of other lengths in place of --bytes: of a gather or an all_gather what each rank has, of a scatter what each gets
+    /// (4M,0,1M), of an all_to_all a row for each rank with what it has for each (1M,2M;0,3M)
+    #[arg(long, value_name = "B,B,...", conflicts_with_all = ["bytes", "schedule"])]
+    pub(super) parts: Option<PartsOption>,
     /// So many calls at once
     #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(super) operations: u32,
@@ -171,6 +177,8 @@ pub(super) struct Described {
     pub(super) verified: Verified,
     pub(super) machine: Rig,
     pub(super) call: Call,
+    /// Each rank's, where they differ.
+    pub(super) parts: Option<Vec<UnevenParts>>,
     pub(super) calibration: Calibration,
     pub(super) per_host: u32,
 }
@@ -179,6 +187,10 @@ impl Described {
     /// The whole buffer's bytes, of one operation.
     pub(super) fn bytes(&self) -> u64 {
         let Call { collective, dtype, count, .. } = self.call;
+        if let Some(parts) = &self.parts {
+            let most = parts.iter().map(|parts| parts.input_elements().max(parts.output_elements())).max();
+            return (most.unwrap_or(0) as u64).saturating_mul(dtype.bytes() as u64);
+        }
         let workers = self.verified.schedule().workers();
         let root = collective.root().unwrap_or(0);
         let most = collective
@@ -232,20 +244,28 @@ impl Question {
         let links = self.machines.topology.as_deref().map(links).transpose()?;
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
         let known = links.as_ref().map(|links| links.size() as u32);
-        let known = listed.as_ref().map(Schedule::workers).or(known);
+        let parted = self.call.parts.as_ref().map(PartsOption::ranks);
+        let known = listed.as_ref().map(Schedule::workers).or(known).or(parted);
         let ranks = match (self.machines.ranks, known) {
             (Some(ranks), Some(known)) if ranks != known => {
                 return Err(Failure::Usage {
-                    problem: format!("--ranks says {ranks}, and the file has {known}"),
-                    hint: "leave --ranks out, and all of the file's are taken",
+                    problem: format!("--ranks says {ranks}, and the file or --parts has {known}"),
+                    hint: "leave --ranks out, and all that there are are taken",
                 });
             }
             (ranks, known) => known.or(ranks).unwrap_or(4),
         };
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
+        let parts = self.call.parts.as_ref().map(|parts| parts.of(self.call.collective, self.call.dtype));
+        let parts = parts.transpose()?;
         let group = FoldOrder::Ranks.group(&hosts);
-        let count =
-            crate::numbers::elements(self.call.collective, ranks, self.call.bytes.0, self.call.dtype.bytes());
+        let count = match &parts {
+            Some(_) => Call::UNEVEN,
+            None => {
+                let (bytes, width) = (self.call.bytes.0, self.call.dtype.bytes());
+                crate::numbers::elements(self.call.collective, ranks, bytes, width)
+            }
+        };
         let (name, schedule) = match listed {
             Some(schedule) => ("the schedule of the file".to_owned(), schedule),
             None => self.made(&group, &hosts, links.as_ref(), count)?,
@@ -269,6 +289,7 @@ impl Question {
             verified,
             machine,
             call,
+            parts,
             calibration: constants,
             per_host: self.machines.per_host.min(ranks),
         })
@@ -288,9 +309,17 @@ impl Question {
         // As a job takes an algorithm that is forced.
         let bound = Environment::of_process().tree_bound()?.unwrap_or(TREE_BOUND);
         let said = self.call.algorithm.as_ref().map(|algorithm| algorithm.for_elements(count, bound));
+        let is_uneven_gather = (self.call.collective, count) == (Collective::AllGather, Call::UNEVEN);
+        if let Some(algorithm) = said.as_ref().filter(|said| is_uneven_gather && **said != Algorithm::OneShot)
+        {
+            return Err(usage(format!(
+                "parts that differ go straight to every rank (one_shot), not by {algorithm}"
+            )));
+        }
         let algorithm = match &said {
             Some(algorithm) if codec != Codec::Plain => algorithm.plain().clone().coded(),
             Some(algorithm) => algorithm.clone(),
+            None if is_uneven_gather => Algorithm::OneShot,
             None => {
                 let request = plan::Request::of_elements(
                     self.call.collective,

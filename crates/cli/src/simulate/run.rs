@@ -60,13 +60,14 @@ fn most_messages(question: &Question) -> u64 {
 }
 
 fn workload<'a>(question: &Question, described: &'a Described) -> Workload<'a> {
-    let Described { verified, machine, call, .. } = described;
+    let Described { verified, machine, call, parts, .. } = described;
     Workload {
         verified,
         call: *call,
         sizing: Workload::sizing(machine, verified, 0),
         operations: question.call.operations,
         at_once: Workload::AT_ONCE,
+        parts: parts.as_deref(),
         segments: 0,
     }
 }

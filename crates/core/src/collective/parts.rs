@@ -93,6 +93,29 @@ impl UnevenParts {
         Ok(Self { input: edges(input)?, output: edges(output)? })
     }
 
+    /// The parts of all ranks, where rank `from` has `moved(from, to)` elements for rank `to`; in an all_gather for all alike.
+    ///
+    /// # Errors
+    /// If the collective has no such parts, or they are too long.
+    pub fn of_all(
+        collective: Collective,
+        workers: u32,
+        moved: impl Fn(Rank, Rank) -> usize,
+    ) -> Result<Vec<Self>, PartsError> {
+        let of = |me: Rank| {
+            let counts = collective.parts(workers, me);
+            let (inputs, outputs) = counts.ok_or(PartsError::None { collective: collective.name() })?;
+            let other = |count: usize, at: Rank| match count {
+                1 => collective.root().unwrap_or(me),
+                _ => at,
+            };
+            let input: Vec<_> = (0..inputs as Rank).map(|to| moved(me, other(inputs, to))).collect();
+            let output: Vec<_> = (0..outputs as Rank).map(|from| moved(other(outputs, from), me)).collect();
+            Self::new(collective, workers, me, &input, &output)
+        };
+        (0..workers).map(of).collect()
+    }
+
     /// How many elements the input has.
     pub fn input_elements(&self) -> usize {
         self.input.last().copied().unwrap_or_default()

@@ -92,7 +92,16 @@ pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Effort 
         Some(_) => 1,
         None => all,
     };
-    let whole = messages_of_rank(work, &first).saturating_mul(ranks);
+    let whole = match work.parts {
+        None => messages_of_rank(work, &first).saturating_mul(ranks),
+        Some(_) => {
+            let of_rank = |rank| messages_of_rank(work, &work.prepared(rank, machine));
+            (0..all as u32).map(of_rank).fold(0, u64::saturating_add)
+        }
+    };
+    if work.parts.is_some() {
+        return Effort { whole, least: whole };
+    }
     let segments = u64::from(least_segments(&first).min(first.segments));
     // One part, and half of it once more.
     let segments = segments.saturating_add(segments / 2);
@@ -130,6 +139,10 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Resul
         let work = Workload { segments, ..*work };
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
     };
+    // Parts that differ end at different times, so no part stands for the whole.
+    if work.parts.is_some() {
+        return run(0);
+    }
     let first = work.prepared(0, machine);
     let in_segment = estimated_in_segment(most_messages, work, machine, &first);
     let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);

@@ -2,6 +2,7 @@
 
 use super::machine::Rig;
 use crate::{
+    collective::UnevenParts,
     prepare::{Call, Prepared, Sizing, prepare},
     verify::Verified,
 };
@@ -19,6 +20,8 @@ pub struct Workload<'a> {
     pub operations: u32,
     /// How many of them run at once at most, as there is staging memory for.
     pub at_once: u32,
+    /// Each rank's parts, where they may differ; the call's count is [`Call::UNEVEN`] then.
+    pub parts: Option<&'a [UnevenParts]>,
     /// Only so many segments, if there are more; 0: all.
     pub segments: u32,
 }
@@ -39,11 +42,12 @@ impl Workload<'_> {
     pub(super) fn prepared(&self, rank: u32, machine: &Rig) -> Prepared {
         let program = self.verified.schedule().program(rank);
         let shared = |other| machine.is_shared(rank, other);
-        let mut prepared = prepare(self.verified, &program, rank, (self.call, None), self.sizing, shared);
+        let parts = self.parts.map(|parts| &parts[rank as usize]);
+        let mut prepared = prepare(self.verified, &program, rank, (self.call, parts), self.sizing, shared);
         if self.segments > 0 && self.segments < prepared.segments {
             prepared.segments = self.segments;
             for peer in &mut prepared.peers {
-                (peer.gives, peer.takes) = (self.segments, self.segments);
+                (peer.gives, peer.takes) = (peer.gives.min(self.segments), peer.takes.min(self.segments));
             }
         }
         prepared

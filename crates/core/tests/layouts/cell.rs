@@ -145,6 +145,7 @@ impl Cell {
             sizing: self.sizing,
             operations: self.operations.0,
             at_once: self.operations.1,
+            parts: None,
             segments: 0,
         };
         match panic::catch_unwind(AssertUnwindSafe(|| machine(&work, &self.rig))) {

@@ -27,7 +27,8 @@ fn predicted(algorithm: &str, ranks: u32, count: usize, shared: bool) -> u64 {
         segment_bytes: 0,
         most_staged: Workload::STAGED,
     };
-    let work = Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, segments: 0 };
+    let work =
+        Workload { verified: &verified, call, sizing, operations: 1, at_once: 1, parts: None, segments: 0 };
     simulate(&work, &machine, &mut |_| ()).unwrap().staged
 }
 
