@@ -78,9 +78,9 @@ pub enum ExecutionProgress {
     Over,
 }
 
-/// What a rank has in an operation.
+/// How a rank takes part in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Participant {
     /// Whether it is a worker: a reducer has no buffers, and nobody waits for its end.
     pub is_worker: bool,
     /// Whether the result overwrites the only copy of the input.
@@ -106,7 +106,7 @@ pub struct Course {
 #[derive(Clone, Debug)]
 pub struct Execution {
     prepared: Arc<Prepared>,
-    part: Seat,
+    me: Participant,
     with_reducers: bool,
     /// How many segments begin at once at the least.
     lot: u32,
@@ -118,14 +118,13 @@ pub struct Execution {
 impl Execution {
     /// One that has not [started](Self::start). Its messages may arrive. `seats` are the members of the group, workers first.
     #[inline]
-    pub fn new(prepared: Arc<Prepared>, part: Seat, seats: &[MemberId], counts: Tally) -> Self {
-        let with_reducers =
-            !part.is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
-        let usual = if prepared.is_in_memory() { (part.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
+    pub fn new(prepared: Arc<Prepared>, me: Participant, seats: &[MemberId], counts: Tally) -> Self {
+        let with_reducers = !me.is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
+        let usual = if prepared.is_in_memory() { (me.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let mut execution = Self {
-            lot: part.rules.lot.unwrap_or(usual),
+            lot: me.rules.lot.unwrap_or(usual),
             course: Course { begun: 0, finished: 0, granted: 0 },
-            part,
+            me,
             with_reducers,
             prepared,
             counts,
@@ -138,7 +137,8 @@ impl Execution {
     /// Makes room for what is counted.
     #[inline]
     fn furnish(&mut self, seats: &[MemberId]) {
-        let Self { prepared, counts, part: Seat { is_worker, ahead, rules, .. }, with_reducers, .. } = self;
+        let Self { prepared, counts, me: Participant { is_worker, ahead, rules, .. }, with_reducers, .. } =
+            self;
         let width = rules.window.unwrap_or(*ahead);
         let stages = prepared.depth as usize;
         counts.waits.resize(stages * prepared.instrs.len(), 0);
@@ -190,7 +190,7 @@ impl Execution {
     /// Whether this rank has data in it, and its caller waits for the end.
     #[inline]
     pub fn is_worker(&self) -> bool {
-        self.part.is_worker
+        self.me.is_worker
     }
 
     /// Whether reducers take part.

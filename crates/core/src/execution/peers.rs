@@ -122,7 +122,7 @@ impl Execution {
     /// Whether the user's buffer may be needed as it was: where it has the only copy of an input, half a result must not be in it
     /// when a reducer is lost.
     fn may_be_redone(&self) -> bool {
-        self.with_reducers && self.part.in_place && self.part.rules.keeps_input
+        self.with_reducers && self.me.in_place && self.me.rules.keeps_input
     }
 
     /// A head's message is here.
@@ -154,14 +154,14 @@ impl Execution {
     /// How far it is, once nothing is [ready](Self::next) any more.
     #[inline]
     pub fn progress(&self, members: &impl Members) -> ExecutionProgress {
-        let unstable = self.part.rules.waits_for_stable && self.is_unstable();
+        let unstable = self.me.rules.waits_for_stable && self.is_unstable();
         if self.course.finished < self.prepared.segments || unstable {
             return ExecutionProgress::Running;
         }
         let read = self.flows().all(|(peer, flow)| {
             !self.keeps_slots_for(peer) || flow.window.done() == peer.takes || members.is_away(flow.member)
         });
-        match (read, self.part.is_worker) {
+        match (read, self.me.is_worker) {
             (true, _) => ExecutionProgress::Over,
             (false, true) => ExecutionProgress::Complete,
             (false, false) => ExecutionProgress::Running,
@@ -170,7 +170,7 @@ impl Execution {
 
     /// Whether what was sent to a rank stays here until that says that it is done.
     fn keeps_slots_for(&self, peer: &Peer) -> bool {
-        peer.sends > 0 && ((peer.shared && !self.prepared.eager) || !self.part.is_worker)
+        peer.sends > 0 && ((peer.shared && !self.prepared.eager) || !self.me.is_worker)
     }
 
     fn flows(&self) -> impl Iterator<Item = (&Peer, &PeerFlow)> {
@@ -230,7 +230,7 @@ impl Execution {
     /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
     #[inline]
     pub(super) fn note_result(&mut self, SegmentStep { segment, instr }: SegmentStep) {
-        if !self.with_reducers || !self.part.is_worker {
+        if !self.with_reducers || !self.me.is_worker {
             return;
         }
         if let Some(chunk) = self.prepared.result_of(instr) {

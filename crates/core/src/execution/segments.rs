@@ -1,8 +1,8 @@
 //! Segments: which may begin, which are done, and what others are told of it.
 
 use super::{
-    Arrived, Course, Execution, Members, Misfit, NEVER, PeerFlow, Seat, SegmentMessage, SegmentStep, Word,
-    tally::Delivery,
+    Arrived, Course, Execution, Members, Misfit, NEVER, Participant, PeerFlow, SegmentMessage, SegmentStep,
+    Word, tally::Delivery,
 };
 use crate::{prepare::Peer, session::membership::MemberId};
 
@@ -67,7 +67,7 @@ impl Execution {
     /// Allows ranks to send this operation's messages: once, because a rank keeps that until it begins the operation.
     #[inline]
     fn open<M: Members>(&mut self, which: impl Fn(&Peer, &PeerFlow, &M) -> bool, members: &mut M) {
-        if !self.part.is_worker {
+        if !self.me.is_worker {
             return;
         }
         for (peer, flow) in self.prepared.peers.iter().zip(&mut self.counts.flows) {
@@ -94,13 +94,13 @@ impl Execution {
     /// The stage of staging memory in which a segment lies, of as many as this rank has in flight.
     #[inline]
     pub fn slot(&self, segment: u32) -> usize {
-        (if segment < self.part.ahead { segment } else { segment % self.part.ahead }) as usize
+        (if segment < self.me.ahead { segment } else { segment % self.me.ahead }) as usize
     }
 
     /// Begins segments for which there is a free stage, here and with all ranks that it sends to.
     #[inline]
     pub fn begin(&mut self, members: &impl Members) {
-        let Self { prepared, counts, course, part: Seat { ahead, .. }, .. } = self;
+        let Self { prepared, counts, course, me: Participant { ahead, .. }, .. } = self;
         let after_a_lot = prepared.segments.min(course.begun + self.lot);
         if after_a_lot > course.finished + *ahead {
             return;
@@ -171,7 +171,7 @@ impl Execution {
             }
         }
         let Course { finished, granted, .. } = self.course;
-        let worth_a_grant = match self.part.rules.grants_per_window {
+        let worth_a_grant = match self.me.rules.grants_per_window {
             0 => self.prepared.segments,
             grants => (self.prepared.lead / grants).max(1),
         };
@@ -194,7 +194,7 @@ impl Execution {
         for (peer, flow) in self.prepared.peers.iter().zip(&self.counts.flows) {
             let in_place = peer.shared && !self.prepared.eager;
             let ends = before < peer.gives && finished >= peer.gives;
-            let last = ends && (in_place || (self.part.is_worker && self.with_reducers));
+            let last = ends && (in_place || (self.me.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + self.prepared.lead < peer.gives) {
                 members.tell(flow.member, Word::Grant(finished.min(peer.gives)));
             }
@@ -210,7 +210,7 @@ impl Execution {
     pub fn hear(&mut self, peer: usize, word: Word, members: &mut impl Members) -> Result<(), Misfit> {
         let flow = &mut self.counts.flows[peer];
         match word {
-            Word::Grant(segments) if self.part.rules.is_mirrored => {
+            Word::Grant(segments) if self.me.rules.is_mirrored => {
                 let done = segments.max(flow.window.done());
                 flow.window.grant(done, done).map_err(Misfit::NotGranted)?;
             }
@@ -228,7 +228,7 @@ impl Execution {
     #[inline]
     fn tell_stable(&self, members: &mut impl Members) {
         let segments = self.prepared.segments;
-        if !self.part.is_worker
+        if !self.me.is_worker
             && self.course.finished == segments
             && self.counts.flows.iter().all(|flow| flow.window.done() == segments)
         {

@@ -2,8 +2,8 @@
 
 use crate::{
     execution::{
-        Arrived, Clearance, Course, Execution, ExecutionProgress, Members, MessagePlace, Misfit, Rules, Seat,
-        SegmentMessage, SegmentStep, Tally, Word,
+        Arrived, Clearance, Course, Execution, ExecutionProgress, Members, MessagePlace, Misfit, Participant,
+        Rules, SegmentMessage, SegmentStep, Tally, Word,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -67,8 +67,8 @@ impl SimulatedMember {
         (rules, seats): (Rules, &[MemberId]),
     ) -> Self {
         let is_worker = !prepared.is_reducer(me);
-        let part = Seat { is_worker, in_place: true, ahead: prepared.ahead(is_mapped), rules };
-        let execution = Execution::new(prepared, part, seats, Tally::default());
+        let me = Participant { is_worker, in_place: true, ahead: prepared.ahead(is_mapped), rules };
+        let execution = Execution::new(prepared, me, seats, Tally::default());
         Self { execution, has_started: false, going: VecDeque::new(), told: Told::default() }
     }
 

@@ -4,8 +4,8 @@
 use crate::noise::Random;
 use herringbone_core::{
     execution::{
-        Arrived, Clearance, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Misfit, Rules,
-        Seat, SegmentMessage, SegmentStep, Tally, Word,
+        Arrived, Clearance, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Misfit,
+        Participant, Rules, SegmentMessage, SegmentStep, Tally, Word,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -205,7 +205,7 @@ impl Adversary {
         let mut ahead = Vec::new();
         let member = |(me, prepared): (u32, &Arc<Prepared>)| {
             ahead.push(prepared.ahead(chance.below(2) == 1));
-            let part = Seat {
+            let me = Participant {
                 is_worker: !prepared.is_reducer(me),
                 in_place: true,
                 ahead: ahead[me as usize],
@@ -213,7 +213,7 @@ impl Adversary {
             };
             let ranks = seats.len();
             Member {
-                execution: Execution::new(prepared.clone(), part, &seats, Tally::default()),
+                execution: Execution::new(prepared.clone(), me, &seats, Tally::default()),
                 is_started: false,
                 going: Vec::new(),
                 turns: trial.in_turns.then(|| Turns::of(prepared)),

@@ -10,7 +10,7 @@ use crate::{
     completion::Completion,
     core::{
         execution::{
-            Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Misfit, Rules, Seat,
+            Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Misfit, Participant, Rules,
             SegmentMessage, SegmentStep, Tally, Word,
         },
         prepare::Prepared,
@@ -91,14 +91,14 @@ impl Operation {
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         let results = here * output.as_ref().map_or(0, Region::len);
         let outgrows_cache = results > cache::results_that_stay();
-        let part = Seat { is_worker, in_place: input.is_none(), ahead, rules };
+        let me = Participant { is_worker, in_place: input.is_none(), ahead, rules };
         Self {
             key,
             id: queued.id,
             caller: Caller { completion: queued.completion, timeout: queued.timeout, issued: queued.issued },
             memory,
             lent: Lent { input, output, mapped, fed: queued.fed, touches: queued.touches, outgrows_cache },
-            execution: Execution::new(prepared, part, seats, counts),
+            execution: Execution::new(prepared, me, seats, counts),
         }
     }
 
