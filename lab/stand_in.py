@@ -21,6 +21,9 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 def main(place: str) -> None:
     """Stand for the Python of this command line."""
     words = sys.argv[1:]
+    if words[:2] == ["-m", "herringbone"]:
+        # The command begins itself again by the words that its process began with, which in a fork are the server's.
+        os.execv(sys.executable, [sys.executable, *words])
     # Those that come before there is anybody to have them wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     request = Request.of(words, dict(os.environ), None, os.getpid())
