@@ -6,6 +6,7 @@
 * `ci`: `test`, and of `full` what needs no download, no root and no other compiler. It names what it leaves out.
 
 Stages run in two lanes, one beside the other: what Rust's tools do, and the tests in Python, most of which wait for processes.
+What needs the machine for itself follows.
 The output of a stage comes at its end, whole. Every stage runs, also after one that failed, and none is tried again. A check
 that is no test (format, lints, documentation, a target of make) counts as one. The last line is the sum: "N passed, N failed,
 N skipped". The exit code is 0 only if nothing failed.
@@ -143,6 +144,11 @@ def python():
     yield python_tests("Python tests", "not full")
 
 
+def alone():
+    """What has the machine for itself, after both lanes: it counts what all jobs here leave behind."""
+    yield from ()
+
+
 class Target(Stage):
     """A target of the Makefile that checks something; what it records goes below `target`."""
 
@@ -159,7 +165,7 @@ def targets():
     yield Target(rust, "instructions")
     yield Target(rust, "bench")
     yield Target(rust, "layouts")
-    yield Target(python, "leaks", "--record target/leaks.md")
+    yield Target(alone, "leaks", "--record target/leaks.md")
     yield Target(rust, "verify-large", why_not="a machine that is quiet")
     yield Target(rust, "docs", why_not="a download")
     yield Target(rust, "deploy-check", why_not="a download")
@@ -174,25 +180,29 @@ def targets():
 
 
 def stages(wanted):
-    """The stages of both lanes."""
+    """The stages of both lanes, and those that follow them."""
     if wanted == "check":
         # Those with the features that all together have, so that nothing is compiled once more: the kernels alone take minutes.
         packages = " ".join(f"-p herringbone-{name}" for name in ("core", "sys", "cli", "python"))
         decided = rust_tests("core, sys and tidiness", packages, "not package(herringbone-cli) | binary(tidy)")
-        return [*rust_checks(), decided], [*python_checks()]
+        return [[*rust_checks(), decided], [*python_checks()]], []
     more = {
         "test": [],
         "ci": [target for target in targets() if not target.why_not],
         "full": [*targets()],
     }[wanted]
     if not more:
-        return rust(), python()
+        return [rust(), python()], []
     simulated = f"cargo test --workspace --lib -- --exact {SIMULATED}"
     marked = {
         rust: Stage("500 simulated clusters", simulated, cargo_test_counts, SIMULATED_SEEDS="500"),
         python: python_tests("more Python tests", "full"),
     }
-    return [[*lane(), more_of, *(target for target in more if target.lane is lane)] for lane, more_of in marked.items()]
+
+    def of_lane(lane):
+        return [target for target in more if target.lane is lane]
+
+    return [[*lane(), more_of, *of_lane(lane)] for lane, more_of in marked.items()], of_lane(alone)
 
 
 def lane(stages):
@@ -204,10 +214,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wanted", choices=["check", "test", "full", "ci"])
     wanted = parser.parse_args().wanted
+    together, after = stages(wanted)
     with ThreadPoolExecutor() as threads:
-        lanes = [threads.submit(lane, each) for each in stages(wanted)]
+        lanes = [threads.submit(lane, each) for each in together]
         try:
-            counts = [count for each in lanes for count in each.result()]
+            counts = [count for each in lanes for count in each.result()] + lane(after)
         except KeyboardInterrupt:
             INTERRUPTED.set()
             raise
