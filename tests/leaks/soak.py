@@ -99,6 +99,8 @@ class Job:
             self.reducer = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
             self.environment["HERRINGBONE_REDUCERS"] = address
             while socket.socket().connect_ex(("127.0.0.1", int(address.split(":")[1]))):
+                if self.reducer.poll() is not None:
+                    raise RuntimeError(f"the reducer ended with {self.reducer.returncode} before anybody could reach it")
                 time.sleep(0.05)
         self.ranks = [self.rank() for _ in range(RANKS)]
 
