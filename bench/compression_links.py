@@ -17,9 +17,8 @@ import tempfile
 
 from figures import human
 from machine import machine
-from namespaces import Namespaces, NoNamespaces
 from ports import free_port
-from processes import JobFailed, Processes
+from processes import JobFailed, Namespaces, NoNamespaces, Processes
 from rigs import TOKEN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

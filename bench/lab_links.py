@@ -15,9 +15,8 @@ import tempfile
 from lab_record import picture_of, record_of
 from machine import commit, machine
 from mesh import Mesh
-from namespaces import NoNamespaces
 from ports import free_port
-from processes import Processes, signals_held
+from processes import NoNamespaces, Processes, signals_held
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MATRICES = ROOT / "testdata" / "topologies" / "link_matrices.json"

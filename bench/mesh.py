@@ -1,6 +1,6 @@
 """Hosts with a cable of their own for each pair, as GPUs have NVLinks: namespaces without a router between them."""
 
-from namespaces import Namespaces
+from processes import Namespaces
 
 QUEUE = 4_000_000
 """Bytes that wait before a cable."""

@@ -1,6 +1,6 @@
 """The processes of a job: on this host, or one per host of the rigs' cluster. None stays behind.
 
-The demo starts its processes with this, too.
+The demo starts its processes with this, too. Hosts that are namespaces are those of the lab.
 """
 
 import contextlib
@@ -11,6 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+
+from lab.hosts import Namespaces, NoNamespaces
+
+__all__ = ["Cluster", "Here", "JobFailed", "Namespaces", "NoNamespaces", "Processes", "Reducer", "signals_held"]
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 10

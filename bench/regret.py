@@ -16,8 +16,7 @@ import sys
 import tempfile
 
 from figures import duration, human
-from namespaces import Namespaces, NoNamespaces
-from processes import JobFailed
+from processes import JobFailed, Namespaces, NoNamespaces
 from rigs import LOCK, ROOT
 from simulator import LAYOUTS, job, line, measured, say
 

@@ -18,9 +18,8 @@ import tempfile
 
 from figures import duration, human
 from hosts import figures
-from namespaces import Namespaces, NoNamespaces
 from ports import free_port
-from processes import JobFailed, Processes, Reducer
+from processes import JobFailed, Namespaces, NoNamespaces, Processes, Reducer
 from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
 
 MIB = 1 << 20

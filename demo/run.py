@@ -20,10 +20,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "bench"))
 
 from machine import machine
-from namespaces import Namespaces, NoNamespaces
 from picture import picture
 from ports import free_port
-from processes import Here, JobFailed, Processes
+from processes import Here, JobFailed, Namespaces, NoNamespaces, Processes
 from results import Setting, facts, table
 
 START_SECONDS, STEP_SECONDS = 25, 2.2

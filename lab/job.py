@@ -132,8 +132,9 @@ def start(
     host: int | None = None,
     forked: bool | None = None,
     place: str | None = None,
+    errors: int | None = None,
 ) -> Process:
-    """Start this Python with these words and variables; both its outputs are one.
+    """Start this Python with these words and variables; both its outputs are one, unless ``errors`` is a descriptor for one.
 
     ``host`` is a process whose network it gets. ``forked`` says whether a server makes it, by default if it names torch, and
     ``place`` where another server than ours listens.
@@ -143,7 +144,7 @@ def start(
     output = Output(into)
     with open(os.devnull) as nothing, contextlib.ExitStack() as stack:
         stack.callback(os.close, out_of)
-        descriptors = [nothing.fileno(), out_of, out_of]
+        descriptors = [nothing.fileno(), out_of, out_of if errors is None else errors]
         why = None
         if has_torch() and (names_torch(request) if forked is None else forked):
             try:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from .hosts import entered
 from .rank import Request
 from .server import LENGTH
 
@@ -145,7 +146,7 @@ class Fresh(Process):
         super().__init__(request, output)
         self.why = why
         self._popen = subprocess.Popen(
-            self.args,
+            self.args if request.host is None else [*entered(request.host), *self.args],
             cwd=request.folder,
             env=request.environment,
             stdin=descriptors[0],

@@ -61,7 +61,6 @@ class Request:
 
 def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shelf) -> None:
     """Be the process of a request, and run its program to its end."""
-    ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -72,6 +71,8 @@ def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shel
             pass  # the one that has listed them
     if request.host is not None:
         enter(request.host)
+    # It would not outlast a change of the user.
+    ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
     os.umask(request.umask)
     for name, limits in request.limits.items():
         resource.setrlimit(getattr(resource, name), limits)

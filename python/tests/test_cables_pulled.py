@@ -34,7 +34,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def lines(job: Job, rank: int) -> list[str]:
-    return [event["text"] for event in job.ranks[rank].events if event["event"] == "line"]
+    return job.ranks[rank].lines
 
 
 def digest(lab: Lab, job: Job) -> str:
@@ -47,10 +47,10 @@ def digest(lab: Lab, job: Job) -> str:
 
 
 def test_training_goes_on_with_the_same_bits_when_a_reducers_cable_is_pulled(lab: Lab) -> None:
-    script = str(WORKERS / "outliving.py")
-    with lab.job("program", "herringbone", EACH, path=script) as job:
+    script = [str(WORKERS / "outliving.py")]
+    with lab.job(script, "herringbone", EACH) as job:
         unharmed = digest(lab, job)
-    with lab.serving() as reducers, lab.job("program", "herringbone", EACH, reducers, path=script) as job:
+    with lab.serving() as reducers, lab.job(script, "herringbone", EACH, reducers) as job:
         until = time.monotonic() + SECONDS
         while f"step {AFTER_STEP}" not in lines(job, 0):
             assert time.monotonic() < until and job.ranks[0].status is None, job.ranks[0].events[-3:]

@@ -17,7 +17,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
 
 from cables import PROXY_PORT, Hosts, NoNamespaces
 from integrity import COUNTS, REDUCERS, REFUSED, SHORTEST, Outcome, Reducers, outcome_of
-from ranks import Ranks
+from jobs import doing
+
+from lab.events import Ranks
 
 SEEDS = range(4)
 TOKEN = "flips-of-these-tests"
@@ -79,7 +81,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def test_a_bit_that_flips_between_workers_is_an_error_on_all_ranks(hosts: Hosts, tmp_path: Path) -> None:
-    with Ranks(["numpy", "herringbone"], tmp_path / "log", hosts.on_router) as ranks:
+    with Ranks(tmp_path / "log") as ranks:
         for seed in SEEDS:
             outcome = between_workers(hosts, ranks, seed)
             assert outcome.is_refused, (outcome, outcome.events)
@@ -91,10 +93,10 @@ def between_workers(hosts: Hosts, ranks: Ranks, seed: int) -> Outcome:
     count = random.Random(seed).choice(COUNTS)
     store = f"{hosts.address(0)}:{29501 + seed}"
     arguments: dict[str, Any] = {"seed": seed, "apart": [29501 + seed], "limits": [200, 1_500, SHORTEST[count] // 3]}
-    proxy = ranks.start("proxied", hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
+    proxy = ranks.start(*doing("proxied", address=f"0.0.0.0:{PROXY_PORT}", **arguments), host=hosts.network(None))
     proxy.wait("listening")
     common: dict[str, Any] = {"size": 3, "store": store, "count": count, "seconds": 2.0, "settings": {"token": TOKEN}}
-    job = [ranks.start("arrays", hosts.network(rank), rank=rank, **common) for rank in range(3)]
+    job = [ranks.start(*doing("arrays", rank=rank, **common), host=hosts.network(rank)) for rank in range(3)]
     outcome = outcome_of(ranks, seed, job, [])
     assert proxy.first("harmed"), "nothing was flipped"
     ranks.end([proxy])

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from lab.events import Ranks, Silence
+from lab.hosts import Namespaces, NoNamespaces
 from lab.job import BegunAfresh, Job, Server, environment, python, server, start
 from lab.process import Process
 
@@ -254,6 +256,23 @@ def test_what_launchers_set_begins_nothing_afresh(launcher: list[str], tmp_path:
     assert done.returncode == 0 and done.stdout.count("from lab.server import main") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("user", [False, True])
+def test_a_process_begins_on_a_host(user: bool, tmp_path: Path) -> None:
+    """Also on one that a user has made, who has rights there only, and however the process begins."""
+    hosts = Namespaces(1)
+    hosts.user |= user
+    spaces = [f"ns/{space}" for space in ("net", "user")]
+    program = f"import os; print([os.readlink(f'/proc/self/{{space}}') for space in {spaces}], os.getcwd())"
+    try:
+        with hosts:
+            there = [os.readlink(f"/proc/{hosts.hosts[0]}/{space}") for space in spaces]
+            words = ["-c", program]
+            begun = [start(words, environment(), str(tmp_path), hosts.hosts[0], forked) for forked in (True, False)]
+            assert ended(begun) == [(0, f"{there} {tmp_path}\n")] * 2
+    except NoNamespaces as reason:
+        pytest.skip(f"hosts are network namespaces: {reason}")
+
+
 def test_the_server_forks_with_one_thread_only() -> None:
     """And says so if it has more: this one is made to."""
     thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -296,6 +315,25 @@ def test_whoever_ends_while_asking_harms_nobody_else() -> None:
             connection.sendall(text)
     [(status, output)] = ended([start(["-c", "print('served')"], environment(), forked=True)])
     assert (status, output) == (0, "served\n")
+
+
+def test_ranks_say_what_happens_to_them(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    program = f"import os, sys, time\nsys.path.append({str(root)!r})\nfrom lab.events import say\n"
+    program += "say('begun', number=int(os.environ['RANK']))\nprint('a line', file=sys.stderr)\nprint('half a line', end='', flush=True)\n"
+    program += "say('there')\nif os.environ['RANK'] == '0': raise SystemExit(3)\ntime.sleep(600)"
+    with Ranks(tmp_path / "log") as ranks:
+        first, second = (ranks.start("-c", program, RANK=rank) for rank in "01")
+        assert [rank.wait("begun")["number"] for rank in (first, second)] == [0, 1]
+        second.wait("there")
+        with pytest.raises(Silence, match="said within 0 s none of more"):
+            second.wait("more", seconds=0)
+        with pytest.raises(Silence, match="ended before it said any of more: .*'there'"):
+            first.wait("more")
+        assert ranks.finish([first]) == [3] and ranks.finish([second], seconds=0) == [None]
+        assert (first.lines, second.status) == (["half a line"], -signal.SIGKILL)
+        assert ranks.finish([ranks.start("-c", "pass")]) == [0]
+    assert (tmp_path / "log").read_text() == "a line\n" * 2
 
 
 def test_lines_of_ranks_stay_whole() -> None:

@@ -97,11 +97,11 @@ def command_lines():
 
 
 def test_namespaces_end_with_the_process_that_made_them(demo):
-    script = "import sys, time, namespaces\nwith namespaces.Namespaces(1, 100) as hosts:\n"
+    script = "import sys, time\nfrom lab.hosts import Namespaces\nwith Namespaces(1, 100) as hosts:\n"
     script += "  print(*hosts.hosts, hosts.router, flush=True)\n  time.sleep(600)\n"
     maker = subprocess.Popen(
         [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "bench")},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,6 @@ sys.path.insert(0, str(ROOT / "bench"))
 import lab_links
 import lab_record
 import mesh
-import namespaces
 import processes
 
 RATES = [[0, 100, 20], [50, 0, 150], [30, 80, 0]]
@@ -34,7 +33,7 @@ def test_limited_links_are_measured_within_a_tenth():
             found = []
             while len(found) < ATTEMPTS and all(off > 10 for off in found):
                 found.append(lab_links.measured(hosts, running, environment()))
-    except namespaces.NoNamespaces as reason:
+    except processes.NoNamespaces as reason:
         pytest.skip(f"hosts are network namespaces: {reason}")
     assert min(found) <= 10, f"off by {found} %"
 

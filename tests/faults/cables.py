@@ -7,9 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
-from namespaces import Namespaces, NoNamespaces
+from lab.hosts import Namespaces, NoNamespaces, entered
 
 __all__ = ["PROXY_PORT", "Hosts", "NoNamespaces"]
 
@@ -17,7 +17,7 @@ PROXY_PORT = 1500
 """Where the router's proxy listens, if there is one."""
 
 
-class Hosts(Namespaces):  # type: ignore[misc]
+class Hosts(Namespaces):
     """Hosts without limits of rate, and what can happen to their links. `ip` is needed, and `nft` for the proxy."""
 
     def __init__(self, hosts: int) -> None:
@@ -32,11 +32,7 @@ class Hosts(Namespaces):  # type: ignore[misc]
 
     def network(self, host: int | None) -> int:
         """A process in the network of a host, or of the router (`None`)."""
-        return int(self.router if host is None else self.hosts[host])
-
-    def on_router(self, words: list[str]) -> list[str]:
-        """The command that runs `words` on the router."""
-        return [*self._entered(self.router), *words]
+        return self.router if host is None else self.hosts[host]
 
     def pull(self, host: int) -> None:
         """Pulls the cable of a host: nothing gets there or comes from there, and nobody is told."""
@@ -95,4 +91,4 @@ class Hosts(Namespaces):  # type: ignore[misc]
 
     def _nft(self, rules: str) -> Any:
         command = ["env", f"PATH={self.path}", "nft", "-f", "-"]
-        return subprocess.run(self.on_router(command), input=rules, capture_output=True, text=True)
+        return subprocess.run([*entered(self.router), *command], input=rules, capture_output=True, text=True)

@@ -12,8 +12,10 @@ from typing import Any
 from cables import PROXY_PORT, Hosts
 from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, named_in
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
+from jobs import doing
 from scene import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
-from ranks import Silence
+
+from lab.events import Silence
 
 GLOO, OWN = "gloo", "herringbone"
 LIMIT_SECONDS = 25
@@ -122,7 +124,7 @@ def mistaken(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """One rank calls another operation than the others."""
     each = layout(seed)
     last = sum(each) - 1
-    with lab.job("mistaken", system, each, **by(system), mistake=fault.split()[-1]) as job:
+    with lab.job(doing("mistaken", **by(system), mistake=fault.split()[-1]), system, each) as job:
         statuses = lab.ranks.finish(job.ranks, LIMIT_SECONDS)
         begun = max((event["time"] for rank in job.ranks if (event := rank.first("going"))), default=0.0)
         found = judged(fault, system, seed, job.ranks, statuses, [], begun)
@@ -146,9 +148,9 @@ def nonsense(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         ports = [
             (lab.hosts.address(job.host_of(at)), port)
             for at, rank in enumerate(job.ranks)
-            for port in listening(rank.process)
+            for port in listening(rank.process.pid)
         ]
-        stranger = lab.ranks.start("garbage", lab.hosts.network(None), addresses=ports, seed=seed)
+        stranger = lab.ranks.start(*doing("garbage", addresses=ports, seed=seed), host=lab.hosts.network(None))
         stranger.wait("harmed", seconds=30)
         time.sleep(0.3)
         job.stop()
@@ -168,7 +170,7 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     )
     # A rank that is not let in is missed by the others until then.
     changed: dict[str, Any] = {} if of_data else {"timeout": MEETING_SECONDS}
-    proxy = lab.ranks.start("proxied", lab.hosts.network(None), address=f"0.0.0.0:{PROXY_PORT}", **arguments)
+    proxy = lab.ranks.start(*doing("proxied", address=f"0.0.0.0:{PROXY_PORT}", **arguments), host=lab.hosts.network(None))
     try:
         proxy.wait("listening")
         with lab.summing(system, (1, 1, 1), **changed) as job:

@@ -7,7 +7,7 @@ import signal
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ranks import Rank
+from lab.events import Rank
 
 WENT_ON = "went on"
 TOLD = "told"

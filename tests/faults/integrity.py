@@ -8,18 +8,21 @@ import json
 import pathlib
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "bench"), str(ROOT)]
 
+from jobs import doing
 from ports import free_port
 from proxy import Connection, Doubled, Flip, Foreign, Harm, Proxy, Recorded, Swapped
-from ranks import Rank, Ranks
+
+from lab.events import Rank, Ranks
+from lab.job import Process, environment, start
 
 WORKERS = 3
 REDUCERS = 3
@@ -90,12 +93,11 @@ class Reducers:
 
     def __enter__(self) -> Reducers:
         with self.stack:
-            self.ranks = self.stack.enter_context(Ranks(["numpy", "herringbone"], self.log))
+            self.ranks = self.stack.enter_context(Ranks(self.log))
             output = self.stack.enter_context(self.log.open("ab"))
             for number in range(REDUCERS):
                 reducer, address = start_reducer(output)
-                self.stack.callback(reducer.communicate)
-                self.stack.callback(reducer.kill)
+                self.stack.callback(reducer.close)
                 host, port = address.split(":")
                 self.proxies.append(self.stack.enter_context(Proxy((host, int(port)), self._chooser(number))))
             self.stack = self.stack.pop_all()
@@ -125,7 +127,7 @@ class Reducers:
             "salt": seed,
         }
         job = [
-            self.ranks.start("arrays", rank=rank, count=count, seconds=SECONDS, least=LEAST, **common)
+            self.ranks.start(*doing("arrays", rank=rank, count=count, seconds=SECONDS, least=LEAST, **common))
             for rank in range(WORKERS)
         ]
         return outcome_of(self.ranks, seed, job, [harm for _, harm in harms.values()])
@@ -202,7 +204,7 @@ def lose_fifty(place: Reducers) -> tuple[Outcome, Standing, Standing]:
     """
     with tempfile.TemporaryDirectory(prefix="herringbone-lives-") as folder, place.log.open("ab") as output:
         common: dict[str, Any] = {"size": WORKERS, "lives": LIVES, "folder": folder}
-        job = [place.ranks.start("bereaved", rank=rank, **common) for rank in range(WORKERS)]
+        job = [place.ranks.start(*doing("bereaved", rank=rank, **common)) for rank in range(WORKERS)]
         for number in range(LIVES):
             running = [start_reducer(output) for _ in range(DEATHS)]
             told = pathlib.Path(folder, f"life{number}")
@@ -215,8 +217,7 @@ def lose_fifty(place: Reducers) -> tuple[Outcome, Standing, Standing]:
             finally:
                 for reducer, _ in running:
                     time.sleep(0.1)
-                    reducer.kill()
-                    reducer.communicate()
+                    reducer.close()
         outcome = outcome_of(place.ranks, 0, job, [])
     held = [[event for event in rank.events if event["event"] == "held"] for rank in job]
     return outcome, [most(each[1:4]) for each in held], [most(each[-3:]) for each in held]
@@ -227,9 +228,8 @@ def most(held: Standing) -> dict[str, Any]:
     return {name: max(each[name] for each in held) for name in ("descriptors", "memory")}
 
 
-def start_reducer(output: Any) -> tuple[subprocess.Popen[str], str]:
+def start_reducer(output: Any) -> tuple[Process, str]:
     """A reducer, and where it listens."""
-    words = [sys.executable, "-m", "herringbone", "serve", "--listen", "127.0.0.1:0", "--json"]
-    reducer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=output, text=True)
-    assert reducer.stdout is not None
+    words = ["-m", "herringbone", "serve", "--listen", "127.0.0.1:0", "--json"]
+    reducer = start(words, environment(), errors=output.fileno())
     return reducer, json.loads(reducer.stdout.readline())["listening"]

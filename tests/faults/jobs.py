@@ -1,19 +1,20 @@
 """What ranks do while they come to harm: each function is the whole life of a rank.
 
-`say` tells the process that watches: an event and values. An exit status of TOLD says that the rank was told of the
-fault by an exception.
+Usage: jobs.py NAME ARGUMENTS, which are JSON. What a rank says by `say` is for the process that watches. An exit status of
+TOLD says that the rank was told of the fault by an exception.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import io
 import json
 import os
 import random
-import runpy
 import socket
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +22,12 @@ from typing import Any
 
 import numpy
 
-Say = Callable[..., None]
-TOLD = 42
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from lab.events import say
+
+TOLD, FAILED = 42, 70
+"""Exit statuses: of a rank that an exception told, and of one whose job has raised what it does not expect."""
 INPUTS = 4
 """How many different inputs take turns."""
 
@@ -39,7 +44,6 @@ def sums(rank: int, size: int, count: int, steps: int, salt: int = 0) -> Any:
 
 
 def arrays(
-    say: Say,
     rank: int,
     size: int,
     store: str,
@@ -77,7 +81,7 @@ def arrays(
 
 
 def proxied(
-    say: Say, address: str, seed: int, apart: list[int], limits: list[int], speaks: bool = True, purpose: str = "data"
+    address: str, seed: int, apart: list[int], limits: list[int], speaks: bool = True, purpose: str = "data"
 ) -> None:
     """The router's proxy: flips one bit in one connection, by a seed; not in those to a port of `apart`.
 
@@ -106,7 +110,7 @@ def proxied(
         time.sleep(3600)
 
 
-def bereaved(say: Say, rank: int, size: int, lives: int, folder: str) -> int:
+def bereaved(rank: int, size: int, lives: int, folder: str) -> int:
     """One job after the other, each until all of its reducers are lost; what this process then holds open."""
     import herringbone
 
@@ -140,7 +144,7 @@ def bereaved(say: Say, rank: int, size: int, lives: int, folder: str) -> int:
     return 0
 
 
-def summing(say: Say, backend: str, timeout: float, count: int, stop: str) -> int:
+def summing(backend: str, timeout: float, count: int, stop: str) -> int:
     """All-reduces of torch until the file `stop` is there, each checked. A rank that gets an exception says so and ends."""
     import torch
     import torch.distributed as dist
@@ -181,7 +185,7 @@ def join(backend: str, timeout: float) -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def mistaken(say: Say, backend: str, timeout: float, mistake: str) -> int:
+def mistaken(backend: str, timeout: float, mistake: str) -> int:
     """All ranks add up right; in the next call the last rank makes a mistake; then all add up right again."""
     import torch
     import torch.distributed as dist
@@ -211,27 +215,7 @@ def mistaken(say: Say, backend: str, timeout: float, mistake: str) -> int:
     return status
 
 
-class Lines(io.TextIOBase):
-    """Standard output whose lines are events."""
-
-    def __init__(self, say: Say) -> None:
-        self.say, self.held = say, ""
-
-    def write(self, text: str) -> int:
-        *lines, self.held = (self.held + text).split("\n")
-        for line in lines:
-            self.say("line", text=line)
-        return len(text)
-
-
-def program(say: Say, path: str) -> int:
-    """A whole program of Python; each line that it prints is an event."""
-    with contextlib.redirect_stdout(Lines(say)):
-        runpy.run_path(path, run_name="__main__")
-    return 0
-
-
-def garbage(say: Say, addresses: list[list[Any]], seed: int) -> None:
+def garbage(addresses: list[list[Any]], seed: int) -> None:
     """A stranger: says nonsense at every address, again and again, and leaves connections open that say nothing."""
     dice = random.Random(seed)
     nonsense = [
@@ -257,5 +241,27 @@ def garbage(say: Say, addresses: list[list[Any]], seed: int) -> None:
 
 
 JOBS: dict[str, Callable[..., int | None]] = {
-    job.__name__: job for job in (arrays, bereaved, garbage, mistaken, program, proxied, summing)
+    job.__name__: job for job in (arrays, bereaved, garbage, mistaken, proxied, summing)
 }
+
+
+def doing(job: str, **arguments: Any) -> list[str]:
+    """The words of a rank that runs a job."""
+    return [__file__, job, json.dumps(arguments)]
+
+
+def main() -> None:
+    status = FAILED
+    try:
+        status = JOBS[sys.argv[1]](**json.loads(sys.argv[2])) or 0
+    except BaseException:
+        traceback.print_exc()
+        say("failed", text=traceback.format_exc()[-1500:])
+    # It leaves as a program does, and says goodbye. Not all of torch's own threads would end by themselves.
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))
+sys.path += [str(ROOT / "bench"), str(ROOT)]
 
 import page
 from cables import NoNamespaces
@@ -27,7 +27,8 @@ from injection import HUNG, NOT_TRIED, Injection
 from integrity import Reducers
 from scene import Lab
 from machine import machine
-from ranks import Silence
+
+from lab.events import Silence
 
 LOG = ROOT / "target" / "faults.log"
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from cables import Hosts
-from processes import Processes
-from ranks import Rank, Ranks
+from jobs import doing
+
+from lab.events import Rank, Ranks
+from lab.job import Process, environment, start
 
 TOKEN = "the-faults-of-these-tests"
 HOSTS, REDUCERS = 3, 2
@@ -66,8 +65,7 @@ class Lab:
             folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="herringbone-faults-"))
             self.folder = pathlib.Path(folder)
             self.hosts = self.stack.enter_context(Hosts(HOSTS + REDUCERS))
-            modules = ["numpy", "torch", "torch.distributed", "herringbone.torch"]
-            self.ranks = self.stack.enter_context(Ranks(modules, self.log, self.hosts.on_router))
+            self.ranks = self.stack.enter_context(Ranks(self.log))
             self.stack = self.stack.pop_all()
         return self
 
@@ -76,9 +74,9 @@ class Lab:
 
     @contextlib.contextmanager
     def job(
-        self, job: str, backend: str, each: tuple[int, ...], reducers: Serving | None = None, /, **arguments: Any
+        self, program: list[str], backend: str, each: tuple[int, ...], reducers: Serving | None = None
     ) -> Iterator[Job]:
-        """Ranks that run a function of `jobs`; what is left of them ends with the block."""
+        """Ranks that run a program, such as one of `jobs`; what is left of them ends with the block."""
         self.jobs += 1
         self.stop = self.folder / f"stop{self.jobs}"
         running = Job(self, each)
@@ -95,7 +93,7 @@ class Lab:
             for rank in range(sum(each)):
                 host = [host for host, number in enumerate(each) for _ in range(number)][rank]
                 place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(each[host])}
-                running.ranks.append(self.ranks.start(job, self.hosts.network(host), {**common, **place}, **arguments))
+                running.ranks.append(self.ranks.start(*program, host=self.hosts.network(host), **common, **place))
             yield running
         finally:
             self.ranks.end(running.ranks)
@@ -103,19 +101,19 @@ class Lab:
     def summing(self, backend: str, each: tuple[int, ...], reducers: Serving | None = None, **changed: Any) -> Any:
         """A job that adds up until it is stopped."""
         arguments = {**by(backend), "count": COUNT, "stop": str(self.folder / f"stop{self.jobs + 1}"), **changed}
-        return self.job("summing", backend, each, reducers, **arguments)
+        return self.job(doing("summing", **arguments), backend, each, reducers)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Serving]:
         """Reducers on hosts of their own."""
-        with Processes(self.hosts) as processes, self.log.open("ab") as output:
-            serving = Serving(self, processes, output)
+        with self.log.open("ab") as output:
+            serving = Serving(self, output)
             try:
+                serving.start()
                 yield serving
             finally:
-                # One that is stopped would not hear that it is asked to end.
                 for process in serving.running:
-                    process.kill()
+                    process.close()
 
 
 def by(backend: str) -> dict[str, Any]:
@@ -126,21 +124,23 @@ def by(backend: str) -> dict[str, Any]:
 class Serving:
     """Reducers that run: each can be killed, stopped, and started again."""
 
-    def __init__(self, lab: Lab, processes: Processes, output: Any) -> None:
-        self.lab, self.processes, self.output = lab, processes, output
+    def __init__(self, lab: Lab, output: Any) -> None:
+        self.lab, self.output = lab, output
         self.addresses = [f"{lab.hosts.address(HOSTS + number)}:7070" for number in range(REDUCERS)]
-        self.running = [self.start(number) for number in range(REDUCERS)]
+        self.running: list[Process] = []
 
-    def start(self, number: int) -> subprocess.Popen[str]:
-        """Starts a reducer; it listens when this returns."""
-        words = [sys.executable, "-m", "herringbone", "serve", "--listen", self.addresses[number]]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HERRINGBONE_")}
-        options = {"env": {**kept, "HERRINGBONE_TOKEN": TOKEN}, "stderr": self.output, "text": True}
-        process: subprocess.Popen[str] = self.processes.start(words, HOSTS + number, stdout=subprocess.PIPE, **options)
-        assert process.stdout is not None
-        if "listening" not in process.stdout.readline():
-            raise RuntimeError(f"a reducer did not start: see {self.lab.log}")
-        return process
+    def start(self) -> None:
+        """Start all; they listen when this returns."""
+        self.running = [self.started(number) for number in range(REDUCERS)]
+        for process in self.running:
+            if "listening" not in process.stdout.readline():
+                raise RuntimeError(f"a reducer did not start: see {self.lab.log}")
+
+    def started(self, number: int) -> Process:
+        """A reducer that begins."""
+        words = ["-m", "herringbone", "serve", "--listen", self.addresses[number]]
+        host = self.lab.hosts.network(HOSTS + number)
+        return start(words, environment({"HERRINGBONE_TOKEN": TOKEN}), host=host, errors=self.output.fileno())
 
     def send(self, number: int, what: signal.Signals) -> None:
         """Sends a reducer a signal."""

@@ -5,10 +5,16 @@ long as a process in it, and its first process ends when this one does, however 
 changes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
 import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 ADMINISTRATION = ":/usr/sbin:/sbin"
@@ -25,47 +31,56 @@ class NoNamespaces(Exception):
     """This machine gives us no hosts; the text says why."""
 
 
+def entered(process: int) -> list[str]:
+    """What a command begins with to run on the host of a process."""
+    with open(f"/proc/{process}/ns/user") as there, open("/proc/self/ns/user") as here:
+        as_user = [] if os.path.sameopenfile(there.fileno(), here.fileno()) else ["--user", "--preserve-credentials"]
+    return ["nsenter", "--target", str(process), *as_user, "--net"]
+
+
 class Namespaces:
     """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do."""
 
     interface = "eth0"
 
-    def __init__(self, hosts, rate=None):
+    def __init__(self, hosts: int, rate: int | None = None) -> None:
         self.count, self.rate = hosts, rate
         self.user = os.geteuid() != 0
         self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
-        self.router, self.hosts = None, []
+        self.router = 0
+        self.hosts: list[int] = []
+        """A process in the network of each, and of the router."""
         self.stack = contextlib.ExitStack()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         with self.stack:
             self._check_tools()
             as_root = ["--user", "--map-root-user"] if self.user else []
             self.router = self._namespace(["unshare", *as_root])
             self._run(self.router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
             for host in range(self.count):
-                self.hosts.append(self._namespace([*self._entered(self.router), "unshare"]))
+                self.hosts.append(self._namespace([*entered(self.router), "unshare"]))
                 self._connect(host)
             self.stack = self.stack.pop_all()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def address(self, host):
+    def address(self, host: int) -> str:
         """The address of a host."""
         return f"10.78.{host}.2"
 
-    def command(self, host, words):
+    def command(self, host: int, words: list[str]) -> list[str]:
         """The command that runs `words` on a host."""
-        return [*self._entered(self.hosts[host]), *words]
+        return [*entered(self.hosts[host]), *words]
 
-    def _check_tools(self):
+    def _check_tools(self) -> None:
         for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate else [])]:
             if shutil.which(tool, path=self.path) is None:
                 raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
 
-    def _namespace(self, unshare):
+    def _namespace(self, unshare: list[str]) -> int:
         """The process id of a new namespace's first process, which ends when its standard input does."""
         first = subprocess.Popen(
             [*unshare, "--net", "sh", "-c", "echo ready && exec cat"],
@@ -76,23 +91,19 @@ class Namespaces:
             text=True,
         )
         self.stack.callback(first.communicate)
+        assert first.stdout is not None and first.stderr is not None
         if first.stdout.readline() != "ready\n":
             why = " ".join(first.stderr.read().split())
             raise NoNamespaces(f"the system does not allow new network namespaces ({why})")
         return first.pid
 
-    def _entered(self, process):
-        """What a command begins with to run in a namespace."""
-        as_user = ["--user", "--preserve-credentials"] if self.user else []
-        return ["nsenter", "--target", str(process), *as_user, "--net"]
-
-    def _run(self, process, *words):
-        command, environment = [*self._entered(process), *words], os.environ | {"PATH": self.path}
+    def _run(self, process: int, *words: str) -> None:
+        command, environment = [*entered(process), *words], os.environ | {"PATH": self.path}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
 
-    def _connect(self, host):
+    def _connect(self, host: int) -> None:
         """Gives a host its link to the router."""
         own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
         for process, command in (
@@ -109,7 +120,7 @@ class Namespaces:
             self._limit(own, "eth0", self.rate, QUEUES["host"])
             self._limit(self.router, link, self.rate, QUEUES["router"])
 
-    def _limit(self, process, interface, rate, queue):
+    def _limit(self, process: int, interface: str, rate: int, queue: int) -> None:
         """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""
         sizes = f"mtu {LARGEST_FRAME} gso_max_size {LARGEST_PACKET}"
         self._run(process, *f"ip link set {interface} {sizes}".split())
