@@ -93,9 +93,9 @@ class Rank:
 
 
 class Ranks:
-    """Ranks that begin at any time, and are over at the end of a block; their errors go to a file."""
+    """Ranks that begin at any time, and are over at the end of a block; their errors go to a file, or to our own."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path = Path("/dev/stderr")) -> None:
         self.log = log
         self._running: list[Rank] = []
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-
-SIZE = 2
-"""Ranks of every job."""
+from worker import SIZE
 
 FOLDER = "MATRIX_FOLDER"
-"""The variable with the folder of a feature's job, which all its ranks see."""
+"""The variable with the folder of a feature's job, which a rank and what it starts see."""
 
 
 class NotInTorch(Exception):

@@ -116,27 +116,22 @@ class Version:
         features = [(title, variables) for title, variables in self.features() if wanted in title]
         if not features:
             raise NoEnvironment(f"no feature has {wanted!r} in its title")
-        batches: dict[str, list[str]] = {}
-        for title, variables in features:
-            batches.setdefault(json.dumps(variables), []).append(title)
-        for variables, titles in batches.items():
-            self._run_batch(titles, json.loads(variables), len(features))
+        self._run(features)
         if sys.stderr.isatty():
             self._progress(len(features), "")
             tell("")
         # In the order of the table.
         self.outcomes = {title: self.outcomes[title] for title, _ in features}
 
-    def _run_batch(self, titles: list[str], variables: dict[str, str], number: int) -> None:
-        own = ("HERRINGBONE_", "TORCH_DISTRIBUTED_DEBUG", "MASTER_", "RANK", "WORLD_SIZE", "PYTHONPATH")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-        log = FOLDER / f"torch-{self.number}.log"
+    def _run(self, features: list[tuple[str, dict[str, str]]]) -> None:
+        kept = {name: value for name, value in os.environ.items() if name not in ("TORCH_DISTRIBUTED_DEBUG", "PYTHONPATH")}
+        log, number = FOLDER / f"torch-{self.number}.log", len(features)
         FOLDER.mkdir(parents=True, exist_ok=True)
         with (
             log.open("a") as output,
             subprocess.Popen(
-                [self.python, str(HERE / "worker.py"), *titles],
-                env={**kept, "OMP_NUM_THREADS": "1", **variables},
+                [self.python, str(HERE / "worker.py"), json.dumps(features)],
+                env=kept,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
@@ -150,7 +145,7 @@ class Version:
                 self._progress(number, title)
                 if outcome in ("failed", "hung"):
                     tell(f"\r{title}: {outcome}: {why[:200]} (more in {log.relative_to(ROOT)})")
-        missing = [title for title in titles if title not in self.outcomes]
+        missing = [title for title, _ in features if title not in self.outcomes]
         if missing:
             raise NoEnvironment(f"torch {self.number}: the worker ended before {missing[0]!r}: see {log}")
 
