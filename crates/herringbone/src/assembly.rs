@@ -9,7 +9,7 @@ use crate::{
         session::{self, Parameters, membership::MemberId},
         topology::LinkMatrix,
     },
-    engine::{Engine, group},
+    engine::{Engine, group, rules::EngineRules},
     execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::{
         Fabric, Job, Shared,
@@ -259,7 +259,8 @@ impl Parts {
         let pool = layout.pool_at()..layout.pool_at() + staging;
         let heap = Heap::new(segment.clone(), layout.heap_at()..layout.bytes());
         let staging = Staging::new(segment.clone(), pool);
-        let mut engine = Engine::new(job.me, Endpoints::new(&job.roster), staging, false);
+        let mut engine =
+            Engine::new(job.me, Endpoints::new(&job.roster), staging, false, EngineRules::DEFAULT);
         engine.ops.heap = Some(heap);
         let (bell, lacks) = (Arc::new(Bell::new()?), AtomicBool::new(false));
         let mapping = Mapping { segment, bell, layout, mates, allowed, lacks };

@@ -42,8 +42,6 @@ mod memory;
 mod named;
 mod node;
 mod observe;
-#[cfg(any(test, feature = "simulator"))]
-mod planted;
 mod rendezvous;
 mod request;
 mod residuals;

@@ -24,6 +24,7 @@ mod parameters;
 pub mod pool;
 pub mod recovery;
 mod refusal;
+mod rules;
 pub mod status;
 pub mod survivors;
 mod versions;
@@ -33,6 +34,7 @@ pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
 pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};
 pub use refusal::Refusal;
+pub use rules::GroupRules;
 
 use crate::group::Rank;
 use core::fmt;

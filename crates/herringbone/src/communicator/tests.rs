@@ -15,10 +15,10 @@ use crate::{
             membership::{Process, Roster},
         },
     },
+    execute::coding::damage::{self, Damage},
     fabric::{Shared, dial::dial, greet::greet},
     local,
     local::assemble_local,
-    planted::{Damage, plant_damage},
     server::{Server, ServerOptions},
 };
 use std::{
@@ -204,7 +204,7 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
     {
         let ranks = connected(3, transport);
         let all = Barrier::new(3);
-        plant_damage(MARK, damage);
+        damage::plant(MARK, damage);
         std::thread::scope(|scope| {
             for comm in &ranks {
                 let all = &all;

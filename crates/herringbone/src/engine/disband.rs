@@ -59,9 +59,8 @@ impl Groups {
     /// Nothing more is called in it here. If it `tells` the others, their calls fail as well: all but those before the first that
     /// fails here. It need not where all members end the group, or hear otherwise that this rank leaves it.
     pub(super) fn abort(&mut self, number: u32, tells: bool, ops: &Ops, out: &mut Outbox) {
+        let tells = tells && self.rules.says_aborts;
         let Some(group) = self.get_mut(number) else { return };
-        #[cfg(any(test, feature = "simulator"))]
-        let tells = tells && !crate::planted::has(crate::planted::Plant::SilentAbort);
         if tells && !group.ending.is_left && !std::mem::replace(&mut group.ending.is_aborted, true) {
             out.events.extend(group.member.abort().map(Event::ToHub));
         }
@@ -84,6 +83,7 @@ impl Groups {
     /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says
     /// so. Once they have read all from this rank, the group is forgotten.
     pub(super) fn forget_if_over(&mut self, number: u32, ops: &Ops, (links, out): (&mut Links, &mut Outbox)) {
+        let counts_calls = self.rules.counts_calls;
         let Some(group) = self.get_mut(number).filter(|group| group.ending.is_dropped) else { return };
         if group.running.iter().any(|(_, key)| ops.is_awaited(*key)) {
             return;
@@ -95,12 +95,8 @@ impl Groups {
         if !std::mem::replace(&mut group.ending.is_left, true) {
             links.forget(number);
             let held = Held { group: number, calls: group.member.calls(), operations: Vec::new() };
-            #[cfg(any(test, feature = "simulator"))]
-            let counted = !crate::planted::has(crate::planted::Plant::LeaveUncounted);
-            #[cfg(not(any(test, feature = "simulator")))]
-            let counted = true;
             // In groups that serve others ranks need not do the same: a message may not be received.
-            let counted = counted && group.settings.serves.is_none();
+            let counted = counts_calls && group.settings.serves.is_none();
             out.events.extend(counted.then_some(Event::ToHub(Message::Held(held))));
             out.events.push(Event::ToHub(Message::Forget { group: number }));
         }

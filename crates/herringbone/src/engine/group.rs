@@ -113,16 +113,6 @@ pub(crate) enum Recovering {
     Over { from: u64, next: u32 },
 }
 
-impl Recovering {
-    pub(crate) fn is_under_way(self) -> bool {
-        #[cfg(any(test, feature = "simulator"))]
-        if crate::planted::has(crate::planted::Plant::NoFence) {
-            return false;
-        }
-        self == Self::StandsStill
-    }
-}
-
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {

@@ -1,12 +1,10 @@
 //! The groups that this process is in, and what is called in them.
 
-#[cfg(any(test, feature = "simulator"))]
-use super::group::Recovering;
 use super::{
     counts::Counts,
     doom::{Doom, error},
     elsewhere::Elsewhere,
-    group::{Group, Settings},
+    group::{Group, Recovering, Settings},
     links::Links,
     outbox::Outbox,
     refused::Refused,
@@ -18,7 +16,7 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Cause, Mismatch, Parameters,
+            Cause, GroupRules, Mismatch, Parameters,
             control::{Introduction, PlanTold},
             fence::{Admission, Check, Member, NotIssued},
             membership::MemberId,
@@ -52,6 +50,7 @@ pub(super) enum Verdict {
 /// The groups that this process is in.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
+    pub(super) rules: GroupRules,
     pub(super) groups: BTreeMap<u32, Group>,
     /// The numbers of groups that are gone.
     pub(super) forgotten: BTreeSet<u32>,
@@ -66,6 +65,11 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    /// None yet, whose members follow these rules.
+    pub(super) fn new(rules: GroupRules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, number: u32) -> Option<&Group> {
         self.groups.get(&number)
     }
@@ -125,7 +129,7 @@ impl Groups {
         me: Rank,
         out: &mut Outbox,
     ) -> Result<(Identity, Duration), Refused> {
-        let Self { groups, elsewhere, .. } = self;
+        let Self { groups, elsewhere, rules, .. } = self;
         let group = groups.get_mut(&issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
@@ -144,7 +148,7 @@ impl Groups {
             out.dispute(group, Cause::PeerLost { ranks: doom.ranks.clone() });
             return Err(error.into());
         }
-        if group.recovering.is_under_way() {
+        if rules.stands_still && group.recovering == Recovering::StandsStill {
             // The others were told how many calls there are here.
             return Err(Refused::Frozen);
         }
@@ -209,12 +213,9 @@ impl Groups {
     pub(super) fn judge(&self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
         #[cfg(any(test, feature = "simulator"))]
         self.note_frame(header);
-        #[cfg(any(test, feature = "simulator"))]
-        if crate::planted::has(crate::planted::Plant::DropNewer) && self.get(header.group).is_none() {
-            return Verdict::Discard;
-        }
         let Some(group) = self.get(header.group) else {
-            return if self.forgotten.contains(&header.group) { Verdict::Discard } else { Verdict::Park };
+            let is_early = self.rules.keeps_early && !self.forgotten.contains(&header.group);
+            return if is_early { Verdict::Park } else { Verdict::Discard };
         };
         // Nothing that begins later is called here any more.
         let early = if group.ending.is_dropped { Verdict::Discard } else { Verdict::Park };

@@ -121,11 +121,8 @@ impl Engine {
 
     /// Whether nothing of an operation changes any more, as its group has lost a reducer.
     fn stands_still(&self, group: u32, key: OpKey) -> bool {
-        #[cfg(any(test, feature = "simulator"))]
-        if crate::planted::has(crate::planted::Plant::NoFence) {
-            return false;
-        }
         self.recoveries.have_begun()
+            && self.groups.rules.stands_still
             && self.groups.get(group).is_some_and(|group| group.recovering != Recovering::No)
             && self.ops.get(key).is_some_and(|operation| operation.with_reducers())
     }

@@ -30,6 +30,7 @@ mod plans;
 mod queue;
 mod recovery;
 pub(crate) mod refused;
+pub(crate) mod rules;
 mod settings;
 pub(crate) mod status;
 pub(crate) mod straight;
@@ -63,6 +64,7 @@ use ops::{Haste, Ops};
 use outbox::{Outbox, Todo};
 use recovery::{EngineParts, Recoveries};
 use refused::Refused;
+use rules::EngineRules;
 use std::sync::Arc;
 use waits::Waits;
 
@@ -84,11 +86,18 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(me: MemberId, endpoints: Endpoints, staging: Staging, reduces: bool) -> Self {
+    /// The engine of this member of a job, which is a reducer or not, and follows these rules.
+    pub(crate) fn new(
+        me: MemberId,
+        endpoints: Endpoints,
+        staging: Staging,
+        reduces: bool,
+        rules: EngineRules,
+    ) -> Self {
         Self {
             links: Links::new(me, endpoints),
-            groups: Groups::default(),
-            ops: Ops::new(staging),
+            groups: Groups::new(rules.groups),
+            ops: Ops::new(staging, rules.operations),
             backlog: Backlog::default(),
             messages: Mail::default(),
             recoveries: Recoveries::default(),

@@ -58,9 +58,9 @@ pub(crate) struct Ops {
 }
 
 impl Ops {
-    pub(super) fn new(staging: Staging) -> Self {
+    pub(super) fn new(staging: Staging, rules: Rules) -> Self {
         let (table, touched) = (Table::default(), Touched::default());
-        Self { table, touched, awaited: 0, staging, heap: None, rules: rules() }
+        Self { table, touched, awaited: 0, staging, heap: None, rules }
     }
 
     pub(super) fn get(&self, key: OpKey) -> Option<&Operation> {
@@ -268,14 +268,6 @@ impl Ops {
         let is_member = || groups.get(operation.id.group).is_some_and(|group| group.has(index));
         operation.needs(index) || operation.is_unstable() && is_member()
     }
-}
-
-/// The rules that operations follow.
-fn rules() -> Rules {
-    #[cfg(any(test, feature = "simulator"))]
-    return crate::planted::rules();
-    #[cfg(not(any(test, feature = "simulator")))]
-    Rules::DEFAULT
 }
 
 /// The end of an operation that somebody waits for.

@@ -180,6 +180,7 @@ impl Recoveries {
     /// The hub asks what this rank holds: from now on nothing of it changes.
     pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
         let EngineParts { groups, ops, backlog, out, .. } = parts;
+        let rules = groups.rules;
         self.has_begun = true;
         if groups.forgotten.contains(&number) {
             // The hub hears that this rank has left before it waits for an answer.
@@ -195,11 +196,9 @@ impl Recoveries {
             return;
         };
         group.recovering = Recovering::StandsStill;
-        let calls = group.member.calls();
-        #[cfg(any(test, feature = "simulator"))]
-        let calls = match crate::planted::has(crate::planted::Plant::ResumeBlindly) {
-            true => Calls { hashes: Vec::new(), ..calls },
-            false => calls,
+        let calls = match rules.says_calls {
+            true => group.member.calls(),
+            false => Calls { hashes: Vec::new(), ..group.member.calls() },
         };
         let running = group.running.iter().filter_map(|(_, key)| ops.get(*key));
         let running =
@@ -305,8 +304,7 @@ impl Recoveries {
         due.extend(backlog.take_with_reducers(number, groups, (links, out)));
         for (queued, prepared) in due {
             self.add(queued, &prepared, false, parts);
-            #[cfg(any(test, feature = "simulator"))]
-            if crate::planted::has(crate::planted::Plant::RunningFirst) {
+            if !parts.groups.rules.redoes_in_order {
                 self.step(number, parts);
             }
         }
@@ -334,12 +332,10 @@ impl Recoveries {
             // The group was aborted.
             return end(queued, Err(Error::new(ErrorKind::Closed)), parts);
         };
-        let issues = rest_of(&queued, decided.rests.get(&sequence), (decided.carrier, prepared));
-        #[cfg(any(test, feature = "simulator"))]
-        let issues = match crate::planted::has(crate::planted::Plant::ResumeTwice) {
-            true => issues.iter().chain(&issues).cloned().collect::<VecDeque<_>>(),
-            false => issues,
-        };
+        let rules = parts.groups.rules;
+        let rest = decided.rests.get(&sequence);
+        let issues = rest_of(&queued, rest, (decided.carrier, prepared), rules.uses_holders);
+        let issues = std::iter::repeat_n(issues, rules.times_redone).flatten().collect();
         decided.redone.insert(
             sequence,
             Redone { queued, issues, parts: Vec::new(), is_late, standing: Standing::Agreed },
@@ -365,8 +361,7 @@ impl Recoveries {
             .collect();
         for sequence in over {
             let Some(redone) = decided.redone.remove(&sequence) else { continue };
-            #[cfg(any(test, feature = "simulator"))]
-            if crate::planted::has(crate::planted::Plant::LostCompletion) {
+            if !parts.groups.rules.ends_redone {
                 continue;
             }
             let result = redone.parts.iter().filter_map(|(_, part)| part.result()).collect();
@@ -455,7 +450,12 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
 }
 
 /// What is left of an operation, as calls of its carrier.
-fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Prepared)) -> VecDeque<Issue> {
+fn rest_of(
+    queued: &Queued,
+    rest: Option<&Rest>,
+    (carrier, prepared): (u32, &Prepared),
+    uses_holders: bool,
+) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
     let timeout = Some(queued.timeout);
     // Ranks that have not called the same until now do not redo the same: their calls of the carrier are not to meet.
@@ -482,8 +482,7 @@ fn rest_of(queued: &Queued, rest: Option<&Rest>, (carrier, prepared): (u32, &Pre
     let pieces = chunks.flat_map(|(chunk, pieces)| pieces.iter().map(move |piece| (chunk, piece)));
     let issue = |(chunk, Piece { segments, holder }): (u32, &Piece)| {
         let bytes = prepared.stretch(chunk, segments);
-        #[cfg(any(test, feature = "simulator"))]
-        let holder = &holder.filter(|_| !crate::planted::has(crate::planted::Plant::ForgetHolders));
+        let holder = holder.filter(|_| uses_holders);
         (!bytes.is_empty())
             .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))
     };

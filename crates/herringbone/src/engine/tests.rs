@@ -41,7 +41,8 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
     let staging = Staging::new(segment, layout.pool_at()..layout.pool_at() + layout.pool);
     let process = |_| Process { address: String::new(), host: 0, incarnation: 0 };
     let roster = Roster::founded((0..ranks).map(process).collect(), &[]).unwrap();
-    let mut engine = Engine::new(MemberId::new(0), Endpoints::new(&roster), staging, false);
+    let mut engine =
+        Engine::new(MemberId::new(0), Endpoints::new(&roster), staging, false, EngineRules::DEFAULT);
     engine.add_group(group(0, ranks, forced));
     let ends = (1..ranks).map(|rank| {
         let (ours, theirs) = UnixStream::pair().unwrap();

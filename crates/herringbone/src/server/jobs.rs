@@ -9,7 +9,7 @@ use crate::{
         handshake::{Claim, Identity, Purpose},
         membership::{MEMBERS, MemberId},
     },
-    engine::{Engine, outbox::Event},
+    engine::{Engine, outbox::Event, rules::EngineRules},
     execute::staging::Staging,
     fabric::{
         answer::Inquiry,
@@ -312,7 +312,8 @@ impl Job {
         let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
         let pool = layout.pool_at()..layout.bytes();
         let (endpoints, me) = Endpoints::of_reducer(world);
-        let engine = Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true);
+        let engine =
+            Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true, EngineRules::DEFAULT);
         let bell = Arc::new(Bell::new()?);
         let node = Node::new(engine, bell, usize::MAX, Box::new(OfJob { number, jobs }))?;
         let job = Arc::new(Self {

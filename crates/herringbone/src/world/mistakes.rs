@@ -193,13 +193,13 @@ fn all_are_told_of_a_mistake() {
 /// A member that does not say what it has called where a reducer is lost is found.
 #[test]
 fn who_resumes_blindly_is_found() {
-    let _planted = crate::planted::plant(crate::planted::Plant::ResumeBlindly);
+    let _planted = super::plants::Plant::planted("resume-blindly").unwrap();
     assert!((0..80).any(|seed| mistaken(seed).is_err()));
 }
 
 /// A member that answers without comparing is found.
 #[test]
 fn who_confirms_blindly_is_found() {
-    let _planted = crate::planted::plant(crate::planted::Plant::ConfirmBlindly);
+    let _planted = super::plants::Plant::planted("confirm-blindly").unwrap();
     assert!((0..40).any(|seed| mistaken(seed).is_err()));
 }

@@ -24,6 +24,7 @@ mod occurrences;
 mod partitions;
 #[cfg(test)]
 mod planted;
+pub(crate) mod plants;
 mod reducers;
 #[cfg(test)]
 mod returning;
@@ -194,7 +195,8 @@ impl VirtualWorld {
     }
 
     fn worker(&self, rank: Rank, id: MemberId) -> Machine {
-        let mut engine = Engine::new(id, Endpoints::new(&self.roster), staging(POOL_BYTES), false);
+        let (endpoints, rules) = (Endpoints::new(&self.roster), plants::rules());
+        let mut engine = Engine::new(id, endpoints, staging(POOL_BYTES), false, rules);
         let (number, members) = &self.groups[0];
         engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
         let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
@@ -208,7 +210,7 @@ impl VirtualWorld {
 
     fn reducer(&self) -> Machine {
         let (endpoints, own) = Endpoints::of_reducer(self.setup.workers);
-        let engine = Engine::new(own, endpoints, staging(REDUCER_BYTES), true);
+        let engine = Engine::new(own, endpoints, staging(REDUCER_BYTES), true, plants::rules());
         Machine::new(engine, None, self.roster.clone())
     }
 

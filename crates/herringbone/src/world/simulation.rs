@@ -11,11 +11,8 @@
     allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
-use super::{VirtualWorld, aborts, exact::WELL, mistakes, reducers, trace, trouble};
-use crate::{
-    planted::{self, Plant},
-    seen::{self, Transition},
-};
+use super::{VirtualWorld, aborts, exact::WELL, mistakes, plants::Plant, reducers, trace, trouble};
+use crate::seen::{self, Transition};
 use std::{
     any::Any,
     collections::BTreeMap,
@@ -58,7 +55,7 @@ impl fmt::Display for SeedFailure {
 
 /// The errors that can be planted.
 pub fn plants() -> impl Iterator<Item = &'static str> {
-    Plant::ALL.iter().map(|(name, _)| *name)
+    Plant::ALL.iter().map(|plant| plant.name)
 }
 
 /// Runs a seed's world twice and compares what happened. `plant` is the name of an error to plant first.
@@ -81,7 +78,7 @@ pub fn check(seed: u64, plant: Option<&'static str>) -> Result<WorldEnd, SeedFai
 /// As [`check`].
 pub fn run(seed: u64, plant: Option<&'static str>, shown: bool) -> Result<WorldEnd, SeedFailure> {
     trace::show(shown);
-    let _planted = plant.and_then(Plant::named).map(planted::plant);
+    let _planted = plant.and_then(Plant::planted);
     let ended = catch_unwind(AssertUnwindSafe(|| live(seed)));
     trace::show(false);
     let ended = ended.unwrap_or_else(|panic| Err(format!("seed {seed}: a panic: {}", message_of(&*panic))));
