@@ -4,8 +4,8 @@
 //! bit in which their keys differ. It fixes the *shape* of every sum; who holds a partial sum, and which side sends,
 //! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
+use crate::choice::choices;
 use alloc::{collections::BTreeSet, vec::Vec};
-use core::str::FromStr;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
 pub type Rank = u32;
@@ -16,39 +16,21 @@ pub struct Group {
     keys: Vec<u32>,
 }
 
-/// Where the fold keys of a group come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FoldOrder {
-    /// Keys are ranks: a sum depends on the inputs, the ranks and their number, and on nothing else.
-    #[default]
-    Ranks,
-    /// Keys name the host, then the rank on it, so that any host is one node of the canonical tree: a sum depends on how many
-    /// ranks each host has, too. It is that of [`Ranks`](Self::Ranks) where each has the same 1, 2, 4, 8, ... of them.
-    Hosts,
+choices! {
+    "fold order":
+    /// Where the fold keys of a group come from.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum FoldOrder {
+        /// Keys are ranks: a sum depends on the inputs, the ranks and their number, and on nothing else.
+        #[default]
+        Ranks = 0 => "ranks",
+        /// Keys name the host, then the rank on it, so that any host is one node of the canonical tree: a sum depends on how many
+        /// ranks each host has, too. It is that of [`Ranks`](Self::Ranks) where each has the same 1, 2, 4, 8, ... of them.
+        Hosts = 1 => "hosts",
+    }
 }
 
 impl FoldOrder {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 2] = [Self::Ranks, Self::Hosts];
-
-    /// Its name in `HERRINGBONE_FOLD_ORDER`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ranks => "ranks",
-            Self::Hosts => "hosts",
-        }
-    }
-
-    /// What stands for it in messages.
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// What a code stands for, if for any.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
     /// What keeps it from being had where workers lie on these hosts, one number for each: a rank that others of its host are
     /// before, and another host's between. Keys that name hosts would not ascend.
     pub fn obstacle(self, hosts: &[u32]) -> Option<Rank> {
@@ -72,19 +54,6 @@ impl FoldOrder {
         let of_run = |(host, run): (u32, &[u32])| (0..run.len() as u32).map(move |at| host << bits | at);
         Group::with_keys((0..).zip(runs).flat_map(of_run).collect())
             .expect("keys of consecutive ranks ascend")
-    }
-}
-
-/// A name that is no fold order's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a fold order: use ranks or hosts")]
-pub struct ParseFoldOrderError;
-
-impl FromStr for FoldOrder {
-    type Err = ParseFoldOrderError;
-
-    fn from_str(text: &str) -> Result<Self, ParseFoldOrderError> {
-        Self::ALL.into_iter().find(|order| order.name() == text).ok_or(ParseFoldOrderError)
     }
 }
 
@@ -220,7 +189,8 @@ mod tests {
             assert_eq!(order.name().parse(), Ok(order));
         }
         assert_eq!(FoldOrder::from_code(2), None);
-        assert_eq!("Hosts".parse::<FoldOrder>(), Err(ParseFoldOrderError));
+        let error = "Hosts".parse::<FoldOrder>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown fold order; known are ranks, hosts");
     }
 
     #[test]

@@ -12,6 +12,8 @@
 
 extern crate alloc;
 
+mod choice;
+
 pub mod element;
 
 pub mod group;

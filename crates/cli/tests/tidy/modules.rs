@@ -30,6 +30,7 @@ const ORDERS: [Order; 6] = [
             "schedule topology",
             "codec",
             "element group trace",
+            "choice",
         ],
     },
     Order {

@@ -23,7 +23,8 @@ pub(crate) mod convert;
 mod kinds;
 mod number;
 
-pub use kinds::{DType, ReduceOp, UnknownName};
+pub use crate::choice::UnknownName;
+pub use kinds::{DType, ReduceOp};
 pub use number::{Divide, Element, Integer, Number};
 
 use core::marker::PhantomData;

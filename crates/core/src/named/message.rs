@@ -84,7 +84,7 @@ fn read_request(from: &mut Bytes<'_>) -> Result<NamedRequest, MalformedList> {
 }
 
 fn write_call(to: &mut Vec<u8>, call: &NamedCall) {
-    to.extend_from_slice(&[call.kind as u8, call.dtype.code(), call.op.code()]);
+    to.extend_from_slice(&[call.kind.code(), call.dtype.code(), call.op.code()]);
     to.extend_from_slice(&call.root.to_le_bytes());
     to.extend_from_slice(&call.prescale.to_bits().to_le_bytes());
     to.extend_from_slice(&call.postscale.to_bits().to_le_bytes());

@@ -2,6 +2,7 @@
 
 use super::DUPLICATE;
 use crate::{
+    choice::choices,
     codec::Codec,
     element::{DType, ReduceOp},
     group::Rank,
@@ -13,60 +14,31 @@ pub const NAME_BYTES: usize = 4096;
 /// The most dimensions of a shape.
 pub(super) const DIMENSIONS: usize = 64;
 
-/// What is done under a name. The codes are those of Horovod's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum NamedKind {
-    /// Folds tensors of one shape; every rank gets the result.
-    AllReduce = 0,
-    /// Gathers tensors that may differ in their first dimension.
-    AllGather = 1,
-    /// Copies the root's tensor.
-    Broadcast = 2,
-    /// A rank has no more data: it contributes zeros until all ranks have joined.
-    Join = 3,
-    /// Folds tensors by adaptive summation.
-    Adasum = 4,
-    /// Sends rows of the tensor to each rank.
-    AllToAll = 5,
-    /// Returns when all ranks have come.
-    Barrier = 6,
-    /// Folds tensors of one shape; every rank gets some rows of the result.
-    ReduceScatter = 7,
+choices! {
+    "named operation":
+    /// What is done under a name. The codes are those of Horovod's requests.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum NamedKind {
+        /// Folds tensors of one shape; every rank gets the result.
+        AllReduce = 0 => "ALLREDUCE",
+        /// Gathers tensors that may differ in their first dimension.
+        AllGather = 1 => "ALLGATHER",
+        /// Copies the root's tensor.
+        Broadcast = 2 => "BROADCAST",
+        /// A rank has no more data: it contributes zeros until all ranks have joined.
+        Join = 3 => "JOIN",
+        /// Folds tensors by adaptive summation.
+        Adasum = 4 => "ADASUM",
+        /// Sends rows of the tensor to each rank.
+        AllToAll = 5 => "ALLTOALL",
+        /// Returns when all ranks have come.
+        Barrier = 6 => "BARRIER",
+        /// Folds tensors of one shape; every rank gets some rows of the result.
+        ReduceScatter = 7 => "REDUCESCATTER",
+    }
 }
 
 impl NamedKind {
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 8] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::Broadcast,
-        Self::Join,
-        Self::Adasum,
-        Self::AllToAll,
-        Self::Barrier,
-        Self::ReduceScatter,
-    ];
-
-    /// The one with this code.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
-    /// Its name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "ALLREDUCE",
-            Self::AllGather => "ALLGATHER",
-            Self::Broadcast => "BROADCAST",
-            Self::Join => "JOIN",
-            Self::Adasum => "ADASUM",
-            Self::AllToAll => "ALLTOALL",
-            Self::Barrier => "BARRIER",
-            Self::ReduceScatter => "REDUCESCATTER",
-        }
-    }
-
     /// Whether a rank that has joined can contribute zeros to it.
     pub fn takes_zeros(self) -> bool {
         matches!(self, Self::AllReduce | Self::Adasum)

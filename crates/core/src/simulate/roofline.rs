@@ -8,41 +8,30 @@ use super::{
     machine::Picoseconds,
     outcome::{BusySpan, Resource, What},
 };
+use crate::choice::choices;
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// A kind of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Roof {
-    /// A port or a direct link carries payload.
-    Link,
-    /// A thread hands messages over and takes them.
-    Messages,
-    /// A thread copies in memory.
-    Copy,
-    /// A thread folds.
-    Fold,
-    /// A thread encodes or decodes.
-    Code,
-    /// A thread does any of these four.
-    Thread,
+choices! {
+    "kind of work":
+    /// A kind of work.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Roof {
+        /// A port or a direct link carries payload.
+        Link => "link",
+        /// A thread hands messages over and takes them.
+        Messages => "messages",
+        /// A thread copies in memory.
+        Copy => "copy",
+        /// A thread folds.
+        Fold => "fold",
+        /// A thread encodes or decodes.
+        Code => "code",
+        /// A thread does any of these four.
+        Thread => "thread",
+    }
 }
 
 impl Roof {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 6] = [Self::Link, Self::Messages, Self::Copy, Self::Fold, Self::Code, Self::Thread];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Link => "link",
-            Self::Messages => "messages",
-            Self::Copy => "copy",
-            Self::Fold => "fold",
-            Self::Code => "code",
-            Self::Thread => "thread",
-        }
-    }
-
     /// What a span of a simulation is.
     pub fn of(span: &BusySpan) -> Self {
         match (span.place, span.what) {

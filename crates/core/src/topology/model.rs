@@ -1,43 +1,30 @@
 //! Nodes, the links between them, and what can be asked of both.
 
 use super::{TopologyError, json};
+use crate::choice::choices;
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 use core::fmt;
 
 /// The most nodes that a topology has.
 pub const MOST_NODES: usize = 256;
 
-/// What a node of a topology is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum NodeKind {
-    /// A machine.
-    Host,
-    /// A processor, or one NUMA node of it.
-    Cpu,
-    /// An accelerator.
-    Gpu,
-    /// A network card.
-    Nic,
-    /// A switch between others.
-    Switch,
-    /// A member of a group of which no more is known: a row of a matrix.
-    Rank,
-}
-
-impl NodeKind {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Host, Self::Cpu, Self::Gpu, Self::Nic, Self::Switch, Self::Rank];
-
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Cpu => "cpu",
-            Self::Gpu => "gpu",
-            Self::Nic => "nic",
-            Self::Switch => "switch",
-            Self::Rank => "rank",
-        }
+choices! {
+    "kind of node":
+    /// What a node of a topology is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum NodeKind {
+        /// A machine.
+        Host => "host",
+        /// A processor, or one NUMA node of it.
+        Cpu => "cpu",
+        /// An accelerator.
+        Gpu => "gpu",
+        /// A network card.
+        Nic => "nic",
+        /// A switch between others.
+        Switch => "switch",
+        /// A member of a group of which no more is known: a row of a matrix.
+        Rank => "rank",
     }
 }
 

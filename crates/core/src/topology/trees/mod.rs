@@ -29,7 +29,7 @@ mod wish;
 pub use canonical::canonical;
 pub use flow::bound;
 pub use tree::{FoundBy, SpanningTree, TreeFigures, TreeSet};
-pub use wish::{ParseTreeModeError, TreeMode, TreeWish};
+pub use wish::{TreeMode, TreeWish};
 
 use super::{LinkMatrix, TopologyError};
 use alloc::{format, vec, vec::Vec};

@@ -1,44 +1,20 @@
 //! Which trees are wanted.
 
+use crate::choice::choices;
 use alloc::{vec, vec::Vec};
-use core::str::FromStr;
 
-/// Which trees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum TreeMode {
-    /// As MXNet's planner makes them.
-    Mxnet,
-    /// Few rounds, and no link that carries more than it must.
-    #[default]
-    Best,
-    /// As much at once as the links carry, in however many rounds.
-    Throughput,
-}
-
-impl TreeMode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mxnet, Self::Best, Self::Throughput];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mxnet => "mxnet",
-            Self::Best => "best",
-            Self::Throughput => "throughput",
-        }
-    }
-}
-
-/// A name that is no mode's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a mode of trees: use mxnet, best or throughput")]
-pub struct ParseTreeModeError;
-
-impl FromStr for TreeMode {
-    type Err = ParseTreeModeError;
-
-    fn from_str(text: &str) -> Result<Self, ParseTreeModeError> {
-        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or(ParseTreeModeError)
+choices! {
+    "mode of trees":
+    /// Which trees.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum TreeMode {
+        /// As MXNet's planner makes them.
+        Mxnet => "mxnet",
+        /// Few rounds, and no link that carries more than it must.
+        #[default]
+        Best => "best",
+        /// As much at once as the links carry, in however many rounds.
+        Throughput => "throughput",
     }
 }
 
