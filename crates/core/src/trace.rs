@@ -176,8 +176,8 @@ fn argument(out: &mut impl Write, value: Argument<'_>) -> Result {
     }
 }
 
-/// A JSON string (RFC 8259, section 7).
-fn text(out: &mut impl Write, value: &str) -> Result {
+/// Writes a text as JSON does (RFC 8259, section 7).
+pub(crate) fn text(out: &mut impl Write, value: &str) -> Result {
     out.write_char('"')?;
     for character in value.chars() {
         match character {

@@ -1,7 +1,8 @@
-//! JSON with the place of each value, so that an error can name it.
+//! JSON (RFC 8259) with the place of each value, so that an error can name it. Launchers' variables are read by it, too.
 
 use super::TopologyError;
 use super::text::{Position, TextCursor, figure, shown};
+use crate::trace;
 use alloc::{format, string::String, vec, vec::Vec};
 
 /// How deep values nest at most.
@@ -9,7 +10,7 @@ const DEPTH: usize = 32;
 
 /// A value and where it begins.
 #[derive(Clone, Debug)]
-pub(super) struct JsonValue {
+pub struct JsonValue {
     pub(super) at: Position,
     pub(super) kind: JsonKind,
 }
@@ -26,7 +27,8 @@ pub(super) enum JsonKind {
 }
 
 impl JsonValue {
-    pub(super) fn get(&self, key: &str) -> Option<&JsonValue> {
+    /// The member of an object, if it is one.
+    pub fn get(&self, key: &str) -> Option<&JsonValue> {
         match &self.kind {
             JsonKind::Object(fields) => fields.iter().find(|(name, _)| name == key).map(|(_, value)| value),
             _ => None,
@@ -44,21 +46,33 @@ impl JsonValue {
         }
     }
 
-    pub(super) fn list(&self, expected: &str) -> Result<&[JsonValue], TopologyError> {
+    /// The items of a list; an error that says what is expected, as in the next two, if it is none.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn list(&self, expected: &str) -> Result<&[JsonValue], TopologyError> {
         match &self.kind {
             JsonKind::List(items) => Ok(items),
             _ => Err(self.at.error(self.found(), expected)),
         }
     }
 
-    pub(super) fn text(&self, expected: &str) -> Result<&str, TopologyError> {
+    /// A text.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn text(&self, expected: &str) -> Result<&str, TopologyError> {
         match &self.kind {
             JsonKind::Text(text) => Ok(text),
             _ => Err(self.at.error(self.found(), expected)),
         }
     }
 
-    pub(super) fn number(&self, expected: &str) -> Result<f64, TopologyError> {
+    /// A number.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn number(&self, expected: &str) -> Result<f64, TopologyError> {
         match &self.kind {
             JsonKind::Number(number) => Ok(*number),
             _ => Err(self.at.error(self.found(), expected)),
@@ -68,19 +82,16 @@ impl JsonValue {
 
 /// A text as JSON writes it.
 pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
+    let mut quoted = String::new();
+    trace::text(&mut quoted, text).expect("a String takes all that is written");
     quoted
 }
 
-pub(super) fn parse(text: &str) -> Result<JsonValue, TopologyError> {
+/// Reads one value.
+///
+/// # Errors
+/// Where the text is no JSON, with the place.
+pub fn parse(text: &str) -> Result<JsonValue, TopologyError> {
     let mut scanner = TextCursor::new(text);
     let value = scanner.value(0)?;
     scanner.skip_spaces();
@@ -183,9 +194,12 @@ impl TextCursor {
                 Some('\\') => match self.take() {
                     Some('n') => text.push('\n'),
                     Some('t') => text.push('\t'),
+                    Some('r') => text.push('\r'),
+                    Some('b') => text.push('\u{8}'),
+                    Some('f') => text.push('\u{c}'),
                     Some('u') => text.push(self.escaped()?),
-                    Some(c) => text.push(c),
-                    None => return Err(self.refused("a quotation mark")),
+                    Some(c @ ('"' | '\\' | '/')) => text.push(c),
+                    _ => return Err(self.refused("a letter that may follow a backslash")),
                 },
                 Some(c) => text.push(c),
             }
@@ -219,6 +233,26 @@ impl TextCursor {
                 Ok(number) => Ok(JsonKind::Number(number)),
                 Err(_) => Err(at.error(shown(&word), "a number")),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_those_of_the_standard() {
+        let read = parse(r#"{"\u0041\n\t\r\b\f\"\\\/": [1.5e3, -2, true, null, {}, [[]]]}"#).unwrap();
+        let items = read.get("A\n\t\r\u{8}\u{c}\"\\/").unwrap().list("items").unwrap();
+        let [first, second] = [0, 1].map(|at: usize| items[at].number("a number"));
+        assert_eq!((first, second), (Ok(1500.0), Ok(-2.0)));
+        let name = "a\"\\\n\u{1}";
+        assert_eq!(parse(&quoted(name)).unwrap().text("a name"), Ok(name));
+        let deep = "[".repeat(40) + &"]".repeat(40);
+        for wrong in ["", "{", "{\"a\"}", "[1,]", "[1 2]", "\"a", "a", "{} {}", "\"\\x\"", "\"\\u12\"", &deep]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -15,7 +15,7 @@
 
 mod csv;
 mod error;
-mod json;
+pub mod json;
 mod links;
 mod listed;
 mod measured;

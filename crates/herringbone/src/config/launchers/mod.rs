@@ -9,7 +9,6 @@ mod counted;
 mod dmlc;
 mod hostlist;
 mod job;
-mod json;
 mod kubernetes;
 mod pair;
 mod slurm;

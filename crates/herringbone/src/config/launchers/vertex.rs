@@ -1,10 +1,8 @@
 //! Vertex AI, which describes a job's worker pools in `CLUSTER_SPEC`: pools 0 and 1 work, pool 2 has the reducers.
 
-use super::{
-    assignment::{Assignment, Meeting, Saying},
-    json::Value,
-};
+use super::assignment::{Assignment, Meeting, Saying};
 use crate::{Error, Result, config::environment::Environment};
+use herringbone_core::topology::json::{JsonValue, parse};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const PRIMARY: &str = "workerpool0";
@@ -12,26 +10,32 @@ const WORKERS: &str = "workerpool1";
 const REDUCERS: &str = "workerpool2";
 
 /// What `CLUSTER_SPEC` says, if it is of Vertex AI.
-struct Spec(Value);
+struct Spec(JsonValue);
 
 impl Spec {
     fn find(environment: &Environment) -> Result<Option<Self>> {
         let Some(text) = environment.text(VARIABLE)? else { return Ok(None) };
         // Others use this name, too.
-        Ok(Value::parse(text).map(Spec).filter(|spec| !spec.pool(PRIMARY).is_empty()))
+        Ok(parse(text).ok().map(Spec).filter(|spec| !spec.pool(PRIMARY).is_empty()))
     }
 
     /// The addresses of a pool's replicas; none if there is no such pool.
     fn pool(&self, name: &str) -> Vec<&str> {
         let pool = self.0.get("cluster").and_then(|cluster| cluster.get(name));
-        pool.map_or(&[][..], Value::items).iter().filter_map(Value::text).collect()
+        let replicas = pool.and_then(|pool| pool.list("replicas").ok()).unwrap_or_default();
+        replicas.iter().filter_map(|replica| replica.text("an address").ok()).collect()
     }
 
     /// This replica's pool and its number there.
     fn task(&self) -> Option<(&str, u32)> {
         let task = self.0.get("task")?;
+        let index = task.get("index")?;
         // It is a number in some jobs and a text in others.
-        Some((task.get("type")?.text()?, task.get("index")?.text()?.parse().ok()?))
+        let index = match index.number("an index") {
+            Ok(number) => number.to_string(),
+            Err(_) => index.text("an index").ok()?.to_owned(),
+        };
+        Some((task.get("type")?.text("a pool").ok()?, index.parse().ok()?))
     }
 }
 
