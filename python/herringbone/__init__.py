@@ -14,60 +14,24 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
+from . import errors
 from ._herringbone import __version__
 from .aliases import replace_horovod_if_asked
 from .communicator import Communicator, Work, empty, finalize, init
 from .compression import Residuals
 from .dependency import Engine
 from .elastic import Elastic
-from .errors import (
-    ArgumentError,
-    AuthError,
-    ClosedError,
-    ConfigError,
-    ConnectionLostError,
-    CorruptError,
-    ForkedError,
-    HerringboneError,
-    LinkLostError,
-    MismatchError,
-    OperationTimeoutError,
-    OutOfMemoryError,
-    OwnMemoryError,
-    PeerLostError,
-    ProtocolError,
-    ReducerLostError,
-    RendezvousError,
-    UnsupportedError,
-)
+from .errors import *
 from .options import Options
 from .registration import register_once_torch_is_there
 from .state import broadcast_state
 
 __all__ = [
-    "ArgumentError",
-    "AuthError",
-    "ClosedError",
     "Communicator",
-    "ConfigError",
-    "ConnectionLostError",
-    "CorruptError",
     "Elastic",
     "Engine",
-    "ForkedError",
-    "HerringboneError",
-    "LinkLostError",
-    "MismatchError",
-    "OperationTimeoutError",
     "Options",
-    "OutOfMemoryError",
-    "OwnMemoryError",
-    "PeerLostError",
-    "ProtocolError",
-    "ReducerLostError",
-    "RendezvousError",
     "Residuals",
-    "UnsupportedError",
     "Work",
     "__version__",
     "broadcast_state",
@@ -75,6 +39,7 @@ __all__ = [
     "finalize",
     "init",
 ]
+__all__ += errors.__all__
 
 
 register_once_torch_is_there()

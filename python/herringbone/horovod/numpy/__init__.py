@@ -7,45 +7,11 @@ from __future__ import annotations
 
 from ..common import interface
 from ..common.interface import *
-from .operations import (
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    reducescatter,
-)
-from .training import (
-    DistributedOptimizer,
-    DistributedTrainer,
-    Parameter,
-    allgather_object,
-    broadcast_object,
-    broadcast_parameters,
-)
+from . import operations, training
+from .operations import *
+from .training import *
 
-__all__ = [
-    "DistributedOptimizer",
-    "DistributedTrainer",
-    "Parameter",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "broadcast_object",
-    "broadcast_parameters",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_reducescatter",
-    "reducescatter",
-]
+__all__: list[str] = []
 __all__ += interface.__all__
+__all__ += operations.__all__
+__all__ += training.__all__

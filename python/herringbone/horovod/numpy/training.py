@@ -16,7 +16,6 @@ from .operations import Array, allreduce_, broadcast_, grouped_allreduce_
 __all__ = [
     "DistributedOptimizer",
     "DistributedTrainer",
-    "Optimizer",
     "Parameter",
     "allgather_object",
     "broadcast_object",

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from . import elastic, mpi_ops
+from . import elastic, functions, mpi_ops
 from .compression import Compression
-from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .functions import *
 from .mpi_ops import *
 from .optimizer import DistributedOptimizer
 from .sync_batch_norm import SyncBatchNorm
 
-__all__ = [
-    "Compression",
-    "DistributedOptimizer",
-    "SyncBatchNorm",
-    "allgather_object",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "elastic",
-]
+__all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "elastic"]
+__all__ += functions.__all__
 __all__ += mpi_ops.__all__

@@ -14,7 +14,7 @@ from ..common.process_sets import ProcessSet, global_process_set
 from ..common.world import required
 from .moves import broadcast_async_
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "load_in_place"]
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
