@@ -9,6 +9,7 @@ import numpy as np
 from cases import MUCH, error_of, registry, run, told_of_a_lack
 
 import herringbone.horovod.numpy as hvd
+from herringbone.errors import UnsupportedError
 
 CASES, case = registry()
 
@@ -50,8 +51,10 @@ def reductions() -> None:
     assert np.allclose(array, one)
     assert (hvd.reducescatter(np.ones((2 * size, 3)), op=hvd.Sum) == size).all()
     assert hvd.grouped_reducescatter([np.ones(size + 1)], op=hvd.Sum)[0].shape == (2 if rank == 0 else 1,)
-    error_of(ValueError, lambda: hvd.allreduce(np.ones(2, np.complex64)), "Tensor type complex64 is not supported")
+    error_of(ValueError, lambda: hvd.allreduce(np.ones(2, np.complex64)), "allreduce: Tensor type complex64 is not supported")
     error_of(ValueError, lambda: hvd.allreduce_(np.ones((2, 3)).T), "not C-contiguous")
+    error_of(ValueError, lambda: hvd.grouped_allreduce_([np.ones((2, 3)).T]), "grouped_allreduce_: the array is not C-contiguous")
+    error_of(ValueError, lambda: hvd.reducescatter(np.ones(size, np.complex64)), "reducescatter: Tensor type complex64")
     error_of(NotImplementedError, lambda: hvd.reducescatter(np.ones(size), op=hvd.Adasum), "whole tensors")
     error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2 + rank), name="x"), "Mismatched ALLREDUCE")
 
@@ -66,6 +69,9 @@ def moves() -> None:
     assert hvd.broadcast(array, 1)[0] == 1 and array[0] == rank
     assert hvd.broadcast_(array, 1)[0] == 1 and array[0] == 1
     assert hvd.alltoall(np.arange(size) + 10 * rank).tolist() == [10 * other + rank for other in range(size)]
+    error_of(ValueError, lambda: hvd.broadcast_(array, size), f"broadcast_: root_rank {size} is not one of")
+    error_of(ValueError, lambda: hvd.broadcast_(np.ones((2, 3)).T, 0), "broadcast_: the array is not C-contiguous")
+    error_of(UnsupportedError, lambda: hvd.grouped_allgather([np.array([None])]), "grouped_allgather does not move Python objects")
     received, lengths = hvd.alltoall(np.full(size, rank), splits=[1] * size)
     assert received.tolist() == list(range(size)) and lengths.tolist() == [1] * size
     assert hvd.broadcast_object({"a": np.ones(2)} if rank else None, 1)["a"].tolist() == [1, 1]

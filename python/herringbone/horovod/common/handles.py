@@ -15,10 +15,10 @@ from .process_sets import ProcessSet, member_of
 from .world import required
 
 if TYPE_CHECKING:
-    from ..._herringbone import Controller, NamedWork
+    from ..._herringbone import NamedWork
     from ...compression import Residuals
 
-__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "start_group", "synchronize"]
+__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "synchronize"]
 
 Span = tuple[int, int]
 """Address and length in bytes."""
@@ -79,55 +79,39 @@ _running: dict[int, _Running] = {}
 _numbers = itertools.count(1)
 
 
-def start(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> int:
-    """Begin an operation on one tensor, and return its handle.
+def start(process_set: ProcessSet, operation: str, name: str | None, parts: Part | Sequence[Part], **more: Any) -> int:
+    """Begin an operation on one tensor, or on several of which none begins before all are there, and return its handle.
 
     Args:
         name: the same on all ranks; numbered if it is ``None``.
         more: as for the controller's ``submit``.
 
     Raises:
-        ValueError: the operation cannot begin, for instance as another one has its name.
-        HorovodInternalError: it cannot begin as the job has ended.
-    """
-    full = _full_name(process_set, operation, name)
-    more = _with_owner(process_set, operation, name, more)
-    try:
-        work = _submit(_controller(process_set, operation), operation, full, part, more)
-    except RuntimeError as error:
-        raise _refused(error) from error
-    return _keep(_Running([work], [part.finish], part, False))
-
-
-def start_group(process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
-    """Begin an operation on several tensors, none of which begins before all are there, and return its handle.
-
-    Raises:
-        ValueError: there are none, or it cannot begin.
-        HorovodInternalError: it cannot begin as the job has ended.
+        ValueError: the operation cannot begin, for instance because another one has its name or there are no tensors.
+        HorovodInternalError: it cannot begin because the job has ended.
     """
     if not parts:
         raise ValueError(f"grouped_{operation}: pass one tensor at least")
-    base = _full_name(process_set, f"grouped_{operation}", name)
+    grouped = not isinstance(parts, Part)
+    base = _full_name(process_set, f"grouped_{operation}" if grouped else operation, name)
+    more = _with_owner(process_set, operation, name, more)
+    if isinstance(parts, Part):
+        named = [(base, parts)]
+    else:
+        named = [(f"{base}_{number}of{len(parts)}", part) for number, part in enumerate(parts, 1)]
+        more["group"] = (base, len(parts))
     controller = _controller(process_set, operation)
     works: list[NamedWork] = []
-    more = _with_owner(process_set, operation, name, {**more, "group": (base, len(parts))})
-    for number, part in enumerate(parts, 1):
+    for full, part in named:
+        about = {"dtype": part.dtype, "shape": list(part.shape), "keep": part.kept, "compression": part.codec, **more}
         try:
-            work = _submit(controller, operation, f"{base}_{number}of{len(parts)}", part, more)
+            works.append(controller.submit(operation, full, part.source, part.target, **about))
         except RuntimeError as error:
             # The parts that have begun use their memory until the controller ends.
             if works:
-                _keep(_Running(works, [], parts, True))
+                _keep(_Running(works, [], parts, grouped))
             raise _refused(error) from error
-        works.append(work)
-    return _keep(_Running(works, [part.finish for part in parts], parts, True))
-
-
-def _submit(controller: Controller, operation: str, name: str, part: Part, more: dict[str, Any]) -> NamedWork:
-    shape = list(part.shape)
-    about = {"dtype": part.dtype, "shape": shape, "keep": part.kept, "compression": part.codec, **more}
-    return controller.submit(operation, name, part.source, part.target, **about)
+    return _keep(_Running(works, [part.finish for _, part in named], parts, grouped))
 
 
 def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...arrays import copied, fold_type, move_type, new_array, readable, writable
 from ...errors import UnsupportedError
-from ..common.handles import Part, reduction, reduction_to_parts, start, start_group, synchronize
+from ..common.handles import Finish, Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
 
@@ -52,10 +51,8 @@ def allreduce(
         process_set: the ranks that take part.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
     """
-    array = _in_order(array)
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    part = _folded(array, new_array(array.shape, array.dtype))
-    return _one(process_set, "allreduce", name, part, priority=priority, **more)
+    return _run("allreduce", [array], name, process_set, priority=priority, **more)[0]
 
 
 def allreduce_(
@@ -70,7 +67,7 @@ def allreduce_(
 ) -> Array:
     """Like :func:`allreduce`, in place."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _one(process_set, "allreduce", name, _folded(array, array), priority=priority, **more)
+    return _run("allreduce_", [array], name, process_set, priority=priority, **more)[0]
 
 
 def grouped_allreduce(
@@ -85,8 +82,7 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Like :func:`allreduce` for several arrays, none of which is reduced before all are there."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    parts = [_folded(held, new_array(held.shape, held.dtype)) for held in map(_in_order, arrays)]
-    return _several(process_set, "allreduce", name, parts, priority=priority, **more)
+    return _run("grouped_allreduce", arrays, name, process_set, priority=priority, **more)
 
 
 def grouped_allreduce_(
@@ -101,15 +97,14 @@ def grouped_allreduce_(
 ) -> list[Array]:
     """Like :func:`grouped_allreduce`, in place."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    parts = [_folded(array, array) for array in arrays]
-    return _several(process_set, "allreduce", name, parts, priority=priority, **more)
+    return _run("grouped_allreduce_", arrays, name, process_set, priority=priority, **more)
 
 
 def allgather(
     array: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Array:
     """All ranks' arrays, concatenated along the first dimension, in which they may differ."""
-    return _one(process_set, "allgather", name, _moved(_in_order(array), None), priority=priority)
+    return _run("allgather", [array], name, process_set, priority=priority)[0]
 
 
 def grouped_allgather(
@@ -119,8 +114,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """Like :func:`allgather` for several arrays, none of which travels before all are there."""
-    parts = [_moved(_in_order(array), None) for array in arrays]
-    return _several(process_set, "allgather", name, parts, priority=priority)
+    return _run("grouped_allgather", arrays, name, process_set, priority=priority)
 
 
 def broadcast(
@@ -131,9 +125,8 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """The array of ``root_rank``, of the shape and type of ``array``, on every rank."""
-    array, root = _in_order(array), index_in(process_set, root_rank, "broadcast")
-    part = _moved(array, new_array(array.shape, array.dtype))
-    return _one(process_set, "broadcast", name, part, root=root, priority=priority)
+    root = index_in(process_set, root_rank, "broadcast")
+    return _run("broadcast", [array], name, process_set, root=root, priority=priority)[0]
 
 
 def broadcast_(
@@ -144,8 +137,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Give every rank the array of ``root_rank``, in place."""
-    root = index_in(process_set, root_rank, "broadcast")
-    return _one(process_set, "broadcast", name, _moved(array, array), root=root, priority=priority)
+    root = index_in(process_set, root_rank, "broadcast_")
+    return _run("broadcast_", [array], name, process_set, root=root, priority=priority)[0]
 
 
 def alltoall(
@@ -162,14 +155,8 @@ def alltoall(
     """
     array = np.asarray(array)
     lengths = checked_splits(process_set, None if splits is None else list(splits), len(array))
-    part = _moved(_in_order(array[: sum(lengths)]), None)
-    whole = part.finish
-
-    def finish(result: Any) -> tuple[Array, Array]:
-        return whole(result), np.array(list(result.received_splits), np.int32)
-
-    part = replace(part, finish=finish)
-    output, received = synchronize(start(process_set, "alltoall", name, part, splits=lengths, priority=priority))
+    rows = array[: sum(lengths)]
+    output, received = _run("alltoall", [rows], name, process_set, splits=lengths, priority=priority)[0]
     return output if splits is None else (output, received)
 
 
@@ -184,7 +171,7 @@ def reducescatter(
 ) -> Array:
     """Reduce ``array`` and return this rank's part of the first dimension; the first ranks may have one row more."""
     more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
-    return _one(process_set, "reducescatter", name, _folded(_in_order(array), None), priority=priority, **more)
+    return _run("reducescatter", [array], name, process_set, priority=priority, **more)[0]
 
 
 def grouped_reducescatter(
@@ -198,19 +185,31 @@ def grouped_reducescatter(
 ) -> list[Array]:
     """Like :func:`reducescatter` for several arrays, none of which is reduced before all are there."""
     more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
-    parts = [_folded(_in_order(array), None) for array in arrays]
-    return _several(process_set, "reducescatter", name, parts, priority=priority, **more)
+    return _run("grouped_reducescatter", arrays, name, process_set, priority=priority, **more)
 
 
-def _one(process_set: ProcessSet, operation: str, name: str | None, part: Part, **more: Any) -> Array:
-    reduced: Array = synchronize(start(process_set, operation, name, part, **more))
-    return reduced
-
-
-def _several(
-    process_set: ProcessSet, operation: str, name: str | None, parts: Sequence[Part], **more: Any
+def _run(
+    call: str, arrays: Sequence[Array], name: str | None, process_set: ProcessSet, **more: Any
 ) -> list[Array]:
-    return list(synchronize(start_group(process_set, operation, name, parts, **more)))
+    """Make a call, whose name says all about it: ``grouped_`` takes several arrays, and ``_`` at its end is in place.
+
+    Args:
+        more: as for the controller's ``submit``; what folds has an ``op``.
+    """
+    grouped, in_place = call.startswith("grouped_"), call.endswith("_")
+    operation = call.removeprefix("grouped_").removesuffix("_")
+    of_same_size = operation in ("allreduce", "broadcast")
+
+    def part(array: Array) -> Part:
+        array = array if in_place else _in_order(array)
+        dtype, shape = _folded(call, array) if "op" in more else _moved(call, array)
+        output = array if in_place else new_array(array.shape, array.dtype) if of_same_size else None
+        target = None if output is None else writable(call, output)
+        return Part(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
+
+    parts = [part(array) for array in arrays]
+    result = synchronize(start(process_set, operation, name, parts if grouped else parts[0], **more))
+    return list(result) if grouped else [result]
 
 
 def _in_order(array: Array) -> Any:
@@ -219,27 +218,27 @@ def _in_order(array: Array) -> Any:
     return array if array.flags.c_contiguous else copied(array)
 
 
-def _folded(array: Array, output: Array | None) -> Part:
+def _folded(call: str, array: Array) -> tuple[str, tuple[int, ...]]:
     try:
-        dtype = fold_type("allreduce", array, "sum")
+        return fold_type(call, array, "sum"), array.shape
     except UnsupportedError as error:
-        raise ValueError(f"Tensor type {array.dtype} is not supported.") from error
-    return _part(array, output, dtype, tuple(array.shape))
+        raise ValueError(f"{call}: Tensor type {array.dtype} is not supported.") from error
 
 
-def _moved(array: Array, output: Array | None) -> Part:
-    dtype, scale = move_type("broadcast", array)
-    return _part(array, output, dtype, tuple(array.shape) if scale == 1 else (*array.shape, scale))
+def _moved(call: str, array: Array) -> tuple[str, tuple[int, ...]]:
+    dtype, scale = move_type(call, array)
+    return dtype, array.shape if scale == 1 else (*array.shape, scale)
 
 
-def _part(array: Array, output: Array | None, dtype: str, shape: tuple[int, ...]) -> Part:
+def _finish(array: Array, output: Array | None) -> Finish:
+    """What makes the caller's array of the result; an alltoall has the received lengths, too."""
     kind, rows = array.dtype, array.shape[1:]
 
-    def finish(result: Any) -> Array:
+    def finish(result: Any) -> Any:
         if output is not None:
             return output
-        first = next(iter(result.shape), 1)
-        return np.frombuffer(result.data or bytearray(), kind).reshape(first, *rows)
+        whole = np.frombuffer(result.data or bytearray(), kind).reshape(next(iter(result.shape), 1), *rows)
+        received = result.received_splits
+        return whole if received is None else (whole, np.array(list(received), np.int32))
 
-    target = None if output is None else writable("allreduce", output)
-    return Part(readable("allreduce", array), target, dtype, shape, finish, (array, output))
+    return finish

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from ...torch.tensors import check_cpu, contiguous, like
-from ..common.handles import Part, start, start_group, synchronize
+from ..common.handles import start, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
-from .submission import fold_part, gathered, move_part
+from .submission import Tensors, each, fold_part, gathered, move_part, one_or_all, waited
 
 __all__ = [
     "allgather",
@@ -30,30 +30,39 @@ __all__ = [
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
-    return start(process_set, "allgather", name, move_part(tensor.detach(), None))
+    return _begin_allgather(tensor, name, process_set)
 
 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
-    (everything,) = _Allgather.apply(name, process_set, False, tensor)
-    whole: torch.Tensor = everything
-    return whole
+    return gather_all([tensor], False, process_set, name)[0]
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Like :func:`allgather_async` for several tensors, none of which travels before all are there."""
-    return start_group(process_set, "allgather", name, [move_part(tensor.detach(), None) for tensor in tensors])
+    return _begin_allgather(tensors, name, process_set)
 
 
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Like :func:`allgather` for several tensors."""
-    return list(_Allgather.apply(name, process_set, True, *tensors))
+    return gather_all(tensors, True, process_set, name)
+
+
+def gather_all(
+    tensors: Sequence[torch.Tensor], grouped: bool, process_set: ProcessSet, name: str | None = None
+) -> list[torch.Tensor]:
+    """The same for several tensors, or for one that is no group."""
+    return list(_Allgather.apply(name, process_set, grouped, *tensors))
+
+
+def _begin_allgather(tensors: Tensors, name: str | None, process_set: ProcessSet) -> int:
+    return start(process_set, "allgather", name, each(tensors, lambda tensor: move_part(tensor.detach(), None)))
 
 
 def broadcast_async(
@@ -145,9 +154,8 @@ def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | Non
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
     held = [contiguous(gradient) for gradient in gradients]
-    parts: list[Part] = [fold_part(each, like(each)) for each in held]
-    averaged = [synchronize(start(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
-    return averaged
+    parts = [fold_part(gradient, like(gradient)) for gradient in held]
+    return [synchronize(start(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
 
 
 class _Allgather(torch.autograd.Function):
@@ -157,9 +165,7 @@ class _Allgather(torch.autograd.Function):
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor) -> Any:
         ctx.process_set = process_set
         ctx.lengths = [_rows(tensor) for tensor in tensors]
-        if grouped:
-            return synchronize(grouped_allgather_async(tensors, name, process_set))
-        return (synchronize(allgather_async(tensors[0], name, process_set)),)
+        return waited(grouped, _begin_allgather(one_or_all(grouped, tensors), name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -168,7 +174,7 @@ class _Allgather(torch.autograd.Function):
         everybody = synchronize(allgather_async(torch.tensor([ctx.lengths]), None, process_set))
         own = member_of(process_set).ranks.index(required().rank)
         before = everybody[:own].sum(0).tolist()
-        own_parts = [each.narrow(0, at, length) for each, at, length in zip(averaged, before, ctx.lengths, strict=True)]
+        own_parts = [whole.narrow(0, at, length) for whole, at, length in zip(averaged, before, ctx.lengths, strict=True)]
         return (None, None, None, *own_parts)
 
 

@@ -9,12 +9,12 @@ import torch
 
 from ...compression import Residuals
 from ...torch.tensors import contiguous, like, or_lacking
-from ..common.handles import reduction, reduction_to_parts, start, start_group, synchronize
+from ..common.handles import Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
-from .moves import allgather, allgather_async, grouped_allgather
-from .submission import fold_part
+from .moves import allgather_async, gather_all
+from .submission import Tensors, each, fold_part, one_or_all, waited
 
 __all__ = [
     "allreduce",
@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 Compressors = type[Compressor]
+Scales = tuple[float, float]
+"""What tensors are multiplied by before, and results."""
+About = tuple[str | None, ReduceOp, Scales, ProcessSet, Compressors]
+"""The name, and how tensors are reduced."""
 
 
 def allreduce_async(
@@ -59,11 +63,8 @@ def allreduce_async(
         compression: one of the engine's codecs. Horovod's own make another tensor, which is for the caller to do here.
         residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
     """
-    how = chosen_op(op, average)
-    more = reduction(how, prescale_factor, postscale_factor, process_set)
-    tensor = tensor.detach()
-    part = fold_part(tensor, like(tensor), codec_of(compression, tensor, how))
-    return start(process_set, "allreduce", name, part, residuals=residuals, **more)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    return _begin(tensor, False, name, how, scales, process_set, compression, residuals)
 
 
 def allreduce_async_(
@@ -79,10 +80,8 @@ def allreduce_async_(
     residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`allreduce_async`, in place."""
-    how = chosen_op(op, average)
-    more = reduction(how, prescale_factor, postscale_factor, process_set)
-    part = fold_part(tensor, tensor, codec_of(compression, tensor, how))
-    return start(process_set, "allreduce", name, part, residuals=residuals, **more)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    return _begin(tensor, True, name, how, scales, process_set, compression, residuals)
 
 
 def allreduce(
@@ -96,11 +95,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
-    narrow, told = compression.compress(tensor)
-    how = chosen_op(op, average)
-    about = (name, how, prescale_factor, postscale_factor, process_set, compression)
-    reduced = _Allreduce.apply(about, narrow)
-    return compression.decompress(reduced, told)
+    about = (name, chosen_op(op, average), (prescale_factor, postscale_factor), process_set, compression)
+    return _compressed(_Allreduce, about, False, [tensor])[0]
 
 
 def allreduce_(
@@ -113,8 +109,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, in place; the arguments are those of :func:`allreduce_async`."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    reduced: torch.Tensor = synchronize(handle)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    reduced: torch.Tensor = synchronize(_begin(tensor, True, name, how, scales, process_set))
     return reduced
 
 
@@ -131,11 +127,8 @@ def grouped_allreduce_async(
     residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
-    how = chosen_op(op, average)
-    more = reduction(how, prescale_factor, postscale_factor, process_set)
-    held = [tensor.detach() for tensor in tensors]
-    parts = [fold_part(each, like(each), codec_of(compression, each, how)) for each in held]
-    return start_group(process_set, "allreduce", name, parts, residuals=residuals, **more)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    return _begin(tensors, False, name, how, scales, process_set, compression, residuals)
 
 
 def grouped_allreduce_async_(
@@ -151,10 +144,8 @@ def grouped_allreduce_async_(
     residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`grouped_allreduce_async`, in place."""
-    how = chosen_op(op, average)
-    more = reduction(how, prescale_factor, postscale_factor, process_set)
-    parts = [fold_part(each, each, codec_of(compression, each, how)) for each in tensors]
-    return start_group(process_set, "allreduce", name, parts, residuals=residuals, **more)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    return _begin(tensors, True, name, how, scales, process_set, compression, residuals)
 
 
 def grouped_allreduce(
@@ -168,10 +159,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
-    narrow = [compression.compress(tensor) for tensor in tensors]
-    about = (name, chosen_op(op, average), prescale_factor, postscale_factor, process_set, compression)
-    reduced = _GroupedAllreduce.apply(about, *(tensor for tensor, _ in narrow))
-    return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
+    about = (name, chosen_op(op, average), (prescale_factor, postscale_factor), process_set, compression)
+    return _compressed(_Allreduce, about, True, tensors)
 
 
 def grouped_allreduce_(
@@ -184,8 +173,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Like :func:`grouped_allreduce`, in place."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    reduced: tuple[torch.Tensor, ...] = synchronize(handle)
+    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    reduced: tuple[torch.Tensor, ...] = synchronize(_begin(tensors, True, name, how, scales, process_set))
     return reduced
 
 
@@ -217,8 +206,7 @@ def reducescatter_async(
 
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
-    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
-    return start(process_set, "reducescatter", name, fold_part(tensor.detach(), None), **more)
+    return _begin_parts(tensor, name, ReduceOp(op), (prescale_factor, postscale_factor), process_set)
 
 
 def reducescatter(
@@ -231,11 +219,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduce ``tensor`` and return this rank's part; see :func:`reducescatter_async`."""
-    _check_whole(compression)
-    narrow, told = compression.compress(tensor)
-    about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
-    (reduced,) = _Reducescatter.apply(about, False, narrow)
-    return compression.decompress(reduced, told)
+    about = (name, ReduceOp(op), (prescale_factor, postscale_factor), process_set, compression)
+    return _compressed(_Reducescatter, about, False, [tensor])[0]
 
 
 def grouped_reducescatter_async(
@@ -247,8 +232,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
-    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
-    return start_group(process_set, "reducescatter", name, [fold_part(each.detach(), None) for each in tensors], **more)
+    return _begin_parts(tensors, name, ReduceOp(op), (prescale_factor, postscale_factor), process_set)
 
 
 def grouped_reducescatter(
@@ -261,22 +245,42 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Like :func:`reducescatter` for several tensors."""
-    _check_whole(compression)
+    about = (name, ReduceOp(op), (prescale_factor, postscale_factor), process_set, compression)
+    return _compressed(_Reducescatter, about, True, tensors)
+
+
+def _begin(
+    tensors: Tensors,
+    in_place: bool,
+    name: str | None,
+    how: ReduceOp,
+    scales: Scales,
+    process_set: ProcessSet,
+    compression: Compressors = Compression.none,
+    residuals: Residuals | None = None,
+) -> int:
+    """Begin to reduce one tensor, or several as a group, and return the handle."""
+    more = reduction(how, *scales, process_set)
+
+    def part(tensor: torch.Tensor) -> Part:
+        source = tensor if in_place else tensor.detach()
+        return fold_part(source, tensor if in_place else like(source), codec_of(compression, tensor, how))
+
+    return start(process_set, "allreduce", name, each(tensors, part), residuals=residuals, **more)
+
+
+def _begin_parts(tensors: Tensors, name: str | None, how: ReduceOp, scales: Scales, process_set: ProcessSet) -> int:
+    """The same for a reduction of which each rank keeps a part."""
+    more = reduction_to_parts(how, *scales, process_set)
+    return start(process_set, "reducescatter", name, each(tensors, lambda tensor: fold_part(tensor.detach(), None)), **more)
+
+
+def _compressed(call: Any, about: About, grouped: bool, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Make a call with gradients on tensors that are compressed before it and decompressed after it."""
+    compression = about[-1]
     narrow = [compression.compress(tensor) for tensor in tensors]
-    about = (name, ReduceOp(op), process_set, prescale_factor, postscale_factor)
-    reduced = _Reducescatter.apply(about, True, *(tensor for tensor, _ in narrow))
+    reduced = call.apply(about, grouped, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
-
-
-def _check_whole(compression: Compressors) -> None:
-    """Refuse a codec of the engine.
-
-    Raises:
-        ValueError: it is one.
-    """
-    codec = getattr(compression, "codec", None)
-    if codec is not None:
-        raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
 
 
 def _scaled(gradient: torch.Tensor, factor: float) -> torch.Tensor:
@@ -287,63 +291,36 @@ class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, about: Any, tensor: torch.Tensor) -> Any:
-        ctx.about = about
-        name, op, prescale, postscale, process_set, compression = about
-        more = (prescale, postscale, process_set)
-        return synchronize(allreduce_async(tensor, None, name, op, *more, compression=compression))
+    def forward(ctx: Any, about: About, grouped: bool, *tensors: torch.Tensor) -> Any:
+        ctx.about, ctx.grouped = about, grouped
+        name, how, scales, process_set, compression = about
+        return waited(grouped, _begin(one_or_all(grouped, tensors), False, name, how, scales, process_set, compression))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, op, prescale, postscale, process_set, _ = ctx.about
-        (gradient,) = gradients
-        reduced = allreduce(
-            contiguous(gradient),
-            op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            process_set=process_set,
-        )
-        return None, reduced
-
-
-class _GroupedAllreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, about: Any, *tensors: torch.Tensor) -> Any:
-        ctx.about = about
-        name, op, prescale, postscale, process_set, compression = about
-        more = (prescale, postscale, process_set)
-        return synchronize(grouped_allreduce_async(tensors, None, name, op, *more, compression=compression))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, op, prescale, postscale, process_set, _ = ctx.about
-        reduced = grouped_allreduce(
-            [contiguous(gradient) for gradient in gradients],
-            op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            process_set=process_set,
-        )
-        return (None, *reduced)
+        _, how, scales, process_set, _ = ctx.about
+        held = [contiguous(gradient) for gradient in gradients]
+        again = (None, how, scales, process_set, Compression.none)
+        return (None, None, *_Allreduce.apply(again, ctx.grouped, *held))
 
 
 class _Reducescatter(torch.autograd.Function):
     """The gradients of all parts are that of the whole; a sum's is as if each rank had summed the ranks' losses."""
 
     @staticmethod
-    def forward(ctx: Any, about: Any, grouped: bool, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, about: About, grouped: bool, *tensors: torch.Tensor) -> Any:
+        name, how, scales, process_set, compression = about
+        codec = getattr(compression, "codec", None)
+        if codec is not None:
+            raise ValueError(
+                f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16"
+            )
         ctx.about, ctx.grouped = about, grouped
-        name, op, process_set, prescale, postscale = about
-        if grouped:
-            return synchronize(grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale))
-        return (synchronize(reducescatter_async(tensors[0], name, op, process_set, prescale, postscale)),)
+        return waited(grouped, _begin_parts(one_or_all(grouped, tensors), name, how, scales, process_set))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, op, process_set, prescale, postscale = ctx.about
-        factor = prescale * postscale * (len(member_of(process_set).ranks) if op == Sum else 1)
+        _, how, (prescale, postscale), process_set, _ = ctx.about
+        factor = prescale * postscale * (len(member_of(process_set).ranks) if how == Sum else 1)
         scaled = [contiguous(gradient) if factor == 1 else _scaled(gradient, factor) for gradient in gradients]
-        if ctx.grouped:
-            return (None, None, *grouped_allgather(scaled, process_set=process_set))
-        return None, None, allgather(scaled[0], process_set=process_set)
+        return (None, None, *gather_all(scaled, ctx.grouped, process_set))

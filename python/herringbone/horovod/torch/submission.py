@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ...torch.tensors import FOLDED, check_cpu, move_type
-from ..common.handles import Finish, Part, Span
+from ..common.handles import Finish, Part, Span, synchronize
 
-__all__ = ["fold_part", "gathered", "move_part", "span_of"]
+__all__ = ["Tensors", "each", "fold_part", "gathered", "move_part", "one_or_all", "span_of", "waited"]
+
+Tensors = torch.Tensor | Sequence[torch.Tensor]
+"""One, or a group's."""
+
+
+def each(tensors: Tensors, part: Callable[[torch.Tensor], Part]) -> Part | list[Part]:
+    """The part of one tensor, or those of a group."""
+    return part(tensors) if isinstance(tensors, torch.Tensor) else [part(tensor) for tensor in tensors]
+
+
+def one_or_all(grouped: bool, tensors: Sequence[torch.Tensor]) -> Tensors:
+    """The tensors of a group, or the only one."""
+    return tensors if grouped else tensors[0]
+
+
+def waited(grouped: bool, handle: int) -> tuple[torch.Tensor, ...]:
+    """The results of a group, or the only one; autograd takes both as a tuple."""
+    result = synchronize(handle)
+    return result if grouped else (result,)
 
 
 def span_of(tensor: torch.Tensor) -> Span:
