@@ -127,6 +127,11 @@ PROGRAMS = {
     "killed": [ENDED + "os.kill(os.getpid(), signal.SIGKILL)"],
     "interrupted": [ENDED + "def wait():\n    signal.raise_signal(signal.SIGINT)\nwait()"],
     "a hook": ["import sys\nsys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_lineno)\n1 / 0"],
+    "C's end": [
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.printf(b'C prints')\nlibc.strdup.restype = ctypes.c_void_p\n"
+        "last = ctypes.c_void_p(libc.strdup(b' and has the last word'))\nprint('Python prints')\n"
+        "libc.__cxa_atexit(ctypes.cast(libc.puts, ctypes.c_void_p), last, None)\nraise SystemExit(5)"
+    ],
     "aborted": ["import os; os.abort()"],
 }
 NAMED = {
