@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
-from .job import Process, environment, start
+from .job import PATIENCE_SECONDS, Process, environment, start
 
 MARK = "\x1e"
 """What an event begins with, as RFC 7464 has it; any other line is a program's."""
@@ -139,7 +139,7 @@ class Ranks:
             if rank.process.handle >= 0:
                 rank.process.end_session()
         for rank in ranks:
-            rank.process.wait()
+            rank.process.is_over(PATIENCE_SECONDS)
             rank.hear()
             rank.process.close()
         self._running = [rank for rank in self._running if rank not in ranks]

@@ -94,6 +94,10 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def kill(self) -> None:
+        """End it as no test should."""
+        self._popen.kill()
+
     def close(self) -> None:
         """End it, and all its ranks."""
         assert self._popen.stdin is not None
@@ -229,13 +233,12 @@ class Job:
 
     def kill(self) -> None:
         """End what is left, with the children; a launcher ends its own, which are in sessions of theirs."""
-        left = [process for process in self.processes if process.poll() is None]
+        left = [process for process in self.processes if not process.is_over()]
         for process in left:
             process.terminate()
         deadline = time.monotonic() + END_SECONDS
         for process in left:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+            process.is_over(max(0.0, deadline - time.monotonic()))
         self.end()
 
     def end(self) -> None:
@@ -257,7 +260,7 @@ class Ending:
     def __init__(self, job: Job, seconds: float, together: bool) -> None:
         self.job, self.seconds, self.together = job, seconds, together
         self.deadline = time.monotonic() + seconds
-        self.texts = ["" for _ in job.processes]
+        self.texts: list[list[str]] = [[] for _ in job.processes]
         self.running: set[int] = set()
         self.heard: set[int] = set()
         self.selector = selectors.DefaultSelector()
@@ -286,7 +289,7 @@ class Ending:
             process.wait()
             process.stdout.take()
             self.say(number, process.stdout.rest() + f"\n{why}")
-        return [(process.wait(), text) for process, text in zip(self.job.processes, self.texts, strict=True)]
+        return [(process.wait(), "".join(text)) for process, text in zip(self.job.processes, self.texts, strict=True)]
 
     def take(self, number: int) -> None:
         """Take whole lines from a process, and at its end all."""
@@ -302,7 +305,7 @@ class Ending:
     def say(self, number: int, text: str) -> None:
         """A process has printed this."""
         if text:
-            self.texts[number] += text
+            self.texts[number].append(text)
             self.job.lines.append(text)
 
     def ended(self, number: int) -> None:

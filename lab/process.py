@@ -23,13 +23,19 @@ PATIENCE_SECONDS = 240
 """Nothing that a test waits for takes longer. A start is 8 to 15 s on two busy cores."""
 
 
+MOST_BYTES = 1 << 28
+"""Of a process's output: nobody reads more, and this process has to hold it."""
+READS, READ_BYTES = 16, 1 << 16
+"""At once, of a process's output; a pipe holds less, so this is all that an ended one has left."""
+
+
 class Output:
     """What a process prints, line by line."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.held = b""
-        self.ended = False
+        self.held = bytearray()
+        self.taken, self.ended = 0, False
         os.set_blocking(descriptor, False)
 
     def fileno(self) -> int:
@@ -45,25 +51,33 @@ class Output:
         deadline = time.monotonic() + seconds
         while b"\n" not in self.held and not self.ended:
             if not select.select([self], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"no line within {seconds:.0f} s, after {self.held!r}")
+                raise TimeoutError(f"no line within {seconds:.0f} s, after {bytes(self.held)!r}")
             self.take()
-        line, end, self.held = self.held.partition(b"\n")
-        return (line + end).decode(errors="replace")
+        return self._cut(self.held.find(b"\n") + 1 or len(self.held))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.readline, "")
 
     def take(self) -> None:
-        """Take what there is, without waiting."""
+        """Take what there is, without waiting; of one who never stops printing, a part."""
         with contextlib.suppress(BlockingIOError):
-            while more := os.read(self.descriptor, 1 << 16):
+            for _ in range(READS):
+                more = os.read(self.descriptor, READ_BYTES)
                 self.held += more
-            self.ended = True
+                self.taken += len(more)
+                self.ended = not more
+        if self.taken > MOST_BYTES:
+            raise OverflowError(f"a process has printed more than {MOST_BYTES} bytes, and goes on")
 
     def rest(self) -> str:
         """All that has been taken and not been read."""
-        rest, self.held = self.held, b""
-        return rest.decode(errors="replace")
+        return self._cut(len(self.held))
+
+    def _cut(self, length: int) -> str:
+        """The beginning of what is held, which is held no longer."""
+        text = self.held[:length].decode(errors="replace")
+        del self.held[:length]
+        return text
 
     def close(self) -> None:
         """Hear no more of it."""
@@ -102,9 +116,13 @@ class Process:
         assert status is not None
         return status
 
+    def is_over(self, seconds: float = 0) -> bool:
+        """Whether it has ended within a while; how, is not asked."""
+        return self.handle < 0 or bool(select.select([self.handle], [], [], seconds)[0])
+
     def send_signal(self, what: int) -> None:
         """To the process, unless it has ended."""
-        if self.poll() is None:
+        if not self.is_over():
             os.kill(self.pid, what)
 
     def terminate(self) -> None:
@@ -126,7 +144,8 @@ class Process:
         """End what is left of it, and hear no more of it."""
         if self.handle >= 0:
             self.end_session()
-            self.wait()
+            with contextlib.suppress(ServerEnded):
+                self.wait()
             self._reap()
             os.close(self.handle)
             self.handle = -1
@@ -170,17 +189,29 @@ class Refused(Exception):
     """The server cannot make this process; the text says why."""
 
 
+class ServerEnded(Exception):
+    """The server has ended, which no test asks for."""
+
+
 class Asked:
     """A process that a server has forked for this one, with these descriptors."""
 
     def __init__(self, request: Request, descriptors: list[int], place: str) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(place)
+        self._connection.settimeout(PATIENCE_SECONDS)
         text = json.dumps(asdict(request)).encode()
-        socket.send_fds(self._connection, [len(text).to_bytes(LENGTH, "big") + text], descriptors)
-        data, handles, *_ = socket.recv_fds(self._connection, 1 << 16, 1)
+        try:
+            self._connection.connect(place)
+            socket.send_fds(self._connection, [len(text).to_bytes(LENGTH, "big")], descriptors)
+            self._connection.sendall(text)
+            data, handles, *_ = socket.recv_fds(self._connection, 1 << 16, 1)
+        except OSError as error:
+            data, why = b"", f"{place}: {error}"
+        else:
+            why = "its error is above"
         if not data:
-            raise RuntimeError("the server of the lab has ended; its error is above")
+            self._connection.close()
+            raise ServerEnded(f"no rank can begin: the server of the lab has ended, or is stopped ({why})")
         answer = json.loads(data)
         if "refused" in answer:
             self._connection.close()
@@ -189,15 +220,20 @@ class Asked:
         [self.handle] = handles
 
     def status(self) -> int:
-        """Once its handle is readable."""
-        answer = json.loads(self._connection.makefile().readline())
-        return int(answer["status"])
+        """Once its handle is readable.
+
+        Raises:
+            ServerEnded: the server has, and has taken its ranks along.
+        """
+        if not (line := self._connection.makefile().readline()):
+            raise ServerEnded(f"the server of the lab has ended, and process {self.pid} with it")
+        return int(json.loads(line)["status"])
 
     def reap(self) -> None:
         """Let somebody else have its number."""
-        self._connection.shutdown(socket.SHUT_WR)
-        self._connection.recv(1)
-        self._connection.close()
+        with self._connection, contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.recv(1)
 
 
 class Forked(Process):
@@ -209,7 +245,11 @@ class Forked(Process):
         self.pid, self.handle = self._asked.pid, self._asked.handle
 
     def _status(self) -> int:
-        return self._asked.status()
+        try:
+            return self._asked.status()
+        except ServerEnded:
+            self.returncode = -signal.SIGKILL
+            raise
 
     def _reap(self) -> None:
         self._asked.reap()

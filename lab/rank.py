@@ -60,8 +60,8 @@ class Request:
         return Request(words, folder or os.getcwd(), environment, umask, limits, host)
 
 
-def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shelf) -> None:
-    """Be the process of a request, and run its program to its end."""
+def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shelf, server: int) -> None:
+    """Be the process of a request to a server, and run its program to its end."""
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -74,6 +74,8 @@ def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shel
         enter(request.host)
     # It would not outlast a change of the user.
     ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
     os.umask(request.umask)
     for name, limits in request.limits.items():
         resource.setrlimit(getattr(resource, name), limits)
@@ -108,8 +110,8 @@ def begin_anew(shelf: Shelf) -> None:
     logging._startTime = time.time()  # type: ignore[attr-defined]
     # `random` sees to itself.
     sys.modules["numpy"].random.seed()
-    torch = sys.modules["torch"]
-    if torch.initial_seed() != FIXED_SEED:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.initial_seed() != FIXED_SEED:
         torch.default_generator.seed()
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
         del sys.modules[name]

@@ -80,12 +80,12 @@ class Server:
             data, descriptors, *_rest = socket.recv_fds(connection, LENGTH, 3)
             request = Request(**json.loads(received(connection, int.from_bytes(data, "big"))))
             refusal = self.refusal(request)
-            process = os.fork() if refusal is None else None
+            server, process = os.getpid(), os.fork() if refusal is None else None
         except (OSError, EOFError, ValueError, TypeError) as error:
             refusal, process = str(error), None
         if process == 0:
             self.forget(connection)
-            rank.become(request, descriptors, self.kept, self.shelf)
+            rank.become(request, descriptors, self.kept, self.shelf, server)
             return True
         for descriptor in descriptors:
             os.close(descriptor)

@@ -15,10 +15,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from lab import process
 from lab.events import Ranks, Silence
 from lab.hosts import Namespaces, NoNamespaces
 from lab.job import BegunAfresh, Job, Server, environment, python, server, start
-from lab.process import Process
+from lab.process import Process, ServerEnded
 
 FACTS = """
 '''A docstring.'''
@@ -290,6 +291,37 @@ def test_the_server_forks_with_one_thread_only() -> None:
     ours = start(["-c", "pass"], environment(), forked=True)
     assert ours.why is None
     ended([ours])
+
+
+def test_a_server_that_is_killed_takes_its_ranks_along_and_the_test_is_told() -> None:
+    program = ["-c", "import time; print('begun', flush=True); time.sleep(600)"]
+    with Server("from lab import shelf; shelf.STAGES = ('numpy',)") as killed, Job() as job:
+        for _ in range(2):
+            job.processes.append(start(program, environment(), forked=True, place=killed.place))
+            assert job.processes[-1].stdout.readline() == "begun\n"
+        killed.kill()
+        with pytest.raises(ServerEnded, match=r"the server of the lab has ended, and process \d+ with it"):
+            job.finish(60)
+        assert all(has_ended(process.pid) for process in job.processes)
+        with pytest.raises(ServerEnded, match="no rank can begin: the server of the lab has ended"):
+            start(program, environment(), forked=True, place=killed.place)
+
+
+def test_whoever_prints_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_BYTES", 1 << 20)
+    for forked in (True, False):
+        with Job() as job:
+            rank = job.start("-c", "while True: print('more')", forked=forked)
+            with pytest.raises(OverflowError, match="has printed more than 1048576 bytes"):
+                job.finish()
+        assert has_ended(rank.pid)
+
+
+def test_a_request_may_be_long(tmp_path: Path) -> None:
+    many = {f"HERRINGBONE_{number}": "x" * 1000 for number in range(1000)}
+    program = "import os; print(sum(name.startswith('HERRINGBONE_') for name in os.environ))"
+    processes = both(["-c", program], tmp_path, environment(many))
+    assert processes[0].why is None and ended(processes) == [(0, "1000\n")] * 2
 
 
 def test_nothing_waits_for_what_a_rank_has_left_behind() -> None:
