@@ -1,6 +1,9 @@
 //! Pictures of links: nodes on a circle, lines as wide as the links are fast.
 
-use herringbone::core::topology::{NodeKind, Topology};
+use herringbone::{
+    core::topology::{NodeKind, Topology},
+    svg::Svg,
+};
 use std::{collections::BTreeMap, f64::consts::TAU, fmt::Write};
 
 /// The side of a panel of few nodes.
@@ -32,26 +35,21 @@ pub(crate) fn picture(topology: &Topology, title: &str, trees: &[(String, Vec<Dr
     let down = trees.len().div_ceil(across).max(1);
     let side = panel.side;
     let rounds = trees.iter().flat_map(|(_, edges)| edges).map(|(_, _, round)| *round).max();
-    let (legend, least) = panel.legend(rounds);
-    let width = (side * across as f64).max(least);
-    let height = HEAD + (side + LABEL) * down as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"8\" y=\"20\" font-size=\"15\">{}</text>\n{legend}",
-        escaped(title)
-    );
+    let mut svg = Svg::default();
+    svg.text((8.0, 20.0), "font-size=\"15\"", title);
+    let least = panel.legend(&mut svg, rounds);
     let none = [(String::new(), vec![])];
     let panels = if trees.is_empty() { &none[..] } else { trees };
     for (at, (title, edges)) in panels.iter().enumerate() {
-        let (x, y) = ((at % across) as f64 * side, HEAD + (at / across) as f64 * (side + LABEL));
-        // Writing to a text does not fail.
-        let _written = writeln!(svg, "<g transform=\"translate({x:.0} {y:.0})\">");
-        panel.draw(&mut svg, title, edges);
-        svg.push_str("</g>\n");
+        let place = ((at % across) as f64 * side, HEAD + (at / across) as f64 * (side + LABEL));
+        svg.group(place, |svg| panel.draw(svg, title, edges));
     }
-    svg.push_str("</svg>\n");
-    svg
+    svg.finish((side * across as f64).max(least), HEAD + (side + LABEL) * down as f64)
+}
+
+/// How a box looks.
+fn boxed(fill: &str) -> String {
+    format!("rx=\"3\" fill=\"{fill}\" stroke=\"#444\"")
 }
 
 struct Panel<'a> {
@@ -81,38 +79,33 @@ impl<'a> Panel<'a> {
         Self { topology, nodes, fastest, side, radius }
     }
 
-    /// What lines, numbers and boxes mean, and how wide that is.
-    fn legend(&self, rounds: Option<u32>) -> (String, f64) {
-        let (mut svg, mut x) = (String::new(), 8.0);
-        let mut entry = |mark: String, text: &str| {
-            let _written = writeln!(
-                svg,
-                "<g transform=\"translate({x:.0} 40)\">{mark}<text x=\"30\" y=\"4\">{}</text></g>",
-                escaped(text)
-            );
+    /// What lines, numbers and boxes mean; returns how wide that is.
+    fn legend(&self, svg: &mut Svg, rounds: Option<u32>) -> f64 {
+        let mut x = 8.0;
+        let mut entry = |text: &str, mark: &dyn Fn(&mut Svg)| {
+            svg.group((x, 40.0), |svg| {
+                mark(svg);
+                svg.text((30.0, 4.0), "", text);
+            });
             x += 42.0 + 6.2 * text.chars().count() as f64;
         };
+        let line = |svg: &mut Svg, style: &str| svg.line((0.0, 0.0), (24.0, 0.0), style);
         if self.fastest > 0.0 {
-            let line = "<line x1=\"0\" y1=\"0\" x2=\"24\" y2=\"0\" stroke=\"rgb(155,155,155)\" stroke-width=\"4.5\"/>";
-            entry(line.into(), &format!("a link of {} GB/s; slower ones are thinner", self.fastest));
+            let text = format!("a link of {} GB/s; slower ones are thinner", self.fastest);
+            entry(&text, &|svg| line(svg, "stroke=\"rgb(155,155,155)\" stroke-width=\"4.5\""));
         }
         if rounds.is_some() {
-            let line = format!(
-                "<line x1=\"0\" y1=\"0\" x2=\"24\" y2=\"0\" stroke=\"{0}\" stroke-width=\"2\"/><circle cx=\"16\" cy=\"0\" \
-                 r=\"6\" fill=\"{0}\"/>",
-                ROUNDS[0]
-            );
-            entry(line, "a tree's edge, with its round");
+            entry("a tree's edge, with its round", &|svg| {
+                line(svg, &format!("stroke=\"{}\" stroke-width=\"2\"", ROUNDS[0]));
+                svg.circle((16.0, 0.0), 6.0, &format!("fill=\"{}\"", ROUNDS[0]), "");
+            });
         }
         for (fill, kinds, text) in BOXES {
             if self.nodes.iter().any(|node| kinds.contains(&self.topology.nodes()[*node].kind)) {
-                let mark = format!(
-                    "<rect x=\"0\" y=\"-8\" width=\"24\" height=\"16\" rx=\"3\" fill=\"{fill}\" stroke=\"#444\"/>"
-                );
-                entry(mark, text);
+                entry(text, &|svg| svg.rect((0.0, -8.0), (24.0, 16.0), &boxed(fill), ""));
             }
         }
-        (svg, x)
+        x
     }
 
     /// A node's place, and its angle.
@@ -122,8 +115,8 @@ impl<'a> Panel<'a> {
         (middle + self.radius * turn.cos(), middle + 10.0 + self.radius * turn.sin(), turn)
     }
 
-    fn draw(&self, svg: &mut String, title: &str, edges: &[DrawnEdge]) {
-        let _written = writeln!(svg, "<text x=\"8\" y=\"14\">{}</text>", escaped(title));
+    fn draw(&self, svg: &mut Svg, title: &str, edges: &[DrawnEdge]) {
+        svg.text((8.0, 14.0), "", title);
         let is_drawn = |node: usize| self.nodes.iter().position(|drawn| *drawn == node);
         // Links that look alike are one path.
         let mut links: BTreeMap<(u32, u32), String> = BTreeMap::new();
@@ -138,10 +131,7 @@ impl<'a> Panel<'a> {
         }
         for ((shade, wide), path) in links {
             let wide = f64::from(wide) / 10.0;
-            let _written = writeln!(
-                svg,
-                "<path d=\"{path}\" fill=\"none\" stroke=\"rgb({shade},{shade},{shade})\" stroke-width=\"{wide:.1}\"/>"
-            );
+            svg.path(&path, &format!("stroke=\"rgb({shade},{shade},{shade})\" stroke-width=\"{wide:.1}\""));
         }
         for (from, to, round) in edges {
             self.edge(svg, self.at(*from), self.at(*to), *round);
@@ -151,51 +141,34 @@ impl<'a> Panel<'a> {
         }
     }
 
-    fn edge(&self, svg: &mut String, start: (f64, f64, f64), end: (f64, f64, f64), round: u32) {
+    fn edge(&self, svg: &mut Svg, start: (f64, f64, f64), end: (f64, f64, f64), round: u32) {
         let colour = ROUNDS[round as usize % ROUNDS.len()];
         // The round's number, nearer to the receiver.
         let (x, y) = (start.0 + 0.7 * (end.0 - start.0), start.1 + 0.7 * (end.1 - start.1));
-        let _written = writeln!(
-            svg,
-            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"6\" fill=\"{colour}\"/><text x=\"{x:.1}\" y=\"{:.1}\" fill=\"white\" \
-             text-anchor=\"middle\" font-size=\"9\">{}</text>",
-            start.0,
-            start.1,
-            end.0,
-            end.1,
-            y + 3.0,
-            round + 1
-        );
+        svg.line((start.0, start.1), (end.0, end.1), &format!("stroke=\"{colour}\" stroke-width=\"2\""));
+        svg.circle((x, y), 6.0, &format!("fill=\"{colour}\""), "");
+        svg.text((x, y + 3.0), "fill=\"white\" text-anchor=\"middle\" font-size=\"9\"", round + 1);
     }
 
-    fn node(&self, svg: &mut String, (x, y, turn): (f64, f64, f64), node: usize) {
+    fn node(&self, svg: &mut Svg, (x, y, turn): (f64, f64, f64), node: usize) {
         let node = &self.topology.nodes()[node];
         let fill =
             BOXES.iter().find(|(_, kinds, _)| kinds.contains(&node.kind)).map_or("white", |found| found.0);
-        let name = escaped(&node.name);
         if self.nodes.len() > FEW {
             // On the left half a text that is turned further stands on its head.
             let (degrees, is_left) = (turn.to_degrees(), turn.cos() < 0.0);
             let (degrees, anchor, away) =
                 if is_left { (degrees + 180.0, "end", -9.0) } else { (degrees, "start", 9.0) };
-            let _written = writeln!(
-                svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{fill}\" stroke=\"#444\"/>\
-                 <text transform=\"translate({x:.1} {y:.1}) rotate({degrees:.1})\" x=\"{away}\" y=\"4\" \
-                 text-anchor=\"{anchor}\">{name}</text>"
+            svg.circle((x, y), 5.0, &format!("fill=\"{fill}\" stroke=\"#444\""), "");
+            let turned = format!(
+                "transform=\"translate({x:.1} {y:.1}) rotate({degrees:.1})\" text-anchor=\"{anchor}\""
             );
+            svg.text((away, 4.0), &turned, &node.name);
             return;
         }
         let wide = 12.0 + 6.5 * node.name.chars().count() as f64;
-        let _written = writeln!(
-            svg,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{wide:.1}\" height=\"18\" rx=\"3\" fill=\"{fill}\" stroke=\"#444\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
-            x - wide / 2.0,
-            y - 9.0,
-            y + 4.0
-        );
+        svg.rect((x - wide / 2.0, y - 9.0), (wide, 18.0), &boxed(fill), "");
+        svg.text((x, y + 4.0), "text-anchor=\"middle\"", &node.name);
     }
 }
 
@@ -206,7 +179,3 @@ const BOXES: [(&str, &[NodeKind], &str); 4] = [
     ("#e6e6f5", &[NodeKind::Cpu], "processor"),
     ("#fff7bc", &[NodeKind::Host, NodeKind::Switch], "host or switch"),
 ];
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
-}

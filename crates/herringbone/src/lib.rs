@@ -49,6 +49,8 @@ mod residuals;
 mod seen;
 pub mod server;
 pub mod status;
+#[doc(hidden)]
+pub mod svg;
 mod tcp_table;
 mod transport;
 mod work;

@@ -4,8 +4,11 @@ mod told;
 
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
 use comfy_table::CellAlignment;
-use herringbone::core::plan::advice::{Offer, PricedJob};
-use herringbone::settings::Bytes;
+use herringbone::{
+    core::plan::advice::{Offer, PricedJob},
+    settings::Bytes,
+    svg::Svg,
+};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
 use told::JobFacts;
@@ -297,12 +300,7 @@ impl Advice {
         const HIGH: f64 = 240.0;
         let (left, top) = (70.0, 50.0);
         let last = (self.offers.len() - 1).max(1) as f64;
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-            left + WIDE + 30.0,
-            top + HIGH + 50.0
-        );
+        let mut svg = Svg::default();
         let curves: [Curve; 2] = [
             ("step time", "#2166ac", |offer| offer.step),
             ("price of a step", "#b2182b", |offer| offer.price),
@@ -311,28 +309,18 @@ impl Advice {
             let most = self.offers.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
             let points = self.offers.iter().map(|offer| {
                 let x = left + WIDE * f64::from(offer.reducers) / last;
-                format!("{x:.1},{:.1}", top + HIGH * (1.0 - of(offer) / most))
+                (x, top + HIGH * (1.0 - of(offer) / most))
             });
-            let points: Vec<String> = points.collect();
-            // Writing to a text does not fail.
-            let _written = writeln!(
-                svg,
-                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\
-                 <text x=\"{left}\" y=\"{}\" fill=\"{colour}\">{name}, up to {}</text>",
-                points.join(" "),
-                18 + 14 * at,
-                if at == 0 { format!("{:.1} ms", 1e3 * most) } else { format!("{most:.5}") }
-            );
+            svg.polyline(points, &format!("stroke=\"{colour}\" stroke-width=\"2\""));
+            let most = if at == 0 { format!("{:.1} ms", 1e3 * most) } else { format!("{most:.5}") };
+            let place = (left, 18.0 + 14.0 * at as f64);
+            svg.text(place, &format!("fill=\"{colour}\""), format_args!("{name}, up to {most}"));
         }
         let (bottom, right) = (top + HIGH, left + WIDE);
-        let _written = writeln!(
-            svg,
-            "<path d=\"M{left},{top} V{bottom} H{right}\" fill=\"none\" stroke=\"black\"/>\
-             <text x=\"{left}\" y=\"{:.0}\">0</text><text x=\"{right}\" y=\"{:.0}\" text-anchor=\"end\">{last:.0} reducers</text>",
-            bottom + 16.0,
-            bottom + 16.0
-        );
-        svg + "</svg>\n"
+        svg.path(&format!("M{left},{top} V{bottom} H{right}"), "stroke=\"black\"");
+        svg.text((left, bottom + 16.0), "", 0);
+        svg.text((right, bottom + 16.0), "text-anchor=\"end\"", format_args!("{last:.0} reducers"));
+        svg.finish(left + WIDE + 30.0, top + HIGH + 50.0)
     }
 }
 

@@ -6,8 +6,10 @@ use super::{
     traced::label,
     words::{named, seconds},
 };
-use herringbone::core::simulate::{BusySpan, Prediction, Resource, What};
-use std::fmt::Write;
+use herringbone::{
+    core::simulate::{BusySpan, Prediction, Resource, What},
+    svg::Svg,
+};
 
 const LEFT: f64 = 190.0;
 const WIDE: f64 = 900.0;
@@ -23,58 +25,41 @@ const KINDS: [(&str, &str); 4] =
 pub(super) fn picture(recorded: &Recorded, described: &Described, outcome: &Prediction) -> String {
     let rows: Vec<(&Resource, &Vec<BusySpan>)> = recorded.spans.iter().take(MOST_ROWS).collect();
     let total = seconds(outcome.total()).max(f64::MIN_POSITIVE);
-    let (width, height) = (LEFT + WIDE + 20.0, TOP + HIGH * rows.len() as f64 + 40.0);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
+    let bottom = TOP + HIGH * rows.len() as f64;
+    let mut svg = Svg::default();
     head(&mut svg, recorded, described, rows.len());
     let workers = described.verified.schedule().workers();
     for (at, (place, spans)) in rows.iter().enumerate() {
         let y = TOP + HIGH * at as f64;
         let name = named(**place, workers);
-        let name = name.strip_prefix("the ").unwrap_or(&name);
-        // Writing to a text does not fail.
-        let _written = writeln!(svg, "<text x=\"8\" y=\"{:.1}\">{name}</text>", y + 12.0);
-        let _written = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" x2=\"{:.0}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"#e5e5e5\"/>",
-            LEFT + WIDE,
-            y + HIGH,
-            y + HIGH
-        );
+        svg.text((8.0, y + 12.0), "", name.strip_prefix("the ").unwrap_or(&name));
+        svg.line((LEFT, y + HIGH), (LEFT + WIDE, y + HIGH), "stroke=\"#e5e5e5\"");
         bars(&mut svg, spans, y, total);
     }
-    axis(&mut svg, TOP + HIGH * rows.len() as f64, total);
-    svg.push_str("</svg>\n");
-    svg
+    axis(&mut svg, bottom, total);
+    svg.finish(LEFT + WIDE + 20.0, bottom + 40.0)
 }
 
-fn head(svg: &mut String, recorded: &Recorded, described: &Described, rows: usize) {
+fn head(svg: &mut Svg, recorded: &Recorded, described: &Described, rows: usize) {
     let schedule = described.verified.schedule();
     let all = recorded.spans.len();
     let cut = if all > rows { format!("; the first {rows} of {all} rows") } else { String::new() };
     let late = if recorded.left_out > 0 { "; the end is left out" } else { "" };
-    let _written = writeln!(
-        svg,
-        "<text x=\"8\" y=\"20\" font-size=\"14\">{}: {} among {} workers and {} reducers, simulated{cut}{late}</text>",
-        described.name,
-        described.call.collective,
-        schedule.workers(),
-        schedule.reducers(),
+    let (workers, reducers) = (schedule.workers(), schedule.reducers());
+    let (name, collective) = (&described.name, described.call.collective);
+    let title = format_args!(
+        "{name}: {collective} among {workers} workers and {reducers} reducers, simulated{cut}{late}"
     );
+    svg.text((8.0, 20.0), "font-size=\"14\"", title);
     for (at, (name, colour)) in KINDS.iter().enumerate() {
         let x = LEFT + 90.0 * at as f64;
-        let _written = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"36\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{}\" y=\"46\">{name}</text>",
-            x + 18.0
-        );
+        svg.rect((x, 36.0), (12.0, 12.0), &format!("fill=\"{colour}\""), "");
+        svg.text((x + 18.0, 46.0), "", name);
     }
 }
 
 /// A row's bars; those of one kind that touch are one.
-fn bars(svg: &mut String, spans: &[BusySpan], y: f64, total: f64) {
+fn bars(svg: &mut Svg, spans: &[BusySpan], y: f64, total: f64) {
     let mut open: Option<(f64, f64, usize, String)> = None;
     for span in spans {
         let kind = match span.what {
@@ -98,31 +83,19 @@ fn bars(svg: &mut String, spans: &[BusySpan], y: f64, total: f64) {
     bar(svg, open, y);
 }
 
-fn bar(svg: &mut String, bar: Option<(f64, f64, usize, String)>, y: f64) {
+fn bar(svg: &mut Svg, bar: Option<(f64, f64, usize, String)>, y: f64) {
     if let Some((start, end, kind, title)) = bar {
-        let _written = writeln!(
-            svg,
-            "<rect x=\"{start:.2}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{}\" fill=\"{}\" stroke=\"white\" \
-             stroke-width=\"0.2\"><title>{title}</title></rect>",
-            y + 2.0,
-            (end - start).max(LEAST),
-            HIGH - 4.0,
-            KINDS[kind].1
-        );
+        let style = format!("fill=\"{}\" stroke=\"white\" stroke-width=\"0.2\"", KINDS[kind].1);
+        svg.rect((start, y + 2.0), ((end - start).max(LEAST), HIGH - 4.0), &style, &title);
     }
 }
 
-fn axis(svg: &mut String, y: f64, total: f64) {
+fn axis(svg: &mut Svg, y: f64, total: f64) {
     for tenth in 0..=10 {
         let x = LEFT + WIDE * f64::from(tenth) / 10.0;
-        let _written = writeln!(
-            svg,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\" stroke=\"black\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.4}</text>",
-            y + 5.0,
-            y + 18.0,
-            1e3 * total * f64::from(tenth) / 10.0
-        );
+        svg.line((x, y), (x, y + 5.0), "stroke=\"black\"");
+        let time = format!("{:.4}", 1e3 * total * f64::from(tenth) / 10.0);
+        svg.text((x, y + 18.0), "text-anchor=\"middle\"", time);
     }
-    let _written = writeln!(svg, "<text x=\"8\" y=\"{:.1}\">milliseconds</text>", y + 18.0);
+    svg.text((8.0, y + 18.0), "", "milliseconds");
 }

@@ -1,8 +1,10 @@
 //! Roofs as lines, an operation as a point below them; both axes count by factors.
 
 use super::{roofs::Roofline, words::seconds};
-use herringbone::core::simulate::{Bound, Roof, binding};
-use std::fmt::Write;
+use herringbone::{
+    core::simulate::{Bound, Roof, binding},
+    svg::Svg,
+};
 
 const LEFT: f64 = 80.0;
 const TOP: f64 = 60.0;
@@ -28,30 +30,17 @@ pub(super) fn picture(roofline: &Roofline) -> Option<String> {
     let low = at_own.iter().copied().fold(f64::MAX, f64::min) / 8.0;
     let high = at_own.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 2.0;
     let frame = Frame { x: (own / AROUND, own * AROUND), y: (low, high) };
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0} {1:.0}\" width=\"{0:.0}\" font-family=\"sans-serif\" \
-         font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"8\" y=\"20\" font-size=\"14\">{2}</text>\n",
-        LEFT + WIDE + 30.0,
-        TOP + HIGH + 50.0,
-        roofline.title.replace('&', "&amp;").replace('<', "&lt;"),
-    );
+    let mut svg = Svg::default();
+    svg.text((8.0, 20.0), "font-size=\"14\"", &roofline.title);
     frame.grid(&mut svg);
     let binds = binding(&roofline.bounds).map(|bound| bound.roof);
     for (at, line) in lines.iter().enumerate() {
         frame.curve(&mut svg, line, at, binds == Some(line.roof));
     }
     let (x, y) = (frame.across(own), frame.up(attained));
-    // Writing to a text does not fail.
-    let _written = writeln!(
-        svg,
-        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{:.4} GB/s at {own:.2}</title></circle>\
-         <text x=\"{:.1}\" y=\"{:.1}\">{:.3} GB/s</text>\n</svg>",
-        attained / 1e9,
-        x + 8.0,
-        y + 16.0,
-        attained / 1e9
-    );
-    Some(svg)
+    svg.circle((x, y), 5.0, "", &format!("{:.4} GB/s at {own:.2}", attained / 1e9));
+    svg.text((x + 8.0, y + 16.0), "", format_args!("{:.3} GB/s", attained / 1e9));
+    Some(svg.finish(LEFT + WIDE + 30.0, TOP + HIGH + 50.0))
 }
 
 /// Where folds, copies and codes keep their parts of what is folded, copied and coded, and messages their sizes.
@@ -97,60 +86,38 @@ impl Frame {
         TOP + HIGH * (1.0 - (y / self.y.0).ln() / (self.y.1 / self.y.0).ln())
     }
 
-    fn grid(&self, svg: &mut String) {
+    fn grid(&self, svg: &mut Svg) {
         let doubled = |(low, high): (f64, f64)| {
             let first = low.log2().ceil() as i32;
             (first..).map(|power| 2f64.powi(power)).take_while(move |value| *value <= high)
         };
+        let (bottom, right, faint) = (TOP + HIGH, LEFT + WIDE, "stroke=\"#e5e5e5\"");
         for x in doubled(self.x) {
             let at = self.across(x);
-            let _written = writeln!(
-                svg,
-                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{0}\" stroke=\"#e5e5e5\"/>\
-                 <text x=\"{at:.1}\" y=\"{1}\" text-anchor=\"middle\">{x}</text>",
-                TOP + HIGH,
-                TOP + HIGH + 16.0
-            );
+            svg.line((at, TOP), (at, bottom), faint);
+            svg.text((at, bottom + 16.0), MIDDLE, x);
         }
-        let gigabytes = (self.y.0 / 1e9, self.y.1 / 1e9);
-        for y in doubled(gigabytes) {
+        for y in doubled((self.y.0 / 1e9, self.y.1 / 1e9)) {
             let at = self.up(y * 1e9);
-            let _written = writeln!(
-                svg,
-                "<line x1=\"{LEFT}\" x2=\"{0}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#e5e5e5\"/>\
-                 <text x=\"{1}\" y=\"{2:.1}\" text-anchor=\"end\">{3}</text>",
-                LEFT + WIDE,
-                LEFT - 6.0,
-                at + 4.0,
-                (y * 1e4).round() / 1e4
-            );
+            svg.line((LEFT, at), (right, at), faint);
+            svg.text((LEFT - 6.0, at + 4.0), "text-anchor=\"end\"", (y * 1e4).round() / 1e4);
         }
-        let _written = writeln!(
-            svg,
-            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">bytes folded and copied for each byte on the link</text>\
-             <text x=\"8\" y=\"{:.0}\">GB/s on the link</text>",
-            LEFT + WIDE / 2.0,
-            TOP + HIGH + 36.0,
-            TOP - 8.0
-        );
+        let below = "bytes folded and copied for each byte on the link";
+        svg.text((LEFT + WIDE / 2.0, bottom + 36.0), MIDDLE, below);
+        svg.text((8.0, TOP - 8.0), "", "GB/s on the link");
     }
 
-    fn curve(&self, svg: &mut String, line: &Line<'_>, at: usize, binds: bool) {
+    fn curve(&self, svg: &mut Svg, line: &Line<'_>, at: usize, binds: bool) {
         let points = (0..=64).map(|step| self.x.0 * (self.x.1 / self.x.0).powf(f64::from(step) / 64.0));
         let inside = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| (self.y.0..=self.y.1).contains(y));
-        let points: Vec<String> =
-            inside.map(|(x, y)| format!("{:.1},{:.1}", self.across(x), self.up(y))).collect();
-        let _written = writeln!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{0}\" stroke-width=\"{1}\" points=\"{2}\"/>\
-             <rect x=\"{3}\" y=\"34\" width=\"12\" height=\"4\" fill=\"{0}\"/><text x=\"{4}\" y=\"40\">{5}{6}</text>",
-            line.colour,
-            if binds { 3 } else { 1 },
-            points.join(" "),
-            LEFT + 110.0 * at as f64,
-            LEFT + 110.0 * at as f64 + 18.0,
-            line.roof.name(),
-            if binds { " (binds)" } else { "" }
-        );
+        let (colour, width, words) =
+            (line.colour, if binds { 3 } else { 1 }, if binds { " (binds)" } else { "" });
+        let style = format!("stroke=\"{colour}\" stroke-width=\"{width}\"");
+        svg.polyline(inside.map(|(x, y)| (self.across(x), self.up(y))), &style);
+        let x = LEFT + 110.0 * at as f64;
+        svg.rect((x, 34.0), (12.0, 4.0), &format!("fill=\"{colour}\""), "");
+        svg.text((x + 18.0, 40.0), "", format_args!("{}{words}", line.roof.name()));
     }
 }
+
+const MIDDLE: &str = "text-anchor=\"middle\"";

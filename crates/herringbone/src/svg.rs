@@ -1,0 +1,96 @@
+//! The few shapes of which the pictures of the engine and of the command line are made.
+
+use std::fmt::{Display, Write};
+
+/// A place, in the picture's units from its upper left corner.
+pub type Point = (f64, f64);
+
+/// A picture that is being drawn. Shapes take further attributes of SVG, such as `fill="red"`, as `style`, and a text that is shown
+/// where a pointer rests on them as `tip`; both may be empty.
+#[derive(Debug, Default)]
+pub struct Svg(String);
+
+impl Svg {
+    /// A line of text; the place is where its baseline begins, unless the style has another `text-anchor`.
+    pub fn text(&mut self, at: Point, style: &str, text: impl Display) {
+        self.text_with_tip(at, style, "", text);
+    }
+
+    /// The same with a tip.
+    pub fn text_with_tip(&mut self, (x, y): Point, style: &str, tip: &str, text: impl Display) {
+        let (x, y, tip, text) = (short(x), short(y), titled(tip), escaped(&text.to_string()));
+        self.add(format_args!("<text x=\"{x}\" y=\"{y}\" {style}>{tip}{text}</text>"));
+    }
+
+    /// A rectangle below and to the right of a place.
+    pub fn rect(&mut self, (x, y): Point, (width, height): Point, style: &str, tip: &str) {
+        let [x, y, width, height] = [x, y, width, height].map(short);
+        let tip = titled(tip);
+        self.add(format_args!(
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" {style}>{tip}</rect>"
+        ));
+    }
+
+    /// A circle around a place.
+    pub fn circle(&mut self, (x, y): Point, radius: f64, style: &str, tip: &str) {
+        let (x, y, tip) = (short(x), short(y), titled(tip));
+        self.add(format_args!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" {style}>{tip}</circle>"));
+    }
+
+    /// A line.
+    pub fn line(&mut self, from: Point, to: Point, style: &str) {
+        let [x, y, to_x, to_y] = [from.0, from.1, to.0, to.1].map(short);
+        self.add(format_args!("<line x1=\"{x}\" y1=\"{y}\" x2=\"{to_x}\" y2=\"{to_y}\" {style}/>"));
+    }
+
+    /// A line through these places.
+    pub fn polyline(&mut self, points: impl Iterator<Item = Point>, style: &str) {
+        let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        self.add(format_args!("<polyline fill=\"none\" points=\"{}\" {style}/>", points.join(" ")));
+    }
+
+    /// Lines in SVG's language of paths.
+    pub fn path(&mut self, path: &str, style: &str) {
+        self.add(format_args!("<path d=\"{path}\" fill=\"none\" {style}/>"));
+    }
+
+    /// Shapes whose places count from this one.
+    pub fn group(&mut self, (x, y): Point, draw: impl FnOnce(&mut Self)) {
+        self.add(format_args!("<g transform=\"translate({x:.0} {y:.0})\">"));
+        draw(self);
+        self.add(format_args!("</g>"));
+    }
+
+    /// The whole file: a white picture of this width and height.
+    pub fn finish(self, width: f64, height: f64) -> String {
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
+             font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{}</svg>\n",
+            self.0
+        )
+    }
+
+    fn add(&mut self, shape: std::fmt::Arguments<'_>) {
+        // Writing to a text does not fail.
+        let _written = writeln!(self.0, "{shape}");
+    }
+}
+
+/// A number in hundredths, without zeros at its end.
+fn short(number: f64) -> f64 {
+    (100.0 * number).round() / 100.0
+}
+
+fn titled(tip: &str) -> String {
+    if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(tip)) }
+}
+
+/// A text as XML has it, which knows no control characters.
+fn escaped(text: &str) -> String {
+    let known = |letter: char| match letter {
+        '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
+        _ => letter,
+    };
+    let text: String = text.chars().map(known).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
