@@ -55,13 +55,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
             writeln!(out, "{}", row.object(&problems))?;
         }
     } else {
-        let mut table = table::new(&["name", "value", "from", "meaning"]);
-        table.add_rows(rows.iter().map(Row::cells));
         let widths = [(0, ColumnConstraint::ContentWidth), (3, MEANING_WIDTH)];
-        for (column, width) in widths {
-            table.column_mut(column).map(|column| column.set_constraint(width));
-        }
-        writeln!(out, "{}", table::fitted(table))?;
+        let columns = ["name", "value", "from", "meaning"];
+        writeln!(out, "{}", table::sentences(&columns, &widths, rows.iter().map(Row::cells)))?;
         // One that cannot be told is among the problems.
         if let Ok(place) = environment.place()
             && options.names.is_empty()

@@ -1,27 +1,46 @@
 //! Tables for people: columns that line up, a line under the head.
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Row, Table, presets};
 use rustix::termios::tcgetwinsize;
 use std::io::stdout;
 
-/// A table with these columns.
-pub(crate) fn new(columns: &[&str]) -> Table {
+/// A table with these columns, of which those that are named in `right` are aligned there, as text that fits the terminal.
+pub(crate) fn text<R: Into<Row>>(
+    columns: &[&str],
+    right: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
+    let mut table = filled(columns, rows);
+    for (index, _) in columns.iter().enumerate().filter(|(_, name)| right.contains(*name)) {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    fitted(table)
+}
+
+/// A table of sentences, in which columns of these numbers have a width.
+pub(crate) fn sentences<R: Into<Row>>(
+    columns: &[&str],
+    widths: &[(usize, ColumnConstraint)],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
+    let mut table = filled(columns, rows);
+    for (column, width) in widths {
+        table.column_mut(*column).map(|column| column.set_constraint(*width));
+    }
+    fitted(table)
+}
+
+fn filled<R: Into<Row>>(columns: &[&str], rows: impl IntoIterator<Item = R>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─')));
     table.set_header(columns);
     table.column_iter_mut().for_each(|column| {
         column.set_padding((0, 1));
     });
+    table.add_rows(rows);
     table
-}
-
-/// Aligns those of the table's `columns` that are named.
-pub(crate) fn align(table: &mut Table, columns: &[&str], named: &[&str], alignment: CellAlignment) {
-    for (index, _) in columns.iter().enumerate().filter(|(_, name)| named.contains(*name)) {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(alignment);
-        }
-    }
 }
 
 /// In a terminal with fewer columns a table of sentences breaks words.
@@ -29,7 +48,7 @@ const NARROW: u16 = 90;
 
 /// The table as text, no wider than the terminal where standard output is one: cells take several lines, or, where it is
 /// narrow, each row becomes a block of lines.
-pub(crate) fn fitted(table: Table) -> String {
+fn fitted(table: Table) -> String {
     let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0);
     at_width(table, size.map(|size| size.ws_col))
 }
@@ -99,14 +118,11 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table = new(&["name", "value", "meaning"]);
-        table.add_row([
-            "HERRINGBONE_STAGING_BYTES",
-            "64M",
-            "memory of each process for slots; the smallest counts",
-        ]);
-        table.add_row(["HERRINGBONE_LOG", "warn", "what is said"]);
-        table
+        let rows = [
+            ["HERRINGBONE_STAGING_BYTES", "64M", "memory of each process for slots; the smallest counts"],
+            ["HERRINGBONE_LOG", "warn", "what is said"],
+        ];
+        filled(&["name", "value", "meaning"], rows)
     }
 
     fn lines(width: Option<u16>) -> Vec<String> {
@@ -130,8 +146,7 @@ mod tests {
 
     #[test]
     fn a_narrow_one_gets_a_table_that_fits_and_no_names_of_empty_cells() {
-        let mut small = new(&["name", "value"]);
-        small.add_row(["ranks", ""]);
+        let small = filled(&["name", "value"], [["ranks", ""]]);
         assert!(at_width(small, Some(40)).contains('─'));
         let mut wide = table();
         wide.add_row(["HERRINGBONE_STORE", "", "where"]);

@@ -10,7 +10,6 @@ use crate::numbers::Set;
 use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
 use case::{Case, Row};
-use comfy_table::CellAlignment;
 use herringbone::{Algorithm, Collective, FoldOrder, parse_algorithm};
 use left_out::LeftOut;
 use std::io::Write;
@@ -231,11 +230,8 @@ fn print(options: &Options, rows: &[Row], left_out: &[LeftOut], out: &mut dyn Wr
 
 /// A row for each schedule.
 fn each<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
-    let mut table = table::new(&COLUMNS);
-    table.add_rows(rows.map(Row::cells));
     let figures = ["ranks", "reducers", "rounds", "messages", "bytes/worker", "peers"];
-    table::align(&mut table, &COLUMNS, &figures, CellAlignment::Right);
-    table::fitted(table)
+    table::text(&COLUMNS, &figures, rows.map(Row::cells))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 mod told;
 
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
-use comfy_table::CellAlignment;
 use herringbone::{
     core::plan::advice::{Offer, PricedJob},
     settings::Bytes,
@@ -194,12 +193,8 @@ impl Advice {
         const COLUMNS: [&str; 6] =
             ["reducers", "by", "communication", "step", "faster", "price of 1,000 steps"];
         let columns = if self.has_prices { &COLUMNS[..] } else { &COLUMNS[..5] };
-        let mut table = table::new(columns);
         let none = self.offers[0];
-        for offer in &self.offers {
-            if !self.is_told(offer) {
-                continue;
-            }
+        let rows = self.offers.iter().filter(|offer| self.is_told(offer)).map(|offer| {
             let mut cells = vec![
                 offer.reducers.to_string(),
                 offer.means.name().to_owned(),
@@ -210,11 +205,10 @@ impl Advice {
             if self.has_prices {
                 cells.push(format!("{:.3}", 1e3 * offer.price));
             }
-            table.add_row(cells);
-        }
+            cells
+        });
         let right = ["reducers", "communication", "step", "faster", "price of 1,000 steps"];
-        table::align(&mut table, columns, &right, CellAlignment::Right);
-        let mut text = table::fitted(table) + "\n";
+        let mut text = table::text(columns, &right, rows) + "\n";
         for line in self.sentences() {
             text += &line;
             text.push('\n');

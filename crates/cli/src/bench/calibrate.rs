@@ -7,7 +7,6 @@ use super::{
     options::{Options, START},
 };
 use crate::{failure::Failure, job, outcome::Outcome, progress::LateBar, table};
-use comfy_table::CellAlignment;
 use herringbone::{
     Collective, Communicator, ReduceOp,
     calibrate::{TimedAllReduce, coding_rates, fit_constants},
@@ -155,17 +154,15 @@ fn rows<'a>(
 
 fn told(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
     let columns = ["algorithm", "size", "measured", "predicted", "ratio"];
-    let mut table = table::new(&columns);
-    table::align(&mut table, &columns, &columns[1..], CellAlignment::Right);
-    for (call, measured, predicted) in rows(timed, fitted) {
-        table.add_row([
+    let cells = rows(timed, fitted).map(|(call, measured, predicted)| {
+        [
             call.algorithm.to_string(),
             Bytes(call.bytes).to_string(),
             format!("{:.3} ms", 1e3 * measured),
             format!("{:.3} ms", 1e3 * predicted),
             format!("{:.2}", predicted / measured),
-        ]);
-    }
+        ]
+    });
     let far =
         rows(timed, fitted).any(|(_, measured, predicted)| !(0.8..1.25).contains(&(predicted / measured)));
     let warning = match far {
@@ -178,7 +175,7 @@ fn told(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
     let path = path.display();
     format!(
         "{}\n{warning}# The constants are in {path}. Jobs choose by them with HERRINGBONE_CALIBRATION={path}\n{}",
-        table::fitted(table),
+        table::text(&columns, &columns[1..], cells),
         fitted.calibration
     )
 }

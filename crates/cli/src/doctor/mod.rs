@@ -65,18 +65,10 @@ fn examine(options: &DoctorOptions, machine: &HostFiles) -> Vec<Finding> {
 }
 
 fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
-    let mut table = table::new(&["check", "result", "what was found", "what to do"]);
-    table.add_rows(findings.iter().map(Finding::cells));
-    let widths = [
-        (0, ColumnConstraint::ContentWidth),
-        (1, ColumnConstraint::ContentWidth),
-        (2, SENTENCE_WIDTH),
-        (3, COMMAND_WIDTH),
-    ];
-    for (column, width) in widths {
-        table.column_mut(column).map(|column| column.set_constraint(width));
-    }
-    writeln!(out, "{}", table::fitted(table))?;
+    let columns = ["check", "result", "what was found", "what to do"];
+    let narrow = ColumnConstraint::ContentWidth;
+    let widths = [(0, narrow), (1, narrow), (2, SENTENCE_WIDTH), (3, COMMAND_WIDTH)];
+    writeln!(out, "{}", table::sentences(&columns, &widths, findings.iter().map(Finding::cells)))?;
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (wrong, warnings) = (count(Severity::Wrong), count(Severity::Warning));
     let sum = match (wrong, warnings) {

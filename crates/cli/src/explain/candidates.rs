@@ -1,7 +1,6 @@
 //! Every way that a call could take, what each is predicted to cost, and where the choice would change.
 
 use crate::{failure::Failure, table};
-use comfy_table::CellAlignment;
 use herringbone::core::{
     plan::{
         Guidance, Request, busiest_link,
@@ -54,15 +53,7 @@ impl Candidates {
         const COLUMNS: [&str; 6] = ["candidate", "predicted", "bytes/link", "rounds", "memory", "limit"];
         let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
         writeln!(out, "\n# candidates for {}, by {constants} constants", HumanBytes(self.bytes))?;
-        let mut table = table::new(&COLUMNS);
-        table.add_rows(self.rows.iter().map(Row::cells));
-        table::align(
-            &mut table,
-            &COLUMNS,
-            &["predicted", "bytes/link", "rounds", "memory"],
-            CellAlignment::Right,
-        );
-        writeln!(out, "{}", table::fitted(table))?;
+        writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..5], self.rows.iter().map(Row::cells)))?;
         for change in &self.changes {
             writeln!(out, "{change}")?;
         }

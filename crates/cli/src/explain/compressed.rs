@@ -2,7 +2,6 @@
 
 use super::candidates::{limit, sizing, time};
 use crate::{failure::Failure, table};
-use comfy_table::CellAlignment;
 use herringbone::core::{
     codec::Codec,
     plan::{Guidance, Request, automatic, compare_codecs, predicted::Candidate},
@@ -48,10 +47,8 @@ impl CodecComparison {
             ["codec", "algorithm", "predicted", "x none", "bytes/link", "of none", "limit"];
         let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
         writeln!(out, "\n# codecs for {}, by {constants} constants", HumanBytes(self.bytes))?;
-        let mut table = table::new(&COLUMNS);
-        table.add_rows(self.rows.iter().map(|row| row.cells(&self.rows[0])));
-        table::align(&mut table, &COLUMNS, &COLUMNS[2..6], CellAlignment::Right);
-        writeln!(out, "{}", table::fitted(table))?;
+        let rows = self.rows.iter().map(|row| row.cells(&self.rows[0]));
+        writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[2..6], rows))?;
         if self.rows.iter().any(|row| row.codec.depends_on_numbers()) {
             writeln!(out, "* at most: the numbers decide how many bytes it takes")?;
         }

@@ -8,7 +8,6 @@ use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements};
 use crate::{layout, outcome::Outcome, progress::LateBar, table};
 use candidates::Candidates;
-use comfy_table::CellAlignment;
 use compressed::CodecComparison;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
@@ -223,10 +222,8 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
         FoldOrder::Ranks => writeln!(out)?,
         order => writeln!(out, ", fold order {}", order.name())?,
     }
-    let mut table = table::new(&COLUMNS);
-    table.add_rows(rows.iter().map(Row::cells));
-    table::align(&mut table, &COLUMNS, &["bytes", "rounds", "messages", "bytes/link"], CellAlignment::Right);
-    writeln!(out, "{}", table::fitted(table))?;
+    let figures = ["bytes", "rounds", "messages", "bytes/link"];
+    writeln!(out, "{}", table::text(&COLUMNS, &figures, rows.iter().map(Row::cells)))?;
     rows.iter().try_for_each(|row| {
         row.candidates.as_ref().map_or(Ok(()), |candidates| candidates.print(out))?;
         row.codecs.as_ref().map_or(Ok(()), |codecs| codecs.print(out))

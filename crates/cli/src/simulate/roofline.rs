@@ -8,7 +8,6 @@ use super::{
     words::{named, seconds},
 };
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, table};
-use comfy_table::CellAlignment;
 use herringbone::core::simulate::{Bound, Picoseconds, Roof, RoofCounter, binding};
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
@@ -108,9 +107,8 @@ impl Roofline {
     }
 
     fn text(&self) -> String {
-        let mut table = table::new(&COLUMNS);
-        for bound in &self.bounds {
-            table.add_row([
+        let rows = self.bounds.iter().map(|bound| {
+            [
                 bound.roof.name().to_owned(),
                 bound.place.clone(),
                 HumanBytes(bound.bytes).to_string(),
@@ -118,13 +116,12 @@ impl Roofline {
                 format!("{:.1} %", 100.0 * self.part(bound)),
                 format!("{:.3} GB/s", rate(bound.bytes, self.total)),
                 format!("{:.3} GB/s", rate(bound.bytes, bound.alone)),
-            ]);
-        }
-        table::align(&mut table, &COLUMNS, &COLUMNS[2..], CellAlignment::Right);
+            ]
+        });
         let (algorithm, bus) = self.bandwidth();
         let mut lines = vec![
             format!("# {}, {:.3} ms", self.title, 1e3 * seconds(self.total)),
-            table::fitted(table),
+            table::text(&COLUMNS, &COLUMNS[2..], rows),
             format!(
                 "bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"
             ),

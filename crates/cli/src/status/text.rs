@@ -3,7 +3,6 @@
 use super::ask::{Party, Round, rates};
 use super::waits::{self, Wait, name, names};
 use crate::table;
-use comfy_table::{CellAlignment, Table};
 use herringbone::core::session::Ranks;
 use herringbone::status::{Doing, LinkStanding, MemberId, ServedJob, Standing, UnderWay, Way};
 use std::cmp::Reverse;
@@ -69,17 +68,11 @@ fn are(missing: &[u32]) -> String {
 
 fn members(round: &Round) -> String {
     let columns = ["member", "process", "does", "for", "waits for"];
-    let mut table = table::new(&columns);
-    table::align(&mut table, &columns, &["for"], CellAlignment::Right);
-    for party in &round.members {
-        table.add_row(row(round, party));
-    }
-    shown(table)
+    shown(&table::text(&columns, &["for"], round.members.iter().map(|party| row(round, party))))
 }
 
-fn shown(table: Table) -> String {
-    let text = table::fitted(table);
-    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+fn shown(table: &str) -> String {
+    let lines: Vec<&str> = table.lines().map(str::trim_end).collect();
     lines.join("\n") + "\n"
 }
 
@@ -190,15 +183,13 @@ fn links(round: &Round) -> Option<String> {
     }
     ways.sort_by_key(|way| (Reverse(way.rate.map(|rate| rate as u64)), Reverse(way.bytes)));
     let columns = ["from", "to", "by", "rate", "bytes"];
-    let mut table = table::new(&columns);
-    table::align(&mut table, &columns, &["rate", "bytes"], CellAlignment::Right);
-    for Direction { from, to, by, rate, bytes } in ways.iter().take(LINES) {
+    let rows = ways.iter().take(LINES).map(|Direction { from, to, by, rate, bytes }| {
         let rate = rate.map_or_else(String::new, |rate| format!("{}/s", quantity(rate)));
-        table.add_row([from, to, by, &rate, &quantity(*bytes as f64)]);
-    }
+        [from.clone(), to.clone(), by.clone(), rate, quantity(*bytes as f64)]
+    });
     let more = ways.len().saturating_sub(LINES);
     let rest = if more == 0 { String::new() } else { format!("{more} more, see --json\n") };
-    Some(shown(table) + &rest)
+    Some(shown(&table::text(&columns, &["rate", "bytes"], rows)) + &rest)
 }
 
 fn standing_of(round: &Round, id: MemberId) -> Option<&Standing> {
@@ -240,19 +231,16 @@ fn quantity(bytes: f64) -> String {
 /// The jobs of the reducers.
 fn served(round: &Round) -> Option<String> {
     let columns = ["reducer", "job", "workers here", "operations", "received", "sent"];
-    let mut table = table::new(&columns);
-    table::align(&mut table, &columns, &columns[2..], CellAlignment::Right);
+    let mut rows: Vec<Vec<String>> = Vec::new();
     for party in &round.members {
         let Ok(heard) = &party.heard else { continue };
         let Doing::Serves { jobs, unlisted, .. } = &heard.answer.status.doing else { continue };
-        for job in jobs {
-            table.add_row(served_row(round, party, job));
-        }
+        rows.extend(jobs.iter().map(|job| served_row(round, party, job).to_vec()));
         if *unlisted > 0 {
-            table.add_row([party.name.as_str(), &format!("{unlisted} more")]);
+            rows.push(vec![party.name.clone(), format!("{unlisted} more")]);
         }
     }
-    (table.row_count() > 0).then(|| shown(table))
+    (!rows.is_empty()).then(|| shown(&table::text(&columns, &columns[2..], rows)))
 }
 
 fn served_row(round: &Round, party: &Party, job: &ServedJob) -> [String; 6] {

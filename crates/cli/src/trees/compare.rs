@@ -1,7 +1,6 @@
 //! The bytes on each link, counted from the programs of algorithms.
 
 use crate::{failure::Failure, outcome::Outcome, table};
-use comfy_table::CellAlignment;
 use herringbone::core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
@@ -103,26 +102,23 @@ impl Compared {
     fn table(&self) -> String {
         let names: Vec<&str> = self.counted.iter().map(|counted| counted.name.as_str()).collect();
         let columns = [&["link", "GB/s"], &names[..]].concat();
-        let mut table = table::new(&columns);
-        for at in 0..self.bandwidths.len() {
-            if self.bandwidths[at] == 0.0 && self.counted.iter().all(|counted| counted.sent[at] == 0.0) {
-                continue;
-            }
+        let is_used = |at: &usize| {
+            self.bandwidths[*at] != 0.0 || self.counted.iter().any(|counted| counted.sent[*at] != 0.0)
+        };
+        let links = (0..self.bandwidths.len()).filter(is_used).map(|at| {
             let mut row = vec![self.link(at), format!("{}", self.bandwidths[at])];
             row.extend(self.counted.iter().map(|counted| match counted.sent[at] {
                 0.0 => String::new(),
                 sent => format!("{sent:.2} K"),
             }));
-            table.add_row(row);
-        }
+            row
+        });
         let mut last = vec!["slowest, ms/GB".to_owned(), String::new()];
         last.extend(self.counted.iter().map(|counted| match self.slowest(counted) {
             (slowest, missing) if missing.is_empty() => format!("{slowest:.1}"),
             (_, missing) => format!("no link {}", missing[0]),
         }));
-        table.add_row(last);
-        table::align(&mut table, &columns, &columns[1..], CellAlignment::Right);
-        format!("# K is the buffer\n{}", table::fitted(table))
+        format!("# K is the buffer\n{}", table::text(&columns, &columns[1..], links.chain([last])))
     }
 }
 

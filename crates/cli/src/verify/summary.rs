@@ -2,7 +2,6 @@
 
 use super::case::{Case, Row, buffers};
 use crate::{numbers::Set, table};
-use comfy_table::CellAlignment;
 use herringbone::Collective;
 use std::fmt::Display;
 
@@ -22,18 +21,11 @@ pub(super) fn table(rows: &[&Row]) -> String {
     // What all rows would say stands in the line below the table.
     let is_said = |column: &&str| *column != "collective" || of_one(rows).is_none();
     let columns: Vec<&str> = COLUMNS.into_iter().filter(|column| is_said(column)).collect();
-    let mut table = table::new(&columns);
-    for rows in &kinds {
+    let rows = kinds.iter().map(|rows| {
         let cells = COLUMNS.into_iter().zip(cells(rows)).filter(|(column, _)| is_said(column));
-        table.add_row(cells.map(|(_, cell)| cell));
-    }
-    table::align(
-        &mut table,
-        &columns,
-        &["ranks", "schedules", "rounds", "bytes/worker"],
-        CellAlignment::Right,
-    );
-    table::fitted(table)
+        cells.map(|(_, cell)| cell).collect::<Vec<_>>()
+    });
+    table::text(&columns, &["ranks", "schedules", "rounds", "bytes/worker"], rows)
 }
 
 /// The collective of all rows, if it is one.

@@ -94,7 +94,7 @@ const ORDERS: [Order; 6] = [
             "completion config seen",
             "request",
             "residuals",
-            "clock descriptors error feedback log rendezvous tcp_table",
+            "clock descriptors error feedback log rendezvous svg tcp_table",
             "memory",
         ],
     },
