@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from machine import ROOT, machine
+from tables import table
 
 HEADS = ["codec", "goal", "encode", "with feedback", "decode"]
 
@@ -58,9 +59,7 @@ def page(rows, notes):
         "* `make codec-rates` writes this page.",
         *([f"* {notes}"] if notes else []),
         "",
-        f"| {' | '.join(HEADS)} |",
-        "|---|---|---|---|---|",
-        *(f"| {' | '.join([f'`{row[0]}`', *row[1:]])} |" for row in map(cells, rows)),
+        table(HEADS, ([f"`{codec}`", *figures] for codec, *figures in map(cells, rows))),
     ]
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 from svg import BLUE, FAINT, GREY, INK, ORANGE, line, picture, text
+from tables import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH, HEIGHT, MARGIN = 560, 300, 60
@@ -36,18 +37,19 @@ def of_task(results, task):
     return [result for result in results if result["task"] == task]
 
 
-def table(results):
+HEADS = ["codec", "bytes sent", "loss, with feedback", "accuracy, with feedback", "loss, without", "accuracy, without"]
+
+
+def rows(results):
     """The rows of a task: what each codec sends, how far it comes, and how far it stays behind."""
     plain = results[0]
     total = plain["curve"][-1][1]
-    yield "| codec | bytes sent | loss, with feedback | accuracy, with feedback | loss, without | accuracy, without |"
-    yield "|---|---|---|---|---|---|"
-    yield f"| none | 1 | {plain['curve'][-1][2]:.3f} | {plain['score']:.2f} % | | |"
+    yield ["none", "1", f"{plain['curve'][-1][2]:.3f}", f"{plain['score']:.2f} %", "", ""]
     for with_it, without in zip(results[1::2], results[2::2]):
         cells = [f"`{with_it['codec']}`", f"{with_it['curve'][-1][1] / total:.3f}"]
         for result in (with_it, without):
             cells += [f"{result['curve'][-1][2]:.3f}", f"{result['score']:.2f} % ({result['score'] - plain['score']:+.2f})"]
-        yield f"| {' | '.join(cells)} |"
+        yield cells
 
 
 def chart(results, left, top, by_bytes):
@@ -99,7 +101,7 @@ def page(results, steps, workers):
     ]
     for task in dict.fromkeys(result["task"] for result in results):
         of = of_task(results, task)
-        lines += ["", f"## {of[0]['title']}", *table(of)]
+        lines += ["", f"## {of[0]['title']}", table(HEADS, rows(of))]
     behind = [
         f"`{result['codec']}` in {result['title'].split(':')[0].lower()} by {plain['score'] - result['score']:.2f} points"
         for task in dict.fromkeys(result["task"] for result in results)

@@ -20,6 +20,7 @@ from machine import machine
 from ports import free_port
 from processes import JobFailed, Namespaces, NoNamespaces, Processes
 from rigs import TOKEN
+from tables import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -39,10 +40,11 @@ def measured(options, reducers):
         return [json.loads(pathlib.Path(out, f"{rank}.json").read_text())["rows"] for rank in range(options.workers)]
 
 
-def table(ranks):
+HEADS = ["codec", "seconds", "beside none", "sent", "beside none", "received", "beside none"]
+
+
+def rows(ranks):
     """The rows: medians of the times, and of the bytes that rank 0's interface sent and received."""
-    yield "| codec | seconds | beside none | sent | beside none | received | beside none |"
-    yield "|---|---|---|---|---|---|---|"
     plain = None
     for codec in dict.fromkeys(row["codec"] for row in ranks[0]):
         calls = [[row for row in rows if row["codec"] == codec] for rows in ranks]
@@ -50,9 +52,8 @@ def table(ranks):
         sent, received = (statistics.median(call[way] for call in calls[0]) for way in ("sent", "received"))
         plain = plain or (seconds, sent, received)
         ratios = [value / of for value, of in zip((seconds, sent, received), plain)]
-        yield (
-            f"| `{codec}` | {seconds:.3f} | {ratios[0]:.3f} | {human(int(sent))} | {ratios[1]:.4f} | {human(int(received))} | {ratios[2]:.4f} |"
-        )
+        times, bytes_ = [f"{seconds:.3f}", f"{ratios[0]:.3f}"], [human(int(sent)), f"{ratios[1]:.4f}"]
+        yield [f"`{codec}`", *times, *bytes_, human(int(received)), f"{ratios[2]:.4f}"]
 
 
 def main():
@@ -78,7 +79,7 @@ def main():
     try:
         for reducers in map(int, arguments.reducers.split(",")):
             title = f"{reducers} reducers" if reducers else "Without reducers"
-            lines += ["", f"## {title}", *table(measured(arguments, reducers))]
+            lines += ["", f"## {title}", table(HEADS, rows(measured(arguments, reducers)))]
     except (JobFailed, NoNamespaces) as error:
         raise SystemExit(f"compression_links.py: {error}") from None
     arguments.record.write_text("\n".join(lines) + "\n")

@@ -19,6 +19,7 @@ from ports import free_port
 from processes import Cluster, JobFailed, Processes
 from rigs import LOCK, ROOT, TOKEN
 from run import numbers, size
+from tables import printed
 
 BY_HOSTS = {"HERRINGBONE_FOLD_ORDER": "hosts"}
 
@@ -92,11 +93,6 @@ def row(hosts, bytes_, runs):
     return {"hosts": hosts, "bytes": bytes_, "ms": ms, "cpu": cpu}
 
 
-def line(cells):
-    """A row of the table, in Markdown."""
-    return f"| {' | '.join(cells)} |"
-
-
 def cells(row):
     """A row as the table shows it."""
     times = [duration(ms / 1e3) for ms in row["ms"].values()]
@@ -127,10 +123,7 @@ def main():
     names = list(programs(options))
     head = ["hosts", "size", *names, "herringbone / gloo", "by hosts / gloo", *(f"CPU-s/GB, {name}" for name in names)]
     with contextlib.suppress(KeyboardInterrupt):
-        for number, each in enumerate(measure(options)):
-            if not options.json and number == 0:
-                print(line(head), line(["---"] * len(head)), sep="\n")
-            print(json.dumps(each) if options.json else line(cells(each)), flush=True)
+        list(printed(head, measure(options), cells, options.json))
 
 
 if __name__ == "__main__":

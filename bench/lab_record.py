@@ -5,6 +5,7 @@ import statistics
 
 from figures import duration, human
 from svg import BLUE, FAINT, GREY, INK, ORANGE, dot, line, picture, text
+from tables import table
 
 BLIND = ["ring", "star", "radix", "plan, blind"]
 KNOWING = ["trees(best,single)", "trees(best)", "trees(throughput)", "trees", "plan"]
@@ -37,7 +38,7 @@ def record_of(found):
     """The page."""
     cells, cut = medians(found["lines"])
     facts, (pcie, one, two) = found["machine"], found["rates"].values()
-    rows = [f"| size | in a row | {' | '.join(COLOURS)} |", "| --- " * (len(COLOURS) + 2) + "|"]
+    rows = []
     for (size, count), cell in cells.items():
         best = min(cell.values())
         shown = [
@@ -45,7 +46,7 @@ def record_of(found):
             for name in COLOURS
         ]
         marks = ["*" if (size, count, name) in cut else "" for name in COLOURS]
-        rows.append(f"| {human(size)} | {count} | {' | '.join(a + b for a, b in zip(shown, marks, strict=True))} |")
+        rows.append([human(size), str(count), *(a + b for a, b in zip(shown, marks, strict=True))])
     plans = [
         f"* {human(each['bytes'])}, {each['plan']}: {each['why']}"
         for each in found["lines"]
@@ -63,7 +64,7 @@ and radix go over it, because they know nothing of links; the plan goes over it 
 eight buffers, and nobody waits before the last one. Rows with * were cut after a few seconds: they have fewer operations than the second column
 says. "plan" and "trees" give the bits of every canonical algorithm, ring and the other trees their own. "plan, blind" has no topology.
 
-{chr(10).join(rows)}
+{table(["size", "in a row", *COLOURS], rows)}
 
 {chr(10).join(statements(cells))}
 

@@ -17,6 +17,7 @@ import tempfile
 from machine import machine
 from ports import free_port
 from processes import JobFailed, Processes
+from tables import table as markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOLERANCE = 1e-5
@@ -137,12 +138,10 @@ def page(result, options):
         "  are those of the slowest rank. `make named-figures` writes this page.",
         f"* {result['tensors']} float32 tensors of 4 B to 1 MiB in a step, their sizes in equal ratios, submitted in one order",
         "",
-        "| figure | measured | goal | |",
-        "| --- | --- | --- | --- |",
+        markdown(["figure", "measured", "goal", ""], ([*row, "met" if met else "not met"] for *row, met in rows(result))),
+        "",
+        markdown(["what", "by", "milliseconds"], seconds_of(result)),
     ]
-    lines += [f"| {name} | {found} | {goal} | {'met' if met else 'not met'} |" for name, found, goal, met in rows(result)]
-    lines += ["", "| what | by | milliseconds |", "| --- | --- | --- |"]
-    lines += [f"| {part} | {name} | {found} |" for part, name, found in seconds_of(result)]
     told = f"A call of one tensor takes {result['cycles_per_call']:.2f} cycles and {result['bytes_to_coordinator']} bytes to rank 0."
     bits = "the same" if result["same_bits"] else "DIFFERENT"
     lines += ["", f"All contenders have {bits} bits in every tensor. {told}"]

@@ -18,7 +18,8 @@ import tempfile
 from figures import duration, human
 from processes import JobFailed, Namespaces, NoNamespaces
 from rigs import LOCK, ROOT
-from simulator import LAYOUTS, job, line, measured, say
+from simulator import LAYOUTS, job, measured, say
+from tables import printed, table
 
 LAYOUTS |= {f"1 host of {ranks}": (ranks, ranks, 0) for ranks in (2, 4, 8)}
 CLUSTER_RATE = 500
@@ -122,9 +123,7 @@ def page(options, rows):
         f"is within {100 * MOST_REGRET:.0f} % of the best, or ties with it, in {by_time} of {len(rows)} cells; one by the table of sizes, which is",
         f"made where nothing is calibrated, in {by_table}. Two times that overlap tie.",
         "",
-        line(HEAD),
-        line(["---"] * len(HEAD)),
-        *(line(shown(row)) for row in rows),
+        table(HEAD, map(shown, rows)),
         "",
     ]
     return "\n".join(lines)
@@ -148,15 +147,11 @@ def arguments():
 def main():
     options = arguments()
     options.binary = options.binary.resolve()
-    rows = []
+    cells = [(layout, rate) for layout, rate in CELLS if options.select in layout]
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for layout, rate in CELLS:
-            for row in cells_of(options, layout, rate) if options.select in layout else ():
-                if not options.json and not rows:
-                    print(line(HEAD), line(["---"] * len(HEAD)), sep="\n")
-                rows.append(row)
-                print(json.dumps(row) if options.json else line(shown(row)), flush=True)
+        found = (row for layout, rate in cells for row in cells_of(options, layout, rate))
+        rows = list(printed(HEAD, found, shown, options.json))
     if options.record:
         options.record.write_text(page(options, rows))
     return 0 if rows and within(rows, "regret") >= CELLS_WITHIN else 1

@@ -16,6 +16,7 @@ from figures import (
     three_digits,
     title,
 )
+from tables import table
 
 BOUNDS = {"herringbone": ("floor", "ring bound"), "herringbone-reducers": ("server bound",)}
 NAME = re.compile(r"\d{4}-\d{2}-\d{2}-rigs\.md")
@@ -132,11 +133,6 @@ def cpu(panel):
         each = [cpu_per_gigabyte(panel, program, size) for program in programs]
         rows.append([human(size), *("-" if one is None else f"{one:.3g}" for one in each)])
     return table(["size", *programs], rows)
-
-
-def table(heads, rows):
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
 def folded(command):

@@ -21,6 +21,7 @@ from hosts import figures
 from ports import free_port
 from processes import JobFailed, Namespaces, NoNamespaces, Processes, Reducer
 from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
+from tables import printed, table
 
 MIB = 1 << 20
 BAND = (0.9, 1.1)
@@ -176,11 +177,6 @@ def say(text):
 HEAD = ["layout", "algorithm", "size", "Mbit/s", "predicted", "measured", "ratio", "limit", ""]
 
 
-def line(cells):
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
 def cells_of(row):
     """A row as the table shows it."""
     times = [duration(row["predicted_s"]), duration(row["measured_s"])]
@@ -220,9 +216,7 @@ def page(options, rows):
         "`herringbone bench --calibrate` fitted one set of constants for all rows, on 4 hosts with 4 reducers; rows that it timed as",
         "well are marked.",
         "",
-        line(HEAD),
-        line(["---"] * len(HEAD)),
-        *(line(cells_of(row)) for row in rows),
+        table(HEAD, map(cells_of, rows)),
         "",
         "The constants:",
         "",
@@ -239,11 +233,7 @@ def main():
     options.binary = options.binary.resolve()
     rows = []
     with contextlib.suppress(KeyboardInterrupt):
-        for row in compared(options):
-            if not options.json and not rows:
-                print(line(HEAD), line(["---"] * len(HEAD)), sep="\n")
-            rows.append(row)
-            print(json.dumps(row) if options.json else line(cells_of(row)), flush=True)
+        rows.extend(printed(HEAD, compared(options), cells_of, options.json))
     if options.record:
         options.record.write_text(page(options, rows))
     return 0 if rows and all(map(is_within, rows)) else 1

@@ -1,0 +1,22 @@
+"""Tables in Markdown, of records and on the terminal."""
+
+import json
+
+
+def line(cells):
+    """A row."""
+    return f"| {' | '.join(cells)} |"
+
+
+def table(heads, rows):
+    """A whole table."""
+    return "\n".join(line(row) for row in [heads, ["---"] * len(heads), *rows])
+
+
+def printed(heads, rows, cells, as_json):
+    """Prints each of `rows` when it comes, as an object or with its `cells` as a row of a table, and yields it."""
+    for number, row in enumerate(rows):
+        if not as_json and number == 0:
+            print(table(heads, []))
+        print(json.dumps(row) if as_json else line(cells(row)), flush=True)
+        yield row
