@@ -99,7 +99,7 @@ pub(crate) fn algorithms() -> Vec<&'static str> {
 
 /// The collectives' names without roots.
 pub(crate) fn collectives() -> Vec<&'static str> {
-    (1..).map_while(|code| Collective::from_code(code, 0)).map(Collective::name).collect()
+    Collective::all(0).map(Collective::name).to_vec()
 }
 
 #[cfg(test)]

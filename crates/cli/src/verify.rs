@@ -138,7 +138,7 @@ fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
 
 fn cases(options: &Options, algorithms: &[Algorithm]) -> Vec<Case> {
     let collectives = match &options.collective {
-        Choice::All => (1..).map_while(|code| Collective::from_code(code, 0)).collect(),
+        Choice::All => Collective::all(0).to_vec(),
         Choice::Named(named) => named.clone(),
     };
     let (none, usual) = (Set::of([1]), Set::of([1, 2]));

@@ -59,6 +59,21 @@ pub enum Expected {
 }
 
 impl Collective {
+    /// All of them in the order of their codes, with this root where they have one.
+    pub fn all(root: Rank) -> [Self; 9] {
+        [
+            Self::AllReduce,
+            Self::Reduce { root },
+            Self::Broadcast { root },
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::Barrier,
+            Self::Gather { root },
+            Self::Scatter { root },
+            Self::AllToAll,
+        ]
+    }
+
     /// The name without its root: `all_reduce`, `reduce`, `broadcast`, `reduce_scatter`, `all_gather`, `barrier`, `gather`,
     /// `scatter`, `all_to_all`.
     pub fn name(self) -> &'static str {
@@ -92,18 +107,7 @@ impl Collective {
 
     /// The collective of a [`code`](Self::code). `root` counts only where there is one; `None` for an unknown code.
     pub fn from_code(code: u8, root: Rank) -> Option<Self> {
-        Some(match code {
-            1 => Collective::AllReduce,
-            2 => Collective::Reduce { root },
-            3 => Collective::Broadcast { root },
-            4 => Collective::ReduceScatter,
-            5 => Collective::AllGather,
-            6 => Collective::Barrier,
-            7 => Collective::Gather { root },
-            8 => Collective::Scatter { root },
-            9 => Collective::AllToAll,
-            _ => return None,
-        })
+        Self::all(root).get(usize::from(code).checked_sub(1)?).copied()
     }
 
     /// The worker that the collective singles out.
@@ -341,8 +345,8 @@ impl FromStr for Collective {
             }
             None => (text, None),
         };
-        let named = (1..=u8::MAX)
-            .map_while(|code| Collective::from_code(code, root.unwrap_or(0)))
+        let named = Self::all(root.unwrap_or(0))
+            .into_iter()
             .find(|collective| collective.name() == name)
             .ok_or(ParseCollectiveError)?;
         if root.is_some() && named.root().is_none() { Err(ParseCollectiveError) } else { Ok(named) }
@@ -353,21 +357,9 @@ impl FromStr for Collective {
 mod tests {
     use super::*;
 
-    const ALL: [Collective; 9] = [
-        Collective::AllReduce,
-        Collective::Reduce { root: 3 },
-        Collective::Broadcast { root: 3 },
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Barrier,
-        Collective::Gather { root: 3 },
-        Collective::Scatter { root: 3 },
-        Collective::AllToAll,
-    ];
-
     #[test]
     fn names_and_codes_round_trip() {
-        for collective in ALL {
+        for collective in Collective::all(3) {
             assert_eq!(collective.to_string().parse(), Ok(collective));
             assert_eq!(Collective::from_code(collective.code(), 3), Some(collective));
         }
@@ -384,7 +376,7 @@ mod tests {
     /// What is moved rather than folded starts as an input of the worker that it is expected from.
     #[test]
     fn expected_inputs_exist() {
-        for collective in ALL {
+        for collective in Collective::all(3) {
             let chunks = collective.given(5).map_or(5, Cut::chunks);
             for worker in 0..5 {
                 for chunk in 0..chunks {
@@ -408,7 +400,7 @@ mod tests {
     #[test]
     fn ranges_make_up_the_buffers() {
         let (workers, count) = (4, 100);
-        for collective in ALL {
+        for collective in Collective::all(3) {
             let cut = collective.given(workers).unwrap_or(Cut::Even { chunks: 4 });
             assert!(collective.accepts(cut, workers));
             assert!(!collective.accepts(Cut::Given { parts: 3 }, workers));

@@ -179,15 +179,8 @@ fn proved(
     chance: &mut Chance,
 ) -> Option<(Collective, Verified)> {
     let root = chance.below(u64::from(group.size())) as u32;
-    let others = [
-        Collective::Reduce { root },
-        Collective::Broadcast { root },
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Gather { root },
-        Collective::Scatter { root },
-        Collective::AllToAll,
-    ];
+    let is_other = |each: &Collective| !matches!(each, Collective::AllReduce | Collective::Barrier);
+    let others: Vec<Collective> = Collective::all(root).into_iter().filter(is_other).collect();
     let first = if chance.one_in(2) { chance.of(&others) } else { Collective::AllReduce };
     let schedule = |collective| Some((collective, algorithm.schedule(collective, group, layout).ok()?));
     let (collective, schedule) =

@@ -124,18 +124,10 @@ impl Task {
     /// Any call, of up to so many bytes.
     pub(crate) fn any(workers: u32, most: usize, dice: &mut Dice) -> Rc<Self> {
         let root = dice.below(u64::from(workers)) as u32;
-        let collective = dice.pick(&[
-            Collective::AllReduce,
-            Collective::AllReduce,
-            Collective::Reduce { root },
-            Collective::Broadcast { root },
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Gather { root },
-            Collective::Scatter { root },
-            Collective::AllToAll,
-            Collective::Barrier,
-        ]);
+        let all = Collective::all(root).into_iter().filter(|each| *each != Collective::Barrier);
+        let all: Vec<Collective> =
+            [Collective::AllReduce].into_iter().chain(all).chain([Collective::Barrier]).collect();
+        let collective = dice.pick(&all);
         let dtype = if collective.folds() { dice.pick(&DType::ALL) } else { DType::U8 };
         let ops: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|op| op.takes(dtype)).collect();
         let op = if collective.folds() { dice.pick(&ops) } else { ReduceOp::Sum };
