@@ -36,31 +36,31 @@ pub enum MessagePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// A message or word of a rank with which this one exchanges nothing in this operation.
-    #[error("a frame of an operation in which it has no part")]
+    #[error("it sent a message of an operation in which the two ranks exchange none")]
     NoPart,
     /// A number that none of the rank's messages has.
-    #[error("a message that the schedule does not have")]
+    #[error("it sent a message that the schedule does not have")]
     NoMessage,
     /// A segment that is done, or that the rank was not allowed to begin.
-    #[error("a message outside its window")]
+    #[error("it sent a message of a segment that is over, or that it was not allowed to begin")]
     NoRoom,
     /// A length that the message cannot have.
-    #[error("a message of the wrong length")]
+    #[error("it sent a message of another length than the schedule has")]
     Length,
     /// A message that has come.
-    #[error("a message that came before")]
+    #[error("it sent a message twice")]
     Twice,
     /// A result whose place holds what it is made of.
-    #[error("a result before all of what it is made of was sent")]
+    #[error("it sent a result before it had all data that the result overwrites")]
     TooEarly,
     /// An offer to put a result where the schedule has no answer to the message.
-    #[error("a place for the result of a message that gets no answer")]
+    #[error("it offered a place for a result that the schedule does not send to it")]
     NoAnswer,
     /// A grant for segments that have not begun, or for fewer than before.
     #[error("{0}")]
     NotGranted(NotGranted),
     /// Word that all workers hold the result, for the second time or from a worker.
-    #[error("word that a result is stable which no reducer owed")]
+    #[error("it said that all ranks have the result, which only a reducer says, and once")]
     StableTwice,
 }
 

@@ -104,6 +104,9 @@ pub(crate) enum Broken {
     Silent(Duration),
 }
 
+/// What to do about a rank that breaks the protocol.
+const REMEDY: &str = "if all ranks run one release, this is a bug: please report it";
+
 impl std::fmt::Display for Broken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -112,9 +115,11 @@ impl std::fmt::Display for Broken {
             Broken::Corrupt => {
                 f.write_str("a checksum of its data does not match: it was damaged, or does not belong there")
             }
-            Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem}"),
-            Broken::Schedule(misfit) => write!(f, "it broke the protocol: {misfit}"),
-            Broken::Coded { codec, problem } => write!(f, "it broke the protocol: {problem} ({codec})"),
+            Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem} ({REMEDY})"),
+            Broken::Schedule(misfit) => write!(f, "it broke the protocol: {misfit} ({REMEDY})"),
+            Broken::Coded { codec, problem } => {
+                write!(f, "it broke the protocol: {problem}, with {codec} ({REMEDY})")
+            }
             Broken::Silent(silence) => write!(f, "nothing has come from it for {} s", silence.as_secs()),
         }
     }

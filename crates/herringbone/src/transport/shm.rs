@@ -202,10 +202,10 @@ impl ShmLink {
         };
         match board.peek()? {
             Some((header, _)) if header.eager || header.credits > 0 => {
-                Err(Broken::Protocol("word for one rank where all read"))
+                Err(Broken::Protocol("it wrote what is for one rank to the ring that all ranks of the host read"))
             }
             Some((_, None | Some(Body::At(_) | Body::Direct(_) | Body::Placed))) => {
-                Err(Broken::Protocol("a frame without a message where all read"))
+                Err(Broken::Protocol("it wrote a frame without its message to the ring that all ranks of the host read"))
             }
             next => Ok(next),
         }
