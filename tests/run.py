@@ -129,7 +129,8 @@ def python_checks():
     """Likewise."""
     ruff = f"{sys.executable} -m ruff"
     yield Stage("Python's lints", f"{ruff} check .")
-    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml python/herringbone lab")
+    checked = "python/herringbone lab python/tests/typed.py"
+    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml {checked}")
 
 
 def rust():

@@ -1,25 +1,16 @@
-"""What Horovod's interface has for every framework, under the names that programs import: all but operations on tensors."""
+"""What Horovod's interface has for every framework, under the names that programs import: all but operations on tensors.
 
-from __future__ import annotations
+It passes names on, as the modules above do, and has no ``__all__``: type checkers read only lists that are written out.
+"""
 
-from . import basics
-from .barriers import barrier, join
+from .barriers import *
 from .basics import *
-from .exceptions import HorovodInternalError
-from .operations import Adasum, Average, Max, Min, Product, Sum
-from .process_sets import ProcessSet, global_process_set
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "barrier",
-    "global_process_set",
-    "join",
-]
-__all__ += basics.__all__
+from .exceptions import HorovodInternalError as HorovodInternalError
+from .operations import Adasum as Adasum
+from .operations import Average as Average
+from .operations import Max as Max
+from .operations import Min as Min
+from .operations import Product as Product
+from .operations import Sum as Sum
+from .process_sets import ProcessSet as ProcessSet
+from .process_sets import global_process_set as global_process_set
