@@ -94,7 +94,9 @@ pub enum ErrorKind {
         problem: String,
     },
     /// A rank broke the protocol (a bug, or different versions).
-    #[error("{from} broke the protocol: {problem}; run one release on all ranks, and if they do, report it as a bug")]
+    #[error(
+        "{from} broke the protocol: {problem}; run one release on all ranks, and if they do, report it as a bug"
+    )]
     Protocol {
         /// Who.
         from: String,

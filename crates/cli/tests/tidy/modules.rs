@@ -144,7 +144,7 @@ const ORDERS: [Order; 6] = [
             "horovod/common/handles",
             "horovod/common/process_sets",
             "horovod/common/launched horovod/common/world",
-            "horovod/common/__init__ horovod/common/exceptions horovod/common/operations \
+            "horovod/common/__init__ horovod/common/calls horovod/common/exceptions horovod/common/operations \
              horovod/common/settings horovod/common/util",
             "torch/__init__ torchft",
             "torch/replacing",

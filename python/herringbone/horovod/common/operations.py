@@ -32,8 +32,8 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 
-def chosen_op(op: int | None, average: bool | None) -> ReduceOp:
-    """The reduction that a caller means by ``op``, or by the older ``average``.
+def chosen_op(op: int | None, average: bool | None, frames: int = 4) -> ReduceOp:
+    """The reduction that a caller so many frames above means by ``op``, or by the older ``average``.
 
     Raises:
         ValueError: both are given, or ``op`` is none of the reductions.
@@ -44,5 +44,5 @@ def chosen_op(op: int | None, average: bool | None) -> ReduceOp:
         return ReduceOp(op)
     if average is None:
         return Average
-    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=4)
+    warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=frames)
     return Average if average else Sum

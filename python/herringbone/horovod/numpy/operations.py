@@ -9,6 +9,7 @@ import numpy as np
 
 from ...arrays import copied, fold_type, move_type, new_array, readable, writable
 from ...errors import UnsupportedError
+from ..common.calls import named
 from ..common.handles import Finish, Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
@@ -30,7 +31,8 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def allreduce(
+def _allreduce(
+    call: str,
     array: Array,
     average: bool | None = None,
     name: str | None = None,
@@ -52,25 +54,15 @@ def allreduce(
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
     """
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _run("allreduce", [array], name, process_set, priority=priority, **more)[0]
+    return _run(call, [array], name, process_set, priority=priority, **more)[0]
 
 
-def allreduce_(
-    array: Array,
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-) -> Array:
-    """Like :func:`allreduce`, in place."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _run("allreduce_", [array], name, process_set, priority=priority, **more)[0]
+allreduce = named("allreduce", _allreduce)
+allreduce_ = named("allreduce_", _allreduce, "Like :func:`allreduce`, in place.")
 
 
-def grouped_allreduce(
+def _grouped_allreduce(
+    call: str,
     arrays: Sequence[Array],
     average: bool | None = None,
     name: str | None = None,
@@ -82,22 +74,11 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Like :func:`allreduce` for several arrays, none of which is reduced before all are there."""
     more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _run("grouped_allreduce", arrays, name, process_set, priority=priority, **more)
+    return _run(call, arrays, name, process_set, priority=priority, **more)
 
 
-def grouped_allreduce_(
-    arrays: Sequence[Array],
-    average: bool | None = None,
-    name: str | None = None,
-    priority: int = 0,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    op: int | None = None,
-) -> list[Array]:
-    """Like :func:`grouped_allreduce`, in place."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
-    return _run("grouped_allreduce_", arrays, name, process_set, priority=priority, **more)
+grouped_allreduce = named("grouped_allreduce", _grouped_allreduce)
+grouped_allreduce_ = named("grouped_allreduce_", _grouped_allreduce, "Like :func:`grouped_allreduce`, in place.")
 
 
 def allgather(
@@ -117,7 +98,8 @@ def grouped_allgather(
     return _run("grouped_allgather", arrays, name, process_set, priority=priority)
 
 
-def broadcast(
+def _broadcast(
+    call: str,
     array: Array,
     root_rank: int,
     name: str | None = None,
@@ -125,20 +107,12 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """The array of ``root_rank``, of the shape and type of ``array``, on every rank."""
-    root = index_in(process_set, root_rank, "broadcast")
-    return _run("broadcast", [array], name, process_set, root=root, priority=priority)[0]
+    root = index_in(process_set, root_rank, call)
+    return _run(call, [array], name, process_set, root=root, priority=priority)[0]
 
 
-def broadcast_(
-    array: Array,
-    root_rank: int,
-    name: str | None = None,
-    priority: int = 0,
-    process_set: ProcessSet = global_process_set,
-) -> Array:
-    """Give every rank the array of ``root_rank``, in place."""
-    root = index_in(process_set, root_rank, "broadcast_")
-    return _run("broadcast_", [array], name, process_set, root=root, priority=priority)[0]
+broadcast = named("broadcast", _broadcast)
+broadcast_ = named("broadcast_", _broadcast, "Give every rank the array of ``root_rank``, in place.")
 
 
 def alltoall(

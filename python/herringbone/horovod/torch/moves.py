@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...torch.tensors import check_cpu, contiguous, like
+from ..common.calls import named
 from ..common.handles import start, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
@@ -65,19 +66,18 @@ def _begin_allgather(tensors: Tensors, name: str | None, process_set: ProcessSet
     return start(process_set, "allgather", name, each(tensors, lambda tensor: move_part(tensor.detach(), None)))
 
 
-def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+def _broadcast_async(
+    call: str, tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begin to give every rank the tensor of ``root_rank``, in a new tensor; returns a handle."""
-    tensor = tensor.detach()
-    return _begin_broadcast(tensor, like(tensor), root_rank, name, process_set)
+    source = tensor if call.endswith("_") else tensor.detach()
+    root = index_in(process_set, root_rank, "broadcast")
+    part = move_part(source, source if call.endswith("_") else like(source))
+    return start(process_set, "broadcast", name, part, root=root)
 
 
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
-    """Like :func:`broadcast_async`, in place."""
-    return _begin_broadcast(tensor, tensor, root_rank, name, process_set)
+broadcast_async = named("broadcast_async", _broadcast_async)
+broadcast_async_ = named("broadcast_async_", _broadcast_async, "Like :func:`broadcast_async`, in place.")
 
 
 def broadcast(
@@ -94,13 +94,6 @@ def broadcast_(
     """Give every rank the tensor of ``root_rank``, in place."""
     received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
     return received
-
-
-def _begin_broadcast(
-    tensor: torch.Tensor, output: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-) -> int:
-    root = index_in(process_set, root_rank, "broadcast")
-    return start(process_set, "broadcast", name, move_part(tensor, output), root=root)
 
 
 def alltoall_async(

@@ -9,6 +9,7 @@ import torch
 
 from ...compression import Residuals
 from ...torch.tensors import contiguous, like, or_lacking
+from ..common.calls import named
 from ..common.handles import Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
@@ -39,7 +40,8 @@ About = tuple[str | None, ReduceOp, Scales, ProcessSet, Compressors]
 """The name, and how tensors are reduced."""
 
 
-def allreduce_async(
+def _allreduce_async(
+    call: str,
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
@@ -64,24 +66,11 @@ def allreduce_async(
         residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
     """
     how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensor, False, name, how, scales, process_set, compression, residuals)
+    return _begin(tensor, call.endswith("_"), name, how, scales, process_set, compression, residuals)
 
 
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    *,
-    compression: Compressors = Compression.none,
-    residuals: Residuals | None = None,
-) -> int:
-    """Like :func:`allreduce_async`, in place."""
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensor, True, name, how, scales, process_set, compression, residuals)
+allreduce_async = named("allreduce_async", _allreduce_async)
+allreduce_async_ = named("allreduce_async_", _allreduce_async, "Like :func:`allreduce_async`, in place.")
 
 
 def allreduce(
@@ -95,7 +84,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
-    about = (name, chosen_op(op, average), (prescale_factor, postscale_factor), process_set, compression)
+    about = (name, chosen_op(op, average, 3), (prescale_factor, postscale_factor), process_set, compression)
     return _compressed(_Allreduce, about, False, [tensor])[0]
 
 
@@ -109,12 +98,13 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, in place; the arguments are those of :func:`allreduce_async`."""
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    how, scales = chosen_op(op, average, 3), (prescale_factor, postscale_factor)
     reduced: torch.Tensor = synchronize(_begin(tensor, True, name, how, scales, process_set))
     return reduced
 
 
-def grouped_allreduce_async(
+def _grouped_allreduce_async(
+    call: str,
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
@@ -128,24 +118,13 @@ def grouped_allreduce_async(
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
     how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensors, False, name, how, scales, process_set, compression, residuals)
+    return _begin(tensors, call.endswith("_"), name, how, scales, process_set, compression, residuals)
 
 
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    *,
-    compression: Compressors = Compression.none,
-    residuals: Residuals | None = None,
-) -> int:
-    """Like :func:`grouped_allreduce_async`, in place."""
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensors, True, name, how, scales, process_set, compression, residuals)
+grouped_allreduce_async = named("grouped_allreduce_async", _grouped_allreduce_async)
+grouped_allreduce_async_ = named(
+    "grouped_allreduce_async_", _grouped_allreduce_async, "Like :func:`grouped_allreduce_async`, in place."
+)
 
 
 def grouped_allreduce(
@@ -159,7 +138,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
-    about = (name, chosen_op(op, average), (prescale_factor, postscale_factor), process_set, compression)
+    about = (name, chosen_op(op, average, 3), (prescale_factor, postscale_factor), process_set, compression)
     return _compressed(_Allreduce, about, True, tensors)
 
 
@@ -173,7 +152,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Like :func:`grouped_allreduce`, in place."""
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
+    how, scales = chosen_op(op, average, 3), (prescale_factor, postscale_factor)
     reduced: tuple[torch.Tensor, ...] = synchronize(_begin(tensors, True, name, how, scales, process_set))
     return reduced
 
