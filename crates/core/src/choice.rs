@@ -2,7 +2,7 @@
 
 /// A name that stands for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what}; known are {known}")]
+#[error("not {what}: use one of {known}")]
 pub struct UnknownName {
     /// What it should name.
     pub(crate) what: &'static str,
@@ -10,7 +10,7 @@ pub struct UnknownName {
     pub(crate) known: &'static str,
 }
 
-/// Defines an enum without fields whose variants have names, and says first what a variant is: it lists all of them (`ALL`), gives
+/// Defines an enum without fields whose variants have names, and says first what one is, with its article: it lists all of them (`ALL`), gives
 /// the `name` of each, reads it and shows it. If its variants have numbers, these are their codes (`code`, `from_code`), which count
 /// from 0.
 macro_rules! choices {

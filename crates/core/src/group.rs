@@ -17,7 +17,7 @@ pub struct Group {
 }
 
 choices! {
-    "fold order":
+    "a fold order":
     /// Where the fold keys of a group come from.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum FoldOrder {
@@ -190,7 +190,7 @@ mod tests {
         }
         assert_eq!(FoldOrder::from_code(2), None);
         let error = "Hosts".parse::<FoldOrder>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown fold order; known are ranks, hosts");
+        assert_eq!(error.to_string(), "not a fold order: use one of ranks, hosts");
     }
 
     #[test]

@@ -28,7 +28,7 @@ def work(rank: int, size: int, path: str) -> None:
     mixed(rank, size, path + "-mixed")
     for wrong, said in (
         ({"algorithm": "magic"}, "magic"),
-        ({"fold_order": "host"}, 'fold_order: "host" is not a fold order: use ranks or hosts'),
+        ({"fold_order": "host"}, 'fold_order: "host" is not a fold order: use one of ranks, hosts'),
     ):
         error_of(
             herringbone.ConfigError,

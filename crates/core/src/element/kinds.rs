@@ -3,7 +3,7 @@
 use crate::choice::choices;
 
 choices! {
-    "element type":
+    "an element type":
     /// The type of a buffer's elements.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum DType {
@@ -35,7 +35,7 @@ choices! {
 }
 
 choices! {
-    "operation":
+    "an operation":
     /// How elements are reduced.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum ReduceOp {

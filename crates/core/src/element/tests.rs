@@ -142,10 +142,10 @@ fn names_and_codes_round_trip() {
     assert_eq!((DType::from_code(12), ReduceOp::from_code(8)), (None, None));
     let error = "half".parse::<DType>().unwrap_err();
     let known = DType::ALL.map(DType::name).join(", ");
-    assert_eq!(error.to_string(), format!("unknown element type; known are {known}"));
+    assert_eq!(error.to_string(), format!("not an element type: use one of {known}"));
     let known = ReduceOp::ALL.map(ReduceOp::name).join(", ");
     let error = "xor".parse::<ReduceOp>().unwrap_err();
-    assert_eq!(error.to_string(), format!("unknown operation; known are {known}"));
+    assert_eq!(error.to_string(), format!("not an operation: use one of {known}"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub const NAME_BYTES: usize = 4096;
 pub(super) const DIMENSIONS: usize = 64;
 
 choices! {
-    "named operation":
+    "a named operation":
     /// What is done under a name. The codes are those of Horovod's requests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum NamedKind {

@@ -12,7 +12,7 @@ use crate::choice::choices;
 use alloc::{collections::BTreeMap, vec::Vec};
 
 choices! {
-    "kind of work":
+    "a kind of work":
     /// A kind of work.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Roof {

@@ -9,7 +9,7 @@ use core::fmt;
 pub const MOST_NODES: usize = 256;
 
 choices! {
-    "kind of node":
+    "a kind of node":
     /// What a node of a topology is.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum NodeKind {

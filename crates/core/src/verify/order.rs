@@ -3,7 +3,7 @@
 use crate::choice::choices;
 
 choices! {
-    "order of additions":
+    "an order of additions":
     /// What fixes the shape of a schedule's sums.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Order {

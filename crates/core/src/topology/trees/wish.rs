@@ -4,7 +4,7 @@ use crate::choice::choices;
 use alloc::{vec, vec::Vec};
 
 choices! {
-    "mode of trees":
+    "a mode of trees":
     /// Which trees.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum TreeMode {
