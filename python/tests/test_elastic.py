@@ -110,7 +110,8 @@ def test_a_killed_worker_comes_back(trainings: list[Training], tmp_path: Path) -
     assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
     happened = [event["event"] for event in training.events(0)]
     assert happened == ["began", "lost", "goes on", "replaced", "ended"], training.events(0)
-    assert training.events(0)[2]["seconds"] < 5
+    # It takes less than a second, and a timeout a minute; the rest is margin for a busy machine.
+    assert training.events(0)[2]["seconds"] < 30
 
 
 def test_rank_0_comes_back(trainings: list[Training], tmp_path: Path) -> None:

@@ -82,10 +82,11 @@ def test_flags_without_effect_are_named_in_one_line() -> None:
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
-    program = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': raise SystemExit(3)\ntime.sleep(50)"
+    program = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': raise SystemExit(3)\ntime.sleep(600)"
     began = time.monotonic()
     outcome = horovodrun("-np", "3", sys.executable, "-c", program)
-    assert outcome.returncode == 3 and time.monotonic() - began < 30
+    assert outcome.returncode == 3
+    assert time.monotonic() - began < 120, "it takes seconds, and the others ten minutes: the rest is margin"
     assert "rank 1 failed first, with exit status 3" in outcome.stderr
 
 

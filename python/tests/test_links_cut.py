@@ -17,6 +17,8 @@ from cables import NoNamespaces
 from scene import Lab
 
 SECONDS = 30
+TOLD_SECONDS, MARGIN_SECONDS = 6, 10
+"""Until all are told, and what a busy machine adds; operations have a minute."""
 
 
 def test_every_rank_is_told_which_two_are_cut_from_each_other(tmp_path: Path) -> None:
@@ -37,5 +39,4 @@ def test_every_rank_is_told_which_two_are_cut_from_each_other(tmp_path: Path) ->
         for error in errors:
             assert error is not None and error["type"] == "LinkLostError", error
             assert re.search(r"the link between rank 1 and rank 2 is lost, and both live", error["text"]), error
-            # About six seconds; a machine under load takes longer.
-            assert error["time"] - began < 10, error
+            assert error["time"] - began < TOLD_SECONDS + MARGIN_SECONDS, error

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_herringbone");
 const TOKEN: &str = "a token of the tests";
-/// An upper bound for a loaded machine; a member that is stopped is waited for one second.
-const SOON: Duration = Duration::from_secs(4);
+/// A member that is stopped is waited for one second; five are margin for a busy machine.
+const SOON: Duration = Duration::from_secs(6);
 
 fn herringbone(args: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
@@ -126,6 +126,7 @@ fn it_answers_while_a_rank_is_stopped_and_says_who_waits_for_that() {
         if waits(&status, "rank 2").is_some() && waits(&status, "reducer").is_some() {
             break status;
         }
+        // Who is silent is lost then, and nobody waits any longer.
         assert!(since.elapsed() < Duration::from_secs(6), "nobody waits: {status}");
     };
     let silent = of_rank(&stuck, 2);

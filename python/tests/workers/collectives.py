@@ -516,7 +516,7 @@ def a_late_rank_is_named_by_the_timeout() -> None:
     if rank() != 0:
         started = time.monotonic()
         error_of(herringbone.OperationTimeoutError, lambda: dist.barrier(group), "rank 0", " timeout ")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 10, "the timeout is half a second, and the rest is margin"
     dist.barrier()
 
 

@@ -23,7 +23,7 @@ from herringbone.torch import reconfiguring
 COUNT = 300_000
 SECONDS = 20.0
 SOON = 5.0
-"""The death of a process that is waited for is told within so long, whatever the timeout."""
+"""The death of a process that is waited for is told within so long, whatever the timeout: in tenths of a second, the rest is margin."""
 
 OWN = int(sys.argv[2]) if __name__ == "__main__" else 0
 STARTED = 5

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Long before any timeout, every rank is told which rank's engine panicked, in operations under way and in later ones.
+/// Long before any timeout, which is half an hour, every rank is told which rank's engine panicked, in operations under way and in later ones.
 #[test]
 fn a_panic_in_an_engine_ends_the_group_on_all_ranks() {
     let (began, ranks, all) = (Instant::now(), local(3).unwrap(), Barrier::new(3));
@@ -51,7 +51,7 @@ fn a_panic_in_an_engine_ends_the_group_on_all_ranks() {
             });
         }
     });
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60), "it takes milliseconds, the rest is margin");
 }
 
 /// All ranks are told which one lacks memory for its part, before any timeout, and the group goes on.

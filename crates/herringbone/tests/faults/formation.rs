@@ -12,6 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What a busy machine adds to a timeout.
+const MARGIN: Duration = Duration::from_secs(8);
+
 fn config(rank: u32, ranks: u32, meet: &str) -> Config {
     Config::new(rank, ranks, Rendezvous::Tcp(meet.to_owned())).timeout(Duration::from_secs(20))
 }
@@ -43,7 +46,7 @@ fn a_rank_that_never_comes_is_named_to_all() {
         says(&error, &["the group was not formed", "rank 2", "did not come"]);
         assert!(matches!(error.unwrap().kind(), ErrorKind::Rendezvous { .. }));
     }
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(2) + MARGIN, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -340,7 +343,7 @@ fn without_reducer(address: &str, remedy: &str) {
         let config = through(Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN), address);
         let began = Instant::now();
         let error = Communicator::connect(config.timeout(Duration::from_secs(3))).unwrap_err();
-        assert!(began.elapsed() < Duration::from_secs(8));
+        assert!(began.elapsed() < Duration::from_secs(3) + MARGIN, "{:?}", began.elapsed());
         let text = error.to_string();
         assert!(matches!(error.kind(), ErrorKind::Rendezvous { .. }), "{text}");
         assert!(text.contains(address) && text.contains(remedy), "{text}");
@@ -350,8 +353,10 @@ fn without_reducer(address: &str, remedy: &str) {
         let config = Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN).reducers(vec![address.to_owned()]);
         let began = Instant::now();
         let comm = Communicator::connect(config.timeout(Duration::from_secs(30))).unwrap();
-        // A second, and what a loaded machine adds.
-        assert!(began.elapsed() < Duration::from_secs(6), "it waits a second for a reducer at the most");
+        assert!(
+            began.elapsed() < Duration::from_secs(1) + MARGIN,
+            "it waits a second for a reducer at the most"
+        );
         sum(&comm, 100_000).unwrap();
     });
 }

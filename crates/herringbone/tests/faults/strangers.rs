@@ -18,8 +18,9 @@ const CALL: Duration = Duration::from_millis(10);
 
 /// Strangers that begin a greeting and do not end it.
 const HALVES: usize = 300;
-/// How long a rank's coming and its first operations may take.
-const PROMPT: Duration = Duration::from_secs(1);
+/// How long a rank's coming and its first operations may take. They take milliseconds, and who is kept out waits for a handshake's
+/// limit of five seconds; what lies between is margin for a busy machine.
+const PROMPT: Duration = Duration::from_secs(4);
 
 /// What strangers say: other protocols, noise, and headers that promise more than there can be.
 fn greetings() -> Vec<Vec<u8>> {
@@ -112,7 +113,7 @@ pub(crate) fn siege() {
             }
         });
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(20), "{over:?}: {took:?}");
+        assert!(took < Duration::from_secs(20), "{over:?}: {took:?}, of which 15 s are margin");
     }
 }
 

@@ -5,6 +5,8 @@ use herringbone::{Communicator, Error, ErrorKind};
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// For a busy machine.
+const MARGIN: Duration = Duration::from_secs(9);
 
 /// The last rank comes late for a sum of `count` elements, and the others give up before; what a rank is told.
 fn late_rank(comm: &Communicator, count: usize) -> Error {
@@ -16,7 +18,7 @@ fn late_rank(comm: &Communicator, count: usize) -> Error {
     }
     let began = Instant::now();
     let error = settle(comm, sum(comm, count), |kind| matches!(kind, ErrorKind::Timeout { .. }));
-    assert!(began.elapsed() < 10 * TIMEOUT);
+    assert!(began.elapsed() < TIMEOUT + MARGIN, "{:?}", began.elapsed());
     comm.set_timeout(Duration::from_secs(20));
     check_sums(comm);
     error

@@ -12,8 +12,9 @@ use std::{io::Write, sync::atomic::AtomicBool, thread};
 const TOKEN: &[u8] = b"a token";
 const HELLO: &[u8] = b"\xa8HRB\x01\0";
 const POLICY: Policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-/// How long the first operation of a rank may be kept up, whoever else calls.
-const PROMPT: Duration = Duration::from_secs(1);
+/// How long the first operation of a rank may be kept up, whoever else calls. It takes milliseconds, and who is kept out waits for
+/// a handshake's `DEADLINE`; what lies between is margin for a busy machine.
+const PROMPT: Duration = Duration::from_secs(4);
 
 fn identity(rank: u32) -> Identity {
     Identity { role: Role::Worker, job: 1, rank, world: 1000, incarnation: 1 }
@@ -183,7 +184,8 @@ fn a_handshake_has_one_deadline_however_much_is_said() {
         thread::sleep(Duration::from_millis(200));
         slow.write_all(&[**byte]).is_ok() && !is_gone(&slow)
     });
-    assert!(said.count() < 2 * 5 * DEADLINE.as_secs() as usize, "{:?}", began.elapsed());
+    let (a_second, margin) = (5, 2);
+    assert!(said.count() < margin * a_second * DEADLINE.as_secs() as usize, "{:?}", began.elapsed());
 }
 
 #[test]
