@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from conftest import WORKERS, Group, Run, cases_of, collect
-from on_hosts import REFUSED
 
+from lab.hosts import Namespaces, NoNamespaces
 from lab.job import python
 
 pytest.importorskip("ml_dtypes")
@@ -19,16 +17,25 @@ HIERARCHICAL = "hierarchical(radix,radix)"
 
 
 def on_hosts(hosts: int, each: int, *command: str, reducers: int = 0, **environment: str) -> str:
-    """What the ranks of a job on so many hosts print."""
-    numbers, interpreter = [str(number) for number in (hosts, each, reducers)], sys.executable
-    if command[0].endswith(".py") and "torch" in Path(command[0]).read_text():
-        environment["PYTHON_EXEC"] = interpreter = python()
-    with Group() as group:
-        group.start(str(WORKERS / "on_hosts.py"), *numbers, interpreter, *command, **environment)
-        [(status, output)] = group.finish()
-    if status == REFUSED:
-        pytest.skip(f"hosts are network namespaces: {output.strip()}")
-    assert status == 0, output
+    """What the ranks of a job on so many hosts print; reducers have hosts of their own."""
+    try:
+        with Namespaces(hosts + reducers) as spaces, Group() as serving, Group() as ranks:
+            served = [f"{spaces.address(hosts + reducer)}:7070" for reducer in range(reducers)]
+            store, port = f"{spaces.address(0)}:29501", "29500"
+            common = {"WORLD_SIZE": str(hosts * each), "LOCAL_WORLD_SIZE": str(each), "HERRINGBONE_STORE": store}
+            common |= {"MASTER_ADDR": spaces.address(0), "MASTER_PORT": port, "HERRINGBONE_REDUCERS": ",".join(served)}
+            common |= {"HERRINGBONE_TOKEN": "hosts-of-these-tests", "PYTHON_EXEC": python(), **environment}
+            for at, host in zip(served, spaces.hosts[hosts:], strict=True):
+                serving.start("-m", "herringbone", "serve", "--listen", at, host=host, **common)
+            for rank in range(hosts * each):
+                host, local = divmod(rank, each)
+                place = {"RANK": str(rank), "LOCAL_RANK": str(local), "HOST_ADDRESS": spaces.address(host)}
+                ranks.start(*command, host=spaces.hosts[host], forked=None, **common, **place)
+            statuses = {status for status, _ in ranks.finish()}
+    except NoNamespaces as reason:
+        pytest.skip(f"hosts are network namespaces: {reason}")
+    output = "".join(ranks.lines)
+    assert statuses == {0}, output
     return output
 
 
