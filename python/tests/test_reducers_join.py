@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import Group, clean_environment, free_port
+from conftest import Group, free_port
+
+from lab.job import Process
 
 RANKS = 3
 STEPS = 90
 SECRET = "sixteen characters or more"
 
 
-@pytest.fixture
-def served() -> Iterator[dict[str, subprocess.Popen[str]]]:
+class Served(Group):
     """Reducers that were started, by a name."""
-    processes: dict[str, subprocess.Popen[str]] = {}
-    yield processes
-    for process in processes.values():
-        process.kill()
-        process.wait()
+
+    named: dict[str, Process]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = {}
+
+    def serve(self, name: str, address: str, *more: str) -> None:
+        words = ["-m", "herringbone", "serve", "--listen", address, *more]
+        self.named[name] = self.start(*words, HERRINGBONE_TOKEN=SECRET)
+
+    def __getitem__(self, name: str) -> Process:
+        return self.named[name]
 
 
-def serve(address: str, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "herringbone", "serve", "--listen", address, *more],
-        env=clean_environment({"HERRINGBONE_TOKEN": SECRET}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with Served() as served:
+        yield served
 
 
 def trained(settings: dict[str, str], acts: dict[int, Callable[[], None]]) -> tuple[str, str]:
@@ -58,19 +61,19 @@ def trained(settings: dict[str, str], acts: dict[int, Callable[[], None]]) -> tu
     return digests.pop(), outputs[0]
 
 
-def test_reducers_come_and_go(served: dict[str, subprocess.Popen[str]]) -> None:
+def test_reducers_come_and_go(served: Served) -> None:
     named, other = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    served["named"] = serve(named)
+    served.serve("named", named)
 
     def kill() -> None:
         served["named"].kill()
         served["named"].wait()
 
     def start_again() -> None:
-        served["again"] = serve(named)
+        served.serve("again", named)
 
     def join() -> None:
-        served["joined"] = serve(other, "--join", named)
+        served.serve("joined", other, "--join", named)
 
     def drain() -> None:
         served["again"].send_signal(signal.SIGTERM)
@@ -85,18 +88,18 @@ def test_reducers_come_and_go(served: dict[str, subprocess.Popen[str]]) -> None:
     assert told[3] == f"the reducer at {named} is lost: it was told to end; going on with one reducer", output
     assert served["again"].wait(10) == 0
     served["joined"].send_signal(signal.SIGTERM)
-    text, _ = served["joined"].communicate(timeout=10)
-    assert served["joined"].returncode == 0
+    text = "".join(served["joined"].stdout)
+    assert served["joined"].wait(10) == 0
     assert "takes part in the job of rank 0 at" in text
     assert "1 job, 0 bytes" not in text
 
 
-def test_a_reducer_that_comes_late_is_used(served: dict[str, subprocess.Popen[str]]) -> None:
+def test_a_reducer_that_comes_late_is_used(served: Served) -> None:
     """The plan needs none on one host, so it is only greeted; what is wrong with it is said when the job begins."""
     named = f"127.0.0.1:{free_port()}"
 
     def start() -> None:
-        served["named"] = serve(named)
+        served.serve("named", named)
 
     _, output = trained({"HERRINGBONE_REDUCERS": named}, {5: start})
     assert f"warning: the reducer at {named} is not used, but called again: Connection refused" in output
