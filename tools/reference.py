@@ -31,7 +31,7 @@ PARTS = [
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""
 
-CLASSES = [("communicator.py", "Communicator"), ("messages.py", "Messages"), ("parts.py", "Parts")]
+CLASSES = [("communicator.py", "Communicator"), ("messages.py", "Messages"), ("parts.py", "Parts"), ("caller.py", "Caller")]
 """A communicator and what it inherits from."""
 
 
@@ -103,7 +103,7 @@ def communicator():
     classes = [named(tree(file).body, name) for file, name in CLASSES]
     yield prose(ast.get_docstring(classes[0]))
     seen = set()
-    for each in classes:
+    for each in (classes[-1], *classes):
         for item in each.body:
             if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and item.name not in seen:
                 seen.add(item.name)

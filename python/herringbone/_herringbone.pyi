@@ -3,11 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from .kinds import Call, Message
+
 __all__ = [
     "Communicator",
     "Completions",
     "Controller",
     "DependencyEngine",
+    "Extras",
+    "Kind",
     "Mapped",
     "NamedError",
     "NamedResult",
@@ -102,6 +106,34 @@ class Mapped:
         """How many bytes it has."""
 
 @final
+class Kind:
+    """A collective, the type of its elements and how they are folded; :mod:`herringbone.kinds` makes one of each."""
+
+    def __new__(cls, collective: str, dtype: str, op: str) -> Kind: ...
+    @property
+    def collective(self) -> str:
+        """The collective's name."""
+
+    def __hash__(self) -> int: ...
+
+@final
+class Extras:
+    """What few calls say."""
+
+    def __new__(
+        cls,
+        *,
+        parts: tuple[Sequence[int], Sequence[int]] | None = None,
+        mark: int = 0,
+        compression: tuple[str, str | None, Residuals | None] | None = None,
+    ) -> Extras:
+        """``parts`` are the lengths of the input's and the output's parts, in place of the count, where they may differ.
+
+        ``mark`` is a number for what the call is for, which ranks compare. ``compression`` is a codec's name, the tensor's if what
+        is lost is fed back, and who keeps that if it is not the group.
+        """
+
+@final
 class Communicator:
     """The member of one group that this process is."""
 
@@ -169,81 +201,19 @@ class Communicator:
     def line(self) -> Turn:
         """A line of calls of its own, beside the program's: the turn is all of it."""
 
-    def send(
-        self,
-        dtype: str,
-        count: int,
-        to: int,
-        tag: int,
-        source: tuple[int, int],
-        keep: object,
-        timeout: float | None = None,
-    ) -> Pending:
-        """Send ``count`` elements to rank ``to``, which receives them with the same ``tag``.
+    def send(self, to: int, message: Message) -> Pending:
+        """Send a message to rank ``to``, which receives it with the same tag."""
 
-        ``source`` and ``keep`` are as in :meth:`submit`.
-        """
-
-    def receive(
-        self,
-        dtype: str,
-        count: int,
-        of: int | None,
-        tag: int,
-        target: tuple[int, int],
-        keep: object,
-        timeout: float | None = None,
-    ) -> Pending:
-        """Receive ``count`` elements from rank ``of``, or from any rank if it is ``None``.
-
-        ``target`` and ``keep`` are as in :meth:`submit`.
-        """
+    def receive(self, of: int | None, message: Message) -> Pending:
+        """Receive a message from rank ``of``, or from any rank if it is ``None``."""
 
     def explain(self, collective: str, dtype: str, count: int, compression: str | None = None) -> str:
         """The algorithm of a collective of ``count`` elements, and why it is this one; with ``compression`` the codec, too."""
 
-    def submit(
-        self,
-        collective: str,
-        dtype: str,
-        op: str,
-        count: int,
-        root: int,
-        source: tuple[int, int],
-        target: tuple[int, int],
-        keep: object,
-        timeout: float | None = None,
-        priority: int = 0,
-        parts: tuple[Sequence[int], Sequence[int]] | None = None,
-        mark: int = 0,
-        compression: tuple[str, str | None, Residuals | None] | None = None,
-    ) -> Pending:
-        """Start one operation.
+    def submit(self, call: Call) -> Pending:
+        """Start one operation."""
 
-        ``source`` and ``target`` are (address, bytes) of memory that lives as long as ``keep`` does: wrong
-        numbers here are wrong memory accesses, which is why this class is private. Bytes at address 0 are those that
-        there is no memory for: the operation fails on all ranks. ``timeout`` is in seconds.
-        Messages of a higher ``priority`` go first. ``parts`` are the lengths of the input's and the output's parts, in
-        place of the count, where they may differ. ``mark`` is a number for what it is for, which ranks compare.
-        ``compression`` is a codec's name, the tensor's if what is lost is fed back, and who keeps that if it is not the group.
-        """
-
-    def run(
-        self,
-        collective: str,
-        dtype: str,
-        op: str,
-        count: int,
-        root: int,
-        source: tuple[int, int],
-        target: tuple[int, int],
-        keep: object,
-        timeout: float | None = None,
-        priority: int = 0,
-        parts: tuple[Sequence[int], Sequence[int]] | None = None,
-        mark: int = 0,
-        compression: tuple[str, str | None, Residuals | None] | None = None,
-    ) -> None:
+    def run(self, call: Call) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 __all__ = [
-    "OPS",
-    "SYNONYMS",
     "Lacking",
     "copied",
     "fold_type",
@@ -34,6 +33,7 @@ __all__ = [
     "row",
     "same_size",
     "writable",
+    "wrong_op",
 ]
 
 FOLDED = {
@@ -89,6 +89,16 @@ def fold_type(name: str, array: Array, op: str) -> str:
     else:
         alternative = "array.astype('float32')"
     raise UnsupportedError(f"{name} does not reduce {array.dtype} with {op}; pass {alternative}")
+
+
+def wrong_op(name: str, op: Any) -> Exception:
+    """What to raise where ``op`` is none of the engine's."""
+    if not isinstance(op, str):
+        return TypeError(f"{name}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
+    name_of = op.strip().lower()
+    meant = SYNONYMS.get(name_of) or next(iter(get_close_matches(name_of, OPS, 1)), None)
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    return ValueError(f"{name}: op {op!r} is none of {', '.join(OPS)}{hint}")
 
 
 def move_type(name: str, array: Array) -> tuple[str, int]:

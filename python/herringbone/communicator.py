@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arguments import check_explained, check_seconds, level, whole
-from .arrays import OPS, SYNONYMS, fold_type, mapped_array, move_type, new_array, readable, same_size, writable
+from .arguments import check_explained, check_seconds, whole
+from .arrays import fold_type, mapped_array, move_type, new_array, same_size
 from .closing import at_exit, close_each, tell
-from .compression import LOAD, Coded, Residuals, compressed
+from .compression import LOAD, Residuals, compressed
 from .errors import ClosedError
+from .kinds import BARRIER, kind_of
 from .messages import Messages
 from .options import Options
 from .work import Work
@@ -39,20 +39,6 @@ class Communicator(Messages):
     a socket the higher priority goes first. If a rank has no memory for a result that a call makes, the call fails on all ranks
     with ``OutOfMemoryError``, on that one also a ``MemoryError``. A communicator is a context manager that closes itself.
     """
-
-    def __init__(self, native: _herringbone.Communicator) -> None:
-        """For :func:`init` and :meth:`subgroup`."""
-        self._native = native
-
-    @property
-    def rank(self) -> int:
-        """This process's rank in the group."""
-        return self._native.rank
-
-    @property
-    def size(self) -> int:
-        """The number of ranks in the group."""
-        return self._native.size
 
     @property
     def completed_before(self) -> int | None:
@@ -103,14 +89,13 @@ class Communicator(Messages):
             TypeError: something else stands where an array or the name ``op`` belongs.
             HerringboneError: the collective failed; with ``async_op`` mostly where its work is waited for.
         """
-        dtype = fold_type("all_reduce", array, op)
+        kind = self._folding("all_reduce", array, op)
         if out is None:
             out = array
         else:
             same_size("all_reduce", array, out, array.size)
         coded = compressed("all_reduce", compression, tensor, residuals)
-        call = ("all_reduce", dtype, op, array.size, 0, array, out, async_op, timeout, priority)
-        return self._run(*call, compression=coded)
+        return self._run(kind, array.size, 0, array, out, async_op, timeout, priority, coded)
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
         """What compression has left of this rank's tensors that have no other owner: see :meth:`Residuals.state_dict`."""
@@ -136,13 +121,13 @@ class Communicator(Messages):
         priority: int = 0,
     ) -> Any:
         """Like :meth:`all_reduce`, but only ``root`` receives the result; elsewhere ``out`` is left alone."""
-        dtype = fold_type("reduce", array, op)
+        kind = self._folding("reduce", array, op)
         if out is None:
             out = array
         else:
             same_size("reduce", array, out, array.size)
         root = self._root("reduce", root)
-        return self._run("reduce", dtype, op, array.size, root, array, out, async_op, timeout, priority)
+        return self._run(kind, array.size, root, array, out, async_op, timeout, priority)
 
     def broadcast(
         self,
@@ -156,7 +141,7 @@ class Communicator(Messages):
         """Replace ``array`` on every rank by ``root``'s; any type."""
         dtype, scale = move_type("broadcast", array)
         count, root = array.size * scale, self._root("broadcast", root)
-        return self._run("broadcast", dtype, "sum", count, root, array, array, async_op, timeout, priority)
+        return self._run(kind_of("broadcast", dtype), count, root, array, array, async_op, timeout, priority)
 
     def reduce_scatter(
         self,
@@ -174,17 +159,17 @@ class Communicator(Messages):
             array: shape ``(size * n, ...)``.
             out: shape ``(n, ...)``; made if it is not given.
         """
-        dtype = fold_type("reduce_scatter", array, op)
+        kind = self._folding("reduce_scatter", array, op)
         if array.ndim == 0 or array.shape[0] % self.size:
             raise ValueError(f"reduce_scatter: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if out is None:
             out = new_array((array.shape[0] // self.size, *array.shape[1:]), array.dtype)
         same_size("reduce_scatter", array, out, array.size // self.size)
-        return self._run("reduce_scatter", dtype, op, out.size, 0, array, out, async_op, timeout, priority)
+        return self._run(kind, out.size, 0, array, out, async_op, timeout, priority)
 
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Return once every rank has called it."""
-        return self._run("barrier", "u8", "sum", 0, 0, None, None, async_op, timeout, 0)
+        return self._run(BARRIER, 0, 0, None, None, async_op, timeout, 0)
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32") -> Array:
         """A zeroed array in memory that all ranks of this host map (a *mapped buffer*).
@@ -358,47 +343,6 @@ class Communicator(Messages):
 
     def __repr__(self) -> str:
         return f"<herringbone.Communicator rank {self.rank} of {self.size}>"
-
-    def _root(self, name: str, root: int, role: str = "root") -> int:
-        root = whole(name, role, root, "a rank")
-        if not 0 <= root < self.size:
-            raise ValueError(f"{name} on rank {self.rank}: {role} {root} is not a rank of this group of {self.size}")
-        return root
-
-    def _run(
-        self,
-        name: str,
-        dtype: str,
-        op: str,
-        count: int,
-        root: int,
-        array: Array | None,
-        out: Array | None,
-        async_op: bool,
-        timeout: float | None,
-        priority: int,
-        parts: tuple[list[int], list[int]] | None = None,
-        mark: int = 0,
-        compression: Coded | None = None,
-    ) -> Any:
-        if not isinstance(op, str):
-            raise TypeError(f"{name} on rank {self.rank}: op is a {type(op).__name__}, not one of {', '.join(OPS)}")
-        if op not in OPS:
-            name_of = op.strip().lower()
-            meant = SYNONYMS.get(name_of) or next(iter(get_close_matches(name_of, OPS, 1)), None)
-            hint = f"; did you mean {meant!r}?" if meant else ""
-            raise ValueError(f"{name} on rank {self.rank}: op {op!r} is none of {', '.join(OPS)}{hint}")
-        if timeout is not None:
-            check_seconds(name, timeout)
-        if priority != 0:
-            priority = level(name, "priority", priority)
-        target = writable(name, out)
-        source = target if array is out else readable(name, array)
-        call = (name, dtype, op, count, root, source, target, (array, out), timeout, priority, parts, mark, compression)
-        if async_op:
-            return Work(name, self._native.submit(*call), out)
-        self._native.run(*call)
-        return out
 
 
 _made: list[Communicator] = []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _herringbone
+from ._herringbone import Extras
 from .errors import ArgumentError
 
 __all__ = ["Coded", "Residuals", "compressed", "residual"]
@@ -65,7 +66,7 @@ class Residuals:
         self._native.restore([residual(call, tensor, kept) for tensor, kept in state.items()])
 
 
-def compressed(name: str, codec: str | None, tensor: str | None, residuals: Residuals | None) -> Coded | None:
+def compressed(name: str, codec: str | None, tensor: str | None, residuals: Residuals | None) -> Extras | None:
     """What the engine is told of a call's compression."""
     for argument, value in (("compression", codec), ("tensor", tensor)):
         if value is not None and not isinstance(value, str):
@@ -79,7 +80,7 @@ def compressed(name: str, codec: str | None, tensor: str | None, residuals: Resi
         if tensor is not None:
             raise ValueError(f"{name}: tensor={tensor!r} without compression: nothing is lost of it; pass compression, too")
         return None
-    return codec, tensor, None if residuals is None else residuals._native
+    return Extras(compression=(codec, tensor, None if residuals is None else residuals._native))
 
 
 def residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, str | None, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _herringbone
 from .arguments import check_seconds, message_tag
 from .arrays import move_type, readable, writable
 from .parts import Parts
@@ -20,8 +19,6 @@ __all__ = ["Messages"]
 
 class Messages(Parts):
     """What a communicator does between two of its ranks."""
-
-    _native: _herringbone.Communicator
 
     def send(
         self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None
@@ -45,7 +42,7 @@ class Messages(Parts):
         to, tag = self._root("send", to, "to"), message_tag("send", tag)
         source = readable("send", array)
         self._check("send", timeout)
-        handle = self._native.send(dtype, array.size * scale, to, tag, source, array, timeout)
+        handle = self._native.send(to, (dtype, array.size * scale, tag, source, array, timeout))
         work = Work("send", handle, array)
         if async_op:
             return work
@@ -77,7 +74,7 @@ class Messages(Parts):
         tag = message_tag("recv", tag)
         target = writable("recv", array)
         self._check("recv", timeout)
-        handle = self._native.receive(dtype, array.size * scale, of, tag, target, array, timeout)
+        handle = self._native.receive(of, (dtype, array.size * scale, tag, target, array, timeout))
         work = Work("recv", handle, array)
         if async_op:
             return work

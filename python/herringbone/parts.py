@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._herringbone import Extras
 from .arguments import whole
 from .arrays import move_type, new_array, row, same_size
+from .caller import Caller
+from .kinds import kind_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,37 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Parts"]
 
 
-class Parts(ABC):
+class Parts(Caller):
     """What a communicator does with parts of arrays."""
-
-    @property
-    @abstractmethod
-    def rank(self) -> int:
-        """This process's rank in the group."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The number of ranks in the group."""
-
-    @abstractmethod
-    def _root(self, name: str, root: int, role: str = "root") -> int: ...
-
-    @abstractmethod
-    def _run(
-        self,
-        name: str,
-        dtype: str,
-        op: str,
-        count: int,
-        root: int,
-        array: Array | None,
-        out: Array | None,
-        async_op: bool,
-        timeout: float | None,
-        priority: int,
-        parts: tuple[list[int], list[int]] | None = None,
-    ) -> Any: ...
 
     def all_gather(
         self,
@@ -133,12 +106,12 @@ class Parts(ABC):
             given = []
         assert out is not None
         dtype, scale = move_type("scatter", out)
-        parts = None
+        extras = None
         if given is not None:
             rows = scale * (row(array) if array is not None else 1)
-            parts = ([length * rows for length in given], [out.size * scale])
+            extras = Extras(parts=([length * rows for length in given], [out.size * scale]))
         count = out.size * scale
-        return self._run("scatter", dtype, "sum", count, root, array, out, async_op, timeout, priority, parts)
+        return self._run(kind_of("scatter", dtype), count, root, array, out, async_op, timeout, priority, extras)
 
     def all_to_all(
         self,
@@ -166,17 +139,17 @@ class Parts(ABC):
             raise ValueError(f"all_to_all on rank {self.rank}: pass both sends and receives, or neither")
         dtype, scale = move_type("all_to_all", array)
         given = self._lengths("all_to_all", array, sends)
-        parts, rows = None, row(array)
+        extras, rows = None, row(array)
         taken = None if receives is None else self._counts("all_to_all", "receives", receives)
         total = array.shape[0] if taken is None else sum(taken)
         if out is None:
             out = new_array((total, *array.shape[1:]), array.dtype)
         same_size("all_to_all", array, out, total * rows)
         if given is not None and taken is not None:
-            lengths = [[length * rows * scale for length in side] for side in (given, taken)]
-            parts = (lengths[0], lengths[1])
+            sent, received = ([length * rows * scale for length in side] for side in (given, taken))
+            extras = Extras(parts=(sent, received))
         count = array.size // self.size * scale
-        return self._run("all_to_all", dtype, "sum", count, 0, array, out, async_op, timeout, priority, parts)
+        return self._run(kind_of("all_to_all", dtype), count, 0, array, out, async_op, timeout, priority, extras)
 
     def _gathered(
         self,
@@ -201,11 +174,11 @@ class Parts(ABC):
             out = new_array((total, *shape[1:]), array.dtype)
         if out is not None:
             same_size(name, array, out, total * rows)
-        parts = None
+        extras = None
         if taken is not None:
-            parts = ([array.size * scale], [length * rows * scale for length in taken])
+            extras = Extras(parts=([array.size * scale], [length * rows * scale for length in taken]))
         count = array.size * scale
-        return self._run(name, dtype, "sum", count, root or 0, array, out, async_op, timeout, priority, parts)
+        return self._run(kind_of(name, dtype), count, root or 0, array, out, async_op, timeout, priority, extras)
 
     def _lengths(self, name: str, array: Array, counts: Sequence[int] | None) -> list[int] | None:
         """The first lengths of the parts of ``array`` where they are given; refuses what does not make it up."""

@@ -1,31 +1,22 @@
 //! A group of ranks, seen from Python.
 
 use crate::{
+    call::{PyCall, PyMessage, message_request, parse, parse_collective, request},
     codecs::parse_codec,
     errors,
-    memory::{self, Mapped, PySpan},
+    memory::Mapped,
     pending::Pending,
     residuals::PyResiduals,
     store::TorchStore,
     turn::PyTurn,
     waiting::{self, Unhurried},
 };
-use herringbone::{
-    Collective, Compression, Config, FoldOrder, MessageRequest, Recent, ReduceOp, Region, Rendezvous,
-    Request, Transport, core::codec::CodecChoice,
-};
+use herringbone::{Config, FoldOrder, Recent, ReduceOp, Rendezvous, Transport, core::codec::CodecChoice};
 use pyo3::{
-    exceptions::PyValueError,
     prelude::*,
     types::{PyDict, PyString},
 };
-use std::{str::FromStr, sync::Arc};
-
-/// A codec's name, the tensor's if what is lost is fed back, and who keeps that if it is not the group.
-type PyCompression<'py> = (String, Option<String>, Option<PyRef<'py, PyResiduals>>);
-
-/// The lengths of the parts of an input and of an output.
-type PyParts = (Vec<usize>, Vec<usize>);
+use std::sync::Arc;
 
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
@@ -173,40 +164,16 @@ impl Communicator {
         py.detach(|| self.inner.newcomers())
     }
 
-    /// Send `count` elements to rank `to`, which receives them with the same `tag`. `source` and `keep` are as in `submit`.
-    #[pyo3(signature = (dtype, count, to, tag, source, keep, timeout=None))]
-    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
-    fn send(
-        &self,
-        py: Python<'_>,
-        dtype: &str,
-        count: usize,
-        to: u32,
-        tag: i64,
-        source: PySpan,
-        keep: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Pending> {
-        let message = message((dtype, count, tag), regions(source, (0, 0), keep).0, timeout)?;
+    /// Send a message to rank `to`, which receives it with the same tag.
+    fn send(&self, py: Python<'_>, to: u32, message: PyMessage<'_>) -> PyResult<Pending> {
+        let message = message_request(message, false)?;
         let pending = py.detach(|| self.inner.submit_send(to, message));
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
 
-    /// Receive `count` elements from rank `of`, or from any rank if it is `None`. `target` and `keep` are as in `submit`.
-    #[pyo3(signature = (dtype, count, of, tag, target, keep, timeout=None))]
-    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
-    fn receive(
-        &self,
-        py: Python<'_>,
-        dtype: &str,
-        count: usize,
-        of: Option<u32>,
-        tag: i64,
-        target: PySpan,
-        keep: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Pending> {
-        let message = message((dtype, count, tag), regions((0, 0), target, keep).1, timeout)?;
+    /// Receive a message from rank `of`, or from any rank if it is `None`.
+    fn receive(&self, py: Python<'_>, of: Option<u32>, message: PyMessage<'_>) -> PyResult<Pending> {
+        let message = message_request(message, true)?;
         let pending = py.detach(|| self.inner.submit_recv(of, message));
         Ok(Pending(pending.map_err(|error| errors::to_python(&error))?))
     }
@@ -224,37 +191,8 @@ impl Communicator {
     }
 
     /// Start one operation.
-    ///
-    /// `source` and `target` are (address, bytes) of memory that lives as long as `keep` does: wrong numbers here
-    /// are wrong memory accesses, which is why this class is private. `timeout` is in seconds. Messages of a higher
-    /// `priority` go first. `parts` are the lengths of the input's and the output's parts, in place of the count, where
-    /// they may differ. `mark` is a number for what it is for, which ranks compare. `compression` is a codec's name, and the
-    /// tensor's if what is lost is fed back.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0, compression=None))]
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one call per operation, so nothing is built to be taken apart"
-    )]
-    fn submit(
-        &self,
-        py: Python<'_>,
-        collective: &str,
-        dtype: &str,
-        op: &str,
-        count: usize,
-        root: u32,
-        source: PySpan,
-        target: PySpan,
-        keep: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-        priority: i32,
-        parts: Option<PyParts>,
-        mark: u32,
-        compression: Option<PyCompression<'_>>,
-    ) -> PyResult<Pending> {
-        let call = (collective, root, dtype, op, count);
-        let request =
-            request(call, (source, target), keep, timeout, (priority, parts, compression))?.mark(mark);
+    fn submit(&self, py: Python<'_>, call: PyCall<'_>) -> PyResult<Pending> {
+        let request = request(call)?;
         let pending = py.detach(|| self.inner.submit(request)).map_err(|error| errors::to_python(&error))?;
         Ok(Pending(pending))
     }
@@ -263,28 +201,8 @@ impl Communicator {
     ///
     /// Waits without the GIL. Raises the operation's error if it failed, and `KeyboardInterrupt` on Ctrl-C, after
     /// which the operation goes on.
-    #[pyo3(signature = (collective, dtype, op, count, root, source, target, keep, timeout=None, priority=0, parts=None, mark=0, compression=None))]
-    #[allow(clippy::too_many_arguments, reason = "as `submit`")]
-    fn run(
-        &self,
-        py: Python<'_>,
-        collective: &str,
-        dtype: &str,
-        op: &str,
-        count: usize,
-        root: u32,
-        source: PySpan,
-        target: PySpan,
-        keep: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
-        priority: i32,
-        parts: Option<PyParts>,
-        mark: u32,
-        compression: Option<PyCompression<'_>>,
-    ) -> PyResult<()> {
-        let call = (collective, root, dtype, op, count);
-        let request =
-            request(call, (source, target), keep, timeout, (priority, parts, compression))?.mark(mark);
+    fn run(&self, py: Python<'_>, call: PyCall<'_>) -> PyResult<()> {
+        let request = request(call)?;
         waiting::to_the_end(py, || self.inner.begin(request))?.map_err(|error| errors::to_python(&error))
     }
 
@@ -351,7 +269,7 @@ impl Communicator {
         count: usize,
         compression: Option<&str>,
     ) -> PyResult<String> {
-        let (collective, dtype) = (parse_collective(collective, 0)?, parse(dtype)?);
+        let (collective, dtype) = (parse_collective(collective)?, parse(dtype)?);
         let choice = compression.map(parse_codec::<CodecChoice>).transpose()?;
         py.detach(|| match choice {
             Some(choice) => self.inner.explain_compressed((collective, dtype), count, choice),
@@ -424,79 +342,10 @@ fn joined(
     waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
 }
 
-/// The memory of an operation's input and output, which `keep` owns.
-#[allow(unsafe_code)]
-pub(crate) fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
-    // SAFETY: the Python modules that call the communicator promise it; see `memory::regions`.
-    unsafe { memory::regions(input, output, keep) }
-}
-
-/// A request from what Python says: the call is (collective, root, dtype, op, count), the spans are (input, output).
-fn request(
-    call: (&str, u32, &str, &str, usize),
-    spans: (PySpan, PySpan),
-    keep: &Bound<'_, PyAny>,
-    timeout: Option<f64>,
-    (priority, parts, compression): (i32, Option<PyParts>, Option<PyCompression<'_>>),
-) -> PyResult<Request> {
-    let (collective, root, dtype, op, count) = call;
-    let (collective, dtype, op) = (parse_collective(collective, root)?, parse(dtype)?, parse(op)?);
-    let timeout = waiting::duration(timeout)?;
-    let (input, output) = regions(spans.0, spans.1, keep);
-    let request = Request::new(collective, dtype, count, input, output);
-    let request = request.op(op).priority(priority).timeout(timeout);
-    let request = match compression {
-        Some((codec, tensor, owner)) => {
-            let compression = Compression::by(parse_codec(&codec)?);
-            let compression = tensor.into_iter().fold(compression, Compression::tensor);
-            request.compression(owner.iter().fold(compression, |coded, owner| coded.kept_by(&owner.0)))
-        }
-        None => request,
-    };
-    Ok(match parts {
-        Some((input, output)) => request.parts(&input, &output),
-        None => request,
-    })
-}
-
-/// A message from what Python says.
-fn message(
-    (dtype, count, tag): (&str, usize, i64),
-    region: Region,
-    timeout: Option<f64>,
-) -> PyResult<MessageRequest> {
-    let (dtype, timeout) = (parse(dtype)?, waiting::duration(timeout)?);
-    Ok(MessageRequest::new(dtype, count, region).tag(tag).timeout(timeout))
-}
-
 fn parse_transport(name: &str) -> PyResult<Transport> {
     name.parse().map_err(|error| errors::config(format!("transport: {error}")))
 }
 
 fn parse_fold_order(name: &str) -> PyResult<FoldOrder> {
     name.parse().map_err(|error| errors::config(format!("fold_order: {name:?} is {error}")))
-}
-
-fn parse_collective(name: &str, root: u32) -> PyResult<Collective> {
-    Ok(match name {
-        "all_reduce" => Collective::AllReduce,
-        "reduce" => Collective::Reduce { root },
-        "broadcast" => Collective::Broadcast { root },
-        "reduce_scatter" => Collective::ReduceScatter,
-        "all_gather" => Collective::AllGather,
-        "barrier" => Collective::Barrier,
-        "gather" => Collective::Gather { root },
-        "scatter" => Collective::Scatter { root },
-        "all_to_all" => Collective::AllToAll,
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "no collective is called {name}: use all_reduce, reduce, broadcast, reduce_scatter, all_gather, gather, \
-                 scatter, all_to_all or barrier"
-            )));
-        }
-    })
-}
-
-pub(crate) fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str) -> PyResult<T> {
-    name.parse().map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
 }

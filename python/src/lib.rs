@@ -4,6 +4,7 @@
 //! for Python users (arrays, tensors, futures) is written in Python on top of this.
 #![deny(unsafe_code)]
 
+mod call;
 mod codecs;
 mod communicator;
 mod dependency;
@@ -25,6 +26,8 @@ use std::ffi::OsString;
 mod _herringbone {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
+    #[pymodule_export]
+    use super::call::{Extras, Kind};
     #[pymodule_export]
     use super::codecs::{codec, codecs};
     #[pymodule_export]

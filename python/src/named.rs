@@ -1,8 +1,9 @@
 //! Operations with names, as Horovod's programs call them.
 
 use crate::{
+    call::{parse, regions},
     codecs::parse_codec,
-    communicator::{Communicator, parse, regions},
+    communicator::Communicator,
     errors,
     memory::PySpan,
     residuals::PyResiduals,

@@ -14,6 +14,8 @@ from conftest import clean_environment
 
 import herringbone
 from herringbone import errors
+from herringbone._herringbone import Kind
+from herringbone.kinds import kind_of
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +80,21 @@ def test_the_stubs_are_true() -> None:
     pytest.importorskip("mypy")
     outcome = python("-m", "mypy.stubtest", "herringbone._herringbone")
     assert outcome.returncode == 0, outcome.stdout
+
+
+def test_a_kind_of_calls_is_one_object_and_has_names_of_the_engine() -> None:
+    summed = kind_of("all_reduce", "f32", "sum")
+    assert summed is kind_of("all_reduce", "f32", "sum") and summed.collective == "all_reduce"
+    assert summed == Kind("all_reduce", "f32", "sum") and hash(summed) == hash(Kind("all_reduce", "f32", "sum"))
+    others = [("reduce", "f32", "sum"), ("all_reduce", "f64", "sum"), ("all_reduce", "f32", "average")]
+    assert all(kind_of(*other) != summed for other in others)
+    for names, said in (
+        (("allreduce", "f32", "sum"), "allreduce: use all_reduce, reduce"),
+        (("all_reduce", "float", "sum"), "float: "),
+        (("all_reduce", "f32", "SUM"), "SUM: "),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kind_of(*names)
 
 
 def test_errors_survive_copying_and_pickling() -> None:

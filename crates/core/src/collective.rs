@@ -110,6 +110,11 @@ impl Collective {
         Self::all(root).get(usize::from(code).checked_sub(1)?).copied()
     }
 
+    /// The same with another root, where there is one.
+    pub fn with_root(self, root: Rank) -> Self {
+        Self::from_code(self.code(), root).unwrap_or(self)
+    }
+
     /// The worker that the collective singles out.
     pub fn root(self) -> Option<Rank> {
         match self {
@@ -362,6 +367,7 @@ mod tests {
         for collective in Collective::all(3) {
             assert_eq!(collective.to_string().parse(), Ok(collective));
             assert_eq!(Collective::from_code(collective.code(), 3), Some(collective));
+            assert_eq!(collective.with_root(0).with_root(3), collective);
         }
         assert_eq!("reduce".parse(), Ok(Collective::Reduce { root: 0 }));
         for text in

@@ -7,11 +7,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from .._herringbone import Extras, Kind
 from ..arrays import Lacking, fold_type, move_type
 from ..communicator import Communicator
 from ..compression import Coded
 from ..dependency import Engine, Variable
 from ..errors import UnsupportedError
+from ..kinds import BARRIER, kind_of
 
 __all__ = ["Exchange", "with_rows"]
 
@@ -62,19 +64,20 @@ class Exchange:
             coded: the codec of the messages, and who keeps what is lost by which name.
         """
         if self._communicator is not None:
-            kind = fold_type(call, array, "sum")
-            self._push("all_reduce", kind, array, array.size, variable, priority, _said(call, key, like), coded)
+            summed = kind_of("all_reduce", fold_type(call, array, "sum"))
+            self._push(summed, array, array.size, variable, priority, _said(call, key, like), coded)
 
     def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
         """Push the broadcast of rank 0's."""
         if self._communicator is not None:
-            kind, scale = move_type(call, array)
-            self._push("broadcast", kind, array, array.size * scale, variable, priority, _said(call, key, like))
+            dtype, scale = move_type(call, array)
+            moved = kind_of("broadcast", dtype)
+            self._push(moved, array, array.size * scale, variable, priority, _said(call, key, like))
 
     def meet(self, call: str, variable: Variable) -> None:
         """Push a barrier."""
         if self._communicator is not None:
-            self._push("barrier", "u8", None, 0, variable, 0, call)
+            self._push(BARRIER, None, 0, variable, 0, call)
 
     def check_rows(self, call: str, array: Any) -> None:
         """Refuse a sparse value whose rows cannot be counted."""
@@ -84,8 +87,7 @@ class Exchange:
 
     def _push(
         self,
-        collective: str,
-        kind: str,
+        kind: Kind,
         array: Any,
         count: int,
         variable: Variable,
@@ -97,17 +99,14 @@ class Exchange:
         assert communicator is not None
         run = functools.partial(
             communicator._run,
-            collective,
-            dtype=kind,
-            op="sum",
+            kind,
             count=count,
             root=0,
             array=array,
             out=array,
             timeout=None,
             priority=priority,
-            compression=coded,
-            mark=zlib.crc32(said.encode("utf-8", "surrogatepass")) or 1,
+            extras=Extras(mark=zlib.crc32(said.encode("utf-8", "surrogatepass")) or 1, compression=coded),
         )
         self._engine.collective(communicator, run, (variable,), priority, name=said)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from .. import errors
-from .._herringbone import Pending
+from .._herringbone import Extras, Kind
+from ..kinds import Call, Span, kind_of
 from .compressed import current_compression
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, Folding, Lacking, source, target
+from .tensors import Finish, Lacking, target
 from .work import StagedWork, Work, torch_error
 
-__all__ = ["Batch", "span"]
+__all__ = ["Batch", "call_of", "run", "span"]
+
+CODED = frozenset(kind_of("all_reduce", "f32", op) for op in ("sum", "average"))
+"""The calls whose messages can be coded."""
 
 
 class Caller(Protocol):
@@ -37,84 +41,82 @@ class Batch:
         self._name = name
         self._seconds = seconds
         self._waits = waits
-        self._calls: list[tuple[Any, ...]] = []
+        self._calls: list[Call] = []
         self.finish: Finish = []
 
     def add(
         self,
-        collective: str,
-        dtype: str,
+        kind: Kind,
         count: int,
         read: torch.Tensor | None,
         write: torch.Tensor | None,
-        op: str = "sum",
         root: int = 0,
         parts: tuple[list[int], list[int]] | None = None,
     ) -> None:
-        """Add ``collective`` on ``count`` elements from ``read`` to ``write``, both with values in order.
+        """Add a call; see :func:`call_of`."""
+        self._calls.append(call_of(kind, count, read, write, self._seconds, root, parts))
 
-        ``parts`` are the lengths of the parts to and from each rank, in place of ``count``, where they may differ.
-        """
-        output = span(write)
-        input = output if read is write else span(read)
-        keep = (read, write)
-        seconds, priority = self._seconds, current_priority()
-        compressed = current_compression()
-        if (compressed is not None and (collective, dtype) != ("all_reduce", "f32")) or op not in ("sum", "average"):
-            compressed = None
-        mark = 0  # Of no purpose in particular.
-        call = (collective, dtype, op, count, root, input, output, keep, seconds, priority, parts, mark, compressed)
-        self._calls.append(call)
-
-    def move_in_place(self, collective: str, dtype: str, tensor: torch.Tensor, scale: int, root: int) -> None:
-        """Add ``collective`` on ``tensor``, which holds the input and receives the result."""
-        staged = source(tensor)
-        target(tensor, staged, self.finish)
-        self.add(collective, dtype, staged.numel() * scale, staged, staged, "sum", root)
-
-    def fold_in_place(
-        self, collective: str, fold: Folding, tensor: torch.Tensor, root: int = 0, receives: bool = True
+    def in_place(
+        self, kind: Kind, scale: int, staged: torch.Tensor, receiver: torch.Tensor | None, root: int = 0
     ) -> None:
-        """Add ``collective`` on ``tensor``, which holds the input and, if it ``receives`` one, gets the result."""
-        staged = fold.staged(tensor)
-        if receives:
-            target(tensor, staged, self.finish)
-        self.add(collective, fold.dtype, staged.numel() * fold.scale, staged, staged, fold.op, root)
+        """Add a call on ``staged``, which holds the input and the result, of which ``receiver`` gets the values."""
+        if receiver is not None:
+            target(receiver, staged, self.finish)
+        self.add(kind, staged.numel() * scale, staged, staged, root)
 
-    def at_once(
-        self, collective: str, dtype: str, count: int, read: torch.Tensor, write: torch.Tensor
-    ) -> None:
-        """Run ``collective`` now, before those that were added."""
-        communicator, keep = self._group.member.communicator, (read, write)
-        try:
-            communicator.run(
-                collective, dtype, "sum", count, 0, span(read), span(write), keep, self._seconds, current_priority()
-            )
-        except errors.HerringboneError as error:
-            raise torch_error(error, self._name) from None
+    def at_once(self, kind: Kind, count: int, read: torch.Tensor, write: torch.Tensor) -> None:
+        """Make a call now, before those that were added."""
+        run(self._group.member, self._name, call_of(kind, count, read, write, self._seconds))
 
     def work(self, tensors: list[torch.Tensor]) -> Work:
         """Start everything; ``tensors`` hold the result in the end. Where the caller waits, this does."""
-        communicator, threads = self._group.member.communicator, self._group.member.threads
-        handles: list[Pending] = []
-        waits = not self._calls or (self._waits and len(self._calls) == 1)
-        try:
+        member, name = self._group.member, self._name
+        if not self._calls or (self._waits and len(self._calls) == 1):
             for call in self._calls:
-                if waits:
-                    communicator.run(*call)
-                else:
-                    handles.append(communicator.submit(*call))
-        except errors.HerringboneError as error:
-            raise torch_error(error, self._name) from None
-        if waits:
+                run(member, name, call)
             for step in self.finish:
                 step()
-            return Work((), (), tensors, (), threads)
-        kind = StagedWork if self.finish else Work
-        return self._group.launched(kind(handles, [self._name] * len(handles), tensors, self.finish, threads))
+            return Work((), (), tensors, (), member.threads)
+        try:
+            handles = [member.communicator.submit(call) for call in self._calls]
+        except errors.HerringboneError as error:
+            raise torch_error(error, name) from None
+        of = StagedWork if self.finish else Work
+        return self._group.launched(of(handles, [name] * len(handles), tensors, self.finish, member.threads))
 
 
-def span(tensor: torch.Tensor | None) -> tuple[int, int]:
+def call_of(
+    kind: Kind,
+    count: int,
+    read: torch.Tensor | None,
+    write: torch.Tensor | None,
+    seconds: float,
+    root: int = 0,
+    parts: tuple[list[int], list[int]] | None = None,
+) -> Call:
+    """A call of ``kind`` on ``count`` elements from ``read`` to ``write``, both with values in order.
+
+    ``parts`` are the lengths of the parts to and from each rank, in place of ``count``, where they may differ.
+    """
+    output = span(write)
+    input = output if read is write else span(read)
+    extras = current_compression()
+    if extras is not None and kind not in CODED:
+        extras = None
+    if parts is not None:
+        extras = Extras(parts=parts)
+    return kind, count, root, input, output, (read, write), seconds, current_priority(), extras
+
+
+def run(member: Member, name: str, call: Call) -> None:
+    """Make a call of the collective that torch calls ``name``, and return when it is over."""
+    try:
+        member.communicator.run(call)
+    except errors.HerringboneError as error:
+        raise torch_error(error, name) from None
+
+
+def span(tensor: torch.Tensor | None) -> Span:
     """Address and length in bytes; the address is 0 where there is no memory for them."""
     if tensor is None:
         return 0, 0

@@ -13,11 +13,10 @@ import torch
 
 from .. import errors
 from ..arguments import whole
+from ..kinds import BARRIER, kind_of
 from ..unlike import unlike_its_memory
-from .batch import Batch, span
-from .compressed import current_compression
+from .batch import Batch, call_of, run
 from .member import Member
-from .priorities import current_priority
 from .sparse import all_reduce_sparse
 from .tensors import (
     BY_HASH,
@@ -37,11 +36,16 @@ from .tensors import (
     timeout_of,
     written,
 )
-from .work import Finished, Work, torch_error
+from .work import Finished, Work
 
 __all__ = ["Collectives"]
 
 Tensors = list[torch.Tensor]
+
+FOLDS = {
+    (dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()
+}
+"""The all-reduces of tensors whose elements are the engine's, by torch's types and the hashes of its ops."""
 
 
 class Collectives:
@@ -74,23 +78,17 @@ class Collectives:
         """
         if not isinstance(tensors, list) or len(tensors) != 1:
             return None
-        if self._coalesced is not None or getattr(opts, "asyncOp", True) or current_compression() is not None:
+        if self._coalesced is not None or getattr(opts, "asyncOp", True):
             return None
         tensor = tensors[0]
-        dtype, op = FOLDED.get(tensor.dtype), BY_HASH.get(hash(opts.reduceOp))
-        if dtype is None or op is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+        kind = FOLDS.get((tensor.dtype, hash(opts.reduceOp)))
+        if kind is None or not tensor.is_cpu or tensor.layout is not torch.strided:
             return None
         if not in_order(tensor) or unlike_its_memory(tensor) is not None:
             return None
-        place, member = span(tensor), self.member
+        member = self.member
         seconds = timeout_of(opts, None, member.seconds)
-        priority = current_priority()
-        try:
-            member.communicator.run(
-                "all_reduce", dtype, op, tensor.numel(), 0, place, place, tensor, seconds, priority
-            )
-        except errors.HerringboneError as error:
-            raise torch_error(error) from None
+        run(member, "all_reduce", call_of(kind, tensor.numel(), tensor, tensor, seconds))
         finished = Finished()
         finished.tensors = tensors
         return finished
@@ -104,7 +102,7 @@ class Collectives:
         folds = [folding(tensor, reduction) for tensor in tensors]
         batch = self._batch(name, opts, timeout)
         for tensor, fold in zip(tensors, folds):
-            batch.fold_in_place("all_reduce", fold, tensor)
+            batch.in_place(fold.kind("all_reduce"), fold.scale, fold.staged(tensor), tensor)
         return batch.work(tensors)
 
     def reduce(
@@ -115,7 +113,8 @@ class Collectives:
         fold = folding(tensor, reduce_op(opts if op is None and not isinstance(opts, int) else op))
         batch = self._batch("reduce", opts, timeout)
         root = self._root("reduce", opts)
-        batch.fold_in_place("reduce", fold, tensor, root, receives=root == self.member.communicator.rank)
+        is_root = root == self.member.communicator.rank
+        batch.in_place(fold.kind("reduce"), fold.scale, fold.staged(tensor), tensor if is_root else None, root)
         return batch.work([tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
@@ -123,13 +122,14 @@ class Collectives:
         tensor = one("broadcast", tensors)
         dtype, scale = move_type(tensor)
         batch = self._batch("broadcast", opts, timeout)
-        batch.move_in_place("broadcast", dtype, tensor, scale, self._root("broadcast", opts))
+        root = self._root("broadcast", opts)
+        batch.in_place(kind_of("broadcast", dtype), scale, source(tensor), tensor, root)
         return batch.work([tensor])
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Complete once every rank has called it."""
         batch = self._batch("barrier", opts, timeout)
-        batch.add("barrier", "u8", 0, None, None)
+        batch.add(BARRIER, 0, None, None)
         return batch.work([])
 
     # Gathering.
@@ -164,7 +164,7 @@ class Collectives:
             check_type(name, output, tensor)
         dtype, scale = move_type(tensor)
         parts = ([tensor.numel() * scale], [length * scale for length in lengths])
-        batch.add("all_gather", dtype, 0, source(tensor), together(outputs, batch.finish), parts=parts)
+        batch.add(kind_of("all_gather", dtype), 0, source(tensor), together(outputs, batch.finish), parts=parts)
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Fill ``output`` with the ranks' inputs, one after the other."""
@@ -188,7 +188,7 @@ class Collectives:
         staged = source(output)
         target(output, staged, batch.finish)
         written([output])
-        batch.add("all_gather", dtype, tensor.numel() * scale, source(tensor), staged)
+        batch.add(kind_of("all_gather", dtype), tensor.numel() * scale, source(tensor), staged)
 
     # Scattering.
 
@@ -203,13 +203,13 @@ class Collectives:
         """Give every rank the fold of the inputs at its place in the list."""
         output = one("reduce_scatter", output_tensors)
         inputs = input_tensors if isinstance(input_tensors[0], torch.Tensor) else one("reduce_scatter", input_tensors)
-        kind = reduce_op(opts if op is None else op)
+        reduction = reduce_op(opts if op is None else op)
         batch = self._batch("reduce_scatter", opts, timeout)
         if len({tensor.numel() for tensor in inputs}) > 1:
-            self._scatter_uneven(batch, output, inputs, kind)
+            self._scatter_uneven(batch, output, inputs, reduction)
             return batch.work([output])
         self._check_parts("reduce_scatter", "inputs", inputs, output)
-        self._scatter("reduce_scatter", batch, output, joined(inputs), kind)
+        self._scatter("reduce_scatter", batch, output, joined(inputs), reduction)
         return batch.work([output])
 
     def _scatter_uneven(
@@ -227,7 +227,7 @@ class Collectives:
             fold = folding(tensor, reduction)
             read = fold.staged(tensor)
             write = staged if root == rank else read
-            batch.add("reduce", fold.dtype, read.numel() * fold.scale, read, write, fold.op, root)
+            batch.add(fold.kind("reduce"), read.numel() * fold.scale, read, write, root)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Give rank ``i`` the fold of the ``i``-th part of the inputs."""
@@ -254,7 +254,7 @@ class Collectives:
         target(output, staged, batch.finish)
         written([output])
         count = output.numel() * fold.scale
-        batch.add("reduce_scatter", fold.dtype, count, fold.staged(tensor), staged, fold.op)
+        batch.add(fold.kind("reduce_scatter"), count, fold.staged(tensor), staged)
 
     # The names of torch before 2.14.
 

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from ..compression import Coded, Residuals, compressed
+from .._herringbone import Extras
+from ..compression import Residuals, compressed
 
 __all__ = ["compression", "current_compression"]
 
-_codec: ContextVar[Coded | None] = ContextVar("herringbone.compression", default=None)
+_codec: ContextVar[Extras | None] = ContextVar("herringbone.compression", default=None)
 
 current_compression = _codec.get
 """How what this thread starts now is compressed."""

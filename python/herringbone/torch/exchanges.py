@@ -28,6 +28,7 @@ import torch
 
 from .. import errors
 from ..arguments import message_tag
+from ..kinds import kind_of
 from .batch import Batch, span
 from .collectives import Collectives, Tensors, check_type, one, together
 from .tensors import Finish, check_cpu, joined, move_type, source, target
@@ -74,7 +75,7 @@ class Exchanges(Collectives):
     ) -> None:
         dtype, scale = move_type(tensor)
         count, root = tensor.numel() * scale, self._root(name, opts)
-        batch.add("gather", dtype, count, source(tensor), written, root=root)
+        batch.add(kind_of("gather", dtype), count, source(tensor), written, root)
 
     def scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
@@ -91,7 +92,7 @@ class Exchanges(Collectives):
             parts = joined(inputs)
         written = staged(output)
         target(output, written, batch.finish)
-        batch.add("scatter", dtype, output.numel() * scale, parts, written, root=self._root("scatter", opts))
+        batch.add(kind_of("scatter", dtype), output.numel() * scale, parts, written, self._root("scatter", opts))
         return batch.work([output])
 
     # Every rank has something for every other.
@@ -148,7 +149,7 @@ class Exchanges(Collectives):
         dtype, scale = move_type(read)
         # No rank can tell whether the parts of all others are equal, so none says so.
         parts = ([length * scale for length in inputs], [length * scale for length in outputs])
-        batch.add("all_to_all", dtype, 0, read, written, parts=parts)
+        batch.add(kind_of("all_to_all", dtype), 0, read, written, parts=parts)
 
     # One rank has something for one other.
 
@@ -159,7 +160,7 @@ class Exchanges(Collectives):
         (dtype, scale), read = move_type(tensor), staged(tensor)
         count, seconds = tensor.numel() * scale, self.member.seconds
         with named("send"):
-            handle = self.member.communicator.send(dtype, count, dst, tag, span(read), read, seconds)
+            handle = self.member.communicator.send(dst, (dtype, count, tag, span(read), read, seconds))
         return self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Received:
@@ -177,7 +178,7 @@ class Exchanges(Collectives):
         finish: Finish = []
         target(tensor, written, finish)
         with named("recv"):
-            handle = self.member.communicator.receive(dtype, count, src, tag, span(written), written, seconds)
+            handle = self.member.communicator.receive(src, (dtype, count, tag, span(written), written, seconds))
         work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
         self.launched(work)
         return work

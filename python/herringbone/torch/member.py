@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from .. import errors
 from .._herringbone import Communicator
 from ..closing import at_exit, close_each, print_errors
+from ..kinds import BARRIER
 from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
 from .meetings import MeetingStore
@@ -113,7 +114,7 @@ class Member:
     def meet(self) -> None:
         """Return once all members have made the group. Where one has not, the group is over, and all can make it again."""
         try:
-            self.communicator.run("barrier", "u8", "sum", 0, 0, (0, 0), (0, 0), None, self.seconds)
+            self.communicator.run((BARRIER, 0, 0, (0, 0), (0, 0), None, self.seconds, 0, None))
         except errors.HerringboneError:
             self.abort()
             raise

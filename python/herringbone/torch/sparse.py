@@ -11,12 +11,15 @@ import zlib
 import torch
 
 from ..errors import MismatchError, UnsupportedError
+from ..kinds import kind_of
 from .batch import Batch
 from .member import Member
 from .tensors import Lacking, Reduction, move_type, or_lacking
 from .work import torch_error
 
 __all__ = ["all_reduce_sparse"]
+
+LENGTHS = kind_of("all_gather", "i64")
 
 
 def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduction: Reduction) -> None:
@@ -47,7 +50,7 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
         for whole in (all_indices, all_values):
             own = whole[rank].contiguous()
             dtype, scale = move_type(own)
-            batch.add("all_gather", dtype, own.numel() * scale, own, whole)
+            batch.add(kind_of("all_gather", dtype), own.numel() * scale, own, whole)
 
     def merge() -> None:
         merged = torch.sparse_coo_tensor(
@@ -73,9 +76,9 @@ def _lengths(member: Member, batch: Batch, part: torch.Tensor) -> list[int]:
     alike = zlib.crc32(repr((tuple(part.shape), part.dtype)).encode())
     all = torch.empty((communicator.size, 4), dtype=torch.int64)
     if isinstance(part, Lacking):
-        batch.at_once("all_gather", "i64", 4, part, all)
+        batch.at_once(LENGTHS, 4, part, all)
     own = torch.tensor([part._nnz(), part.sparse_dim(), part.dense_dim(), alike])
-    batch.at_once("all_gather", "i64", 4, own, all)
+    batch.at_once(LENGTHS, 4, own, all)
     unlike = [rank for rank, other in enumerate(all[:, 1:].tolist()) if other != own[1:].tolist()]
     if unlike:
         raise torch_error(

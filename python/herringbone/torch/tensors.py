@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import increment_version
 
+from .._herringbone import Kind
 from ..errors import ArgumentError, UnsupportedError
+from ..kinds import kind_of
 from ..unlike import unlike_its_memory
 
 __all__ = [
@@ -144,6 +146,10 @@ class Folding(NamedTuple):
     """How many elements of that type each element is."""
     op: str
     factor: Any
+
+    def kind(self, collective: str) -> Kind:
+        """The kind of calls of ``collective`` that fold so."""
+        return kind_of(collective, self.dtype, self.op)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
         """The input: ``tensor``, or a copy with its values in order, multiplied if a factor is given."""

@@ -266,6 +266,7 @@ def one_all_reduce_can_be_compressed() -> None:
     with ours.compression("int8"):
         dist.all_reduce(whole)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    error_of(ValueError, lambda: ours.compression("int9").__enter__(), "int9", "use auto")
     assert whole.tolist() == [7 * dist.get_world_size()] * 3
 
 

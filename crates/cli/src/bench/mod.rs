@@ -87,8 +87,7 @@ fn has_use(options: &Options) -> Result<(), Failure> {
 
 /// What to run, from or to the root.
 fn with_root(options: &Options) -> Collective {
-    let root = options.root.unwrap_or(0);
-    Collective::from_code(options.collective.code(), root).unwrap_or(options.collective)
+    options.collective.with_root(options.root.unwrap_or(0))
 }
 
 /// Measures every size on this rank; rank 0 prints.

@@ -1,0 +1,142 @@
+//! What a call is, as Python says it: a kind, which is made and checked once, and what few calls say beside it.
+
+use crate::{
+    codecs::parse_codec,
+    memory::{self, PySpan},
+    residuals::PyResiduals,
+    waiting,
+};
+use herringbone::{
+    Collective, Compression, DType, MessageRequest, ReduceOp, Region, Request, core::codec::CodecChoice,
+};
+use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedStr};
+use std::str::FromStr;
+
+/// A collective, the type of its elements and how they are folded.
+///
+/// Equal kinds are alike; `herringbone.kinds` makes one object of each.
+#[pyclass(frozen, eq, hash, module = "herringbone._herringbone")]
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Kind {
+    /// Its root is the call's.
+    collective: Collective,
+    dtype: DType,
+    op: ReduceOp,
+}
+
+#[pymethods]
+impl Kind {
+    #[new]
+    fn new(collective: &str, dtype: &str, op: &str) -> PyResult<Self> {
+        Ok(Self { collective: parse_collective(collective)?, dtype: parse(dtype)?, op: parse(op)? })
+    }
+
+    /// The collective's name.
+    #[getter]
+    fn collective(&self) -> &'static str {
+        self.collective.name()
+    }
+}
+
+/// What every call says: its kind, how many elements, the root where there is one, the input's and the output's memory, who keeps
+/// that, the timeout in seconds, the priority, and what few calls say.
+///
+/// It is a tuple, so that nothing is built for it: wrong numbers in it are wrong memory accesses, which is why its users are the
+/// modules of this package only.
+pub(crate) type PyCall<'py> = (
+    PyRef<'py, Kind>,
+    usize,
+    u32,
+    PySpan,
+    PySpan,
+    Bound<'py, PyAny>,
+    Option<f64>,
+    i32,
+    Option<PyRef<'py, Extras>>,
+);
+
+/// A call as the engine takes it.
+pub(crate) fn request(call: PyCall<'_>) -> PyResult<Request> {
+    let (kind, count, root, source, target, keep, timeout, priority, extras) = call;
+    let timeout = waiting::duration(timeout)?;
+    let (input, output) = regions(source, target, &keep);
+    let request = Request::new(kind.collective.with_root(root), kind.dtype, count, input, output);
+    let request = request.op(kind.op).priority(priority).timeout(timeout);
+    Ok(match extras {
+        Some(extras) => extras.of(request),
+        None => request,
+    })
+}
+
+/// What a send or a receive says: the elements' type, how many, the tag, their memory, who keeps that, the timeout in seconds.
+pub(crate) type PyMessage<'py> = (PyBackedStr, usize, i64, PySpan, Bound<'py, PyAny>, Option<f64>);
+
+/// A message as the engine takes it, in memory that it writes or reads.
+pub(crate) fn message_request(message: PyMessage<'_>, is_written: bool) -> PyResult<MessageRequest> {
+    let (dtype, count, tag, span, keep, timeout) = message;
+    let (dtype, timeout) = (parse(&dtype)?, waiting::duration(timeout)?);
+    let nothing = (0, 0);
+    let region = match is_written {
+        true => regions(nothing, span, &keep).1,
+        false => regions(span, nothing, &keep).0,
+    };
+    Ok(MessageRequest::new(dtype, count, region).tag(tag).timeout(timeout))
+}
+
+/// What few calls say.
+#[pyclass(frozen, module = "herringbone._herringbone")]
+pub(crate) struct Extras {
+    parts: Option<(Vec<usize>, Vec<usize>)>,
+    mark: u32,
+    compression: Option<Compression>,
+}
+
+#[pymethods]
+impl Extras {
+    /// `parts` are the lengths of the input's and the output's parts, in place of the count, where they may differ. `mark` is a
+    /// number for what the call is for, which ranks compare. `compression` is a codec's name, the tensor's if what is lost is fed
+    /// back, and who keeps that if it is not the group.
+    #[new]
+    #[pyo3(signature = (*, parts=None, mark=0, compression=None))]
+    fn new(
+        parts: Option<(Vec<usize>, Vec<usize>)>,
+        mark: u32,
+        compression: Option<(String, Option<String>, Option<PyRef<'_, PyResiduals>>)>,
+    ) -> PyResult<Self> {
+        let coded = |(codec, tensor, owner): (String, Option<String>, Option<PyRef<'_, PyResiduals>>)| {
+            let coded = Compression::by(parse_codec::<CodecChoice>(&codec)?);
+            let coded = tensor.into_iter().fold(coded, Compression::tensor);
+            Ok::<_, PyErr>(owner.iter().fold(coded, |coded, owner| coded.kept_by(&owner.0)))
+        };
+        Ok(Self { parts, mark, compression: compression.map(coded).transpose()? })
+    }
+}
+
+impl Extras {
+    /// A request that says this, too.
+    fn of(&self, request: Request) -> Request {
+        let request = request.mark(self.mark);
+        let request =
+            self.compression.iter().fold(request, |request, coded| request.compression(coded.clone()));
+        self.parts.iter().fold(request, |request, (input, output)| request.parts(input, output))
+    }
+}
+
+/// The memory of an operation's input and output, which `keep` owns.
+#[allow(unsafe_code)]
+pub(crate) fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
+    // SAFETY: the Python modules that call the communicator promise it; see `memory::regions`.
+    unsafe { memory::regions(input, output, keep) }
+}
+
+pub(crate) fn parse_collective(name: &str) -> PyResult<Collective> {
+    let all = || (1..).map_while(|code| Collective::from_code(code, 0));
+    all().find(|known| known.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = all().map(Collective::name).collect();
+        PyValueError::new_err(format!("no collective is called {name}: use {}", names.join(", ")))
+    })
+}
+
+pub(crate) fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str) -> PyResult<T> {
+    name.parse().map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+}
