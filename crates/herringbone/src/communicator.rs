@@ -24,7 +24,7 @@ use crate::{
     execute::issue::Issue,
     fabric::Fabric,
     observe::{Recent, Sink},
-    request::Request,
+    request::{Compression, Manner, Request},
     sys::{
         heap::Mapped,
         plain::Plain,
@@ -235,10 +235,8 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`]; the buffer's content is undefined then.
     pub fn all_reduce<T: Element + Plain>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let count = buffer.len();
-        Region::lend(buffer, |buffer| {
-            self.run(Collective::AllReduce, T::DTYPE, op, count, buffer.clone(), buffer.clone())
-        })
+        let call = Call::new(Collective::AllReduce, T::DTYPE, op, buffer.len());
+        self.in_place(call, Compression::default(), buffer)
     }
 
     /// Folds `input` over all ranks into every rank's `output`; the input stays as it is.
@@ -251,7 +249,7 @@ impl Communicator {
         output: &mut [T],
         op: ReduceOp,
     ) -> Result<()> {
-        self.lent(Collective::AllReduce, T::DTYPE, op, input.len(), input, output)
+        self.lent(Call::new(Collective::AllReduce, T::DTYPE, op, input.len()), None, input, output)
     }
 
     /// Folds `buffer` over all ranks in the background; the result comes with [`Work::wait`].
@@ -259,12 +257,10 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn all_reduce_async<T: Element + Plain>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        let count = buffer.len();
+        let call = Call::new(Collective::AllReduce, T::DTYPE, op, buffer.len());
         let buffer = Region::own(buffer);
         let region = buffer.region().clone();
-        let request = Request::new(Collective::AllReduce, T::DTYPE, count, region.clone(), region);
-        let pending = self.submit(request.op(op))?;
-        Ok(Work { pending, buffer })
+        Ok(Work { pending: self.submit(Request::of(call, region.clone(), region))?, buffer })
     }
 
     /// Folds `input` over all ranks into `output` on rank `root`; the others' output is not touched.
@@ -278,7 +274,7 @@ impl Communicator {
         root: u32,
         op: ReduceOp,
     ) -> Result<()> {
-        self.lent(Collective::Reduce { root }, T::DTYPE, op, input.len(), input, output)
+        self.lent(Call::new(Collective::Reduce { root }, T::DTYPE, op, input.len()), None, input, output)
     }
 
     /// Copies `buffer` from rank `root` to all others.
@@ -286,11 +282,11 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn broadcast<T: Plain>(&self, buffer: &mut [T], root: u32) -> Result<()> {
-        let bytes = size_of_val(buffer);
-        Region::lend(buffer, |buffer| {
-            let collective = Collective::Broadcast { root };
-            self.run(collective, DType::U8, ReduceOp::Sum, bytes, buffer.clone(), buffer.clone())
-        })
+        self.in_place(
+            moving(Collective::Broadcast { root }, size_of_val(buffer)),
+            Compression::default(),
+            buffer,
+        )
     }
 
     /// Folds `input` over all ranks and leaves rank r the r-th part of the result.
@@ -303,7 +299,7 @@ impl Communicator {
         output: &mut [T],
         op: ReduceOp,
     ) -> Result<()> {
-        self.lent(Collective::ReduceScatter, T::DTYPE, op, output.len(), input, output)
+        self.lent(Call::new(Collective::ReduceScatter, T::DTYPE, op, output.len()), None, input, output)
     }
 
     /// Returns when all ranks have called it.
@@ -312,35 +308,36 @@ impl Communicator {
     /// See [`ErrorKind`].
     pub fn barrier(&self) -> Result<()> {
         let nothing = Region::zeroed(0);
-        self.run(Collective::Barrier, DType::U8, ReduceOp::Sum, 0, nothing.clone(), nothing)
+        self.execute(Request::of(moving(Collective::Barrier, 0), nothing.clone(), nothing))
     }
 
-    fn lent<T: Plain>(
-        &self,
-        collective: Collective,
-        dtype: DType,
-        op: ReduceOp,
-        count: usize,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<()> {
-        Region::lend_shared(input, |input| {
-            Region::lend(output, |output| {
-                self.run(collective, dtype, op, count, input.clone(), output.clone())
-            })
+    /// Makes a call on one buffer.
+    fn in_place<T: Plain>(&self, call: Call, compression: Compression, buffer: &mut [T]) -> Result<()> {
+        Region::lend(buffer, |region| {
+            self.execute(Request::of(call, region.clone(), region.clone()).compression(compression))
         })
     }
 
-    fn run(
+    /// Makes a call on two buffers, whose parts may be given in elements of theirs.
+    fn lent<T: Plain>(
         &self,
-        collective: Collective,
-        dtype: DType,
-        op: ReduceOp,
-        count: usize,
-        input: Region,
-        output: Region,
+        call: Call,
+        parts: Option<(&[usize], &[usize])>,
+        input: &[T],
+        output: &mut [T],
     ) -> Result<()> {
-        self.execute(Request::new(collective, dtype, count, input, output).op(op))
+        let bytes = |parts: &[usize]| -> Vec<usize> {
+            parts.iter().map(|part| part.saturating_mul(size_of::<T>())).collect()
+        };
+        Region::lend_shared(input, |input| {
+            Region::lend(output, |output| {
+                let request = Request::of(call, input.clone(), output.clone());
+                self.execute(match parts {
+                    Some((input, output)) => request.parts(&bytes(input), &bytes(output)),
+                    None => request,
+                })
+            })
+        })
     }
 
     /// Issues an operation on regions and returns at once. The regions must not be touched until it is over. One that failed on
@@ -387,21 +384,21 @@ impl Communicator {
             std::mem::forget(request);
             return Err(error);
         }
-        let is_uneven = request.parts.is_some();
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
-        let timeout = request.timeout.unwrap_or_else(|| self.timeout());
-        let (group, draws) = calling::called_group(self.parts(), request.collective.name(), timeout)?;
+        let mut call = Call { codec, ..request.call };
+        let timeout = request.manner.timeout.unwrap_or_else(|| self.timeout());
+        let (group, draws) = calling::called_group(self.parts(), call.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
-        let checked = residuals::checked(&request, codec, (&self.group.residuals, draws), self.group.rank);
+        let owners = (&self.group.residuals, draws);
+        let checked = residuals::checked(&call, &request.compression, owners, self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
-        let Request { collective, dtype, op, count, priority, mark, input, output, .. } = request;
-        let count = if is_uneven { Call::UNEVEN } else { count };
-        let call = Call { codec, ..Call::new(collective, dtype, op, count) };
-        let (lacks, timeout) = (None, Some(timeout));
-        let mut issue = Issue { group, call, parts, fed, lacks, priority, mark, input, output, timeout };
-        issue.see_lack();
-        Ok(issue)
+        if request.parts.is_some() {
+            call.count = Call::UNEVEN;
+        }
+        let Request { manner, input, output, .. } = request;
+        let manner = Manner { timeout: Some(timeout), ..manner };
+        Ok(Issue { parts, fed, manner, ..Issue::new(group, call, input, output) })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
@@ -414,7 +411,7 @@ impl Communicator {
     /// Checks what a request says, and works out its parts where they may differ. Of a rank that lacks memory for it nobody asks
     /// how much would be right.
     fn check_request(&self, request: &Request) -> Result<Option<Arc<UnevenParts>>> {
-        let Request { collective, dtype, op, count, parts, input, output, .. } = request;
+        let Request { call: Call { collective, dtype, op, count, .. }, parts, input, output, .. } = request;
         if collective.folds() && !op.takes(*dtype) {
             return Err(Error::unsupported(format_args!(
                 "{} of {dtype} with {op}: it joins the bits of integers; pass integers",
@@ -547,6 +544,11 @@ impl Communicator {
         let ends = self.fabric.node.with(|engine| engine.close_group(self.group.number));
         self.fabric.say_farewell(&ends)
     }
+}
+
+/// The call of a collective that moves so many bytes.
+fn moving(collective: Collective, bytes: usize) -> Call {
+    Call::new(collective, DType::U8, ReduceOp::Sum, bytes)
 }
 
 impl fmt::Debug for Communicator {

@@ -5,6 +5,7 @@ use crate::{
         codec::{Codec, CodecChoice},
         collective::Collective,
         element::{DType, ReduceOp},
+        prepare::Call,
         session::{lane::CARRIER, mailbox::Envelope},
     },
     residuals::Residuals,
@@ -101,16 +102,22 @@ impl Compression {
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it is submitted"]
 pub struct Request {
-    pub(crate) collective: Collective,
-    pub(crate) dtype: DType,
-    pub(crate) op: ReduceOp,
-    pub(crate) count: usize,
+    /// Its codec is what `compression` comes to.
+    pub(crate) call: Call,
     pub(crate) parts: Option<(Vec<usize>, Vec<usize>)>,
     pub(crate) compression: Compression,
-    pub(crate) priority: i32,
-    pub(crate) mark: u32,
+    pub(crate) manner: Manner,
     pub(crate) input: Region,
     pub(crate) output: Region,
+}
+
+/// How a call is made, whatever it does; on its way to the wire it goes unchanged.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    pub(crate) priority: i32,
+    /// What the caller says that it is for; 0 if nothing is said.
+    pub(crate) mark: u32,
+    /// How long it may take; the group's timeout if nothing is said.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -126,24 +133,18 @@ impl Request {
     /// Where a rank has no memory for a buffer, [`Region::lacking`] stands for it. Then the operation fails on all ranks with
     /// [`Memory`](crate::ErrorKind::Memory), and no rank waits.
     pub fn new(collective: Collective, dtype: DType, count: usize, input: Region, output: Region) -> Self {
-        Self {
-            collective,
-            dtype,
-            op: ReduceOp::Sum,
-            count,
-            parts: None,
-            compression: Compression::default(),
-            priority: 0,
-            mark: 0,
-            input,
-            output,
-            timeout: None,
-        }
+        Self::of(Call::new(collective, dtype, ReduceOp::Sum, count), input, output)
+    }
+
+    /// A request for a call.
+    pub(crate) fn of(call: Call, input: Region, output: Region) -> Self {
+        let (parts, compression, manner) = (None, Compression::default(), Manner::default());
+        Self { call, parts, compression, manner, input, output }
     }
 
     /// How elements are folded, a sum if this is not said; of no matter to collectives that do not fold.
     pub fn op(self, op: ReduceOp) -> Self {
-        Self { op, ..self }
+        Self { call: Call { op, ..self.call }, ..self }
     }
 
     /// Parts that may differ in length, in place of the count: how many elements this rank has for each rank, and how many
@@ -163,17 +164,17 @@ impl Request {
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
         // That of carriers is no caller's.
-        Self { priority: priority.min(CARRIER - 1), ..self }
+        Self { manner: Manner { priority: priority.min(CARRIER - 1), ..self.manner }, ..self }
     }
 
     /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if
     /// it differs, the call fails on all of them with [`Mismatch`](crate::ErrorKind::Mismatch).
     pub fn mark(self, mark: u32) -> Self {
-        Self { mark, ..self }
+        Self { manner: Manner { mark, ..self.manner }, ..self }
     }
 
     /// How long it may take; without this, the communicator's timeout.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
-        Self { timeout: timeout.into(), ..self }
+        Self { manner: Manner { timeout: timeout.into(), ..self.manner }, ..self }
     }
 }

@@ -23,10 +23,7 @@ use std::sync::{Once, PoisonError};
 pub(super) fn codec_of(fabric: &Fabric, group: &GroupHandle, request: &Request) -> Codec {
     match request.compression.choice {
         CodecChoice::Of(codec) => codec,
-        CodecChoice::Automatic => {
-            let Request { collective, dtype, op, count, .. } = *request;
-            chosen(fabric, group, &Call::new(collective, dtype, op, count)).0
-        }
+        CodecChoice::Automatic => chosen(fabric, group, &request.call).0,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Communicator, Work, automatic, calling,
     lines::{LineTurn, PROGRAM},
-    residuals,
+    moving, residuals,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -36,12 +36,7 @@ impl Communicator {
         op: ReduceOp,
         compression: Compression,
     ) -> Result<()> {
-        let count = buffer.len();
-        Region::lend(buffer, |buffer| {
-            let request =
-                Request::new(Collective::AllReduce, DType::F32, count, buffer.clone(), buffer.clone());
-            self.execute(request.op(op).compression(compression))
-        })
+        self.in_place(Call::new(Collective::AllReduce, DType::F32, op, buffer.len()), compression, buffer)
     }
 
     /// What codecs have left of the tensors that have no other [owner](Compression::kept_by) than this group, on this rank.
@@ -135,7 +130,7 @@ impl Communicator {
             let group = group.ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group
                 .plan(call, &mut engine.out.observer)
-                .map(|planned| format!("{}: {}", planned.algorithm, planned.why))
+                .map(|planned| format!("{}: {}", planned.basis.algorithm, planned.why))
         })
     }
 
@@ -144,7 +139,7 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::BufferSize`] unless the output is [`size`](Self::size) times as long as the input; else see [`ErrorKind`].
     pub fn all_gather<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.lent(Collective::AllGather, DType::U8, ReduceOp::Sum, size_of_val(input), input, output)
+        self.lent(moving(Collective::AllGather, size_of_val(input)), None, input, output)
     }
 
     /// Gathers every rank's `input`, in rank order, into `output` on rank `root`; the others' output is empty.
@@ -153,7 +148,7 @@ impl Communicator {
     /// [`ErrorKind::BufferSize`] unless the root's output is [`size`](Self::size) times as long
     /// as the input; else see [`ErrorKind`].
     pub fn gather<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
-        self.moved(Collective::Gather { root }, size_of_val(input), None, input, output)
+        self.lent(moving(Collective::Gather { root }, size_of_val(input)), None, input, output)
     }
 
     /// Gathers every rank's `input`, which may differ in length. On rank `root` `counts` says how many elements each rank
@@ -170,7 +165,7 @@ impl Communicator {
         root: u32,
     ) -> Result<()> {
         let parts = (&[input.len()][..], counts);
-        self.moved(Collective::Gather { root }, 0, Some(parts), input, output)
+        self.lent(moving(Collective::Gather { root }, 0), Some(parts), input, output)
     }
 
     /// Gives rank r the r-th part of rank `root`'s `input`; the others' input is empty.
@@ -179,7 +174,7 @@ impl Communicator {
     /// [`ErrorKind::BufferSize`] unless the root's input is [`size`](Self::size) times as long
     /// as the output; else see [`ErrorKind`].
     pub fn scatter<T: Plain>(&self, input: &[T], output: &mut [T], root: u32) -> Result<()> {
-        self.moved(Collective::Scatter { root }, size_of_val(output), None, input, output)
+        self.lent(moving(Collective::Scatter { root }, size_of_val(output)), None, input, output)
     }
 
     /// Gives each rank its part of rank `root`'s `input`, which may differ in length. On the root `counts` says how many
@@ -196,7 +191,7 @@ impl Communicator {
         root: u32,
     ) -> Result<()> {
         let parts = (counts, &[output.len()][..]);
-        self.moved(Collective::Scatter { root }, 0, Some(parts), input, output)
+        self.lent(moving(Collective::Scatter { root }, 0), Some(parts), input, output)
     }
 
     /// Gathers every rank's `input`, which may differ in length, into every rank's `output`; `counts` says how many elements
@@ -206,7 +201,7 @@ impl Communicator {
     /// [`ErrorKind::Mismatch`] on all ranks if a rank gives as many as another does not expect;
     /// else see [`ErrorKind`].
     pub fn all_gather_uneven<T: Plain>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        self.moved(Collective::AllGather, 0, Some((&[input.len()], counts)), input, output)
+        self.lent(moving(Collective::AllGather, 0), Some((&[input.len()], counts)), input, output)
     }
 
     /// Sends the r-th part of `input` to rank r and receives the r-th part of `output` from it; all parts are equal.
@@ -216,7 +211,7 @@ impl Communicator {
     /// else see [`ErrorKind`].
     pub fn all_to_all<T: Plain>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let part = size_of_val(input) / self.size() as usize;
-        self.moved(Collective::AllToAll, part, None, input, output)
+        self.lent(moving(Collective::AllToAll, part), None, input, output)
     }
 
     /// The same with parts that may differ in length: `sends` and `receives` say how many elements this rank has for each
@@ -232,7 +227,7 @@ impl Communicator {
         output: &mut [T],
         receives: &[usize],
     ) -> Result<()> {
-        self.moved(Collective::AllToAll, 0, Some((sends, receives)), input, output)
+        self.lent(moving(Collective::AllToAll, 0), Some((sends, receives)), input, output)
     }
 
     /// As [`gather`](Self::gather), in the background; the result comes with [`Work::wait`], empty on all ranks but `root`.
@@ -346,29 +341,6 @@ impl Communicator {
         self.group.exchange(&self.fabric, ToOrFrom::From(from.into()), message, false)
     }
 
-    /// Moves bytes, in parts of `part` bytes or in those that are given in elements.
-    fn moved<T: Plain>(
-        &self,
-        collective: Collective,
-        part: usize,
-        parts: Option<(&[usize], &[usize])>,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<()> {
-        let bytes = |parts: &[usize]| -> Vec<usize> {
-            parts.iter().map(|part| part.saturating_mul(size_of::<T>())).collect()
-        };
-        Region::lend_shared(input, |input| {
-            Region::lend(output, |output| {
-                let request = Request::new(collective, DType::U8, part, input.clone(), output.clone());
-                self.execute(match parts {
-                    Some((input, output)) => request.parts(&bytes(input), &bytes(output)),
-                    None => request,
-                })
-            })
-        })
-    }
-
     fn moved_later<T: Plain + Default>(
         &self,
         collective: Collective,
@@ -378,8 +350,7 @@ impl Communicator {
     ) -> Result<Work<T>> {
         let (buffer, region) = owned(output);
         let input = Region::own(input).region().clone();
-        let request = Request::new(collective, DType::U8, part, input, region);
-        Ok(Work { pending: self.submit(request)?, buffer })
+        Ok(Work { pending: self.submit(Request::of(moving(collective, part), input, region))?, buffer })
     }
 }
 

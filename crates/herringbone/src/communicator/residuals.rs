@@ -9,7 +9,7 @@ use crate::{
         prepare::Call,
     },
     feedback::{Fed, Feedback},
-    request::Request,
+    request::Compression,
     residuals::{CodedOperation, Residuals},
 };
 use std::{
@@ -43,18 +43,18 @@ impl Draws {
     }
 }
 
-/// What is fed back of a request whose messages are coded, after a check that they can be.
+/// What is fed back of a call whose messages are coded, after a check that they can be.
 ///
 /// # Errors
 /// As [`check`].
 pub(super) fn checked(
-    request: &Request,
-    codec: Codec,
+    call: &Call,
+    compression: &Compression,
     (group, draws): (&Residuals, &Draws),
     rank: u32,
 ) -> Result<Option<Fed>> {
-    let Request { collective, dtype, op, count, compression, .. } = request;
-    check(&Call { codec, ..Call::new(*collective, *dtype, *op, *count) })?;
+    check(call)?;
+    let Call { codec, count, .. } = *call;
     let owner = compression.residuals.as_ref().unwrap_or(group);
     let feedback = match &compression.tensor {
         Some(tensor) if codec == Codec::Plain => {
@@ -62,7 +62,7 @@ pub(super) fn checked(
             None
         }
         None if codec == Codec::Plain => None,
-        Some(tensor) => Some(owner.of(tensor, CodedOperation { codec, elements: *count, group, rank })),
+        Some(tensor) => Some(owner.of(tensor, CodedOperation { codec, elements: count, group, rank })),
         None if matches!(codec, Codec::RandomK { .. }) => Some(draws.next()),
         None => None,
     };

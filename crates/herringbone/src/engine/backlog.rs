@@ -14,7 +14,7 @@ use crate::core::{prepare::Call, session::membership::MemberId, wire::Header};
 use crate::{
     Error,
     completion::Completion,
-    execute::issue::{Identity, Issue, Queued},
+    execute::issue::{Caller, Identity, Issue, Queued},
     sys::span::Span,
     transport::{Broken, frame::Body},
 };
@@ -83,43 +83,22 @@ impl Backlog {
         failed.into_iter().for_each(|queued| not_started(queued, error, groups, (links, out)));
     }
 
-    /// Issues an operation, whose end `completion` will say.
+    /// Issues an operation, whose end `completion` will say: as the last one, or, if it finishes what an older one has left, in the
+    /// place of that.
     ///
     /// # Errors
     /// See [`Groups::agree`].
     pub(super) fn issue(
         &mut self,
+        order: Option<u64>,
         issue: &Issue,
         completion: Arc<Completion>,
         groups: &mut Groups,
         (links, out): (&mut Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        self.issue_at(None, (issue, completion), groups, (links, out))
-    }
-
-    /// Issues an operation that finishes what an older one has left: before those that were issued after that.
-    ///
-    /// # Errors
-    /// See [`Groups::agree`].
-    pub(super) fn issue_before(
-        &mut self,
-        order: u64,
-        (issue, completion): (&Issue, Arc<Completion>),
-        groups: &mut Groups,
-        (links, out): (&mut Links, &mut Outbox),
-    ) -> Result<(), Refused> {
-        self.issue_at(Some(order), (issue, completion), groups, (links, out))
-    }
-
-    fn issue_at(
-        &mut self,
-        order: Option<u64>,
-        (issue, completion): (&Issue, Arc<Completion>),
-        groups: &mut Groups,
-        (links, out): (&mut Links, &mut Outbox),
-    ) -> Result<(), Refused> {
-        let (id, timeout) = groups.agree(issue, links.rank, out)?;
-        let mut queued = Queued::new(id, issue, Some(completion), timeout, out.now());
+        let agreed = groups.agree(issue, None, (links.rank, out))?;
+        let id = agreed.id;
+        let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
         if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
             out.push(Todo::Redo(id.group));
         }
@@ -205,12 +184,12 @@ pub(super) fn not_started(
     groups: &mut Groups,
     (links, out): (&Links, &mut Outbox),
 ) {
-    let Queued { id, call, completion, issued, .. } = queued;
+    let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
     out.push(Todo::Forget(id.group));
     match groups.get_mut(id.group) {
         Some(group) => {
             let result = Err(error.clone());
-            out.conclude(group, links.rank, Ended { id, call, completion, issued, result });
+            out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
         }
         None => {
             out.observer.ended(&id, issued, &Err(error.clone()));

@@ -2,7 +2,7 @@
 
 use super::{
     backlog::Backlog,
-    group::{Group, Recovering, Settings},
+    group::{Group, Planned, Recovering, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
@@ -13,12 +13,12 @@ use crate::{
     Error, ErrorKind,
     core::{
         collective::UnevenParts,
-        prepare::{Call, Prepared},
+        prepare::Prepared,
         session::{Cause, membership::MemberId},
         wire::{Fingerprint, Header},
     },
     execute::{
-        issue::{Identity, Queued},
+        issue::{Agreed, Identity, Queued},
         staging::{Claim, Part},
     },
     feedback::Fed,
@@ -103,7 +103,7 @@ impl Backlog {
         let Some(group) = groups.get_mut(number) else { return Vec::new() };
         let mut taken = Vec::new();
         for queued in self.queue.take_of(number, |queued| queued.is_redone(group, out)) {
-            match prepared(group, (queued.call, queued.parts.as_ref()), links, &mut out.observer) {
+            match prepared(group, &queued, links, &mut out.observer) {
                 Ok(prepared) => taken.push((queued, prepared)),
                 Err(error) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
             }
@@ -119,9 +119,9 @@ fn can_start(
     (group, ops): (&mut Group, &mut Ops),
     (links, out): (&mut Links, &mut Outbox),
 ) -> Start {
-    let Queued { id, call, lacks, .. } = *queued;
+    let Queued { id, plan, call, lacks, .. } = *queued;
     let recovering = group.recovering;
-    let planned = match group.plan(call, &mut out.observer) {
+    let (planned, settings) = match group.plan_at(Some(plan), call, &mut out.observer) {
         Ok(planned) => planned,
         Err(error) => return Start::Never(error),
     };
@@ -140,7 +140,7 @@ fn can_start(
         return Start::Later(None);
     }
     let parts = queued.parts.as_ref();
-    if planned.is_prepared(links.changes, parts).is_none() {
+    if !planned.is_prepared(links.changes, parts) {
         match links.are_up(&planned.partners, out) {
             Ok(true) => {}
             Ok(false) => return Start::Later(None),
@@ -150,10 +150,7 @@ fn can_start(
             }
         }
     }
-    let prepared = match prepared(group, (call, parts), links, &mut out.observer) {
-        Ok(prepared) => prepared,
-        Err(error) => return Start::Never(error),
-    };
+    let prepared = compiled((planned, settings), parts, links);
     let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
     if least > most {
         return Start::Never(Error::config(
@@ -219,9 +216,9 @@ impl Ops {
         if group.running.len() >= 4 * REDUCER_OPERATIONS {
             return Err(Broken::Protocol("more operations at once than were agreed"));
         }
-        let planned = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
-        let (call, algorithm) = (planned.call, planned.number);
-        let prepared = prepared(group, (call, None), links, &mut out.observer).map_err(nonsense)?;
+        let (planned, settings) = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
+        let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
+        let prepared = compiled((planned, settings), None, links);
         let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
@@ -229,20 +226,8 @@ impl Ops {
         let number = out.observer.next();
         let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
         out.observer.issued(&id, algorithm);
-        let queued = Queued {
-            id,
-            call,
-            parts: None,
-            fed: None,
-            lacks: None,
-            buffers: None,
-            completion: None,
-            issued: out.now(),
-            timeout: Duration::MAX,
-            given_up: false,
-            order: number,
-            touches: None,
-        };
+        let agreed = Agreed { id, plan, timeout: Duration::MAX };
+        let queued = Queued::without_buffers(agreed, call, None, out.now());
         self.start(queued, memory, prepared, group, (links, out));
         Ok(())
     }
@@ -253,17 +238,23 @@ fn missing(group: u32, groups: &Groups, links: &Links) -> Vec<MemberId> {
     groups.get(group).map_or_else(Vec::new, |group| links.wanted(group).collect())
 }
 
-/// The program of a call, compiled for the links there are.
+/// The program of a queued operation, compiled for the links there are.
 pub(super) fn prepared(
     group: &mut Group,
-    (call, parts): (Call, Option<&Arc<UnevenParts>>),
+    queued: &Queued,
     links: &Links,
     observer: &mut Observer,
 ) -> Result<Arc<Prepared>, Error> {
-    if let Some(prepared) = group.plan(call, observer)?.is_prepared(links.changes, parts) {
-        return Ok(prepared.clone());
-    }
-    let Settings { me, sizing, seats, .. } = group.settings.clone();
-    let shared = |rank: u32| links.endpoints[seats[rank as usize]].is_shared();
-    Ok(group.plan(call, observer)?.prepare(me, sizing, (links.changes, parts), shared))
+    let plan = group.plan_at(Some(queued.plan), queued.call, observer)?;
+    Ok(compiled(plan, queued.parts.as_ref(), links))
+}
+
+/// The program of a group's plan, compiled for the links there are.
+fn compiled(
+    (planned, settings): (&mut Planned, &Settings),
+    parts: Option<&Arc<UnevenParts>>,
+    links: &Links,
+) -> Arc<Prepared> {
+    let shared = |rank: u32| links.endpoints[settings.seats[rank as usize]].is_shared();
+    planned.prepared(settings, (links.changes, parts), shared)
 }

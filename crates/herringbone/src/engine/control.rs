@@ -375,8 +375,8 @@ impl Engine {
     fn look_through_queue(&mut self) {
         let (now, resolution) = (self.out.now(), resolution());
         let overdue = self.backlog.queue.iter().filter_map(|queued| {
-            let waited = now.since(queued.issued).saturating_sub(resolution);
-            (waited >= queued.timeout).then_some((queued.id, queued.timeout, waited))
+            let waited = now.since(queued.caller.issued).saturating_sub(resolution);
+            (waited >= queued.caller.timeout).then_some((queued.id, queued.caller.timeout, waited))
         });
         for (id, timeout, waited) in overdue.collect::<Vec<_>>() {
             let group = self.groups.get(id.group);

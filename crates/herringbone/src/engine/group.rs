@@ -22,7 +22,10 @@ use crate::{
         wire::{Fingerprint, Header, digest},
     },
     engine::doom::Doom,
-    execute::{issue::WORLD_GROUP, script::Script},
+    execute::{
+        issue::{PlanKey, WORLD_GROUP},
+        script::Script,
+    },
     observe::Observer,
     transport::{Broken, stats::Stats, ticket::OpKey},
 };
@@ -246,28 +249,40 @@ impl Group {
 
     /// What a call means here: chosen, generated, proved and compiled once.
     pub(crate) fn plan(&mut self, call: Call, observer: &mut Observer) -> Result<&mut Planned> {
+        self.plan_at(None, call, observer).map(|(planned, _)| planned)
+    }
+
+    /// The same, without a search where it is known, and beside it the group's settings.
+    pub(crate) fn plan_at(
+        &mut self,
+        key: Option<PlanKey>,
+        call: Call,
+        observer: &mut Observer,
+    ) -> Result<(&mut Planned, &Settings)> {
         let Self { plans, settings, member, .. } = self;
-        plans.recall(settings.epoch, &call, observer, |plans| {
+        let planned = plans.recall(key, &call, observer, |plans| {
             let planned = plans.chosen(settings, call)?;
             member.planned(planned.fingerprint.plan, &planned.basis);
             Ok(planned)
-        })
+        })?;
+        Ok((planned, settings))
     }
 
-    /// The plan of a call, if it was made.
-    pub(crate) fn planned(&self, call: &Call) -> Option<&Planned> {
-        self.plans.known(self.settings.epoch, call)
+    /// A plan that was made, unless it had to make room since.
+    pub(crate) fn planned(&self, key: PlanKey) -> Option<&Planned> {
+        self.plans.at(key)
     }
 
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
-    pub(crate) fn script(&self, call: &Call, links: u64) -> Option<&Arc<Script>> {
+    pub(crate) fn script(&self, call: &Call, links: u64) -> Option<(PlanKey, &Arc<Script>)> {
         let idle = self.running.is_empty() && self.frozen.is_none() && self.unanswered.is_none();
-        idle.then(|| self.plans.known(self.settings.epoch, call))?.and_then(|planned| planned.script(links))
+        let planned = self.plans.known(call).filter(|_| idle)?;
+        Some((planned.key, planned.script(links)?))
     }
 
     /// An operation of this kind was completed.
-    pub(crate) fn completed(&mut self, call: &Call) {
-        self.plans.completed(self.settings.epoch, call);
+    pub(crate) fn completed(&mut self, key: PlanKey) {
+        self.plans.completed(key);
     }
 
     /// Adds up what was completed.
@@ -280,16 +295,16 @@ impl Group {
         &mut self,
         told: &Fingerprint,
         observer: &mut Observer,
-    ) -> Result<&mut Planned> {
+    ) -> Result<(&mut Planned, &Settings)> {
         let call = call_of(told)?;
         let Self { plans, settings, told: known, .. } = self;
-        let planned = plans.recall(settings.epoch, &call, observer, |plans| {
+        let planned = plans.recall(None, &call, observer, |plans| {
             plans.made(settings, call, &known.algorithm(told.plan)?, String::new())
         })?;
         if planned.fingerprint.plan != told.plan {
             return Err(Error::unsupported("another plan than it had before"));
         }
-        Ok(planned)
+        Ok((planned, settings))
     }
 }
 
@@ -353,8 +368,8 @@ mod tests {
         assert!(reducer.plan_as_told(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
         reducer.told_plan("rank 0", &planned.basis).unwrap();
         assert_eq!(reducer.refused_plan(planned.fingerprint.plan), None);
-        let told = reducer.plan_as_told(&planned.fingerprint, &mut stats).unwrap();
-        assert_eq!((&told.algorithm, told.fingerprint), (&planned.algorithm, planned.fingerprint));
+        let (told, _) = reducer.plan_as_told(&planned.fingerprint, &mut stats).unwrap();
+        assert_eq!((&told.basis, told.fingerprint), (&planned.basis, planned.fingerprint));
     }
 
     #[test]
@@ -400,14 +415,37 @@ mod tests {
     /// A change of membership makes plans of its own.
     #[test]
     fn plans_are_of_an_epoch() {
-        let (mut group, mut observer) = (group(0, parameters()), Observer::default());
-        let first = group.plan(CALL, &mut observer).unwrap().fingerprint;
-        group.settings.epoch = 1;
-        assert!(group.planned(&CALL).is_none());
-        let second = group.plan(CALL, &mut observer).unwrap();
+        let mut observer = Observer::default();
+        let first = group(0, parameters()).plan(CALL, &mut observer).unwrap().fingerprint;
+        let earlier = group(0, parameters());
+        let settings = Settings { epoch: 1, ..earlier.settings };
+        let mut later = Group::new(settings, earlier.member);
+        let second = later.plan(CALL, &mut observer).unwrap();
         assert_eq!(first.difference(&second.fingerprint), ["plan"]);
         assert_eq!(second.basis.epoch, 1);
-        group.settings.epoch = 0;
-        assert_eq!(group.plan(CALL, &mut observer).unwrap().fingerprint, first);
+    }
+
+    /// A plan's key finds it until another one has its place; then the call's plan is made again.
+    #[test]
+    fn a_plan_is_found_by_its_key() {
+        let (mut group, mut observer) = (group(0, parameters()), Observer::default());
+        let other = |more| Call { count: CALL.count + more, ..CALL };
+        let key = group.plan(CALL, &mut observer).unwrap().key;
+        let another = group.plan(other(1), &mut observer).unwrap().key;
+        group.completed(key);
+        assert_eq!(group.planned(key).map(|planned| planned.call), Some(CALL));
+        assert_eq!(group.plan_at(Some(key), CALL, &mut observer).unwrap().0.key, key);
+        let mut others = 1;
+        while group.planned(key).is_some() {
+            others += 1;
+            group.plan(other(others), &mut observer).unwrap();
+        }
+        assert!(group.planned(another).is_some(), "the oldest goes first");
+        group.completed(key);
+        let again = group.plan_at(Some(key), CALL, &mut observer).unwrap().0;
+        assert_eq!((again.call, again.key.number), (CALL, key.number + others as u64 + 1));
+        let mut stats = observer.counted();
+        group.count(&mut stats);
+        assert_eq!(stats.operations.values().sum::<u64>(), 1);
     }
 }

@@ -23,13 +23,12 @@ use crate::{
         },
         wire::{Fingerprint, Header},
     },
-    execute::issue::{Identity, Issue},
+    execute::issue::{Agreed, Identity, Issue, PlanKey},
     transport::{Broken, ticket::OpKey},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 /// How many groups of a job a reducer takes part in.
@@ -122,22 +121,23 @@ impl Groups {
         self.groups.insert(id, group);
     }
 
-    /// Numbers a call and adds it to what rank `me` has issued. Returns also how long it may take if it does not say.
+    /// Numbers a call, whose plan may be known, and adds it to what rank `me` has issued.
     pub(super) fn agree(
         &mut self,
         issue: &Issue,
-        me: Rank,
-        out: &mut Outbox,
-    ) -> Result<(Identity, Duration), Refused> {
+        plan: Option<PlanKey>,
+        (me, out): (Rank, &mut Outbox),
+    ) -> Result<Agreed, Refused> {
         let Self { groups, elsewhere, rules, .. } = self;
         let group = groups.get_mut(&issue.group).filter(|group| !group.ending.is_dropped);
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        let planned = group.plan(issue.call, &mut out.observer).map_err(|error| error.at(me))?;
-        let (mut fingerprint, with_reducers, algorithm) =
-            (planned.fingerprint, planned.with_reducers, planned.number);
-        (fingerprint.sequence, fingerprint.priority) = (group.member.next(), issue.priority);
-        fingerprint.mark = issue.mark;
+        let (planned, _) =
+            group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
+        let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
+        let mut fingerprint = planned.fingerprint;
+        fingerprint.sequence = group.member.next();
+        (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
         if let Some(error) = &group.lost {
             let error = error.about(me, group.settings.named(fingerprint));
             group.member.learn();
@@ -183,7 +183,7 @@ impl Groups {
             return Err(Refused::Counted(error));
         }
         out.answer(group);
-        Ok((id, group.settings.timeout))
+        Ok(Agreed { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
     }
 
     /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
@@ -197,10 +197,10 @@ impl Groups {
         waiting_for: Vec<Rank>,
         (links, out): (&Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        let (id, timeout) = self.agree(issue, links.rank, out)?;
+        let Agreed { id, timeout, .. } = self.agree(issue, None, (links.rank, out))?;
         let Some(group) = self.get_mut(issue.group) else { return Ok(()) };
         group.member.fail(id.fingerprint.sequence);
-        let milliseconds = issue.timeout.unwrap_or(timeout).as_millis() as u64;
+        let milliseconds = timeout.as_millis() as u64;
         let (rank, operation) = (links.rank, id.fingerprint);
         let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
         let error = error(&cause, &[]);

@@ -9,7 +9,6 @@ use crate::{
     clock::Moment,
     core::{
         group::Rank,
-        prepare::Call,
         session::{
             Basis, Parameters,
             control::{Introduction, Message, PlanTold},
@@ -18,6 +17,7 @@ use crate::{
         },
         wire::{Header, Kind},
     },
+    execute::issue::PlanKey,
     sys::doorbell,
     transport::{
         Broken,
@@ -223,8 +223,8 @@ impl Links {
 
     /// Tells reducers what a group is and uses, before its first message to them, and what a plan is made from, before its
     /// first operation.
-    pub(super) fn introduce(&mut self, group: &Group, call: &Call) {
-        let Some(planned) = group.planned(call).filter(|_| !group.reduces()) else { return };
+    pub(super) fn introduce(&mut self, group: &Group, plan: PlanKey) {
+        let Some(planned) = group.planned(plan).filter(|_| !group.reduces()) else { return };
         let (generation, plan) = (group.member.generation(), planned.fingerprint.plan);
         for (position, index) in group.settings.servers().iter().enumerate() {
             let endpoint = &mut self.endpoints[*index];

@@ -456,7 +456,7 @@ impl Engine {
     fn give_up(&mut self, issue: &Issue, since: Moment) -> Option<Error> {
         let (current, waited) = (self.current(issue.group), self.out.now().since(since));
         let group = self.groups.get_mut(current)?;
-        let after = issue.timeout.unwrap_or(group.settings.timeout);
+        let after = issue.manner.timeout.unwrap_or(group.settings.timeout);
         if waited < after {
             return None;
         }
@@ -522,7 +522,7 @@ impl Engine {
         let completion = Arc::new(Completion::default());
         issue.fed.iter().for_each(|fed| completion.commits(fed.clone()));
         let Self { links, groups, backlog, out, .. } = self;
-        backlog.issue(issue, completion.clone(), groups, (links, out))?;
+        backlog.issue(None, issue, completion.clone(), groups, (links, out))?;
         self.catch_up();
         Ok(completion)
     }

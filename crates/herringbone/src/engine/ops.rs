@@ -94,7 +94,7 @@ impl Ops {
         let means = OperationMeans { prepared, mapped, memory, counts, seats, rules };
         let mut operation = Operation::new(key, queued, means);
         if operation.with_reducers() {
-            links.introduce(group, &operation.prepared().call);
+            links.introduce(group, operation.plan);
             out.look_soon(Timer::Silence);
         }
         out.observer.began(&operation.id, self.table.len() + 1);
@@ -274,8 +274,8 @@ impl Ops {
 fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended, Option<Touches>)> {
     let completion = operation.caller.completion.take()?;
     let touches = operation.release_buffers();
-    let (id, call, issued) = (operation.id, operation.prepared().call, operation.caller.issued);
-    Some((Ended { id, call, completion: Some(completion), issued, result }, touches))
+    let (id, plan, issued) = (operation.id, operation.plan, operation.caller.issued);
+    Some((Ended { id, plan, completion: Some(completion), issued, result }, touches))
 }
 
 /// Where links find outgoing payloads.

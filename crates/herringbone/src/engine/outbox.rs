@@ -11,10 +11,9 @@ use crate::{
     completion::Completion,
     core::{
         group::Rank,
-        prepare::Call,
         session::{Cause, control::Message, fence::FarewellAnswer, membership::MemberId},
     },
-    execute::issue::{Identity, Queued},
+    execute::issue::{Identity, PlanKey, Queued},
     observe::Observer,
     transport::{
         Broken,
@@ -98,7 +97,7 @@ pub(super) enum Todo {
 /// How an operation ended, for those that wait for it.
 pub(super) struct Ended {
     pub(super) id: Identity,
-    pub(super) call: Call,
+    pub(super) plan: PlanKey,
     pub(super) completion: Option<Arc<Completion>>,
     pub(super) issued: Moment,
     pub(super) result: Result<()>,
@@ -177,11 +176,11 @@ impl Outbox {
 
     /// Tells those that wait for an operation of rank `me` how it ended.
     pub(super) fn conclude(&mut self, group: &mut Group, me: Rank, ended: Ended) {
-        let Ended { id, call, completion, issued, result } = ended;
+        let Ended { id, plan, completion, issued, result } = ended;
         let result = result.map_err(|error| error.about(me, group.settings.named(id.fingerprint)));
         self.observer.ended(&id, issued, &result);
         if result.is_ok() {
-            group.completed(&call);
+            group.completed(plan);
             let hears_all = id.fingerprint.hears_all(group.settings.me);
             group.member.complete(id.fingerprint.sequence, hears_all);
             self.answer(group);

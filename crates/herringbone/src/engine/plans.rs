@@ -1,4 +1,4 @@
-//! What calls mean to a group: planned, proved and compiled once, and kept by epoch and call.
+//! What calls mean to a group: planned, proved and compiled once, and kept by call. A group is of one epoch.
 
 use super::settings::Settings;
 use crate::{
@@ -8,16 +8,16 @@ use crate::{
         codec::Codec,
         collective::{Collective, UnevenParts},
         element::DType,
-        group::{Group as FoldGroup, Rank},
+        group::Group as FoldGroup,
         plan::{self, Choice},
-        prepare::{self, Call, Prepared, Sizing, cutting},
+        prepare::{self, Call, Prepared, cutting},
         schedule::Program,
         session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
         topology::LinkMatrix,
         verify::{Verified, verify},
         wire::{Fingerprint, digest},
     },
-    execute::script::Script,
+    execute::{issue::PlanKey, script::Script},
     observe::Observer,
     transport::stats::Stats,
 };
@@ -29,8 +29,8 @@ const KEPT: usize = 4096;
 /// One kind of call, planned and proved.
 #[derive(Debug)]
 pub(crate) struct Planned {
-    pub(crate) algorithm: String,
-    /// The number by which the observer knows its name.
+    pub(crate) key: PlanKey,
+    /// The number by which the observer knows the algorithm's name.
     pub(crate) number: u32,
     pub(crate) why: String,
     pub(crate) fingerprint: Fingerprint,
@@ -70,7 +70,6 @@ struct Proof {
 /// Calls that take the same choice by predicted times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct CallClass {
-    epoch: u64,
     collective: Collective,
     widening: u32,
     codec: Codec,
@@ -84,13 +83,15 @@ pub(crate) struct Plans {
     fold: FoldGroup,
     /// The links between the group's workers, where the job's are known.
     links: Option<LinkMatrix>,
-    kept: Vec<(u64, Planned)>,
-    places: HashMap<(u64, Call), usize>,
+    kept: Vec<Planned>,
+    /// How many were made.
+    made: u64,
+    places: HashMap<Call, usize>,
     /// The plan that was asked for last: training asks for the same again and again.
     recent: usize,
     /// The plan that goes next when there are too many.
     oldest: usize,
-    proofs: HashMap<(u64, Collective, Algorithm), Proof>,
+    proofs: HashMap<(Collective, Algorithm), Proof>,
     /// Choices by predicted times.
     choices: HashMap<CallClass, Choice>,
 }
@@ -101,6 +102,7 @@ impl Plans {
             fold: settings.parameters.order.group(&settings.hosts),
             links: settings.links(),
             kept: Vec::new(),
+            made: 0,
             places: HashMap::new(),
             recent: 0,
             oldest: 0,
@@ -110,61 +112,68 @@ impl Plans {
     }
 
     /// The plan of a call, if it was made.
-    pub(crate) fn known(&self, epoch: u64, call: &Call) -> Option<&Planned> {
-        self.place(epoch, call).map(|at| &self.kept[at].1)
+    pub(crate) fn known(&self, call: &Call) -> Option<&Planned> {
+        self.place(call).map(|at| &self.kept[at])
     }
 
-    fn place(&self, epoch: u64, call: &Call) -> Option<usize> {
+    fn place(&self, call: &Call) -> Option<usize> {
         match self.kept.get(self.recent) {
-            Some((of, planned)) if planned.call == *call && *of == epoch => Some(self.recent),
-            _ => self.places.get(&(epoch, *call)).copied(),
+            Some(planned) if planned.call == *call => Some(self.recent),
+            _ => self.places.get(call).copied(),
         }
     }
 
-    /// The plan of a call, which is the recent one from now on; made by `make` if it was not.
+    /// The plan of this key, unless it had to make room.
+    pub(crate) fn at(&self, key: PlanKey) -> Option<&Planned> {
+        self.kept.get(key.place).filter(|planned| planned.key == key)
+    }
+
+    /// The plan of a call: that of the key, or the recent one from now on, made by `make` if it was not.
     pub(crate) fn recall(
         &mut self,
-        epoch: u64,
+        key: Option<PlanKey>,
         call: &Call,
         observer: &mut Observer,
         make: impl FnOnce(&mut Self) -> Result<Planned>,
     ) -> Result<&mut Planned> {
-        match self.place(epoch, call) {
+        let known = key.filter(|key| self.at(*key).is_some()).map(|key| key.place);
+        match known.or_else(|| self.place(call)) {
             Some(at) => self.recent = at,
             None => {
                 let planned = make(self)?;
-                self.keep(epoch, planned, observer);
+                self.keep(planned, observer);
             }
         }
-        Ok(&mut self.kept[self.recent].1)
+        Ok(&mut self.kept[self.recent])
     }
 
-    fn keep(&mut self, epoch: u64, mut planned: Planned, observer: &mut Observer) {
-        planned.number = observer.number_of(&planned.algorithm);
+    fn keep(&mut self, mut planned: Planned, observer: &mut Observer) {
+        planned.number = observer.number_of(&planned.basis.algorithm);
         self.recent = if self.kept.len() < KEPT { self.kept.len() } else { self.oldest };
-        self.places.insert((epoch, planned.call), self.recent);
+        self.made += 1;
+        planned.key = PlanKey { place: self.recent, number: self.made };
+        self.places.insert(planned.call, self.recent);
         match self.kept.get_mut(self.recent) {
-            None => self.kept.push((epoch, planned)),
+            None => self.kept.push(planned),
             Some(place) => {
-                let (of, gone) = std::mem::replace(place, (epoch, planned));
-                self.places.remove(&(of, gone.call));
-                observer.stats.completed(gone.call.collective.name(), &gone.algorithm, gone.completed);
+                let gone = std::mem::replace(place, planned);
+                self.places.remove(&gone.call);
+                observer.stats.completed(gone.call.collective.name(), &gone.basis.algorithm, gone.completed);
                 self.oldest = (self.oldest + 1) % KEPT;
             }
         }
     }
 
     /// An operation of this kind was completed.
-    pub(crate) fn completed(&mut self, epoch: u64, call: &Call) {
-        if let Some(at) = self.place(epoch, call) {
-            self.kept[at].1.completed += 1;
-        }
+    pub(crate) fn completed(&mut self, key: PlanKey) {
+        let kept = self.kept.get_mut(key.place).filter(|planned| planned.key == key);
+        kept.into_iter().for_each(|planned| planned.completed += 1);
     }
 
     /// Adds up what was completed.
     pub(crate) fn count(&self, stats: &mut Stats) {
-        for (_, planned) in &self.kept {
-            stats.completed(planned.call.collective.name(), &planned.algorithm, planned.completed);
+        for planned in &self.kept {
+            stats.completed(planned.call.collective.name(), &planned.basis.algorithm, planned.completed);
         }
     }
 
@@ -180,14 +189,14 @@ impl Plans {
         // What was proved can be had for any count, and trees take long to plan.
         if let Some(forced) = &forced
             && codec == Codec::Plain
-            && self.proofs.contains_key(&(settings.epoch, collective, forced.clone()))
+            && self.proofs.contains_key(&(collective, forced.clone()))
             && (!forced.needs_reducers() || settings.reducers() > 0)
         {
             return self.made(settings, call, forced, "forced".to_owned());
         }
         let forced = forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0);
         let bytes = plan::predicted::class_of(request.bytes);
-        let class = CallClass { epoch: settings.epoch, collective, widening: request.widening, codec, bytes };
+        let class = CallClass { collective, widening: request.widening, codec, bytes };
         let is_predicted = settings.guidance.calibration.is_some() && forced.is_none();
         let choice = match self.choices.get(&class).filter(|_| is_predicted) {
             Some(choice) => choice.clone(),
@@ -235,8 +244,8 @@ impl Plans {
         let with_reducers = partners.iter().any(|rank| settings.is_reducer(*rank));
         let partners = partners.iter().map(|rank| settings.seats[*rank as usize]).collect();
         Ok(Planned {
+            key: PlanKey::default(),
             fingerprint: fingerprint(&call, digest),
-            algorithm: basis.algorithm.clone(),
             why,
             basis,
             partners,
@@ -251,7 +260,7 @@ impl Plans {
     }
 
     fn proof(&mut self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Result<Proof> {
-        let key = (settings.epoch, collective, algorithm.clone());
+        let key = (collective, algorithm.clone());
         if let Some(proof) = self.proofs.get(&key) {
             return Ok(proof.clone());
         }
@@ -298,10 +307,9 @@ impl Planned {
         self.compiled.as_ref().filter(|compiled| compiled.links == links)
     }
 
-    /// The program compiled for links as they are, if it is (`links` counts their changes).
-    pub(crate) fn is_prepared(&self, links: u64, parts: Option<&Arc<UnevenParts>>) -> Option<&Arc<Prepared>> {
-        let compiled = self.compiled(links).filter(|compiled| compiled.parts.as_ref() == parts);
-        compiled.map(|compiled| &compiled.prepared)
+    /// Whether the program is compiled for links as they are (`links` counts their changes).
+    pub(crate) fn is_prepared(&self, links: u64, parts: Option<&Arc<UnevenParts>>) -> bool {
+        self.compiled(links).is_some_and(|compiled| compiled.parts.as_ref() == parts)
     }
 
     /// For operations that may run straight through over links as they are.
@@ -309,16 +317,19 @@ impl Planned {
         self.compiled(links).and_then(|compiled| compiled.script.as_ref())
     }
 
-    /// Compiles rank `me`'s program, as [`prepare`](prepare::prepare) says.
-    pub(crate) fn prepare(
+    /// This rank's program, compiled as [`prepare`](prepare::prepare) says, if it was not yet.
+    pub(crate) fn prepared(
         &mut self,
-        me: Rank,
-        sizing: Sizing,
+        settings: &Settings,
         (links, parts): (u64, Option<&Arc<UnevenParts>>),
         shared: impl Fn(u32) -> bool,
     ) -> Arc<Prepared> {
+        if let Some(compiled) = self.compiled(links).filter(|compiled| compiled.parts.as_ref() == parts) {
+            return compiled.prepared.clone();
+        }
         let Self { verified, program, call, .. } = self;
         let call = (*call, parts.map(Arc::as_ref));
+        let Settings { me, sizing, .. } = *settings;
         let prepared = Arc::new(prepare::prepare(verified, program, me, call, sizing, shared));
         let script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         let parts = parts.cloned();

@@ -32,9 +32,10 @@ use crate::{
         },
     },
     execute::{
-        issue::{Identity, Issue, Queued},
+        issue::{Caller, Identity, Issue, Queued},
         operation::Operation,
     },
+    request::Manner,
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{
@@ -83,11 +84,12 @@ impl Redone {
         while let Some(issue) = self.issues.front() {
             let completion = Arc::<Completion>::default();
             let number = parts.groups.get(issue.group).map_or(0, |carrier| carrier.member.next());
-            let call = (issue, Arc::clone(&completion));
             let EngineParts { groups, backlog, links, out, .. } = parts;
             let issued = match self.is_late {
                 true => groups.issue_late(issue, Vec::new(), (links, out)),
-                false => backlog.issue_before(self.queued.order, call, groups, (links, out)),
+                false => {
+                    backlog.issue(Some(self.queued.order), issue, completion.clone(), groups, (links, out))
+                }
             };
             match issued {
                 Ok(()) => {}
@@ -317,10 +319,11 @@ impl Recoveries {
     /// See [`Groups::agree`].
     pub(super) fn issue_late(&mut self, issue: &Issue, parts: &mut EngineParts<'_>) -> Result<(), Refused> {
         let EngineParts { groups, links, out, .. } = parts;
-        let (id, timeout) = groups.agree(issue, links.rank, out)?;
+        let agreed = groups.agree(issue, None, (links.rank, out))?;
         let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
-        let prepared = prepared(group, (issue.call, issue.parts.as_ref()), links, &mut out.observer)?;
-        self.add(Queued::new(id, issue, None, timeout, out.now()), &prepared, true, parts);
+        let queued = Queued::new(agreed, issue, None, out.now());
+        let prepared = prepared(group, &queued, links, &mut out.observer)?;
+        self.add(queued, &prepared, true, parts);
         self.step(issue.group, parts);
         Ok(())
     }
@@ -437,7 +440,7 @@ impl Recoveries {
 /// Tells those that wait for an operation how it ended.
 fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
     let EngineParts { groups, links, out, .. } = parts;
-    let Queued { id, call, completion, issued, .. } = queued;
+    let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
     let Some(group) = groups.get_mut(id.group) else {
         completion.into_iter().for_each(|completion| completion.finish(result.clone()));
         return;
@@ -445,7 +448,7 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
     if result.is_err() {
         group.member.fail(id.fingerprint.sequence);
     }
-    out.conclude(group, links.rank, Ended { id, call, completion, issued, result });
+    out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
     out.push(Todo::Forget(id.group));
 }
 
@@ -457,9 +460,10 @@ fn rest_of(
     uses_holders: bool,
 ) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
-    let timeout = Some(queued.timeout);
     // Ranks that have not called the same until now do not redo the same: their calls of the carrier are not to meet.
-    let (priority, mark) = (queued.id.fingerprint.priority, (queued.id.hash ^ queued.id.hash >> 32) as u32);
+    let mark = (queued.id.hash ^ queued.id.hash >> 32) as u32;
+    let manner =
+        Manner { priority: queued.id.fingerprint.priority, mark, timeout: Some(queued.caller.timeout) };
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = match input.is_same(output) {
             true => (output.part(bytes.clone()), output.part(bytes.clone())),
@@ -467,13 +471,13 @@ fn rest_of(
         };
         let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };
         let fed = queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes()));
-        Issue { fed, priority, mark, timeout, ..Issue::new(carrier, call, input, output) }
+        Issue { fed, manner, ..Issue::new(carrier, call, input, output) }
     };
     let sent = |root: u32, bytes: std::ops::Range<usize>| {
         let region = output.part(bytes);
         let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
         let call = Call::new(collective, dtype, op, region.len());
-        Issue { priority, mark, timeout, ..Issue::new(carrier, call, region.clone(), region) }
+        Issue { manner, ..Issue::new(carrier, call, region.clone(), region) }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();

@@ -77,13 +77,13 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
         .map(|operation| under_way(&operation.id, operation.caller.issued, true, waited_for(operation)));
     let queued = engine.backlog.queue.iter().filter(|queued| is_called(&queued.id)).map(|queued| {
         let wanted = engine.groups.get(queued.id.group).map(|group| engine.links.wanted(group).collect());
-        under_way(&queued.id, queued.issued, false, wanted.unwrap_or_default())
+        under_way(&queued.id, queued.caller.issued, false, wanted.unwrap_or_default())
     });
     let redone = engine.recoveries.redone().map(|(carrier, Redone { queued, parts, .. })| {
         let running = |(number, _): &_| engine.ops.get(engine.groups.get(carrier)?.operation(*number)?);
         let waits: BTreeSet<MemberId> =
             parts.iter().filter_map(running).flat_map(Operation::missing).collect();
-        under_way(&queued.id, queued.issued, true, waits.into_iter().collect())
+        under_way(&queued.id, queued.caller.issued, true, waits.into_iter().collect())
     });
     let messages = engine.messages.waiting(&engine.groups).into_iter().map(|(group, call)| {
         let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.links, *rank)).take(WAITS);

@@ -16,7 +16,7 @@ use crate::{
     completion::Completion,
     execute::{
         io::Io,
-        issue::Issue,
+        issue::{Caller, Issue},
         script::Script,
         staging::Part,
         straight::{Notes, Pace, Straight},
@@ -86,16 +86,17 @@ impl Runner {
         let group = engine.groups.get(issue.group);
         let group =
             group.filter(|group| are_usable(&issue.call, group.settings.me, &issue.input, &issue.output));
-        let script = group.and_then(|group| group.script(&issue.call, engine.links.changes));
-        let Some(script) = script.filter(|script| !is_crowded(engine, script)).cloned() else {
+        let known = group.and_then(|group| group.script(&issue.call, engine.links.changes));
+        let Some((plan, script)) = known.filter(|(_, script)| !is_crowded(engine, script)) else {
             return Ok(Begun::No(issue));
         };
-        let part = if issue.priority > 0 { Part::Either } else { Part::Common };
+        let script = script.clone();
+        let part = if issue.manner.priority > 0 { Part::Either } else { Part::Common };
         let bytes = script.prepared.staging_bytes(script.prepared.depth);
         let Some(memory) = engine.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
-        let agreed = match engine.groups.agree(&issue, engine.links.rank, &mut engine.out) {
+        let agreed = match engine.groups.agree(&issue, Some(plan), (engine.links.rank, &mut engine.out)) {
             Ok(agreed) => agreed,
             Err(refused) => {
                 engine.ops.staging.give_back(memory);
@@ -109,7 +110,7 @@ impl Runner {
                 };
             }
         };
-        engine.out.observer.began_straight(&agreed.0);
+        engine.out.observer.began_straight(&agreed.id);
         let is_early = !engine.backlog.early.is_empty();
         let notes = std::mem::take(&mut self.notes);
         self.straight = Some(Straight::new(script, issue, agreed, memory, (notes, now)));
@@ -170,12 +171,12 @@ impl Runner {
 
     /// The run is done, and so is the operation.
     pub(crate) fn end(&mut self, now: Moment) {
-        let Some(mut straight) = self.straight.take() else { return };
+        let Some(straight) = self.straight.take() else { return };
         let Engine { groups, links, ops, out, .. } = self.engine.at(now);
         ops.staging.give_back(straight.memory.clone());
-        let (id, call, issued) = (straight.id, straight.issue.call, straight.issued);
+        let (id, plan, Caller { completion, issued, .. }) = (straight.id, straight.plan, straight.caller);
         out.observer.left_straight(&id);
-        let ended = Ended { id, call, completion: straight.completion.take(), issued, result: Ok(()) };
+        let ended = Ended { id, plan, completion, issued, result: Ok(()) };
         if let Some(group) = groups.get_mut(id.group) {
             out.conclude(group, links.rank, ended);
         }
@@ -186,12 +187,12 @@ impl Runner {
     /// How the run's end can be learnt of, whoever brings it about.
     pub(crate) fn follow(&mut self) -> Option<Arc<Completion>> {
         let straight = self.straight.as_mut()?;
-        Some(straight.completion.get_or_insert_default().clone())
+        Some(straight.caller.completion.get_or_insert_default().clone())
     }
 
     /// Whether the run is the one that has such an end.
     pub(crate) fn is_running(&self, completion: &Arc<Completion>) -> bool {
-        let of_it = self.straight.as_ref().and_then(|straight| straight.completion.as_ref());
+        let of_it = self.straight.as_ref().and_then(|straight| straight.caller.completion.as_ref());
         of_it.is_some_and(|of_it| Arc::ptr_eq(of_it, completion))
     }
 

@@ -150,7 +150,7 @@ fn in_flight<'a>(ops: &'a Ops, backlog: &'a Backlog) -> impl Iterator<Item = (Id
     let awaited = |operation: &&Operation| operation.caller.completion.is_some();
     let running = ops.table.iter().filter(awaited);
     let running = running.map(|operation| (operation.id, operation.caller.issued));
-    running.chain(backlog.queue.iter().map(|queued| (queued.id, queued.issued)))
+    running.chain(backlog.queue.iter().map(|queued| (queued.id, queued.caller.issued)))
 }
 
 /// For whom an operation waits, if it runs.

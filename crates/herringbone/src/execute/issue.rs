@@ -9,6 +9,7 @@ use crate::{
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
     feedback::Fed,
+    request::Manner,
     sys::{heap::Heap, region::Region},
 };
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -53,6 +54,32 @@ impl Identity {
     }
 }
 
+/// Where a group keeps a call's plan, so that it is searched for once per call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlanKey {
+    pub(crate) place: usize,
+    /// The number of the plan, because another one may take its place.
+    pub(crate) number: u64,
+}
+
+/// A call that has its number among those that all ranks make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    pub(crate) id: Identity,
+    pub(crate) plan: PlanKey,
+    /// How long it may take.
+    pub(crate) timeout: Duration,
+}
+
+/// Who waits for an operation.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// How its end is told, until it is.
+    pub(crate) completion: Option<Arc<Completion>>,
+    pub(crate) timeout: Duration,
+    pub(crate) issued: Moment,
+}
+
 /// A request for an operation, with its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Issue {
@@ -64,26 +91,22 @@ pub(crate) struct Issue {
     pub(crate) fed: Option<Fed>,
     /// How many bytes the caller lacks for it, if so: then it has no buffers, and fails on all ranks.
     pub(crate) lacks: Option<u64>,
-    pub(crate) priority: i32,
-    /// What the caller says that it is for; 0 if nothing is said.
-    pub(crate) mark: u32,
+    pub(crate) manner: Manner,
     pub(crate) input: Region,
     pub(crate) output: Region,
-    pub(crate) timeout: Option<Duration>,
 }
 
 /// An operation that was issued and has not started.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) id: Identity,
+    pub(crate) plan: PlanKey,
     pub(crate) call: Call,
     pub(crate) parts: Option<Arc<UnevenParts>>,
     pub(crate) fed: Option<Fed>,
     pub(crate) lacks: Option<u64>,
     pub(crate) buffers: Option<(Region, Region)>,
-    pub(crate) completion: Option<Arc<Completion>>,
-    pub(crate) issued: Moment,
-    pub(crate) timeout: Duration,
+    pub(crate) caller: Caller,
     /// Whether a fence was called for because it cannot start.
     pub(crate) given_up: bool,
     /// Its place among the queued ones: its number, or that of the operation that it finishes.
@@ -124,15 +147,14 @@ impl Touches {
 impl Issue {
     /// A call with nothing else said. If one of its buffers is [lacking](Region::lacking), so is the operation.
     pub(crate) fn new(group: u32, call: Call, input: Region, output: Region) -> Self {
-        let (parts, fed, lacks, priority, mark, timeout) = (None, None, None, 0, 0, None);
-        let mut issue = Self { group, call, parts, fed, lacks, priority, mark, input, output, timeout };
+        let (parts, fed, lacks, manner) = (None, None, None, Manner::default());
+        let mut issue = Self { group, call, parts, fed, lacks, manner, input, output };
         issue.see_lack();
         issue
     }
 
-    /// If one of its buffers is lacking, so is the operation.
     #[inline]
-    pub(crate) fn see_lack(&mut self) {
+    fn see_lack(&mut self) {
         if self.input.is_lacking() || self.output.is_lacking() {
             self.take_lack();
         }
@@ -149,26 +171,33 @@ impl Issue {
 
 impl Queued {
     pub(crate) fn new(
-        id: Identity,
+        agreed: Agreed,
         issue: &Issue,
         completion: Option<Arc<Completion>>,
-        timeout: Duration,
         issued: Moment,
     ) -> Self {
+        let number = agreed.id.number;
         Self {
-            id,
-            call: issue.call,
             parts: issue.parts.clone(),
             fed: issue.fed.clone(),
             lacks: issue.lacks,
             buffers: Some((issue.input.clone(), issue.output.clone())),
-            completion,
-            issued,
-            timeout: issue.timeout.unwrap_or(timeout),
-            given_up: false,
-            order: id.number,
-            touches: Some(Touches::of((id.number, id.number), &issue.input, &issue.output)),
+            touches: Some(Touches::of((number, number), &issue.input, &issue.output)),
+            ..Self::without_buffers(agreed, issue.call, completion, issued)
         }
+    }
+
+    /// What a reducer does, which has no buffers.
+    pub(crate) fn without_buffers(
+        Agreed { id, plan, timeout }: Agreed,
+        call: Call,
+        completion: Option<Arc<Completion>>,
+        issued: Moment,
+    ) -> Self {
+        let caller = Caller { completion, timeout, issued };
+        let (parts, fed, lacks, buffers, touches) = (None, None, None, None, None);
+        let (given_up, order) = (false, id.number);
+        Self { id, plan, call, parts, fed, lacks, buffers, caller, given_up, order, touches }
     }
 
     /// Gives it the place of an operation that it finishes.

@@ -3,11 +3,9 @@
 use super::{
     cache, coding,
     io::{Io, MemberEnds},
-    issue::{Identity, Queued, Touches},
+    issue::{Agreed, Caller, Identity, PlanKey, Queued, Touches},
 };
 use crate::{
-    clock::Moment,
-    completion::Completion,
     core::{
         execution::{
             Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Misfit, Participant, Rules,
@@ -21,16 +19,7 @@ use crate::{
     sys::region::Region,
     transport::{Broken, Destination, ticket::OpKey},
 };
-use std::{ops::Range, sync::Arc, time::Duration};
-
-/// The call that an operation is for.
-#[derive(Debug)]
-pub(crate) struct Caller {
-    /// How its end is told, until it is.
-    pub(crate) completion: Option<Arc<Completion>>,
-    pub(crate) timeout: Duration,
-    pub(crate) issued: Moment,
-}
+use std::{ops::Range, sync::Arc};
 
 /// The user's buffers. Reducers have none.
 #[derive(Debug)]
@@ -70,6 +59,7 @@ pub(crate) struct OperationMeans<'a> {
 pub(crate) struct Operation {
     pub(crate) key: OpKey,
     pub(crate) id: Identity,
+    pub(crate) plan: PlanKey,
     pub(crate) caller: Caller,
     pub(crate) memory: Range<usize>,
     pub(super) lent: Lent,
@@ -95,7 +85,8 @@ impl Operation {
         Self {
             key,
             id: queued.id,
-            caller: Caller { completion: queued.completion, timeout: queued.timeout, issued: queued.issued },
+            plan: queued.plan,
+            caller: queued.caller,
             memory,
             lent: Lent { input, output, mapped, fed: queued.fed, touches: queued.touches, outgrows_cache },
             execution: Execution::new(prepared, me, seats, counts),
@@ -149,19 +140,13 @@ impl Operation {
         let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
         let completion = self.caller.completion.take()?;
         let touches = self.release_buffers();
+        let agreed = Agreed { id: self.id, plan: self.plan, timeout: self.caller.timeout };
+        let (call, issued) = (self.prepared().call, self.caller.issued);
         Some(Queued {
-            id: self.id,
-            call: self.prepared().call,
-            parts: None,
             fed: self.lent.fed.clone(),
-            lacks: None,
             buffers: Some((input, output)),
-            completion: Some(completion),
-            issued: self.caller.issued,
-            timeout: self.caller.timeout,
-            given_up: false,
-            order: self.id.number,
             touches,
+            ..Queued::without_buffers(agreed, call, Some(completion), issued)
         })
     }
 }

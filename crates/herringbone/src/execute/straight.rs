@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    completion::Completion,
     core::{
         execution::{Rules, Tally},
         session::membership::MemberId,
@@ -23,7 +22,7 @@ use crate::{
     },
     execute::{
         io::Io,
-        issue::{Identity, Issue, Queued},
+        issue::{Agreed, Caller, Identity, Issue, PlanKey, Queued},
     },
     sys::{doorbell, kernel, span::Span},
     transport::{
@@ -32,7 +31,7 @@ use crate::{
         ticket::OpKey,
     },
 };
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc};
 
 /// How much of a message is asked for as soon as it is found, while others are looked for: of longer ones the CPU asks for the
 /// rest by itself.
@@ -44,10 +43,9 @@ pub(crate) struct Straight {
     pub(crate) script: Arc<Script>,
     pub(crate) issue: Issue,
     pub(crate) id: Identity,
-    timeout: Duration,
-    pub(crate) issued: Moment,
+    pub(crate) plan: PlanKey,
+    pub(crate) caller: Caller,
     pub(crate) memory: Range<usize>,
-    pub(crate) completion: Option<Arc<Completion>>,
     /// What the frames of all its messages have in common.
     common: Common,
     /// How many instructions are done.
@@ -98,7 +96,7 @@ impl Straight {
     pub(crate) fn new(
         script: Arc<Script>,
         issue: Issue,
-        (id, timeout): (Identity, Duration),
+        Agreed { id, plan, timeout }: Agreed,
         memory: Range<usize>,
         (mut notes, now): (Notes, Moment),
     ) -> Self {
@@ -110,10 +108,9 @@ impl Straight {
             script,
             issue,
             id,
-            timeout,
-            issued: now,
+            plan,
+            caller: Caller { completion: None, timeout, issued: now },
             memory,
-            completion: None,
             done: 0,
             notes,
         }
@@ -193,13 +190,14 @@ impl Straight {
         (seats, rules): (&[MemberId], Rules),
         io: &mut Io<'_>,
     ) -> Operation {
-        let Self { script, issue, id, timeout, issued, memory, completion, done, mut notes, .. } = self;
+        let Self { script, issue, id, plan, caller, memory, done, mut notes, .. } = self;
         for (message, arrived) in script.messages.iter().zip(&mut notes.arrived) {
             if let Arrival::Next(source, at) = *arrived {
                 *arrived = keep(message, source, at, &memory, io);
             }
         }
-        let queued = Queued::new(id, &issue, completion, timeout, issued);
+        let Caller { completion, timeout, issued } = caller;
+        let queued = Queued::new(Agreed { id, plan, timeout }, &issue, completion, issued);
         let means =
             OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, seats, rules };
         let mut operation = Operation::new(key, queued, means);

@@ -19,6 +19,7 @@ use crate::{
         watch::Watch,
     },
     feedback::{Fed, Feedback},
+    request::Manner,
     seen,
     sys::region::{Owned, Region},
     transport::{
@@ -196,7 +197,7 @@ impl Machine {
         let (fed, priority, timeout) = (feedback.as_ref().map(Fed::next), *priority, *timeout);
         let (input_region, output_region) = (read.region().clone(), output.region().clone());
         let plain = Issue::new(*group, task.call, input_region, output_region);
-        let issue = Issue { fed, priority, timeout, ..plain };
+        let issue = Issue { fed, manner: Manner { priority, timeout, ..plain.manner }, ..plain };
         let buffers = Some((input, output));
         let task = task.clone();
         match self.engine.at(now).issue(&issue, frozen) {

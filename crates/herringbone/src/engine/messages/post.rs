@@ -13,6 +13,7 @@ use crate::{
     },
     engine::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused},
     execute::issue::Issue,
+    request::Manner,
     sys::region::Region,
 };
 use std::{sync::Arc, time::Duration};
@@ -86,7 +87,7 @@ impl Posted {
 impl Others<'_> {
     /// Issues an operation; see [`Backlog::issue`].
     pub(super) fn issue(&mut self, issue: &Issue, completion: &Arc<Completion>) -> Result<(), Refused> {
-        self.backlog.issue(issue, completion.clone(), self.groups, (self.links, self.out))
+        self.backlog.issue(None, issue, completion.clone(), self.groups, (self.links, self.out))
     }
 }
 
@@ -95,5 +96,6 @@ pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Durati
     let collective = Collective::Broadcast { root };
     let call = Call::new(collective, DType::U8, ReduceOp::Sum, region.len());
     let issue = Issue::new(group, call, region.clone(), region.clone());
-    Issue { priority: CARRIER, timeout: Some(timeout), ..issue }
+    let manner = Manner { priority: CARRIER, timeout: Some(timeout), ..Manner::default() };
+    Issue { manner, ..issue }
 }
