@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from .kinds import Call, Message
-
 __all__ = [
     "Communicator",
     "Completions",
@@ -90,6 +88,10 @@ class Turn:
 
     def end(self) -> None:
         """The turn is over: no more calls are made in it. It also is once nobody holds it."""
+
+_Span = tuple[int, int]
+_Call = tuple[Kind, int, int, _Span, _Span, object, float | None, int, Extras | None]
+_Message = tuple[str, int, int, _Span, object, float | None]
 
 @final
 class Mapped:
@@ -201,19 +203,19 @@ class Communicator:
     def line(self) -> Turn:
         """A line of calls of its own, beside the program's: the turn is all of it."""
 
-    def send(self, to: int, message: Message) -> Pending:
+    def send(self, to: int, message: _Message) -> Pending:
         """Send a message to rank ``to``, which receives it with the same tag."""
 
-    def receive(self, of: int | None, message: Message) -> Pending:
+    def receive(self, of: int | None, message: _Message) -> Pending:
         """Receive a message from rank ``of``, or from any rank if it is ``None``."""
 
     def explain(self, collective: str, dtype: str, count: int, compression: str | None = None) -> str:
         """The algorithm of a collective of ``count`` elements, and why it is this one; with ``compression`` the codec, too."""
 
-    def submit(self, call: Call) -> Pending:
+    def submit(self, call: _Call) -> Pending:
         """Start one operation."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: _Call) -> None:
         """Run one operation to its end, as :meth:`submit` and :meth:`Pending.wait` would, but without waking another
         thread for it.
 

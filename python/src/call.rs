@@ -15,9 +15,9 @@ use std::str::FromStr;
 /// A collective, the type of its elements and how they are folded.
 ///
 /// Equal kinds are alike; `herringbone.kinds` makes one object of each.
-#[pyclass(frozen, eq, hash, module = "herringbone._herringbone")]
+#[pyclass(frozen, eq, hash, name = "Kind", module = "herringbone._herringbone")]
 #[derive(PartialEq, Eq, Hash)]
-pub(crate) struct Kind {
+pub(crate) struct CallKind {
     /// Its root is the call's.
     collective: Collective,
     dtype: DType,
@@ -25,7 +25,7 @@ pub(crate) struct Kind {
 }
 
 #[pymethods]
-impl Kind {
+impl CallKind {
     #[new]
     fn new(collective: &str, dtype: &str, op: &str) -> PyResult<Self> {
         Ok(Self { collective: parse_collective(collective)?, dtype: parse(dtype)?, op: parse(op)? })
@@ -44,7 +44,7 @@ impl Kind {
 /// It is a tuple, so that nothing is built for it: wrong numbers in it are wrong memory accesses, which is why its users are the
 /// modules of this package only.
 pub(crate) type PyCall<'py> = (
-    PyRef<'py, Kind>,
+    PyRef<'py, CallKind>,
     usize,
     u32,
     PySpan,

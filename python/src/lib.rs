@@ -27,7 +27,7 @@ mod _herringbone {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::call::{Extras, Kind};
+    use super::call::{CallKind, Extras};
     #[pymodule_export]
     use super::codecs::{codec, codecs};
     #[pymodule_export]

@@ -18,7 +18,7 @@ use crate::{
         wire::{Fingerprint, Header},
     },
     execute::{
-        issue::{Agreed, Identity, Queued},
+        issue::{Identity, NumberedCall, Queued},
         staging::{Claim, Part},
     },
     feedback::Fed,
@@ -226,7 +226,7 @@ impl Ops {
         let number = out.observer.next();
         let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
         out.observer.issued(&id, algorithm);
-        let agreed = Agreed { id, plan, timeout: Duration::MAX };
+        let agreed = NumberedCall { id, plan, timeout: Duration::MAX };
         let queued = Queued::without_buffers(agreed, call, None, out.now());
         self.start(queued, memory, prepared, group, (links, out));
         Ok(())

@@ -23,7 +23,7 @@ use crate::{
         },
         wire::{Fingerprint, Header},
     },
-    execute::issue::{Agreed, Identity, Issue, PlanKey},
+    execute::issue::{Identity, Issue, NumberedCall, PlanKey},
     transport::{Broken, ticket::OpKey},
 };
 use std::{
@@ -127,7 +127,7 @@ impl Groups {
         issue: &Issue,
         plan: Option<PlanKey>,
         (me, out): (Rank, &mut Outbox),
-    ) -> Result<Agreed, Refused> {
+    ) -> Result<NumberedCall, Refused> {
         let Self { groups, elsewhere, rules, .. } = self;
         let group = groups.get_mut(&issue.group).filter(|group| !group.ending.is_dropped);
         let group =
@@ -183,7 +183,7 @@ impl Groups {
             return Err(Refused::Counted(error));
         }
         out.answer(group);
-        Ok(Agreed { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
+        Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
     }
 
     /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
@@ -197,7 +197,7 @@ impl Groups {
         waiting_for: Vec<Rank>,
         (links, out): (&Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        let Agreed { id, timeout, .. } = self.agree(issue, None, (links.rank, out))?;
+        let NumberedCall { id, timeout, .. } = self.agree(issue, None, (links.rank, out))?;
         let Some(group) = self.get_mut(issue.group) else { return Ok(()) };
         group.member.fail(id.fingerprint.sequence);
         let milliseconds = timeout.as_millis() as u64;

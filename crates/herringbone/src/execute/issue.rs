@@ -64,7 +64,7 @@ pub(crate) struct PlanKey {
 
 /// A call that has its number among those that all ranks make.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct NumberedCall {
     pub(crate) id: Identity,
     pub(crate) plan: PlanKey,
     /// How long it may take.
@@ -171,7 +171,7 @@ impl Issue {
 
 impl Queued {
     pub(crate) fn new(
-        agreed: Agreed,
+        agreed: NumberedCall,
         issue: &Issue,
         completion: Option<Arc<Completion>>,
         issued: Moment,
@@ -189,7 +189,7 @@ impl Queued {
 
     /// What a reducer does, which has no buffers.
     pub(crate) fn without_buffers(
-        Agreed { id, plan, timeout }: Agreed,
+        NumberedCall { id, plan, timeout }: NumberedCall,
         call: Call,
         completion: Option<Arc<Completion>>,
         issued: Moment,

@@ -3,7 +3,7 @@
 use super::{
     cache, coding,
     io::{Io, MemberEnds},
-    issue::{Agreed, Caller, Identity, PlanKey, Queued, Touches},
+    issue::{Caller, Identity, NumberedCall, PlanKey, Queued, Touches},
 };
 use crate::{
     core::{
@@ -140,7 +140,7 @@ impl Operation {
         let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
         let completion = self.caller.completion.take()?;
         let touches = self.release_buffers();
-        let agreed = Agreed { id: self.id, plan: self.plan, timeout: self.caller.timeout };
+        let agreed = NumberedCall { id: self.id, plan: self.plan, timeout: self.caller.timeout };
         let (call, issued) = (self.prepared().call, self.caller.issued);
         Some(Queued {
             fed: self.lent.fed.clone(),

@@ -22,7 +22,7 @@ use crate::{
     },
     execute::{
         io::Io,
-        issue::{Agreed, Caller, Identity, Issue, PlanKey, Queued},
+        issue::{Caller, Identity, Issue, NumberedCall, PlanKey, Queued},
     },
     sys::{doorbell, kernel, span::Span},
     transport::{
@@ -96,7 +96,7 @@ impl Straight {
     pub(crate) fn new(
         script: Arc<Script>,
         issue: Issue,
-        Agreed { id, plan, timeout }: Agreed,
+        NumberedCall { id, plan, timeout }: NumberedCall,
         memory: Range<usize>,
         (mut notes, now): (Notes, Moment),
     ) -> Self {
@@ -197,7 +197,7 @@ impl Straight {
             }
         }
         let Caller { completion, timeout, issued } = caller;
-        let queued = Queued::new(Agreed { id, plan, timeout }, &issue, completion, issued);
+        let queued = Queued::new(NumberedCall { id, plan, timeout }, &issue, completion, issued);
         let means =
             OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, seats, rules };
         let mut operation = Operation::new(key, queued, means);
