@@ -66,7 +66,10 @@ pub(crate) fn error(cause: &Cause, workers: &[Rank]) -> Error {
         Cause::PeerLost { ranks } => ErrorKind::PeerLost { ranks: ranks.clone(), reason: GONE.to_owned() },
         Cause::Left { ranks, operation, caller } => ErrorKind::PeerLost {
             ranks: ranks.clone(),
-            reason: format!("left without {}, which rank {caller} has called", operation.in_job(workers)),
+            reason: format!(
+                "left without {}, which rank {caller} has called (make all ranks make the same calls before they leave)",
+                operation.in_job(workers)
+            ),
         },
         Cause::Aborted { rank, .. } => ErrorKind::PeerLost { ranks: vec![*rank], reason: ABORTED.to_owned() },
         Cause::Panicked { rank } => ErrorKind::Protocol {
