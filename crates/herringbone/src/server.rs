@@ -11,8 +11,6 @@ mod journal;
 mod tests;
 
 pub use jobs::ServerStats;
-#[cfg(any(test, feature = "simulator"))]
-pub(crate) use jobs::heed;
 
 use crate::{
     Error, Result,

@@ -61,6 +61,10 @@ impl Engine {
         if matches!(endpoint.link, Link::Wanted) {
             endpoint.lose(problem);
         }
+        if endpoint.is_reducer() {
+            self.out.observer.lost(index, self.links.why_lost(index));
+            self.lose_reducer(index);
+        }
     }
 
     /// A socket has something to read, or takes something again. Returns whether anything moved.
@@ -106,6 +110,12 @@ impl Engine {
         }
         if links.endpoints[index].left.is_some() {
             out.push(Todo::Departed);
+        }
+        if self.reduces {
+            self.groups.drop_operations_with(index, &mut self.out);
+        } else if links.endpoints[index].is_reducer() {
+            out.observer.lost(index, links.why_lost(index));
+            self.lose_reducer(index);
         }
     }
 
@@ -208,13 +218,19 @@ impl Engine {
         self.catch_up();
     }
 
-    /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
-    pub(crate) fn dispute(&mut self, group: u32, generation: u32, cause: Cause) -> Option<Message> {
-        let message = self.groups.dispute(group, generation, cause);
-        if message.is_some() {
-            self.groups.doom_without_hub(group, &self.links, &mut self.out);
+    /// Something went wrong in a generation of a group: the hub is told, unless that generation is over. A reducer has no hub, and
+    /// tells a worker.
+    pub(super) fn dispute(&mut self, number: u32, generation: u32, cause: Cause) {
+        let Self { links, groups, out, .. } = self;
+        if self.reduces {
+            if let Some(group) = groups.get(number) {
+                links.tell_worker(group, generation, cause);
+                out.push(Todo::Flush);
+            }
+        } else if let Some(message) = groups.dispute(number, generation, cause) {
+            out.events.push(Event::ToHub(message));
+            groups.doom_without_hub(number, links, out);
         }
-        message
     }
 
     /// What the hub says about a group, and what to answer.
@@ -285,22 +301,15 @@ impl Engine {
         }
     }
 
-    /// A reducer is gone: operations that use it fail, everywhere.
-    pub(crate) fn reducer_lost(&mut self, index: MemberId) {
+    /// A reducer is gone: groups go on without it.
+    pub(super) fn lose_reducer(&mut self, index: MemberId) {
         let Self { links, groups, out, .. } = self;
-        out.observer.lost(index, links.why_lost(index));
-        groups.lose_reducer(index, (links, out));
-        self.catch_up();
+        groups.iter().for_each(|group| links.accuse(group, index, links.why_lost(index), out));
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
     pub(crate) fn dispute_all_with(&mut self, index: MemberId, cause: &Cause) {
         self.groups.dispute_all_with(index, cause, (&self.ops, &self.backlog), &mut self.out);
-    }
-
-    /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
-    pub(crate) fn drop_operations_with(&mut self, index: MemberId) {
-        self.groups.drop_operations_with(index, &mut self.out);
         self.catch_up();
     }
 

@@ -431,11 +431,6 @@ impl Groups {
         out.dispute(group, Cause::PeerLost { ranks });
     }
 
-    /// A reducer is gone: groups go on without it.
-    pub(super) fn lose_reducer(&self, index: MemberId, (links, out): (&Links, &mut Outbox)) {
-        self.iter().for_each(|group| links.accuse(group, index, links.why_lost(index), out));
-    }
-
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
     pub(super) fn dispute_all_with(
         &self,

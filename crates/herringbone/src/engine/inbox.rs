@@ -94,7 +94,7 @@ impl Engine {
             }
             Kind::Control => {
                 if let Content::Bytes(bytes) = content {
-                    self.out.events.push(Event::Control { endpoint: index, bytes });
+                    self.hear(index, &bytes);
                 }
                 return Ok(());
             }
@@ -208,6 +208,17 @@ impl Engine {
                 operation.retry(&mut io);
                 self.out.push(Todo::Run(key));
             }
+        }
+    }
+
+    /// A reducer tells this rank what went wrong in a group, which is for the hub, or that it ends.
+    fn hear(&mut self, index: MemberId, bytes: &[u8]) {
+        let mut decoder = Decoder::new(crc32c::crc32c);
+        decoder.push(bytes);
+        match decoder.next_message() {
+            Ok(Some(message @ Message::Dispute(_))) => self.out.events.push(Event::ToHub(message)),
+            Ok(Some(Message::Bye)) if self.links.endpoints[index].is_reducer() => self.drains(index),
+            _ => {}
         }
     }
 

@@ -10,8 +10,8 @@ use crate::{
     core::{
         group::Rank,
         session::{
-            Basis, Parameters,
-            control::{Introduction, Message, PlanTold},
+            Basis, Cause, Parameters,
+            control::{Dispute, Introduction, Message, PlanTold},
             membership::MemberId,
             recovery::{Accuse, Gain, LostReducer},
         },
@@ -285,6 +285,17 @@ impl Links {
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
             let lost = LostReducer { id: index, address, reason };
             out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, lost })));
+        }
+    }
+
+    /// Tells the lowest worker of a group that can be reached what went wrong in a generation of it.
+    pub(super) fn tell_worker(&mut self, group: &Group, generation: u32, cause: Cause) {
+        let Group { settings, .. } = group;
+        let is_up = |member: &MemberId| self.endpoints[*member].is_up();
+        if let Some(lowest) = settings.members().iter().copied().find(is_up) {
+            let (group, members) = (settings.id, settings.ranks.clone());
+            let dispute = Dispute { group, generation, members, cause, ordinal: None };
+            send_control(&mut self.endpoints[lowest], &Message::Dispute(dispute));
         }
     }
 

@@ -215,17 +215,17 @@ impl Engine {
     /// The members of the job have changed: reducers have come or are gone.
     pub(crate) fn renew(&mut self, roster: &Roster) {
         for gone in self.links.endpoints.renew(roster) {
-            let reason = "another rank has lost it";
-            self.out.push(Todo::Broken { endpoint: gone, reason: Broken::Io(reason.to_owned()) });
+            let reason = Broken::Io("another rank has lost it".to_owned());
+            self.out.push(Todo::Broken { endpoint: gone, reason });
             self.catch_up();
-            let Self { links, groups, out, .. } = self;
-            groups.iter().for_each(|group| links.accuse(group, gone, reason, out));
+            // Groups may have been made since this rank has lost it itself.
+            self.lose_reducer(gone);
         }
         self.groups.numbers().into_iter().for_each(|number| self.gain(number));
     }
 
     /// A reducer begins nothing more, as it says.
-    pub(crate) fn drains(&mut self, index: MemberId) {
+    fn drains(&mut self, index: MemberId) {
         let Self { links, groups, out, .. } = self;
         links.endpoints[index].drains = true;
         groups.iter().for_each(|group| links.accuse(group, index, DRAINS, out));
@@ -445,6 +445,7 @@ impl Engine {
         frozen: &mut Option<Moment>,
     ) -> Result<Arc<Completion>, Refused> {
         let result = self.issue_or_wait(issue);
+        self.catch_up();
         if matches!(result, Err(Refused::Frozen)) {
             let since = *frozen.get_or_insert(self.out.now());
             return Err(self.give_up(issue, since).map_or(Refused::Frozen, Refused::Failed));
@@ -523,7 +524,6 @@ impl Engine {
         issue.fed.iter().for_each(|fed| completion.commits(fed.clone()));
         let Self { links, groups, backlog, out, .. } = self;
         backlog.issue(None, issue, completion.clone(), groups, (links, out))?;
-        self.catch_up();
         Ok(completion)
     }
 
@@ -638,6 +638,7 @@ impl Engine {
                 backlog.start_ready(groups, ops, (links, out));
                 out.finished = true;
             }
+            Todo::Dispute { group, generation, cause } => self.dispute(group, generation, cause),
             Todo::Flush => drop(ops.flush(links, out)),
         }
     }

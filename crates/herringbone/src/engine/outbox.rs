@@ -33,12 +33,8 @@ pub(crate) enum Event {
     Want(MemberId),
     /// A link broke.
     Broken { endpoint: MemberId, reason: Broken },
-    /// A group has to be fenced.
-    Dispute { group: u32, generation: u32, cause: Cause },
     /// Something to tell the hub.
     ToHub(Message),
-    /// A control message came on a data link.
-    Control { endpoint: MemberId, bytes: Vec<u8> },
 }
 
 /// What the poller is to do for a link over a socket.
@@ -90,6 +86,8 @@ pub(super) enum Todo {
     Served(u32),
     /// The operations of a group that use reducers are to be finished without.
     Redo(u32),
+    /// Something went wrong in a generation of a group, which has to be fenced.
+    Dispute { group: u32, generation: u32, cause: Cause },
     /// Links may take something.
     Flush,
 }
@@ -156,10 +154,10 @@ impl Outbox {
         self.timers.ensure(timer, self.now() + LOOK);
     }
 
-    /// Asks the surroundings to have a group fenced.
+    /// Has a group fenced.
     pub(super) fn dispute(&mut self, group: &Group, cause: Cause) {
         let (group, generation) = (group.settings.id, group.generation());
-        self.events.push(Event::Dispute { group, generation, cause });
+        self.push(Todo::Dispute { group, generation, cause });
     }
 
     /// Answers what other members have asked that leave, as far as this one can.

@@ -48,13 +48,10 @@ pub(crate) enum ToSurvivor {
 #[derive(Debug)]
 pub(crate) enum Deed {
     Tell { group: u32, message: Message },
-    Dispute { group: u32, generation: u32, cause: Cause },
     DisputeAllWith { endpoint: MemberId, cause: Cause },
     Lose { worker: MemberId, death: Death, hub_is_gone: bool },
     Leave(MemberId),
-    LoseReducer(MemberId),
     NoLink { endpoint: MemberId, problem: String },
-    Drains(MemberId),
     Renew(Arc<Roster>),
     LeftByAll(u32),
     WithoutHub,
@@ -66,13 +63,10 @@ impl Deed {
     pub(crate) fn done_to(self, engine: &mut Engine) -> Option<Message> {
         match self {
             Deed::Tell { group, message } => return engine.told_by_hub(group, &message),
-            Deed::Dispute { group, generation, cause } => return engine.dispute(group, generation, cause),
             Deed::DisputeAllWith { endpoint, cause } => engine.dispute_all_with(endpoint, &cause),
             Deed::Lose { worker, death, hub_is_gone } => engine.lose(worker, &death.to_string(), hub_is_gone),
             Deed::Leave(worker) => engine.leave(worker),
-            Deed::LoseReducer(endpoint) => engine.reducer_lost(endpoint),
             Deed::NoLink { endpoint, problem } => engine.no_link(endpoint, problem),
-            Deed::Drains(endpoint) => engine.drains(endpoint),
             Deed::Renew(roster) => engine.renew(&roster),
             Deed::LeftByAll(group) => engine.left_by_all(group),
             Deed::WithoutHub => engine.without_hub(),

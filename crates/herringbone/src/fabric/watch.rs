@@ -16,7 +16,7 @@ use crate::{
         group::Rank,
         session::{
             Cause,
-            control::{Death, Decoder, Message},
+            control::{Death, Message},
             fence::Directed,
             membership::{MemberId, Roster},
         },
@@ -365,21 +365,7 @@ impl Watch {
             }
             Event::Want(_) => {}
             Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason, now),
-            Event::Dispute { group, generation, cause } => {
-                self.order(Deed::Dispute { group, generation, cause });
-            }
             Event::ToHub(message) => self.tell_hub(message),
-            Event::Control { endpoint, bytes } => {
-                let mut decoder = Decoder::new(crc32c::crc32c);
-                decoder.push(&bytes);
-                match decoder.next_message() {
-                    Ok(Some(message @ Message::Dispute(_))) => self.tell_hub(message),
-                    Ok(Some(Message::Bye)) if self.roster.is_reducer(endpoint) => {
-                        self.order(Deed::Drains(endpoint));
-                    }
-                    _ => {}
-                }
-            }
         }
     }
 
@@ -391,9 +377,7 @@ impl Watch {
             let name = self.roster.name(endpoint);
             crate::log::info(&self.name(), format_args!("lost the link to {name}: {reason}"));
         }
-        if self.roster.is_reducer(endpoint) {
-            self.order(Deed::LoseReducer(endpoint));
-        } else if !self.is_gone(endpoint) {
+        if !self.roster.is_reducer(endpoint) && !self.is_gone(endpoint) {
             self.broken.push((endpoint, reason.clone(), now));
         }
     }
@@ -403,9 +387,7 @@ impl Watch {
         let name = self.roster.name(endpoint);
         crate::log::warn(&self.name(), format_args!("no link to {name}: {problem}"));
         self.order(Deed::NoLink { endpoint, problem: problem.clone() });
-        if self.roster.is_reducer(endpoint) {
-            self.order(Deed::LoseReducer(endpoint));
-        } else {
+        if !self.roster.is_reducer(endpoint) {
             self.broken.push((endpoint, Broken::Io(problem), now));
         }
     }

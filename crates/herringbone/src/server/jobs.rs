@@ -5,7 +5,7 @@ use crate::{
     config::WaitLimits,
     core::session::{
         Refusal, Role,
-        control::{Dispute, Message},
+        control::Message,
         handshake::{Claim, Identity, Purpose},
         membership::{MEMBERS, MemberId},
     },
@@ -385,7 +385,8 @@ impl Surroundings for OfJob {
         let Some(jobs) = self.jobs.upgrade() else { return };
         let Some(job) = jobs.table().present.get(&self.number).cloned() else { return };
         for event in events {
-            if let Event::Broken { endpoint, reason } = &event {
+            // A reducer asks for no links, and has no hub.
+            if let Event::Broken { endpoint, reason } = event {
                 let who = format!("reducer, job {:016x}", self.number);
                 let what = format_args!("rank {} is gone: {reason}", endpoint.number());
                 match reason {
@@ -399,25 +400,6 @@ impl Surroundings for OfJob {
                 }
                 job.connections.fetch_sub(1, Ordering::SeqCst);
             }
-            job.node.with(|engine| heed(engine, event));
         }
-    }
-}
-
-/// Does what a reducer's engine asks for: it has no hub, so it tells a worker what went wrong.
-pub(crate) fn heed(engine: &mut Engine, event: Event) {
-    match event {
-        Event::Broken { endpoint, .. } => engine.drop_operations_with(endpoint),
-        Event::Dispute { group, generation, cause } => {
-            let Some(state) = engine.groups.get(group) else { return };
-            let members = state.settings.ranks.clone();
-            let is_up = |member: &MemberId| engine.links.endpoints[*member].is_up();
-            let lowest = state.settings.members().iter().copied().find(is_up);
-            let dispute = Message::Dispute(Dispute { group, generation, members, cause, ordinal: None });
-            if let Some(lowest) = lowest {
-                engine.say(lowest, &dispute);
-            }
-        }
-        Event::Want(_) | Event::ToHub(_) | Event::Control { .. } => {}
     }
 }

@@ -296,17 +296,25 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
     }
 }
 
+/// Notes that an engine has lost a reducer, if this says so.
+pub(super) fn note_event(engine: &Engine, event: &Event) {
+    if let Event::Broken { endpoint, .. } = event
+        && engine.links.endpoints[*endpoint].is_reducer()
+    {
+        engine
+            .groups
+            .numbers()
+            .into_iter()
+            .for_each(|number| note_group(engine, number, "a reducer is lost"));
+    }
+}
+
 /// Notes what is to be done to the groups of an engine.
 fn note_deed(engine: &Engine, deed: &Deed) {
     match deed {
         // It changes nothing.
         Deed::Tell { message: Message::Late(_), .. } => {}
         Deed::Tell { group, message } => note_group(engine, *group, seen::name_of(message)),
-        Deed::LoseReducer(_) => {
-            for number in engine.groups.numbers() {
-                note_group(engine, number, "a reducer is lost");
-            }
-        }
         _ => {}
     }
 }

@@ -1,11 +1,10 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::{VirtualWorld, member_at, occurrence::Occurrence};
+use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence};
 use crate::{
     core::session::{control::Message, membership::MemberId},
     engine::control::SIGN_OF_LIFE,
     fabric::{instruction::Instruction, watch::TICK},
-    server::heed,
     transport::{
         endpoint::Link,
         tcp::{TcpLink, virtual_link::VirtualLink},
@@ -102,9 +101,10 @@ impl VirtualWorld {
             let events = machine.drive(now);
             let idle = events.is_empty();
             for event in events {
+                note_event(&machine.engine, &event);
                 match &mut machine.watch {
                     Some(watch) => watch.event(event, now),
-                    None => heed(machine.engine.at(now), event),
+                    None => {}
                 }
             }
             let (orders, moved) = machine.orders(now);
