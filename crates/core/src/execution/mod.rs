@@ -199,6 +199,11 @@ impl Execution {
         self.with_reducers
     }
 
+    /// Whether one simulated rank stands for all.
+    pub fn is_mirrored(&self) -> bool {
+        self.me.rules.is_mirrored
+    }
+
     /// How far it is.
     #[inline]
     pub fn course(&self) -> Course {

@@ -56,6 +56,9 @@ pub enum Misfit {
     /// An offer to put a result where the schedule has no answer to the message.
     #[error("it offered a place for a result that the schedule does not send to it")]
     NoAnswer,
+    /// A message that is said to be where it belongs in the output, where the schedule has no result.
+    #[error("it said that it has put a result where it belongs, and the schedule has none there")]
+    NoResult,
     /// A grant for segments that have not begun, or for fewer than before.
     #[error("{0}")]
     NotGranted(NotGranted),
@@ -136,6 +139,13 @@ impl Execution {
             return Err(Misfit::NoAnswer);
         }
         let instr = wanted.instr;
+        let is_result = || {
+            let taken = &self.prepared.instrs[instr as usize].kind;
+            matches!(taken, Kind::Recv { into: Loc::Output(_), .. })
+        };
+        if place == Arrived::Placed && !is_result() {
+            return Err(Misfit::NoResult);
+        }
         let at = self.stage(segment) * self.prepared.heads.len() + head as usize;
         self.counts.heads[at] = place;
         self.satisfied(SegmentStep { segment, instr });

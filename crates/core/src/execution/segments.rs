@@ -209,18 +209,23 @@ impl Execution {
     #[inline]
     pub fn hear(&mut self, peer: usize, word: Word, members: &mut impl Members) -> Result<(), Misfit> {
         let flow = &mut self.counts.flows[peer];
+        let before = flow.window.done();
         match word {
             Word::Grant(segments) if self.me.rules.is_mirrored => {
-                let done = segments.max(flow.window.done());
+                let done = segments.max(before);
                 flow.window.grant(done, done).map_err(Misfit::NotGranted)?;
             }
             Word::Grant(segments) => {
-                flow.window.grant(segments, self.course.begun).map_err(Misfit::NotGranted)?;
+                // Of what a rank does not get it is never done.
+                let begun = self.course.begun.min(self.prepared.peers[peer].takes);
+                flow.window.grant(segments, begun).map_err(Misfit::NotGranted)?;
             }
             Word::Stable if !flow.stable => flow.stable = true,
             Word::Stable => return Err(Misfit::StableTwice),
         }
-        self.tell_stable(members);
+        if self.counts.flows[peer].window.done() > before {
+            self.tell_stable(members);
+        }
         Ok(())
     }
 

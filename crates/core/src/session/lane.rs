@@ -149,6 +149,11 @@ impl Credits {
         core::mem::take(&mut self.owed)
     }
 
+    /// Whether the other end may have a slot left here, where `parked` messages lie.
+    pub fn has_slot(self, parked: u16) -> bool {
+        parked < self.slots
+    }
+
     /// Whether the other end may have run out of slots because of `parked` messages that lie here.
     pub fn is_crowded(self, parked: u16) -> bool {
         parked.saturating_add(self.owed) >= self.slots / 2

@@ -2,8 +2,8 @@
 
 use crate::{
     execution::{
-        Arrived, Clearance, Course, Execution, ExecutionProgress, Members, MessagePlace, Misfit, Participant,
-        Rules, SegmentMessage, SegmentStep, Tally, Word,
+        Arrived, Clearance, Course, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace,
+        Misfit, Participant, Rules, SegmentMessage, SegmentStep, Tally, Word,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -177,6 +177,11 @@ impl SimulatedMember {
     pub(super) fn arrive(&mut self, segment: u32, head: u32) -> Result<(), Misfit> {
         let prepared = self.execution.prepared();
         let wanted = &prepared.heads[head as usize];
+        if !self.execution.is_mirrored() {
+            let length = prepared.bytes(wanted.chunk, segment, wanted.form) as u32;
+            let (peer, index) = (wanted.peer as usize, wanted.index);
+            self.execution.awaited(&MessageClaim { peer, index, segment, length })?;
+        }
         let place = match prepared.peers[wanted.peer as usize].shared {
             true => Arrived::At(0),
             false => match self.execution.landing(segment, head)? {

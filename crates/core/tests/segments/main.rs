@@ -8,6 +8,7 @@
 //! [`Execution`]: herringbone_core::execution::Execution
 
 mod adversary;
+mod lies;
 mod noise;
 mod serial;
 

@@ -10,7 +10,11 @@ use super::{
     refused::Refused,
     timers::Timer,
 };
-use crate::core::{prepare::Call, session::membership::MemberId, wire::Header};
+use crate::core::{
+    prepare::Call,
+    session::{lane::EAGER_SLOTS, membership::MemberId},
+    wire::Header,
+};
 use crate::{
     Error,
     completion::Completion,
@@ -20,8 +24,9 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// More frames than this cannot be backlog for operations that this rank has not issued.
+/// More frames than this cannot be backlog for operations that this rank has not issued, or so many of each link.
 const PARKED_MOST: usize = u16::MAX as usize;
+const PARKED_PER_LINK: usize = 2 * EAGER_SLOTS as usize;
 
 /// Operations that have not started, and frames that came early.
 #[derive(Debug, Default)]
@@ -128,10 +133,12 @@ impl Backlog {
         body: Content,
         links: &mut Links,
     ) -> Result<(), Broken> {
-        if self.early.len() >= PARKED_MOST {
+        let parked = self.early.len();
+        let are_too_many = parked >= PARKED_MOST && parked >= PARKED_PER_LINK * links.endpoints.ids().count();
+        let endpoint = &mut links.endpoints[index];
+        if are_too_many || header.eager && !endpoint.has_slot() {
             return Err(Broken::Protocol("more early messages than there can be"));
         }
-        let endpoint = &mut links.endpoints[index];
         // What goes with a frame stays in its place only as long as the frame.
         let body = match body {
             Content::Shared(Body::Carried(at)) => {

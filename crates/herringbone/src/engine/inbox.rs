@@ -57,16 +57,10 @@ impl Engine {
     pub(super) fn receive_socket(&mut self, index: MemberId) -> bool {
         let Link::Tcp(link) = &mut self.links.endpoints[index].link else { return false };
         let Some(mut incoming) = link.take_incoming() else { return false };
-        let mut reading = Reading { engine: self, endpoint: index, arrived: Vec::new() };
-        let result = incoming.receive(&mut reading);
-        let arrived = reading.arrived;
+        let result = incoming.receive(&mut Reading { engine: self, endpoint: index });
         if let Link::Tcp(link) = &mut self.links.endpoints[index].link {
             link.put_back(incoming);
         }
-        let result = arrived
-            .into_iter()
-            .try_for_each(|(header, content)| self.frame(index, &header, content))
-            .and(result);
         match result {
             Ok(moved) => {
                 if moved {
@@ -275,9 +269,9 @@ fn fetch<'a>(
         Content::Shared(Body::At(at)) => Ok(Arrived::At(at)),
         Content::Shared(Body::Direct(at)) => Ok(Arrived::Direct(at)),
         Content::Shared(Body::Placed) if is_mapped => Ok(Arrived::Placed),
-        // Only eager messages have a place here.
-        Content::Shared(Body::Carried(_)) | Content::Bytes(_) if !eager && endpoint.is_shared() => {
-            Err(Broken::Protocol("a message with its frame that should lie with its sender"))
+        // Others have no place here, or only once it is known that nobody needs what is there.
+        Content::Shared(Body::Carried(_)) | Content::Bytes(_) if !eager => {
+            Err(Broken::Protocol("an eager message of an operation that has none"))
         }
         Content::Shared(Body::Carried(at)) => {
             to().copy_from(endpoint.payload(at, bytes).ok_or(outside)?);
@@ -297,7 +291,6 @@ fn fetch<'a>(
 struct Reading<'a> {
     engine: &'a mut Engine,
     endpoint: MemberId,
-    arrived: Vec<(Header, Content)>,
 }
 
 impl Inbox for Reading<'_> {
@@ -356,11 +349,29 @@ impl Inbox for Reading<'_> {
             Destination::Skip if header.kind == Kind::Data => Content::Skipped,
             Destination::Skip => Content::None,
         };
-        self.arrived.push((*header, content));
-        Ok(())
+        // At once: a second message in its place is refused, also behind it in the same read.
+        self.engine.frame(self.endpoint, header, content)
     }
 
     fn matters(&self, header: &Header) -> bool {
         !self.engine.groups.is_over(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else up to 4 KiB that a rank sends would be written to memory that is no message's.
+    #[test]
+    fn an_eager_message_has_no_place_in_an_operation_that_has_none() {
+        let endpoint = Endpoint::new("rank 1".to_owned(), Some(1));
+        for eager in [false, true] {
+            let mut place = [0; 4];
+            let content = Content::Bytes(vec![7; 4]);
+            let arrived = fetch(content, (4, || Span::of(&mut place)), &endpoint, (false, eager));
+            assert_eq!(arrived.is_ok(), eager);
+            assert_eq!(place, [if eager { 7 } else { 0 }; 4]);
+        }
     }
 }

@@ -15,9 +15,10 @@ use crate::{
             lane::{CARRIER, EAGER_SLOTS},
             membership::{Process, Roster},
         },
-        wire::{HEADER_BYTES, Header},
+        wire::{HEADER_BYTES, Header, Kind},
     },
     engine::{
+        early::Content,
         group::Settings,
         outbox::{Event, Interest},
     },
@@ -215,6 +216,39 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
     let mut lengths: Vec<usize> = frames(&taken).iter().map(|(_, payload)| payload.len()).collect();
     assert_eq!((next.is_done(), lengths.pop()), (true, Some(MESSAGE_BYTES)));
     assert!((1..=8).contains(&lengths.len()), "{lengths:?} of sixteen");
+}
+
+/// Else what is left of the second one could come to memory that is another operation's by then.
+#[test]
+fn a_message_that_comes_twice_in_one_read_closes_its_link() {
+    let (mut engine, theirs) = rank_0(2, Some("radix"));
+    let operation = begin(&mut engine, Collective::AllReduce, 1 << 20);
+    // What the other gets is what it would send.
+    let grant = drain(&mut engine, &theirs[0]);
+    (&theirs[0]).write_all(&grant).unwrap();
+    let sent = drain(&mut engine, &theirs[0]);
+    let (header, payload) = frames(&sent).swap_remove(0);
+    let message = &sent[..HEADER_BYTES + payload.len()];
+    assert_eq!((header.kind, header.eager), (Kind::Data, false));
+    (&theirs[0]).write_all(message).unwrap();
+    (&theirs[0]).write_all(&message[..message.len() - 1]).unwrap();
+    go_on(&mut engine);
+    let Link::Lost { reason, .. } = &engine.links.endpoints[MemberId::new(1)].link else {
+        panic!("it is in use")
+    };
+    assert!(reason.contains("twice") && !operation.is_done(), "{reason}");
+}
+
+/// Each link has so many slots for eager messages, and no other link is harmed where one has more.
+#[test]
+fn nobody_has_more_eager_messages_here_than_slots() {
+    let (mut engine, _theirs) = rank_0(3, None);
+    let header = Header { eager: true, ..Header::new(Kind::Data, 0, 0, 0) };
+    let Engine { backlog, links, .. } = &mut engine;
+    let mut park = |rank| backlog.park(MemberId::new(rank), header, Content::Bytes(Vec::new()), links);
+    (0..EAGER_SLOTS).for_each(|_| park(1).unwrap());
+    assert!(park(1).is_err());
+    assert_eq!(park(2), Ok(()));
 }
 
 /// Slots and word of slots: nothing is lost with frames that never leave.

@@ -306,6 +306,11 @@ impl Endpoint {
         tells
     }
 
+    /// Whether the sender may have an eager slot left here, if it sends what it may.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.credits.has_slot(self.parked)
+    }
+
     /// Whether the sender may be unable to send eager messages because of what is parked here.
     pub(crate) fn is_crowded(&self) -> bool {
         self.credits.is_crowded(self.parked)
