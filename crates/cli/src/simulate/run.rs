@@ -3,7 +3,7 @@
 use super::options::{Described, Question};
 use crate::failure::Failure;
 use herringbone::core::simulate::{
-    BusySpan, Effort, Prediction, Stalled, Workload, effort, estimate, simulate,
+    BusySpan, Effort, Prediction, Untimed, Workload, effort, estimate, simulate,
 };
 
 /// The messages that an estimate goes through, if that is enough: more make it no better.
@@ -12,11 +12,15 @@ const ESTIMATED: u64 = 100_000;
 /// Simulates all of it, or if that is too much a part that stands for the whole; says whether it did that.
 pub(super) fn timed(question: &Question, described: &Described) -> Result<(Prediction, bool), Failure> {
     let work = workload(question, described);
-    let Effort { whole, least } = effort(ESTIMATED, &work, &described.machine);
+    let Effort { whole, least } = effort(ESTIMATED, &work, &described.machine)
+        .map_err(|too_long| has_no_time(described, &too_long.into()))?;
     let most = most_messages(question);
     if whole <= most {
         let simulated = simulate(&work, &described.machine, &mut |_| ());
-        return Ok((simulated.map_err(|stalled| never_ends(described, &stalled))?, false));
+        return Ok((simulated.map_err(|untimed| has_no_time(described, &untimed))?, false));
+    }
+    if described.parts.is_some() {
+        return Err(too_many_of_parts(whole, most));
     }
     if least > most {
         return Err(Failure::Usage {
@@ -28,7 +32,7 @@ pub(super) fn timed(question: &Question, described: &Described) -> Result<(Predi
         });
     }
     let estimated = estimate(ESTIMATED, &work, &described.machine);
-    Ok((estimated.map_err(|stalled| never_ends(described, &stalled))?, true))
+    Ok((estimated.map_err(|untimed| has_no_time(described, &untimed))?, true))
 }
 
 /// Simulates all of it and shows what takes time to `watch`.
@@ -38,20 +42,38 @@ pub(super) fn shown(
     watch: &mut dyn FnMut(BusySpan),
 ) -> Result<Prediction, Failure> {
     let work = workload(question, described);
-    let (whole, most) = (effort(ESTIMATED, &work, &described.machine).whole, most_messages(question));
+    let Effort { whole, .. } = effort(ESTIMATED, &work, &described.machine)
+        .map_err(|too_long| has_no_time(described, &too_long.into()))?;
+    let most = most_messages(question);
+    if whole > most && described.parts.is_some() {
+        return Err(too_many_of_parts(whole, most));
+    }
     if whole > most {
         return Err(Failure::Usage {
             problem: format!("{whole} messages would have to be shown one by one, and the limit is {most}"),
             hint: "ask for fewer bytes or for an algorithm of fewer messages, such as --algorithm 'radix(8,8,8)' of 512 ranks, or raise --most-messages; 0 lifts the limit",
         });
     }
-    simulate(&work, &described.machine, watch).map_err(|stalled| never_ends(described, &stalled))
+    simulate(&work, &described.machine, watch).map_err(|untimed| has_no_time(described, &untimed))
 }
 
-fn never_ends(described: &Described, stalled: &Stalled) -> Failure {
-    let name = &described.name;
-    Failure::Stalled {
-        problem: format!("{name} has no time, because {stalled}; this is a bug, please report it"),
+/// Of parts that differ none stands for the whole, and they go by one algorithm only.
+fn too_many_of_parts(whole: u64, most: u64) -> Failure {
+    Failure::Usage {
+        problem: format!(
+            "{whole} messages and copies of parts have to be gone through one by one, and the limit is {most}"
+        ),
+        hint: "ask for shorter parts or fewer operations, or raise --most-messages; 0 lifts the limit",
+    }
+}
+
+fn has_no_time(described: &Described, untimed: &Untimed) -> Failure {
+    let problem = format!("{} has no time, because {untimed}", described.name);
+    match untimed {
+        Untimed::TooManySegments(_) => Failure::Usage { problem, hint: "ask for fewer bytes" },
+        Untimed::Stalled(_) => {
+            Failure::Stalled { problem: format!("{problem}; this is a bug, please report it") }
+        }
     }
 }
 

@@ -53,10 +53,18 @@ pub enum PartsError {
         taken: usize,
     },
     /// No buffer can hold this many elements.
-    #[error("{collective}: the parts are too long for memory")]
+    #[error(
+        "{collective}: {buffer} of rank {rank} is too long with its part {part}: {MOST} elements are the most"
+    )]
     TooLong {
         /// The collective's name.
         collective: &'static str,
+        /// Which buffer.
+        buffer: &'static str,
+        /// Who has the buffer.
+        rank: Rank,
+        /// The first part that is too much, from 0.
+        part: usize,
     },
 }
 
@@ -89,8 +97,10 @@ impl UnevenParts {
             let (given, taken) = (own(input), own(output));
             return Err(PartsError::Own { collective: name, rank: me, given, taken });
         }
-        let edges = |parts: &[usize]| edges(parts).ok_or(PartsError::TooLong { collective: name });
-        Ok(Self { input: edges(input)?, output: edges(output)? })
+        let edges = |buffer, parts: &[usize]| {
+            edges(parts).map_err(|part| PartsError::TooLong { collective: name, buffer, rank: me, part })
+        };
+        Ok(Self { input: edges("the input", input)?, output: edges("the output", output)? })
     }
 
     /// The parts of all ranks, where rank `from` has `moved(from, to)` elements for rank `to`; in an all_gather for all alike.
@@ -135,16 +145,19 @@ impl UnevenParts {
     }
 }
 
-/// Where parts begin, if their sum is what a buffer of the widest elements can hold.
-fn edges(parts: &[usize]) -> Option<Vec<usize>> {
+/// The most elements that a buffer of the widest ones can hold.
+const MOST: usize = isize::MAX as usize / 8;
+
+/// Where parts begin, or the first one with which there are more than [`MOST`] elements.
+fn edges(parts: &[usize]) -> Result<Vec<usize>, usize> {
     let mut edges = Vec::with_capacity(parts.len() + 1);
     let mut end = 0usize;
     edges.push(end);
-    for part in parts {
-        end = end.checked_add(*part).filter(|end| *end <= isize::MAX as usize / 8)?;
+    for (part, elements) in parts.iter().enumerate() {
+        end = end.checked_add(*elements).filter(|end| *end <= MOST).ok_or(part)?;
         edges.push(end);
     }
-    Some(edges)
+    Ok(edges)
 }
 
 #[cfg(test)]
@@ -169,7 +182,13 @@ mod tests {
                 "the input has 3 parts where rank 1 needs 0",
             ),
             (Collective::AllToAll, 2, &[1, 2], &[1, 2, 3], "the input has 2 parts where rank 2 needs 3"),
-            (Collective::AllToAll, 2, &[1, 2, usize::MAX], &[1, 2, usize::MAX], "too long for memory"),
+            (
+                Collective::AllToAll,
+                2,
+                &[1, 2, usize::MAX],
+                &[1, 2, usize::MAX],
+                "the input of rank 2 is too long with its part 2: 1152921504606846975 elements are the most",
+            ),
             (Collective::AllReduce, 2, &[1], &[1], "all_reduce has no parts of different lengths"),
         ] {
             let error = of(collective, me, input, output).unwrap_err();

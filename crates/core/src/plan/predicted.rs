@@ -11,8 +11,10 @@ use crate::{
     codec::Codec,
     collective::Collective,
     element::{DType, ReduceOp},
-    prepare::{Call, Sizing},
-    simulate::{Calibration, Cores, Effort, Port, Prediction, Rig, Stalled, Workload, effort, estimate},
+    prepare::{Call, Sizing, TooManySegments},
+    simulate::{
+        Calibration, Cores, Effort, Port, Prediction, Rig, Stalled, Untimed, Workload, effort, estimate,
+    },
     verify::{Verified, verify},
 };
 use alloc::{
@@ -48,6 +50,9 @@ pub enum Unpriced {
     /// The algorithm has no schedule for the request.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// No operation is as long as the request.
+    #[error(transparent)]
+    TooManySegments(#[from] TooManySegments),
     /// Its simulation stands still, which is a fault of this library.
     #[error("{algorithm} has no predicted time, because {stalled}; this is a bug, please report it")]
     Stalled {
@@ -171,10 +176,10 @@ fn workload<'a>(request: &Request<'_>, verified: &'a Verified, sizing: Sizing) -
 pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> u64 {
     let messages = |candidate: &Candidate| {
         let machine = machine(request, known, candidate.verified.schedule().reducers());
-        let Effort { whole, least } =
-            effort(MOST_MESSAGES, &workload(request, &candidate.verified, sizing), &machine);
-        // Half of an estimate's part comes twice.
-        whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2))
+        let work = workload(request, &candidate.verified, sizing);
+        // Half of an estimate's part comes twice. What is too long has not been gone through.
+        effort(MOST_MESSAGES, &work, &machine)
+            .map_or(0, |Effort { whole, least }| whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2)))
     };
     leading(request, known, sizing).iter().map(messages).sum()
 }
@@ -182,7 +187,7 @@ pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizi
 /// Makes, proves and simulates an algorithm for a request.
 ///
 /// # Errors
-/// [`Unpriced`] where it has no schedule for the request, or its simulation never ends.
+/// [`Unpriced`] where it has no schedule for the request, which may be too long, or its simulation never ends.
 pub fn priced(
     request: &Request<'_>,
     algorithm: &Algorithm,
@@ -204,8 +209,13 @@ fn priced_up_to(
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
     let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
     let machine = machine(request, known, reducers);
-    let outcome = estimate(most_messages, &workload(request, &verified, sizing), &machine)
-        .map_err(|stalled| Unpriced::Stalled { algorithm: algorithm.to_string(), stalled })?;
+    let outcome =
+        estimate(most_messages, &workload(request, &verified, sizing), &machine).map_err(|untimed| {
+            match untimed {
+                Untimed::TooManySegments(too_long) => Unpriced::TooManySegments(too_long),
+                Untimed::Stalled(stalled) => Unpriced::Stalled { algorithm: algorithm.to_string(), stalled },
+            }
+        })?;
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }
 
@@ -247,7 +257,7 @@ pub fn compared(
     for algorithm in candidates(request) {
         match priced(request, &algorithm, known, sizing) {
             Ok(candidate) => found.push(candidate),
-            Err(Unpriced::Unsupported(_)) => {}
+            Err(Unpriced::Unsupported(_) | Unpriced::TooManySegments(_)) => {}
             Err(stalled) => return Err(stalled),
         }
     }

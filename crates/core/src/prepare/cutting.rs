@@ -34,6 +34,19 @@ const SERVED: Cutting =
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
+/// The most segments: sums of them and a window fit the 32 bits that messages and grants have for a segment's number.
+const MOST_SEGMENTS: u32 = 1 << 31;
+
+/// An operation on buffers so long that its segments could not be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{elements} elements are too many for one operation: it would have more than {MOST_SEGMENTS} segments"
+)]
+pub struct TooManySegments {
+    /// The elements of the longest chunk, or of the buffer if no memory holds it.
+    pub elements: usize,
+}
+
 /// The smallest and the largest messages that a user's wish for a segment can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
@@ -151,13 +164,16 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 
 /// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
 /// the staging memory that workers have. Inside a host a rank makes do with less by itself.
+///
+/// # Errors
+/// [`TooManySegments`] if there would be more than [`MOST_SEGMENTS`].
 pub(super) fn segmentation(
     (extent, cut): (Extent, Cut),
     call: &Call,
     wish: usize,
     medium: Medium,
     room: Room,
-) -> Segmentation {
+) -> Result<Segmentation, TooManySegments> {
     let cutting = match medium {
         Medium::Memory => MEMORY,
         Medium::Links => LINKS,
@@ -186,6 +202,8 @@ pub(super) fn segmentation(
     let grain = cut.grain((GRAIN / width).max(1));
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
+    let counted = u32::try_from(segments).ok().filter(|segments| *segments <= MOST_SEGMENTS);
+    let counted = counted.ok_or(TooManySegments { elements: longest })?;
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
     let elements = if uneven { most } else { even.min(longest) };
     let bytes = (elements * width * chunks).max(1);
@@ -198,8 +216,16 @@ pub(super) fn segmentation(
         Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
         _ => depth,
     };
-    let segments = segments as u32;
-    Segmentation { elements, segments, depth: depth.min(segments), lead: lead.min(segments) }
+    Ok(Segmentation { elements, segments: counted, depth: depth.min(counted), lead: lead.min(counted) })
+}
+
+/// Refuses an even call whose buffers no memory holds, so that bytes can be computed with.
+pub(super) fn is_addressable(call: &Call, workers: u32) -> Result<(), TooManySegments> {
+    let parts = call.collective.given(workers).map_or(1, |_| workers as usize);
+    let elements = call.count.saturating_mul(parts);
+    let width = call.width(Form::Acc).max(call.width(Form::Plain));
+    let bytes = elements.checked_mul(width).filter(|bytes| isize::try_from(*bytes).is_ok());
+    bytes.map(|_| ()).ok_or(TooManySegments { elements })
 }
 
 /// Which elements of which chunk the input and the output buffer hold.
@@ -241,6 +267,7 @@ mod tests {
             medium,
             Room { chunks: 1, bytes: usize::MAX },
         )
+        .unwrap()
     }
 
     #[test]

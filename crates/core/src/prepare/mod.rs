@@ -5,6 +5,7 @@ pub mod cutting;
 mod direct;
 mod program;
 
+pub use cutting::TooManySegments;
 pub use program::{Call, Fold, Head, Instr, Kind, Loc, Operand, Outbound, Peer, Prepared, Send, Sizing};
 
 use self::{
@@ -34,6 +35,9 @@ pub fn partners(program: &Program) -> Vec<u32> {
 
 /// Compiles rank `me`'s program of a schedule. `parts` are this rank's, where they may differ. `shared` says with which ranks
 /// there is a link through shared memory now.
+///
+/// # Errors
+/// [`TooManySegments`] if its segments could not be counted.
 pub fn prepare(
     verified: &Verified,
     program: &Program,
@@ -41,8 +45,11 @@ pub fn prepare(
     (call, parts): (Call, Option<&UnevenParts>),
     sizing: Sizing,
     shared: impl Fn(u32) -> bool,
-) -> Prepared {
+) -> Result<Prepared, TooManySegments> {
     let schedule = verified.schedule();
+    if parts.is_none() {
+        cutting::is_addressable(&call, schedule.workers())?;
+    }
     let cut = schedule.cut();
     let medium = match (schedule.reducers() > 0, sizing.shared) {
         (true, _) if schedule.reducers() < sizing.hosts => Medium::FewReducers,
@@ -59,7 +66,7 @@ pub fn prepare(
     let (input, output) = cutting::buffers(at, call.collective, &sizes);
     let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation((extent, cut), &call, sizing.segment_bytes, medium, room);
+        segmentation((extent, cut), &call, sizing.segment_bytes, medium, room)?;
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(per_segment, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(per_segment, form)).into_iter().max(),
@@ -95,7 +102,7 @@ pub fn prepare(
     if parts.is_some() {
         limit(&mut prepared);
     }
-    prepared
+    Ok(prepared)
 }
 
 /// The steps that receive something into the user's buffer, whose place is free by then.
@@ -148,7 +155,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, (call, None), sizing, here);
+            let prepared = prepare(&verified, &program, me, (call, None), sizing, here).unwrap();
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
@@ -167,10 +174,40 @@ mod tests {
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {
             let program = verified.schedule().program(me);
-            let prepared = prepare(&verified, &program, me, (call, None), sizing, |_| false);
+            let prepared = prepare(&verified, &program, me, (call, None), sizing, |_| false).unwrap();
             prepared.staging_bytes(prepared.depth)
         };
         assert_eq!([0, 1, 2].map(staged), [0; 3]);
+    }
+
+    #[test]
+    fn what_has_more_segments_than_can_be_counted_is_refused() {
+        let group = Group::of_size(2);
+        let sizing = Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: 56 << 20 };
+        let segments = |collective, count, parts: Option<&UnevenParts>| {
+            let algorithm = Algorithm::OneShot.schedule(collective, &group, &Layout::default());
+            let verified = verify(algorithm.unwrap(), collective, &group).unwrap();
+            let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
+            let program = verified.schedule().program(0);
+            let prepared = prepare(&verified, &program, 0, (call, parts), sizing, |_| false)?;
+            let longest = (0..prepared.chunks()).map(|chunk| prepared.whole(chunk).len()).max().unwrap();
+            assert!(prepared.per_segment * prepared.segments as usize >= longest);
+            Ok::<u32, TooManySegments>(prepared.segments)
+        };
+        for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {
+            assert!(segments(collective, 1 << 44, None).is_ok());
+            // The numbers of segments of most are multiples of 2^32; bytes of the last do not fit a word.
+            for count in [1 << 49, 1 << 51, 1 << 58, 1 << 60, Call::UNEVEN] {
+                let refused = segments(collective, count, None).unwrap_err().to_string();
+                assert!(refused.contains("too many for one operation"), "{collective} {count}: {refused}");
+            }
+        }
+        let parts = |most| UnevenParts::new(Collective::AllGather, 2, 0, &[4], &[4, most]).unwrap();
+        assert!(segments(Collective::AllGather, Call::UNEVEN, Some(&parts(1 << 44))).is_ok());
+        for most in [1 << 49, (1 << 49) + 1, 1 << 58] {
+            let refused = segments(Collective::AllGather, Call::UNEVEN, Some(&parts(most)));
+            assert_eq!(refused, Err(TooManySegments { elements: most }));
+        }
     }
 
     #[test]

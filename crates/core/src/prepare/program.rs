@@ -400,7 +400,8 @@ impl Prepared {
         &whole[chunk as usize]
     }
 
-    /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty.
+    /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty, and in no more
+    /// than there are.
     pub fn segments_of(&self, chunk: Chunk) -> u32 {
         self.whole(chunk).len().div_ceil(self.per_segment.max(1)).max(1) as u32
     }

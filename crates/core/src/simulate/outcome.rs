@@ -1,7 +1,7 @@
 //! What a simulation comes to.
 
 use super::machine::Picoseconds;
-use crate::{execution::Misfit, group::Rank, schedule::Chunk};
+use crate::{execution::Misfit, group::Rank, prepare::TooManySegments, schedule::Chunk};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -84,6 +84,17 @@ pub struct Prediction {
     pub by_symmetry: bool,
     /// The staging memory of the member that needs most, in bytes.
     pub staged: u64,
+}
+
+/// Why operations have no time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untimed {
+    /// They are too long to be cut, on whatever machines.
+    #[error(transparent)]
+    TooManySegments(#[from] TooManySegments),
+    /// They never end.
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
 }
 
 /// A simulation that stands still: nothing is under way any more, and operations have not ended; or a member was told what it may

@@ -3,12 +3,12 @@
 use super::{
     machine::Rig,
     mirror::{self, Mirror},
-    outcome::{BusySpan, Prediction, Stalled, Used},
+    outcome::{BusySpan, Prediction, Untimed, Used},
     workload::Workload,
     world::Simulator,
 };
-use crate::prepare::Prepared;
-use alloc::{sync::Arc, vec::Vec};
+use crate::prepare::{Prepared, TooManySegments};
+use alloc::sync::Arc;
 
 /// The most messages that are simulated one by one where one rank can stand for all.
 const MOST_MESSAGES: u64 = 500_000;
@@ -18,7 +18,7 @@ const DRIFTING: u64 = 20;
 /// Simulates `work` on `machine` and shows what takes time to `watch`.
 ///
 /// # Errors
-/// [`Stalled`] if an operation never ends.
+/// [`Untimed`] if an operation is too long or never ends.
 ///
 /// # Panics
 /// If the machine has fewer hosts' entries than the schedule has members.
@@ -26,7 +26,7 @@ pub fn simulate(
     work: &Workload<'_>,
     machine: &Rig,
     watch: &mut dyn FnMut(BusySpan),
-) -> Result<Prediction, Stalled> {
+) -> Result<Prediction, Untimed> {
     simulate_up_to(MOST_MESSAGES, work, machine, watch)
 }
 
@@ -42,16 +42,16 @@ pub fn simulate_up_to(
     work: &Workload<'_>,
     machine: &Rig,
     watch: &mut dyn FnMut(BusySpan),
-) -> Result<Prediction, Stalled> {
+) -> Result<Prediction, Untimed> {
     let ranks = work.verified.schedule().ranks();
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
-    let first = work.prepared(0, machine);
+    let first = work.prepared(0, machine)?;
     if let Some(mirror) = stand_in(most_messages, work, machine, &first) {
-        return Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch);
+        return Ok(Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch)?);
     }
-    let others = (1..ranks).map(|rank| Arc::new(work.prepared(rank, machine)));
-    let prepared: Vec<Arc<Prepared>> = core::iter::once(Arc::new(first)).chain(others).collect();
-    Simulator::new(work, machine, prepared, None).run(watch)
+    let others = (1..ranks).map(|rank| work.prepared(rank, machine));
+    let prepared = core::iter::once(Ok(first)).chain(others).map(|prepared| prepared.map(Arc::new));
+    Ok(Simulator::new(work, machine, prepared.collect::<Result<_, _>>()?, None).run(watch)?)
 }
 
 /// The mirror of the rank that stands for all, if one can and there are so many messages that it has to.
@@ -85,28 +85,27 @@ pub struct Effort {
 
 /// How many messages a simulation goes through: those of all ranks, or of the one that stands for all; `most_messages` is what
 /// the estimate gets. Rank 0's count for each rank: in schedules where it has less to do than others, there are more.
-pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Effort {
-    let first = work.prepared(0, machine);
-    let all = u64::from(work.verified.schedule().ranks());
+///
+/// # Errors
+/// [`TooManySegments`] if an operation is that.
+pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<Effort, TooManySegments> {
+    let first = work.prepared(0, machine)?;
+    let all = work.verified.schedule().ranks();
+    if work.parts.is_some() {
+        let of_rank = |rank| Ok(messages_of_rank(work, &work.prepared(rank, machine)?));
+        let whole = (0..all).map(of_rank).try_fold(0u64, |sum, more| Ok(sum.saturating_add(more?)))?;
+        return Ok(Effort { whole, least: whole });
+    }
     let ranks = match stand_in(MOST_MESSAGES, work, machine, &first) {
         Some(_) => 1,
-        None => all,
+        None => u64::from(all),
     };
-    let whole = match work.parts {
-        None => messages_of_rank(work, &first).saturating_mul(ranks),
-        Some(_) => {
-            let of_rank = |rank| messages_of_rank(work, &work.prepared(rank, machine));
-            (0..all as u32).map(of_rank).fold(0, u64::saturating_add)
-        }
-    };
-    if work.parts.is_some() {
-        return Effort { whole, least: whole };
-    }
+    let whole = messages_of_rank(work, &first).saturating_mul(ranks);
     let segments = u64::from(least_segments(&first).min(first.segments));
     // One part, and half of it once more.
     let segments = segments.saturating_add(segments / 2);
     let in_segment = estimated_in_segment(most_messages, work, machine, &first);
-    Effort { whole, least: in_segment.saturating_mul(segments).min(whole) }
+    Ok(Effort { whole, least: in_segment.saturating_mul(segments).min(whole) })
 }
 
 /// The messages of a segment that an estimate goes through: one rank's where it stands for all, even loosely where those of all
@@ -134,7 +133,7 @@ fn least_segments(first: &Prepared) -> u32 {
 ///
 /// # Panics
 /// As [`simulate`].
-pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<Prediction, Stalled> {
+pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<Prediction, Untimed> {
     let run = |segments| {
         let work = Workload { segments, ..*work };
         simulate_up_to(most_messages, &work, machine, &mut |_| ())
@@ -143,7 +142,7 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Resul
     if work.parts.is_some() {
         return run(0);
     }
-    let first = work.prepared(0, machine);
+    let first = work.prepared(0, machine)?;
     let in_segment = estimated_in_segment(most_messages, work, machine, &first);
     let affordable = u32::try_from(most_messages / in_segment).unwrap_or(u32::MAX);
     let more = affordable.max(least_segments(&first));

@@ -3,7 +3,7 @@
 use super::machine::Rig;
 use crate::{
     collective::UnevenParts,
-    prepare::{Call, Prepared, Sizing, prepare},
+    prepare::{Call, Prepared, Sizing, TooManySegments, prepare},
     verify::Verified,
 };
 
@@ -39,17 +39,17 @@ impl Workload<'_> {
         Sizing { hosts, shared: hosts == 1, segment_bytes, most_staged: Self::STAGED }
     }
 
-    pub(super) fn prepared(&self, rank: u32, machine: &Rig) -> Prepared {
+    pub(super) fn prepared(&self, rank: u32, machine: &Rig) -> Result<Prepared, TooManySegments> {
         let program = self.verified.schedule().program(rank);
         let shared = |other| machine.is_shared(rank, other);
         let parts = self.parts.map(|parts| &parts[rank as usize]);
-        let mut prepared = prepare(self.verified, &program, rank, (self.call, parts), self.sizing, shared);
+        let mut prepared = prepare(self.verified, &program, rank, (self.call, parts), self.sizing, shared)?;
         if self.segments > 0 && self.segments < prepared.segments {
             prepared.segments = self.segments;
             for peer in &mut prepared.peers {
                 (peer.gives, peer.takes) = (peer.gives.min(self.segments), peer.takes.min(self.segments));
             }
         }
-        prepared
+        Ok(prepared)
     }
 }

@@ -8,7 +8,7 @@ use herringbone_core::{
     execution::Rules,
     group::{FoldOrder, Group},
     prepare::{Call, Sizing},
-    simulate::{Costs, Disorder, Port, Prediction, Rig, Stalled, Workload, simulate},
+    simulate::{Costs, Disorder, Port, Prediction, Rig, Untimed, Workload, simulate},
     topology::LinkMatrix,
     verify::{Verified, verify},
 };
@@ -18,7 +18,7 @@ use std::{
 };
 
 /// What runs an operation: the simulator, or another machine that is to be checked in its place.
-pub(crate) type Executor = fn(&Workload<'_>, &Rig) -> Result<Prediction, Stalled>;
+pub(crate) type Executor = fn(&Workload<'_>, &Rig) -> Result<Prediction, Untimed>;
 
 /// The simulator, whose members follow the executor's rules.
 pub(crate) const SIMULATOR: Executor = |work, rig| simulate(work, rig, &mut |_| ());
@@ -150,7 +150,7 @@ impl Cell {
         };
         match panic::catch_unwind(AssertUnwindSafe(|| machine(&work, &self.rig))) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(stalled)) => Err(format!("{self}: {stalled}")),
+            Ok(Err(untimed)) => Err(format!("{self}: {untimed}")),
             Err(_) => Err(format!("{self}: a panic, see above")),
         }
     }

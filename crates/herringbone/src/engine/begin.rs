@@ -150,7 +150,10 @@ fn can_start(
             }
         }
     }
-    let prepared = compiled((planned, settings), parts, links);
+    let prepared = match compiled((planned, settings), parts, links) {
+        Ok(prepared) => prepared,
+        Err(error) => return Start::Never(error),
+    };
     let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
     if least > most {
         return Start::Never(Error::config(
@@ -218,7 +221,7 @@ impl Ops {
         }
         let (planned, settings) = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
         let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
-        let prepared = compiled((planned, settings), None, links);
+        let prepared = compiled((planned, settings), None, links).map_err(nonsense)?;
         let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
             Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
         )?;
@@ -246,7 +249,7 @@ pub(super) fn prepared(
     observer: &mut Observer,
 ) -> Result<Arc<Prepared>, Error> {
     let plan = group.plan_at(Some(queued.plan), queued.call, observer)?;
-    Ok(compiled(plan, queued.parts.as_ref(), links))
+    compiled(plan, queued.parts.as_ref(), links)
 }
 
 /// The program of a group's plan, compiled for the links there are.
@@ -254,7 +257,7 @@ fn compiled(
     (planned, settings): (&mut Planned, &Settings),
     parts: Option<&Arc<UnevenParts>>,
     links: &Links,
-) -> Arc<Prepared> {
+) -> Result<Arc<Prepared>, Error> {
     let shared = |rank: u32| links.endpoints[settings.seats[rank as usize]].is_shared();
     planned.prepared(settings, (links.changes, parts), shared)
 }

@@ -318,23 +318,27 @@ impl Planned {
     }
 
     /// This rank's program, compiled as [`prepare`](prepare::prepare) says, if it was not yet.
+    ///
+    /// # Errors
+    /// If the call is too long for an operation.
     pub(crate) fn prepared(
         &mut self,
         settings: &Settings,
         (links, parts): (u64, Option<&Arc<UnevenParts>>),
         shared: impl Fn(u32) -> bool,
-    ) -> Arc<Prepared> {
+    ) -> Result<Arc<Prepared>> {
         if let Some(compiled) = self.compiled(links).filter(|compiled| compiled.parts.as_ref() == parts) {
-            return compiled.prepared.clone();
+            return Ok(compiled.prepared.clone());
         }
         let Self { verified, program, call, .. } = self;
         let call = (*call, parts.map(Arc::as_ref));
         let Settings { me, sizing, .. } = *settings;
-        let prepared = Arc::new(prepare::prepare(verified, program, me, call, sizing, shared));
+        let prepared = prepare::prepare(verified, program, me, call, sizing, shared);
+        let prepared = Arc::new(prepared.map_err(Error::unsupported)?);
         let script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         let parts = parts.cloned();
         self.compiled = Some(Compiled { links, parts, prepared: prepared.clone(), script });
-        prepared
+        Ok(prepared)
     }
 }
 
