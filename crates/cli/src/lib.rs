@@ -36,9 +36,13 @@ mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use failure::Failure;
+use herringbone::settings::Bytes;
 use outcome::Outcome;
-use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::{
+    any::TypeId,
+    ffi::OsString,
+    io::{self, BufWriter, Write},
+};
 
 /// Gradient all-reduce that is proven, repeatable bit for bit, and helped by CPU machines.
 #[derive(Debug, Parser)]
@@ -110,10 +114,23 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
     }
 }
 
-/// The command line. A value may be a negative number everywhere, so that its error says what may be.
+/// The command line. A value may be a negative number everywhere, and a list that begins with one where sizes and numbers are
+/// wanted, so that its error says what may be.
 fn command() -> clap::Command {
+    let numbers = [
+        TypeId::of::<Bytes>(),
+        TypeId::of::<numbers::Sizes>(),
+        TypeId::of::<numbers::Set>(),
+        TypeId::of::<simulate::PartsOption>(),
+        TypeId::of::<simulate::Slow>(),
+    ];
+    let is_numbers = |argument: &clap::Arg| {
+        let value = argument.get_value_parser().type_id();
+        numbers.iter().any(|number| value == *number)
+    };
     Command::command().mut_subcommands(|verb| {
         verb.mut_args(|argument| match argument.get_action().takes_values() {
+            true if is_numbers(&argument) => argument.allow_hyphen_values(true),
             true => argument.allow_negative_numbers(true),
             false => argument,
         })

@@ -1,7 +1,7 @@
 //! Numbers on the command line: sets like `2..8,16` (both ends included), sizes like `64K`, and bytes for people.
 
 use herringbone::Collective;
-use herringbone::settings::Bytes;
+use herringbone::settings::{Bytes, ParseBytesError};
 use std::{
     collections::BTreeSet,
     fmt::{self, Display},
@@ -50,6 +50,9 @@ pub(crate) enum NumberError {
     /// For [`Sizes`].
     #[error("`{0}` is no size and no range of sizes: write 4, 64K, 1.5M, 1G or 1K..16M (doubling)")]
     Size(String),
+    /// For [`Sizes`]: more than can be counted.
+    #[error(transparent)]
+    Bytes(ParseBytesError),
     /// A range from its larger end.
     #[error("`{last}..{first}` holds nothing: write {first}..{last}")]
     Backwards {
@@ -115,7 +118,11 @@ fn in_order<T: PartialOrd + Display>(first: T, last: T) -> Result<(), NumberErro
 }
 
 fn size(text: &str) -> Result<usize, NumberError> {
-    text.parse().map(|Bytes(bytes)| bytes).map_err(|_| NumberError::Size(text.to_owned()))
+    match text.parse() {
+        Ok(Bytes(bytes)) => Ok(bytes),
+        Err(many @ ParseBytesError::TooMany { .. }) => Err(NumberError::Bytes(many)),
+        Err(_) => Err(NumberError::Size(text.to_owned())),
+    }
 }
 
 /// How many elements of `width` bytes each rank gives or gets, whichever is fewer, if the larger of the two buffers has at
@@ -163,6 +170,7 @@ mod tests {
         let said = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
         assert_eq!(said("4,16M..1K"), "`16M..1K` holds nothing: write 1K..16M");
         assert!(said("1K..").contains("1K..16M (doubling)"));
+        assert!(said("4,99999999999G").contains("too many bytes to count"));
         assert_eq!("4,8..2".parse::<Set>().unwrap_err().to_string(), "`8..2` holds nothing: write 2..8");
     }
 }

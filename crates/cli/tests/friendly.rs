@@ -228,6 +228,12 @@ fn what_times_and_prices_need_is_said() {
         ("roofline --ranks -3", "-3 is not in 1..=4096"),
         ("roofline --trace /nowhere/trace.json", "/nowhere/trace.json: cannot be read"),
         ("simulate --bytes 1E", "64 TiB are the most"),
+        ("simulate --collective gather(0) --parts -1,0", "\"-1\" is no number of bytes"),
+        ("simulate --collective gather(0) --parts 18446744073709551616,0", "too many bytes to count"),
+        ("simulate --bytes -5M", "\"-5M\" is no number of bytes"),
+        ("simulate --slow -1:2", "RANK:F"),
+        ("verify --ranks -1,2", "no number above 0"),
+        ("explain --ranks 4 --sizes -1K..2K", "is no size"),
         ("advise --worker-gbps 10 --reducer-gbps 10", "--workers"),
         ("advise --worker-gbps 10 --reducer-gbps 10 --from /nowhere/stats.json", "group.recent()"),
     ] {

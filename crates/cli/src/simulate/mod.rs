@@ -12,18 +12,18 @@ mod traced;
 mod traces;
 mod words;
 
-pub(crate) use options::SimulateOptions;
+pub(crate) use options::{SimulateOptions, Slow};
+pub(crate) use parts::PartsOption;
 pub(crate) use roofline::{RooflineOptions, run as run_roofline};
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
 use herringbone::core::simulate::{Prediction, Used};
 use indicatif::HumanBytes;
 use options::{Described, Question};
-use parts::PartsOption;
 use recorded::Recorded;
 use serde_json::{Value, json};
 use std::{fs, io::Write, path::Path};
-use words::{named, seconds};
+use words::{named, seconds, size};
 
 pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     if options.shown.constants {
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outc
     };
     drop(progress);
     if let Some(path) = &options.shown.trace {
-        write_to(path, &traced::trace(&recorded, &described, options.question.call.operations))?;
+        write_to(path, &traced::trace(&recorded, &described, &options.question.call))?;
     }
     if let Some(path) = &options.shown.svg {
         write_to(path, &picture::picture(&recorded, &described, &simulated))?;
@@ -72,13 +72,13 @@ fn told(options: &Question, described: &Described, simulated: &Prediction, is_es
         None => format!("{per_host} on each host, {} Gbit/s", calibration.port as f64 / 125e6),
     };
     let bytes = match &described.parts {
-        Some(_) => format!("parts that differ, at most {} on a rank,", HumanBytes(described.bytes())),
-        None => HumanBytes(options.call.bytes.0 as u64).to_string(),
+        Some(_) => described.bytes(),
+        None => options.call.bytes.0 as u64,
     };
     let mut lines = vec![format!(
         "# {name}: {} of {} {}, ranks {workers}, reducers {}, {links}, {} us",
         call.collective,
-        bytes,
+        size(bytes, described.parts.is_some()),
         call.dtype,
         schedule.reducers(),
         calibration.latency as f64 / 1e6,
@@ -196,17 +196,95 @@ mod tests {
                 &["--collective", "gather(0)", "--parts", "3,4"][..],
                 "3 bytes, which is no whole number of f32",
             ),
-            (&["--collective", "all_to_all", "--parts", "4,4"], "needs 2 of 2"),
-            (&["--parts", "4,4"], "all_reduce has no parts of different lengths"),
-            (&["--collective", "gather(0)", "--parts", "4,4", "--ranks", "3"], "--parts has 2"),
+            (
+                &["--collective", "all_to_all", "--parts", "4,4"],
+                "--parts has 1 row, and all_to_all needs 2 rows",
+            ),
+            (
+                &["--collective", "all_to_all", "--parts", "4,4;4"],
+                "row 2 of --parts has 1 part, and there are 2 ranks",
+            ),
+            (
+                &["--collective", "gather(0)", "--parts", "4;4"],
+                "--parts has 2 rows, and gather(0) needs 1 row",
+            ),
+            (&["--parts", "4,4;4"], "all_reduce has no parts of different lengths"),
             (&["--collective", "all_gather", "--parts", "4,4", "--algorithm", "ring"], "not by ring"),
         ] {
-            let args = ["herringbone", "simulate"].iter().chain(args);
-            let Verb::Simulate(options) = Command::parse_from(args).verb else {
-                panic!("simulate is a verb")
-            };
-            let failure = options.question.described().map(|_| ()).unwrap_err().to_string();
+            let failure = refusal(args);
             assert!(failure.contains(said), "{failure}");
+        }
+    }
+
+    /// Why there is nothing to simulate.
+    fn refusal(args: &[&str]) -> String {
+        let args = ["herringbone", "simulate"].iter().chain(args);
+        let Verb::Simulate(options) = Command::parse_from(args).verb else { panic!("simulate is a verb") };
+        options.question.described().map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn whatever_says_how_many_ranks_there_are_has_to_agree() {
+        let topology = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/dgx1.txt");
+        let schedule = file("of-4.txt");
+        fs::write(&schedule, ring_of_4()).unwrap();
+        let listed = schedule.to_str().unwrap();
+        let nine = ["4"; 9].join(",");
+        for collective in ["all_gather", "gather(0)", "gather(7)", "scatter(0)", "all_to_all"] {
+            let few = ["--collective", collective, "--topology", topology, "--parts", "4,4"];
+            let failure = refusal(&few);
+            assert!(failure.contains("the topology has 8 ranks, and --parts has 2"), "{failure}");
+        }
+        for (args, said) in [
+            (&["--collective", "all_gather", "--topology", topology, "--parts", &nine][..], "--parts has 9"),
+            (
+                &["--topology", topology, "--schedule", listed],
+                "the schedule has 4 ranks, and the topology has 8",
+            ),
+            (&["--topology", topology, "--ranks", "4"], "--ranks says 4 ranks, and the topology has 8"),
+            (&["--collective", "gather(0)", "--parts", "4,4", "--ranks", "3"], "--parts has 2"),
+        ] {
+            let failure = refusal(args);
+            assert!(failure.contains(said), "{args:?}: {failure}");
+        }
+        fs::remove_file(&schedule).unwrap();
+    }
+
+    #[test]
+    fn more_parts_than_can_be_simulated_are_refused_at_once() {
+        let many = ["4"; 4097].join(",");
+        for (args, said) in [
+            (
+                &["--collective", "gather(0)", "--parts", &many][..],
+                "--parts has 4097 ranks, and 4096 are the most",
+            ),
+            (&["--collective", "all_gather", "--parts", "16777216G,4"], "64 TiB are the most"),
+            (&["--collective", "gather(0)", "--parts", "32T,32T,4"], "64 TiB are the most"),
+            (
+                &["--collective", "all_to_all", "--parts", "0,1E;1E,18446744073709551612"],
+                "64 TiB are the most",
+            ),
+            (&["--collective", "gather(9)", "--parts", "4,4"], "9"),
+        ] {
+            let failure = refusal(args);
+            assert!(failure.contains(said), "{failure}");
+        }
+        for (verb, args) in [
+            ("simulate", ["--collective", "gather(0)", "--parts", "4T,0"]),
+            ("roofline", ["--collective", "all_gather", "--parts", "2000G,4"]),
+        ] {
+            let mut out = Vec::new();
+            let command = Command::parse_from(["herringbone", verb].iter().chain(&args));
+            let ran = match command.verb {
+                Verb::Roofline(options) => run_roofline(&options, &mut out),
+                Verb::Simulate(options) => run(&options, &mut out),
+                other => panic!("{other:?}"),
+            };
+            let failure = ran.map(|_| ()).unwrap_err().to_string();
+            assert!(
+                failure.contains("messages and copies of parts") && !failure.contains("radix"),
+                "{failure}"
+            );
         }
     }
 
@@ -238,14 +316,17 @@ mod tests {
         assert_eq!(["25M", "39M"].map(|bytes| of(bytes)["algorithm"].clone()), ["trees(single)", "trees"]);
     }
 
+    fn ring_of_4() -> String {
+        let group = herringbone::core::group::Group::of_size(4);
+        let ring = herringbone::Algorithm::Ring;
+        let schedule = ring.schedule(herringbone::Collective::AllReduce, &group, &Default::default());
+        schedule.unwrap().to_string()
+    }
+
     #[test]
     fn a_schedule_of_ones_own_is_simulated_as_the_algorithm_that_it_is_of() {
         let path = file("ring.txt");
-        let group = herringbone::core::group::Group::of_size(4);
-        let ring = herringbone::Algorithm::Ring;
-        let schedule =
-            ring.schedule(herringbone::Collective::AllReduce, &group, &Default::default()).unwrap();
-        fs::write(&path, schedule.to_string()).unwrap();
+        fs::write(&path, ring_of_4()).unwrap();
         let own = object_of(&["--schedule", path.to_str().unwrap()]);
         fs::remove_file(&path).unwrap();
         assert_eq!(own["seconds"], object_of(&["--algorithm", "ring"])["seconds"]);

@@ -49,8 +49,10 @@ pub(super) struct Question {
 
 /// They take some seconds.
 const MOST_MESSAGES: u64 = 2_000_000;
-/// The largest buffer: of more the segments could not be counted.
+/// The largest buffer, and the most of all parts together.
 const MOST_BYTES: usize = 64 << 40;
+/// The most ranks, whatever says how many there are.
+const MOST_RANKS: u32 = 4096;
 
 /// What is called.
 #[derive(Clone, Debug, clap::Args)]
@@ -86,7 +88,7 @@ pub(super) struct CallOptions {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RigOptions {
     /// Workers; as many as the topology or the schedule has unless said
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RANKS)))]
     pub(super) ranks: Option<u32>,
     /// Reducers, each on a host of its own
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
@@ -140,7 +142,7 @@ pub(super) struct ShownOptions {
 
 /// A member that is slower than others.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slow {
+pub(crate) struct Slow {
     rank: u32,
     per_mille: u32,
 }
@@ -200,6 +202,23 @@ impl Described {
     }
 }
 
+impl CallOptions {
+    /// Refuses what is larger than can be simulated.
+    fn is_small(&self) -> Result<(), Failure> {
+        let (said, bytes) = match &self.parts {
+            Some(parts) => ("--parts has", parts.bytes()),
+            None => ("--bytes says", self.bytes),
+        };
+        if bytes.0 <= MOST_BYTES {
+            return Ok(());
+        }
+        Err(Failure::Usage {
+            problem: format!("{said} {bytes}, and 64 TiB are the most"),
+            hint: "of large buffers the time grows with the size: ask for a part of it",
+        })
+    }
+}
+
 impl Question {
     /// The constants: the file's, or those that are built in, with what other options say.
     pub(super) fn constants(&self) -> Result<Calibration, Failure> {
@@ -225,12 +244,7 @@ impl Question {
 
     /// Makes and proves the schedule, and puts the machines together.
     pub(super) fn described(&self) -> Result<Described, Failure> {
-        if self.call.bytes.0 > MOST_BYTES {
-            return Err(Failure::Usage {
-                problem: format!("--bytes says {}, and 64 TiB are the most", self.call.bytes),
-                hint: "of large buffers the time grows with the size: ask for a part of it",
-            });
-        }
+        self.call.is_small()?;
         let codec = self.call.compression.unwrap_or_default();
         if codec != Codec::Plain
             && (self.call.collective, self.call.dtype) != (Collective::AllReduce, DType::F32)
@@ -243,21 +257,10 @@ impl Question {
         let constants = self.constants()?;
         let links = self.machines.topology.as_deref().map(links).transpose()?;
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
-        let known = links.as_ref().map(|links| links.size() as u32);
-        let parted = self.call.parts.as_ref().map(PartsOption::ranks);
-        let known = listed.as_ref().map(Schedule::workers).or(known).or(parted);
-        let ranks = match (self.machines.ranks, known) {
-            (Some(ranks), Some(known)) if ranks != known => {
-                return Err(Failure::Usage {
-                    problem: format!("--ranks says {ranks}, and the file or --parts has {known}"),
-                    hint: "leave --ranks out, and all that there are are taken",
-                });
-            }
-            (ranks, known) => known.or(ranks).unwrap_or(4),
-        };
+        let ranks = self.ranks(listed.as_ref(), links.as_ref())?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
-        let parts = self.call.parts.as_ref().map(|parts| parts.of(self.call.collective, self.call.dtype));
-        let parts = parts.transpose()?;
+        let parts = self.call.parts.as_ref();
+        let parts = parts.map(|parts| parts.of(self.call.collective, self.call.dtype, ranks)).transpose()?;
         let group = FoldOrder::Ranks.group(&hosts);
         let count = match &parts {
             Some(_) => Call::UNEVEN,
@@ -293,6 +296,31 @@ impl Question {
             calibration: constants,
             per_host: self.machines.per_host.min(ranks),
         })
+    }
+
+    /// How many ranks there are, of which all that says so has to say the same.
+    fn ranks(&self, listed: Option<&Schedule>, links: Option<&LinkMatrix>) -> Result<u32, Failure> {
+        let said = [
+            ("--ranks says", self.machines.ranks),
+            ("the schedule has", listed.map(Schedule::workers)),
+            ("the topology has", links.map(|links| links.size() as u32)),
+            ("--parts has", self.call.parts.as_ref().map(PartsOption::ranks)),
+        ];
+        let mut said = said.iter().filter_map(|(who, ranks)| Some((who, (*ranks)?)));
+        let Some((first, ranks)) = said.next() else { return Ok(4) };
+        if let Some((other, others)) = said.find(|(_, others)| *others != ranks) {
+            return Err(Failure::Usage {
+                problem: format!("{first} {ranks} ranks, and {other} {others}"),
+                hint: "make them equal; --ranks can be left out where something else has them",
+            });
+        }
+        if ranks > MOST_RANKS {
+            return Err(Failure::Usage {
+                problem: format!("{first} {ranks} ranks, and {MOST_RANKS} are the most"),
+                hint: "ask for fewer",
+            });
+        }
+        Ok(ranks)
     }
 
     /// The schedule of the algorithm, or of the plan's choice.

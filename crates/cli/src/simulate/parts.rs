@@ -9,13 +9,26 @@ use herringbone::{
     },
     settings::Bytes,
 };
-use std::str::FromStr;
+use std::{
+    fmt::{self, Display},
+    str::FromStr,
+};
 
 /// Bytes: of a gather or an all_gather what each rank has, of a scatter what each gets, of an all_to_all a row per rank with what
 /// it has for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PartsOption {
+pub(crate) struct PartsOption {
     rows: Vec<Vec<usize>>,
+}
+
+impl Display for PartsOption {
+    /// As it is read: `1M,2M;0,3M`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |row: &Vec<usize>| {
+            row.iter().map(|bytes| Bytes(*bytes).to_string()).collect::<Vec<_>>().join(",")
+        };
+        f.write_str(&self.rows.iter().map(text).collect::<Vec<_>>().join(";"))
+    }
 }
 
 impl FromStr for PartsOption {
@@ -42,17 +55,26 @@ impl PartsOption {
         &self.rows
     }
 
-    /// The parts of each rank.
-    pub(super) fn of(&self, collective: Collective, dtype: DType) -> Result<Vec<UnevenParts>, Failure> {
+    /// How many bytes all parts have together.
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes(self.rows.iter().flatten().copied().fold(0, usize::saturating_add))
+    }
+
+    /// The parts of each of so many ranks.
+    pub(super) fn of(
+        &self,
+        collective: Collective,
+        dtype: DType,
+        ranks: u32,
+    ) -> Result<Vec<UnevenParts>, Failure> {
         let usage = |problem: String, hint: &'static str| Failure::Usage { problem, hint };
-        let ranks = self.ranks() as usize;
-        let rows = if collective == Collective::AllToAll { ranks } else { 1 };
-        if self.rows.len() != rows || self.rows.iter().any(|row| row.len() != ranks) {
-            return Err(usage(
-                format!("--parts has {} rows, and {collective} needs {rows} of {ranks}", self.rows.len()),
-                "rows are parted by ;, and only all_to_all has one for each rank",
-            ));
+        if collective == Collective::ReduceScatter || collective.parts(ranks, 0).is_none() {
+            let none = PartsError::None { collective: collective.name() };
+            return Err(usage(none.to_string(), "leave --parts out"));
         }
+        self.is_of(collective, ranks).map_err(|problem| {
+            usage(problem, "rows are parted by ;, and only all_to_all has one for each rank")
+        })?;
         let all = self.rows.iter().flatten();
         if let Some(odd) = all.copied().find(|bytes| !bytes.is_multiple_of(dtype.bytes())) {
             return Err(usage(
@@ -68,13 +90,27 @@ impl PartsOption {
             };
             self.rows[row][at as usize] / dtype.bytes()
         };
-        match collective {
-            Collective::ReduceScatter => {
-                let name = collective.name();
-                Err(usage(PartsError::None { collective: name }.to_string(), "leave --parts out"))
-            }
-            _ => UnevenParts::of_all(collective, self.ranks(), moved)
-                .map_err(|error| usage(error.to_string(), "see herringbone simulate --help")),
+        UnevenParts::of_all(collective, ranks, moved)
+            .map_err(|error| usage(error.to_string(), "see herringbone simulate --help"))
+    }
+
+    /// Whether there are as many rows as the collective has, each of as many parts as there are ranks; else what there is.
+    fn is_of(&self, collective: Collective, ranks: u32) -> Result<(), String> {
+        let counted =
+            |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let (rows, needed) =
+            (self.rows.len(), if collective == Collective::AllToAll { ranks as usize } else { 1 });
+        if rows != needed {
+            let needed = counted(needed, "row");
+            return Err(format!("--parts has {}, and {collective} needs {needed}", counted(rows, "row")));
+        }
+        match (1..).zip(&self.rows).find(|(_, row)| row.len() != ranks as usize) {
+            None => Ok(()),
+            Some((at, row)) => Err(format!(
+                "row {at} of --parts has {}, and there are {}",
+                counted(row.len(), "part"),
+                counted(ranks as usize, "rank")
+            )),
         }
     }
 }

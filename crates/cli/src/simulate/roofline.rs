@@ -2,10 +2,11 @@
 
 use super::{
     options::Question,
+    parts::PartsOption,
     pictured,
     roofs::Roofline,
     run as runs, traces,
-    words::{named, seconds},
+    words::{named, seconds, size},
 };
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, table};
 use herringbone::core::simulate::{Bound, Picoseconds, Roof, RoofCounter, binding};
@@ -77,12 +78,13 @@ fn simulated(question: &Question) -> Result<Roofline, Failure> {
             "{}: {} of {} {}, ranks {workers}, reducers {}",
             described.name,
             described.call.collective,
-            HumanBytes(described.bytes()),
+            size(described.bytes(), described.parts.is_some()),
             described.call.dtype,
             schedule.reducers()
         ),
         total: outcome.total(),
         called: (described.call.collective, described.bytes().saturating_mul(operations), workers),
+        parts: question.call.parts.clone(),
         bounds: bounds.collect(),
     })
 }
@@ -95,11 +97,12 @@ fn rate(bytes: u64, time: Picoseconds) -> f64 {
 const COLUMNS: [&str; 7] = ["roof", "place", "bytes", "alone", "of the time", "attained", "at most"];
 
 impl Roofline {
-    /// GB/s of the algorithm and of the bus.
-    fn bandwidth(&self) -> (f64, f64) {
+    /// GB/s of the algorithm, and of the bus if parts are even: of others a link has no such share.
+    fn bandwidth(&self) -> (f64, Option<f64>) {
         let (collective, bytes, ranks) = self.called;
         let algorithm = rate(bytes, self.total);
-        (algorithm, algorithm * collective.bus_share(ranks))
+        let is_even = self.parts.is_none();
+        (algorithm, is_even.then(|| algorithm * collective.bus_share(ranks)))
     }
 
     fn part(&self, bound: &Bound<String>) -> f64 {
@@ -122,9 +125,12 @@ impl Roofline {
         let mut lines = vec![
             format!("# {}, {:.3} ms", self.title, 1e3 * seconds(self.total)),
             table::text(&COLUMNS, &COLUMNS[2..], rows),
-            format!(
-                "bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"
-            ),
+            match bus {
+                Some(bus) => format!(
+                    "bandwidth  {bus:.3} GB/s of the bus, {algorithm:.3} GB/s of the algorithm, as nccl-tests define them"
+                ),
+                None => format!("bandwidth  {algorithm:.3} GB/s of the algorithm, as nccl-tests define it"),
+            },
         ];
         if let Some(intensity) = self.intensity() {
             lines
@@ -160,6 +166,7 @@ impl Roofline {
             "what": self.title,
             "collective": collective.name(),
             "bytes": bytes,
+            "parts": self.parts.as_ref().map(PartsOption::rows),
             "ranks": ranks,
             "seconds": seconds(self.total),
             "algbw": algorithm,
@@ -221,6 +228,27 @@ mod tests {
         }
         let ratio = traced["seconds"].as_f64().unwrap() / simulated["seconds"].as_f64().unwrap();
         assert!((0.99..1.01).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn parts_that_differ_are_named_and_have_no_bandwidth_of_the_bus() {
+        let path = file("parts.json");
+        let name = path.to_str().unwrap();
+        let asked = ["--collective", "all_to_all", "--parts", "0,1M;2M,0"];
+        run_with(&[&["simulate", "--trace", name], &asked[..]].concat()).unwrap();
+        for args in [&asked[..], &["--trace", name]] {
+            let found = object(args);
+            assert_eq!(found["parts"], json!([[0, 1 << 20], [2 << 20, 0]]), "{args:?}");
+            assert_eq!((&found["busbw"], &found["bytes"]), (&Value::Null, &json!(2 << 20)), "{args:?}");
+            let told = run_with(&[&["roofline"], args].concat()).unwrap();
+            assert!(
+                told.contains("parts that differ (at most 2.00 MiB on a rank)")
+                    && !told.contains("of the bus"),
+                "{told}"
+            );
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(object(&["--bytes", "4K"])["parts"].is_null());
     }
 
     /// Two ranks sum a tensor of 4 MB twice: fused for 1 ms, under way for 4, unfused for 1.

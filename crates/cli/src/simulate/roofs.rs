@@ -1,5 +1,6 @@
 //! What is known of an operation and of what binds it.
 
+use super::parts::PartsOption;
 use herringbone::{
     Collective,
     core::simulate::{Bound, Picoseconds, Roof},
@@ -13,6 +14,8 @@ pub(super) struct Roofline {
     pub(super) total: Picoseconds,
     /// What was called, with how many bytes in all, and among how many ranks.
     pub(super) called: (Collective, u64, u32),
+    /// Where parts differ.
+    pub(super) parts: Option<PartsOption>,
     pub(super) bounds: Vec<Bound<String>>,
 }
 

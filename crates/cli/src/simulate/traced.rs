@@ -1,6 +1,9 @@
 //! A simulation as Chrome events.
 
-use super::{options::Described, recorded::Recorded};
+use super::{
+    options::{CallOptions, Described},
+    recorded::Recorded,
+};
 use herringbone::core::{
     simulate::{BusySpan, Picoseconds, Resource, What},
     trace::{Argument, TraceRow, TraceWriter},
@@ -10,22 +13,25 @@ use std::fmt;
 /// The event that says what was simulated.
 pub(super) const SIMULATED: &str = "herringbone simulate";
 
-pub(super) fn trace(recorded: &Recorded, described: &Described, operations: u32) -> String {
-    written(recorded, described, operations).expect("writing to a text does not fail")
+pub(super) fn trace(recorded: &Recorded, described: &Described, call: &CallOptions) -> String {
+    written(recorded, described, call).expect("writing to a text does not fail")
 }
 
-fn written(recorded: &Recorded, described: &Described, operations: u32) -> Result<String, fmt::Error> {
+fn written(recorded: &Recorded, described: &Described, call: &CallOptions) -> Result<String, fmt::Error> {
+    let (collective, parts) =
+        (described.call.collective.to_string(), call.parts.as_ref().map(ToString::to_string));
     let workers = described.verified.schedule().workers();
     let hosts = &described.machine.hosts;
     let mut trace = TraceWriter::new(String::new())?;
-    let about = [
+    let mut about = vec![
         ("algorithm", Argument::Text(&described.name)),
-        ("collective", Argument::Text(&described.call.collective.to_string())),
+        ("collective", Argument::Text(&collective)),
         ("bytes", Argument::Whole(described.bytes())),
         ("ranks", Argument::Whole(u64::from(workers))),
-        ("operations", Argument::Whole(u64::from(operations))),
+        ("operations", Argument::Whole(u64::from(call.operations))),
         ("left_out", Argument::Whole(recorded.left_out as u64)),
     ];
+    about.extend(parts.as_deref().map(|parts| ("parts", Argument::Text(parts))));
     trace.about(SIMULATED, &about)?;
     for host in 0..described.machine.ports.len() as u32 {
         trace.process(host, &format!("host {host}"))?;

@@ -1,6 +1,6 @@
 //! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a running job's timeline.
 
-use super::{roofs::Roofline, traced::SIMULATED};
+use super::{roofs::Roofline, traced::SIMULATED, words};
 use crate::failure::Failure;
 use herringbone::{
     Collective, DType,
@@ -105,14 +105,19 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
         last = last.max(start + busy);
     }
     let (bytes, operations) = (whole("bytes")?, whole("operations")?);
+    let parts = match &about["parts"] {
+        Value::Null => None,
+        _ => Some(text("parts")?.parse().map_err(|error| format!("field `parts`: {error}"))?),
+    };
     Ok(Roofline {
         title: format!(
             "{}: {collective} of {}, ranks {ranks}, traced",
             text("algorithm")?,
-            HumanBytes(bytes)
+            words::size(bytes, parts.is_some())
         ),
         total: last,
         called: (collective, bytes.saturating_mul(operations), ranks),
+        parts,
         bounds: counter.bounds(),
     })
 }
@@ -185,6 +190,7 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
         title: format!("a job's timeline: all-reduces of {}, ranks {ranks}", HumanBytes(bytes)),
         total: covered(&copied),
         called: (Collective::AllReduce, bytes, ranks),
+        parts: None,
         bounds,
     })
 }

@@ -1,10 +1,19 @@
 //! Times and places as people read them.
 
 use herringbone::core::simulate::{Picoseconds, Resource, SECOND};
+use indicatif::HumanBytes;
 
 /// A time in seconds.
 pub(super) fn seconds(time: Picoseconds) -> f64 {
     time as f64 / SECOND as f64
+}
+
+/// How large an operation is: its buffer, or the largest of a rank where parts differ.
+pub(super) fn size(bytes: u64, parts_differ: bool) -> String {
+    match parts_differ {
+        true => format!("parts that differ (at most {} on a rank)", HumanBytes(bytes)),
+        false => HumanBytes(bytes).to_string(),
+    }
 }
 
 /// A place in words.

@@ -16,11 +16,22 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub usize);
 
-/// A text that is no number of [`Bytes`], or one that this machine has no number for.
+/// A text that is no number of [`Bytes`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no number of bytes: write 4096, 64K, 1.5M or 1G")]
-pub struct ParseBytesError {
-    text: String,
+#[non_exhaustive]
+pub enum ParseBytesError {
+    /// It is no number.
+    #[error("{text:?} is no number of bytes: write 4096, 64K, 1.5M or 1G")]
+    NoNumber {
+        /// What was read.
+        text: String,
+    },
+    /// It is one that this machine has no number for.
+    #[error("{text:?} is too many bytes to count: the most are {}", usize::MAX)]
+    TooMany {
+        /// What was read.
+        text: String,
+    },
 }
 
 const UNITS: [(char, u32); 3] = [('G', 30), ('M', 20), ('K', 10)];
@@ -29,18 +40,25 @@ impl FromStr for Bytes {
     type Err = ParseBytesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        read(text.trim()).ok_or_else(|| ParseBytesError { text: text.to_owned() })
+        match read(text.trim()) {
+            Ok(bytes) => Ok(bytes),
+            Err(parse_size::Error::PosOverflow) => Err(ParseBytesError::TooMany { text: text.to_owned() }),
+            Err(_) => Err(ParseBytesError::NoNumber { text: text.to_owned() }),
+        }
     }
 }
 
-fn read(text: &str) -> Option<Bytes> {
+fn read(text: &str) -> Result<Bytes, parse_size::Error> {
     // There is no half of a byte, and a sign is a slip.
     let is_half = text.contains('.')
         && text.ends_with(|last: char| last.is_ascii_digit())
         && !text.contains(['e', 'E']);
     let begins = text.starts_with(|first: char| first.is_ascii_digit());
-    let bytes = Config::new().with_binary().parse_size(text).ok().filter(|_| begins && !is_half);
-    bytes.and_then(|bytes| usize::try_from(bytes).ok()).map(Bytes)
+    if !begins || is_half {
+        return Err(parse_size::Error::InvalidDigit);
+    }
+    let bytes = Config::new().with_binary().parse_size(text)?;
+    usize::try_from(bytes).map(Bytes).map_err(|_| parse_size::Error::PosOverflow)
 }
 
 impl fmt::Display for Bytes {
@@ -78,9 +96,13 @@ mod tests {
         for (text, bytes) in cases {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text:?}");
         }
-        for text in ["", "K", "B", "-1", "+1", "1.5", "1X", "K1", "99999999999G", "1e30", "1\u{e9}"] {
+        for text in ["", "K", "B", "-1", "+1", "1.5", "1X", "K1", "1\u{e9}"] {
             let error = text.parse::<Bytes>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("64K"), "{error}");
+        }
+        for text in ["99999999999G", "1e30", "18446744073709551616"] {
+            let error = text.parse::<Bytes>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?} is too many bytes to count")), "{error}");
         }
     }
 
