@@ -68,6 +68,28 @@ pub enum VerifyError {
         /// The receiver.
         to: Rank,
     },
+    /// A reducer that sends to a reducer: it would wait for ever to hear that the other one is done.
+    #[error(
+        "rank {reducer} sends to rank {to}, and both are reducers: a reducer ends when those that it sends to say that they hold \
+         the result, which only workers say; send it through a worker"
+    )]
+    BetweenReducers {
+        /// The sender.
+        reducer: Rank,
+        /// The receiver.
+        to: Rank,
+    },
+    /// A worker that sends to a reducer and hears nothing of it: the reducer would wait for ever to hear that it is done.
+    #[error(
+        "rank {worker} sends to rank {reducer}, a reducer that sends it nothing: a reducer ends when all workers that it exchanges \
+         messages with say that they hold the result, which they say to reducers that send to them; let it answer"
+    )]
+    Unanswered {
+        /// The worker.
+        worker: Rank,
+        /// The reducer.
+        reducer: Rank,
+    },
     /// These ranks wait for each other for ever, if lanes hold nothing. With lanes that hold something, they still
     /// may: it then depends on how long the message is.
     #[error("deadlock: {}", Standing(stuck))]

@@ -12,6 +12,8 @@
 //! * **The right result**: what [`Collective::result`] says, with each input exactly once, finished exactly once and
 //!   last, and the same term, hence the same bits, wherever the collective promises a result to several workers.
 //! * **Nothing undefined**: no place is read before it is written, no message is left over, no form is mistaken.
+//! * **An end for reducers**: each hears of all that send to it when they are done, because it sends something to each of them.
+//!   It exchanges messages with workers only.
 //!
 //! The proof is a type: everything that runs a schedule takes a [`Verified`] one.
 
@@ -24,6 +26,7 @@ mod matching;
 mod ops;
 mod order;
 mod run;
+mod served;
 mod symbols;
 mod terms;
 
@@ -134,6 +137,7 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     let (mut graph, count) = Lowering::new(&schedule, collective)?.all(&schedule)?;
     match_messages(&mut graph)?;
     let Results { order, rounds } = run_on_symbols(&graph, collective, group)?;
+    served::confirmed(&graph)?;
     let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
     Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }

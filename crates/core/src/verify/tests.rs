@@ -170,6 +170,37 @@ fn a_message_must_be_received() {
     assert_eq!(error, VerifyError::Unreceived { rank: 0, step: 1, to: 1 });
 }
 
+/// An all-reduce of one worker beside what it and its reducers do.
+fn with_reducers(reducers: u32, own: &str, others: &str) -> VerifyError {
+    let text = format!(
+        "schedule workers=1 reducers={reducers} cut=even:1\nrank 0\nslots acc acc\nfold c0 s0 = u0\n{own}\nfinish c0 u0 = u0\n{others}"
+    );
+    prove(SUM, &text).unwrap_err()
+}
+
+/// A reducer that is not told that all is done would wait for ever, and its workers with it.
+#[test]
+fn reducers_hear_that_all_are_done() {
+    let receives = "slots acc\n recv c0 s0 <- 0";
+    let unanswered = with_reducers(1, "send s0 -> 1", &format!("rank 1\n{receives}"));
+    assert_eq!(unanswered, VerifyError::Unanswered { worker: 0, reducer: 1 });
+    let passes_on = format!("rank 1\n{receives}\n send s0 -> 0 2\n rank 2\n slots acc\n recv c0 s0 <- 1");
+    let between = with_reducers(2, "send s0 -> 1\n recv c0 s1 <- 1", &passes_on);
+    assert_eq!(between, VerifyError::BetweenReducers { reducer: 1, to: 2 });
+    // That others are answered is not enough.
+    let own = "send u0 -> 1\n recv c0 s0 <- 1\n finish c0 u0 = u0 s0+\n send u0 -> 2";
+    let text = with_rank_0(own).replace("even:2", "even:1") + "slots plain\n recv c0 s0 <- 0";
+    assert_eq!(prove(SUM, &text).unwrap_err(), VerifyError::Unanswered { worker: 0, reducer: 2 });
+    assert!(
+        prove(
+            SUM,
+            &(text.replace("send u0 -> 2", "send u0 -> 2\n recv c0 s1 <- 2").replace("acc", "plain")
+                + "\n send s0 -> 0")
+        )
+        .is_ok()
+    );
+}
+
 /// Each folds into the buffer that it sends from before the other has taken the message.
 #[test]
 fn folding_over_what_is_being_sent_is_a_deadlock() {

@@ -38,8 +38,6 @@ pub(crate) struct Trial {
     /// once did; with lots that are no part of the window some stood still for ever.
     pub(crate) in_turns: bool,
     pub(crate) whim: Whim,
-    /// Whether an operation ends only when reducers have said that all workers hold the result, and slots are read.
-    pub(crate) until_confirmed: bool,
 }
 
 /// What may happen next, first what the first rank does.
@@ -187,11 +185,7 @@ impl Trial {
         }
         let stands = |(rank, member): (usize, &Member)| {
             let course = member.execution.course();
-            // Reducers tell each other nothing at the end, which is why no algorithm has messages between them.
-            let is_running = match self.until_confirmed {
-                true => member.execution.progress(&member.told) == ExecutionProgress::Running,
-                false => course.finished < member.execution.prepared().segments,
-            };
+            let is_running = member.execution.progress(&member.told) == ExecutionProgress::Running;
             is_running.then_some((rank, course.begun, course.finished))
         };
         let stuck: Vec<_> = all.members.iter().enumerate().filter_map(stands).collect();

@@ -2,8 +2,8 @@
 //! arrive and grants are heard. What is run is what executors run, [`Execution`]s of compiled programs; an adversary takes
 //! their place.
 //!
-//! The random schedules are noise around a group of one worker, whose all-reduce is only to finish its own input. What they
-//! fold does not matter; who waits for whom does.
+//! The random schedules are noise around an all-reduce of workers that share memory or do not. What they fold before does not
+//! matter; who waits for whom does.
 //!
 //! [`Execution`]: herringbone_core::execution::Execution
 
@@ -19,7 +19,7 @@ use herringbone_core::{
     element::{DType, ReduceOp},
     execution::Rules,
     group::Group,
-    prepare::{Call, Sizing, prepare},
+    prepare::{Call, Prepared, Sizing, prepare},
     schedule::Schedule,
     verify::{Verified, VerifyError, verify},
 };
@@ -47,39 +47,77 @@ fn trial(
         Arc::new(prepare(verified, &schedule.program(rank), rank, (call, None), sizing, shared).unwrap())
     };
     let programs = (0..schedule.ranks()).map(program).collect();
-    Trial { programs, rules: Rules::DEFAULT, in_turns: false, whim: Whim::First, until_confirmed: true }
+    Trial { programs, rules: Rules::DEFAULT, in_turns: false, whim: Whim::First }
 }
 
 fn sum(bytes: usize) -> Call {
     Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4)
 }
 
+/// What trials of random schedules have come to.
+#[derive(Debug, Default)]
+struct Reached {
+    eager: usize,
+    /// More segments than a rank has in flight.
+    windows: usize,
+    /// Where messages are read where they lie, and segments begin in lots.
+    lots: usize,
+    /// Ranks that share memory beside others that do not.
+    mixed: usize,
+}
+
+impl Reached {
+    fn note(&mut self, trial: &Trial) {
+        let programs = || trial.programs.iter().filter(|program| !program.peers.is_empty());
+        let any = |is: &dyn Fn(&Prepared) -> bool| usize::from(programs().any(|program| is(program)));
+        self.eager += any(&|program| program.eager);
+        self.windows += any(&|program| program.segments > program.depth);
+        self.lots += any(&|program| program.is_in_memory() && program.segments > program.lead);
+        self.mixed += any(&|program| !program.is_in_memory() && program.peers.iter().any(|peer| peer.shared));
+    }
+}
+
+/// A trial of a random schedule: its workers on one host or two, in one eager segment or in many.
+fn trial_of_noise(verified: &Verified, seed: u64) -> Trial {
+    let mut random = Random::new(!seed);
+    let (workers, ranks) = (verified.schedule().workers(), verified.schedule().ranks());
+    let host = |rank| if rank < workers { random.below(2) as u32 } else { 100 + rank };
+    let hosts: Vec<u32> = (0..ranks).map(host).collect();
+    let (bytes, segment_bytes, most_staged) =
+        [(1000, 0, 1 << 30), (3 << 20, 256 << 10, 1 << 30), (3 << 20, 256 << 10, 12 << 20)][random.below(3)];
+    let whim = [Whim::First, Whim::Last, Whim::Any(seed)][random.below(3)];
+    Trial { whim, ..trial(verified, &hosts, sum(bytes), (segment_bytes, most_staged)) }
+}
+
 #[test]
 fn what_is_proved_never_deadlocks() {
-    let (mut proved, mut proved_serial, mut refused) = (0, 0, 0);
+    let (mut proved, mut proved_serial, mut refused, mut unconfirmed) = (0, 0, 0, 0);
+    let mut reached = Reached::default();
     for seed in 0..8000 {
         let schedule = noise(seed);
-        let serial = ONE_BY_ONE.completes(&schedule);
-        match verify(schedule, Collective::AllReduce, &Group::of_size(1)) {
+        let (serial, group) = (ONE_BY_ONE.completes(&schedule), Group::of_size(schedule.workers()));
+        match verify(schedule, Collective::AllReduce, &group) {
             Ok(verified) => {
                 assert_eq!(verified.serial(), serial, "seed {seed}\n{}", verified.schedule());
-                let ranks = verified.schedule().ranks();
-                // Five segments, of which four are in flight; or one, in eager messages.
-                let (bytes, whims) = ([1 << 20, 1000], [Whim::First, Whim::Last, Whim::Any(seed)]);
-                let hosts: Vec<u32> = (0..ranks).collect();
-                let mut trial = trial(&verified, &hosts, sum(bytes[seed as usize % 2]), (200 << 10, 1 << 30));
-                (trial.whim, trial.until_confirmed) = (whims[seed as usize / 2 % 3], false);
+                let trial = trial_of_noise(&verified, seed);
                 let ends = trial.run();
                 assert!(ends.is_ok(), "seed {seed}: {ends:?}\n{}", verified.schedule());
+                reached.note(&trial);
                 proved += 1;
                 proved_serial += usize::from(serial);
             }
             Err(VerifyError::Deadlock { .. }) => refused += 1,
+            Err(VerifyError::BetweenReducers { .. } | VerifyError::Unanswered { .. }) => unconfirmed += 1,
             Err(error) => panic!("seed {seed}: {error}"),
         }
     }
-    println!("{proved} proved, {proved_serial} of them serial; {refused} refused as deadlocks");
-    assert!(proved_serial > 2000 && proved > proved_serial + 1000 && refused > 2000);
+    println!(
+        "{proved} proved, {proved_serial} of them serial; {refused} deadlocks, {unconfirmed} unconfirmed"
+    );
+    println!("{reached:?}");
+    assert!(proved_serial > 2000 && proved > proved_serial + 1000 && refused > 1000 && unconfirmed > 100);
+    let Reached { eager, windows, lots, mixed } = reached;
+    assert!(eager > 500 && windows > 500 && lots > 200 && mixed > 200, "{reached:?}");
 }
 
 /// Rank 0 may only overwrite s0 once rank 1 has taken it, and rank 1 may only take it once something has come that

@@ -1,6 +1,7 @@
 //! Random schedules.
 
 use herringbone_core::schedule::{Cut, Form, Origin, Place, ProgramBuilder, Rank, Schedule, Source};
+use std::ops::Range;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Random(u64);
@@ -34,44 +35,87 @@ enum Item {
     Receive(Rank),
 }
 
-/// A random schedule of one worker and some reducers.
+/// Random messages between some workers and reducers, whatever they carry, before the workers' all-reduce. In one of eight,
+/// reducers may send to each other, and may leave a worker without an answer.
 pub(crate) fn noise(seed: u64) -> Schedule {
     let mut random = Random::new(seed);
     let ranks = 2 + random.below(3);
-    let slots = 1 + random.below(4);
-    let mut items: Vec<Vec<Item>> = (0..ranks).map(|_| Vec::new()).collect();
+    let (workers, slots) = (1 + random.below(ranks), 1 + random.below(4));
+    let is_loose = random.below(8) == 0;
+    let mut messages: Vec<(Rank, Vec<Rank>)> = Vec::new();
     for _ in 0..2 + random.below(7) {
         let mut order: Vec<Rank> = (0..ranks as Rank).collect();
         random.shuffle(&mut order);
         let receivers = 1 + random.below(ranks.min(3) - 1);
-        let to = order[1..=receivers].to_vec();
-        to.iter().for_each(|to| items[*to as usize].push(Item::Receive(order[0])));
-        items[order[0] as usize].push(Item::Send(to));
+        let may = |to: &&Rank| is_loose || order[0].min(**to) < workers as Rank;
+        let to: Vec<Rank> = order[1..=receivers].iter().filter(may).copied().collect();
+        messages.extend((!to.is_empty()).then_some((order[0], to)));
     }
-    let programs = items.into_iter().enumerate().map(|(rank, mut items)| {
+    if !is_loose {
+        answer(&mut messages, workers as Rank, ranks as Rank);
+    }
+    let mut items: Vec<Vec<Item>> = (0..ranks).map(|_| Vec::new()).collect();
+    for (from, to) in messages {
+        to.iter().for_each(|to| items[*to as usize].push(Item::Receive(from)));
+        items[from as usize].push(Item::Send(to));
+    }
+    let programs = (0..).zip(items).map(|(rank, mut items)| {
         random.shuffle(&mut items);
         let mut program = ProgramBuilder::new();
         let slots: Vec<Place> = (0..slots).map(|_| program.slot(Form::Acc)).collect();
-        fill(&mut program, rank, ranks, &slots);
+        fill(&mut program, rank, workers as Rank..ranks as Rank, &slots);
         write(&mut program, &items, &slots, &mut random);
-        if rank == 0 {
-            program.fold(0, &[(0, Origin::At(Place::User(0)))], Place::User(0), true);
+        if rank < workers as Rank {
+            all_reduce(&mut program, rank, workers as Rank);
         }
         program.build()
     });
-    Schedule::listed(1, Cut::Even { chunks: 1 }, programs.collect())
+    Schedule::listed(workers as u32, Cut::Even { chunks: 1 }, programs.collect())
+}
+
+/// Adds messages from reducers to workers that sent to them and hear nothing; the first worker fills their slots.
+fn answer(messages: &mut Vec<(Rank, Vec<Rank>)>, workers: Rank, ranks: Rank) {
+    for (reducer, worker) in
+        (workers..ranks).flat_map(|reducer| (0..workers).map(move |worker| (reducer, worker)))
+    {
+        let sends = |from: Rank, to: Rank| {
+            messages.iter().any(|message| message.0 == from && message.1.contains(&to))
+        };
+        if (worker == 0 || sends(worker, reducer)) && !sends(reducer, worker) {
+            messages.push((reducer, vec![worker]));
+        }
+    }
 }
 
 /// Gives every slot of every rank a value.
-fn fill(program: &mut ProgramBuilder, rank: usize, ranks: usize, slots: &[Place]) {
+fn fill(program: &mut ProgramBuilder, rank: Rank, reducers: Range<Rank>, slots: &[Place]) {
     for slot in slots {
-        if rank == 0 {
-            program.fold(0, &[(0, Origin::At(Place::User(0)))], *slot, false);
-            program.send(*slot, 1..ranks as Rank);
-        } else {
+        if reducers.contains(&rank) {
             program.recv(0, 0, *slot);
+            continue;
+        }
+        program.fold(0, &[(0, Origin::At(Place::User(0)))], *slot, false);
+        if rank == 0 && !reducers.is_empty() {
+            program.send(*slot, reducers.clone());
         }
     }
+}
+
+/// Each worker sends its input to the others, and folds all.
+fn all_reduce(program: &mut ProgramBuilder, me: Rank, workers: Rank) {
+    let result = program.slot(Form::Plain);
+    if workers > 1 {
+        program.send(Place::User(0), (0..workers).filter(|to| *to != me));
+    }
+    let source = |rank| Source {
+        from: match rank == me {
+            true => Origin::At(Place::User(0)),
+            false => Origin::Head { lane: rank, form: Form::Plain },
+        },
+        merges: u8::from(rank > 0),
+    };
+    program.fold_shaped(0, (0..workers).map(source), result, true);
+    program.copy(result, Place::User(0));
 }
 
 fn write(program: &mut ProgramBuilder, items: &[Item], slots: &[Place], random: &mut Random) {
