@@ -21,8 +21,8 @@ use std::io::Write;
 /// if it has reducers, start again when one is lost, and the busiest worker's messages and partners. Below them stands what was
 /// left out, as there is no such schedule, and why.
 ///
-/// A schedule whose ranks have more than 2^28 places, steps or messages together, like radix for 16384 of them, is too large
-/// to prove, which is not a fault of it.
+/// A schedule whose ranks have more than 2^27 places, steps or messages together, like radix for 16384 of them, or more than
+/// 65535 messages from one of them to another, is too large to prove, which is not a fault of it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,

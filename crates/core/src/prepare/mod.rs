@@ -141,7 +141,8 @@ mod tests {
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,
-        verify::verify,
+        schedule::{Origin, Place, ProgramBuilder, Schedule},
+        verify::{VerifyError, verify},
     };
 
     /// What every rank needs for an all-reduce over links, of which some are to ranks of its own host.
@@ -232,5 +233,78 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A schedule of programs, and what becomes of it.
+    fn counted(
+        workers: u32,
+        collective: Collective,
+        programs: Vec<ProgramBuilder>,
+    ) -> Result<Prepared, VerifyError> {
+        let programs = programs.into_iter().map(ProgramBuilder::build).collect();
+        let schedule = Schedule::listed(workers, Cut::Even { chunks: 1 }, programs);
+        let verified = verify(schedule, collective, &Group::of_size(workers))?;
+        let sizing = Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: usize::MAX };
+        let call = Call::new(collective, DType::F32, ReduceOp::Sum, 1);
+        Ok(prepare(&verified, &verified.schedule().program(0), 0, (call, None), sizing, |_| false).unwrap())
+    }
+
+    /// A worker that sends so many messages to a reducer, which answers once.
+    fn on_one_lane(messages: usize) -> Result<Prepared, VerifyError> {
+        let (mut worker, mut reducer) = (ProgramBuilder::new(), ProgramBuilder::new());
+        let (own, other, kept) = (worker.slot(Form::Acc), worker.slot(Form::Acc), reducer.slot(Form::Acc));
+        worker.fold(0, &[(0, Origin::At(Place::User(0)))], own, false);
+        for _ in 0..messages {
+            worker.send(own, [1]);
+            reducer.recv(0, 0, kept);
+        }
+        reducer.send(kept, [0]);
+        worker.recv(1, 0, other);
+        worker.fold(0, &[(0, Origin::At(Place::User(0)))], Place::User(0), true);
+        counted(1, Collective::AllReduce, vec![worker, reducer])
+    }
+
+    fn to_many(receivers: u32) -> Result<Prepared, VerifyError> {
+        let mut programs = vec![ProgramBuilder::new()];
+        programs[0].send(Place::User(0), 1..=receivers);
+        programs.resize_with(receivers as usize + 1, || {
+            let mut program = ProgramBuilder::new();
+            program.recv(0, 0, Place::User(0));
+            program
+        });
+        counted(receivers + 1, Collective::Broadcast { root: 0 }, programs)
+    }
+
+    /// A step that waits for so many readers of what it overwrites.
+    fn after_many(readers: usize) -> Result<Prepared, VerifyError> {
+        let mut program = ProgramBuilder::new();
+        let (read, copy) = (program.slot(Form::Acc), program.slot(Form::Acc));
+        let input = [(0, Origin::At(Place::User(0)))];
+        program.fold(0, &input, read, false);
+        for _ in 0..readers {
+            program.copy(read, copy);
+        }
+        program.fold(0, &input, read, false).fold(0, &input, Place::User(0), true);
+        counted(1, Collective::AllReduce, vec![program])
+    }
+
+    /// Messages of a lane, receivers of a send and what a step waits for are counted in 16 bits: what is proved fits them.
+    #[test]
+    fn as_much_is_proved_as_is_counted() {
+        let most = u16::MAX;
+        let refused = |tried: Result<Prepared, VerifyError>| tried.unwrap_err().to_string();
+        let too_many = |what: &str| {
+            format!(
+                "the schedule is too large to prove: too many {what}: 65536, and at most 65535 are counted"
+            )
+        };
+        let lane = on_one_lane(most.into()).unwrap();
+        assert_eq!((lane.peers[0].sends, lane.lanes.last().unwrap().index), (most, most - 1));
+        assert_eq!(refused(on_one_lane(65536)), too_many("messages from rank 0 to rank 1"));
+        assert_eq!(to_many(most.into()).unwrap().lanes.len(), most.into());
+        assert_eq!(refused(to_many(65536)), too_many("receivers of rank 0's step 0"));
+        assert_eq!(after_many(usize::from(most) - 1).unwrap().waits.into_iter().max(), Some(most));
+        let waits = "steps and messages before rank 0's step 65536";
+        assert_eq!(refused(after_many(most.into())), too_many(waits));
     }
 }

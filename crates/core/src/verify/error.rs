@@ -5,7 +5,7 @@ use crate::{
     group::Rank,
     schedule::{Chunk, Cut, Form, Place},
 };
-use alloc::vec::Vec;
+use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
 /// Why a schedule is not a given collective over a given group.
@@ -42,11 +42,11 @@ pub enum VerifyError {
         /// How many workers there are.
         workers: u32,
     },
-    /// More places or steps than the proof can number.
+    /// More places or steps than the proof can number, or more messages than a compiled program can.
     #[error("the schedule is too large to prove: too many {what}")]
     TooLarge {
         /// What there is too much of.
-        what: &'static str,
+        what: String,
     },
     /// A step cannot be right, or meets what it must not.
     #[error("rank {rank} step {step}: {fault}")]
@@ -107,6 +107,15 @@ pub enum VerifyError {
         /// What is wrong.
         fault: ResultFault,
     },
+}
+
+/// Checks something that compiled programs and frames count in 16 bits.
+pub(super) fn check_count(count: usize, what: impl FnOnce() -> String) -> Result<(), VerifyError> {
+    let most = usize::from(u16::MAX);
+    if count <= most {
+        return Ok(());
+    }
+    Err(VerifyError::TooLarge { what: format!("{}: {count}, and at most {most} are counted", what()) })
 }
 
 /// Where a rank stands in a deadlock.

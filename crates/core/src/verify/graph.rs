@@ -58,7 +58,7 @@ impl Graph {
         let users = u64::from(workers) * u64::from(chunks);
         for (count, what) in [(u64::from(schedule.ranks()), "ranks"), (users, "places")] {
             if count > LIMIT as u64 {
-                return Err(VerifyError::TooLarge { what });
+                return Err(VerifyError::TooLarge { what: what.into() });
             }
         }
         Ok(Self {

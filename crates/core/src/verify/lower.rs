@@ -2,7 +2,7 @@
 
 use super::{
     conflicts::Conflicts,
-    error::{StepFault, VerifyError},
+    error::{StepFault, VerifyError, check_count},
     graph::{Graph, LIMIT, Node},
     ops::{At, Fold, From, Op, PackedFrom},
 };
@@ -11,7 +11,7 @@ use crate::{
     collective::Collective,
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Run, Schedule, Source, Step},
 };
-use alloc::{vec, vec::Vec};
+use alloc::{format, vec, vec::Vec};
 
 /// The graph under construction, and what is known of the rank at hand.
 pub(super) struct Lowering {
@@ -47,16 +47,18 @@ impl Lowering {
     fn program(&mut self, program: &Program) -> Result<(), VerifyError> {
         let (first, slots) = (self.first_slot() as usize, program.slots().len());
         if first + slots > LIMIT {
-            return Err(VerifyError::TooLarge { what: "places" });
+            return Err(VerifyError::TooLarge { what: "places".into() });
         }
         self.graph.first_slot.push((first + slots) as u32);
         self.conflicts.start(self.chunks() as usize + slots);
         for (index, step) in program.steps().iter().enumerate() {
+            let edges = self.conflicts.edges();
             let op = self.step(program, step).map_err(|fault| VerifyError::Step {
                 rank: self.rank,
                 step: index as u32,
                 fault,
             })?;
+            self.check_counts(index, program, step, self.conflicts.edges() - edges)?;
             self.graph.push(op);
             self.check_size()?;
         }
@@ -74,9 +76,26 @@ impl Lowering {
             (graph.lists.size() + self.conflicts.edges(), "receivers and conflicts"),
         ];
         match most.into_iter().find(|(len, _)| *len > LIMIT) {
-            Some((_, what)) => Err(VerifyError::TooLarge { what }),
+            Some((_, what)) => Err(VerifyError::TooLarge { what: what.into() }),
             None => Ok(()),
         }
+    }
+
+    /// Checks that a compiled program can count a send's receivers, and what a step waits for: `earlier` steps that it conflicts
+    /// with, the messages that it takes, and where others have read a place since, the last step that wrote it.
+    fn check_counts(
+        &self,
+        index: usize,
+        program: &Program,
+        step: &Step,
+        earlier: usize,
+    ) -> Result<(), VerifyError> {
+        let rank = self.rank;
+        if let Step::Send { to, .. } = *step {
+            check_count(program.lanes(to).len(), || format!("receivers of rank {rank}'s step {index}"))?;
+        }
+        let waits = earlier + program.received(step).count() + 1;
+        check_count(waits, || format!("steps and messages before rank {rank}'s step {index}"))
     }
 
     fn is_worker(&self) -> bool {

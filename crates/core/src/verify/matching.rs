@@ -1,12 +1,12 @@
 //! Joining every part of every send with the step that receives it.
 
 use super::{
-    error::{StepFault, VerifyError},
+    error::{StepFault, VerifyError, check_count},
     graph::{Graph, Node, Take},
     ops::Op,
 };
 use crate::schedule::Rank;
-use alloc::{vec, vec::Vec};
+use alloc::{format, vec, vec::Vec};
 
 /// Tells each message's sender to its receiver and the other way round, and lets each send follow the receive of the
 /// message before on its lane.
@@ -72,7 +72,8 @@ fn join(
 ) -> Result<(), VerifyError> {
     let mut messages = ends.iter_mut();
     for lane in takes.chunk_by(|a, b| a.lane == b.lane) {
-        let sends = graph.nodes_of(lane[0].lane);
+        let (from, sends) = (lane[0].lane, graph.nodes_of(lane[0].lane));
+        check_count(lane.len(), || format!("messages from rank {from} to rank {receiver}"))?;
         let mut before = None;
         for take in lane {
             let end = match messages.next() {

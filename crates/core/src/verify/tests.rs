@@ -156,11 +156,11 @@ fn too_large_is_said_before_memory_is_gone() {
     let huge =
         || Schedule::generated(1, u32::MAX - 1, crate::schedule::Cut::Even { chunks: 1 }, |_| unreachable!());
     let error = verify(huge(), SUM, &Group::of_size(1)).unwrap_err();
-    assert_eq!(error, VerifyError::TooLarge { what: "ranks" });
+    assert_eq!(error, VerifyError::TooLarge { what: "ranks".into() });
     let cut = crate::schedule::Cut::Even { chunks: u32::MAX };
     let wide = Schedule::generated(1, 0, cut, |_| ProgramBuilder::new().build());
     let error = verify(wide, SUM, &Group::of_size(1)).unwrap_err();
-    assert_eq!(error, VerifyError::TooLarge { what: "places" });
+    assert_eq!(error, VerifyError::TooLarge { what: "places".into() });
 }
 
 #[test]
