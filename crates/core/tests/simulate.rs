@@ -54,48 +54,132 @@ fn seconds(outcome: &Prediction) -> f64 {
     outcome.total() as f64 / SECOND as f64
 }
 
-/// N (workers) K (bytes) B (bytes/s): the notes' formulas for what a worker's port carries.
+/// How long the busiest port sends or receives, in buffers, of `n` workers with `k` reducers.
+type Formula = fn(n: f64, k: f64) -> f64;
+
+/// A group that a formula holds for: workers, workers of a host, and reducers.
+type Grouped = (u32, u32, u32);
+
+/// An algorithm, its collectives and groups, the formula, and how many times it at the most a simulation takes.
+type Timed = (&'static str, &'static [Collective], &'static [Grouped], Formula, f64);
+
+const ANY: &[Grouped] = &[(2, 1, 0), (3, 1, 0), (4, 1, 0), (6, 1, 0), (8, 1, 0), (13, 1, 0)];
+const POWERS: &[Grouped] = &[(2, 1, 0), (4, 1, 0), (8, 1, 0), (16, 1, 0)];
+const EIGHT: &[Grouped] = &[(8, 1, 0)];
+
+const BOTH_WAYS: Formula = |n, _| 2.0 * (n - 1.0) / n;
+const ONE_WAY: Formula = |n, _| (n - 1.0) / n;
+const TO_EACH: Formula = |n, _| n - 1.0;
+const LOG2: Formula = |n, _| n.log2();
+
+/// What has a closed formula; filling pipelines makes it longer. There are none for planned trees, whose load is that of the
+/// links that they are given; for trees and stages among numbers of ranks that are no power of two, whose ranks have shares
+/// that differ; for codecs, whose bytes depend on the data; for a barrier, which has no bytes. A chain that broadcasts has a
+/// test of its own.
+const FORMULAS: &[Timed] = &[
+    ("radix", &[Collective::AllReduce], ANY, BOTH_WAYS, 1.05),
+    ("ring", &[Collective::AllReduce], ANY, BOTH_WAYS, 1.05),
+    ("radix(2,2,2)", &[Collective::AllReduce], EIGHT, BOTH_WAYS, 1.05),
+    ("radix(4,2)", &[Collective::AllReduce], EIGHT, BOTH_WAYS, 1.05),
+    ("radix", &[Collective::ReduceScatter, Collective::AllGather], ANY, ONE_WAY, 1.05),
+    ("one_shot", PARTS, ANY, ONE_WAY, 1.05),
+    ("one_shot", &[Collective::AllReduce], ANY, TO_EACH, 1.05),
+    ("star", &[Collective::AllReduce], ANY, TO_EACH, 1.05),
+    ("doubling", &[Collective::AllReduce], POWERS, LOG2, 1.05),
+    ("tree", WHOLE, POWERS, LOG2, 1.25),
+    ("chain", &[Collective::AllReduce], &[(3, 1, 0), (5, 1, 0), (8, 1, 0)], |_, _| 2.0, 1.3),
+    ("double_tree", &[Collective::AllReduce], &[(5, 1, 0), (8, 1, 0), (13, 1, 0)], |_, _| 2.0, 1.25),
+    ("reduction_server", &[Collective::AllReduce], SERVED, |n, k| (n / k).max(1.0), 1.05),
+    ("mixed", &[Collective::AllReduce], MIXED, |n, k| 2.0 * n * (n - 1.0) / (n * n + k * n - 2.0 * k), 1.15),
+    ("hierarchical", &[Collective::AllReduce], &[(4, 2, 0), (8, 2, 0), (16, 4, 0)], BOTH_WAYS, 1.05),
+    (
+        "hierarchical(radix,reduction_server)",
+        &[Collective::AllReduce],
+        &[(4, 2, 2), (8, 2, 4), (8, 4, 2)],
+        |_, _| 1.0,
+        1.05,
+    ),
+];
+const WHOLE: &[Collective] =
+    &[Collective::AllReduce, Collective::Broadcast { root: 1 }, Collective::Reduce { root: 1 }];
+const PARTS: &[Collective] = &[
+    Collective::AllGather,
+    Collective::AllToAll,
+    Collective::Gather { root: 1 },
+    Collective::Scatter { root: 1 },
+];
+const SERVED: &[Grouped] = &[(2, 1, 2), (3, 1, 3), (4, 1, 2), (6, 1, 2), (8, 1, 8)];
+const MIXED: &[Grouped] = &[(4, 1, 1), (4, 1, 2), (8, 1, 3), (16, 1, 4)];
+
+/// The notes' formulas for what a worker's port carries. Several ranks of a host share its port, and what they exchange takes
+/// no time.
 #[test]
 fn free_threads_leave_the_formulas_of_links() {
-    let k = (64 * MIB) as f64;
-    let b = MBIT_500 as f64;
-    for n in [2u32, 3, 4, 6, 8] {
-        let nodes = f64::from(n);
-        for (algorithm, reducers, formula) in [
-            ("radix", 0, 2.0 * (nodes - 1.0) / nodes * k / b),
-            ("ring", 0, 2.0 * (nodes - 1.0) / nodes * k / b),
-            ("reduction_server", n, k / b),
-            ("reduction_server", 2, nodes / 2.0 * k / b),
-        ] {
-            let verified = proved(algorithm, n, reducers, &[]);
-            let outcome = run(&verified, &machine(n + reducers, MBIT_500, Costs::FREE), 64 * MIB);
-            let ratio = seconds(&outcome) / formula;
-            assert!((1.0..1.05).contains(&ratio), "{algorithm} among {n} and {reducers}: {ratio}");
+    let groups = FORMULAS.iter().flat_map(|(name, collectives, groups, formula, most)| {
+        let each =
+            collectives.iter().flat_map(|collective| groups.iter().map(move |group| (collective, group)));
+        each.map(move |(collective, group)| (name, *collective, *group, formula, most))
+    });
+    let mut wrong = Vec::new();
+    for (name, collective, (n, per_host, k), formula, most) in groups {
+        let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
+        let (algorithm, group): (Algorithm, _) = (name.parse().unwrap(), Group::of_size(n));
+        let layout = Layout { reducers: k, hosts: &hosts, links: None };
+        let verified =
+            verify(algorithm.schedule(collective, &group, &layout).unwrap(), collective, &group).unwrap();
+        let hosts = hosts.into_iter().chain((0..k).map(|reducer| n + reducer)).collect();
+        let machine = Rig::with_ports(hosts, MBIT_500, 50_000_000, Costs::FREE);
+        for bytes in [24 * MIB, 64 * MIB] {
+            let count = match verified.schedule().cut() {
+                Cut::Given { .. } => bytes / 4 / n as usize,
+                _ => bytes / 4,
+            };
+            let call = Call { collective, count, ..all_reduce(0) };
+            let work = Workload { call, ..work(&verified, &machine, bytes) };
+            let took = seconds(&simulate(&work, &machine, &mut |_| ()).unwrap());
+            let buffers = formula(f64::from(n / per_host), f64::from(k));
+            let ratio = took / (buffers * bytes as f64 / MBIT_500 as f64);
+            if !(0.999..*most).contains(&ratio) {
+                wrong.push(format!(
+                    "{name} {collective} of {n}, {per_host} a host, {k} reducers, {bytes} B: {ratio}"
+                ));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Ranks have parts of any lengths, empty ones too: each port takes as long as its bytes do, and the last one's time is the whole.
 #[test]
 fn parts_that_differ_take_what_their_bytes_take_on_the_busiest_port() {
     let lengths = [3 * MIB, 0, 11 * MIB, 700_001, 5];
-    let all: usize = lengths.iter().sum();
     let one_by_one = |from: u32, to: u32| lengths[(from as usize + 2 * to as usize) % lengths.len()];
     let of_sender = |from: u32, _: u32| lengths[from as usize];
     let of_receiver = |_: u32, to: u32| lengths[to as usize];
     let root = 2;
-    let without_own = all - lengths[root as usize];
-    let largest = 4 * lengths.iter().max().unwrap();
     type Moved<'a> = &'a dyn Fn(u32, u32) -> usize;
-    let cases: [(Collective, Moved<'_>, usize); 4] = [
-        (Collective::Gather { root }, &of_sender, without_own),
-        (Collective::Scatter { root }, &of_receiver, without_own),
-        (Collective::AllGather, &of_sender, largest),
-        (Collective::AllToAll, &one_by_one, 0),
+    let cases: [(Collective, Moved<'_>); 4] = [
+        (Collective::Gather { root }, &of_sender),
+        (Collective::Scatter { root }, &of_receiver),
+        (Collective::AllGather, &of_sender),
+        (Collective::AllToAll, &one_by_one),
     ];
-    for (collective, moved, most) in cases {
+    for (collective, moved) in cases {
         let workers = lengths.len() as u32;
         let elements = |bytes: usize| bytes / 4;
+        let goes = |from: u32, to: u32| match collective {
+            Collective::Gather { root } if to != root => 0,
+            Collective::Scatter { root } if from != root => 0,
+            _ if from == to => 0,
+            _ => 4 * elements(moved(from, to)) as u64,
+        };
+        let ports = (0..workers).flat_map(|rank| {
+            [
+                (0..workers).map(|to| goes(rank, to)).sum::<u64>(),
+                (0..workers).map(|from| goes(from, rank)).sum(),
+            ]
+        });
+        let most = ports.max().unwrap();
         let parts = UnevenParts::of_all(collective, workers, |from, to| elements(moved(from, to))).unwrap();
         let schedule = Algorithm::all().iter().find_map(|algorithm| {
             let (group, layout) = (Group::of_size(workers), Layout::default());
@@ -108,9 +192,8 @@ fn parts_that_differ_take_what_their_bytes_take_on_the_busiest_port() {
         let call = Call { collective, count: Call::UNEVEN, ..all_reduce(0) };
         let work = Workload { call, parts: Some(&parts), ..work(&verified, &machine, 0) };
         let outcome = simulate(&work, &machine, &mut |_| ()).unwrap();
-        let busiest = outcome.busiest_link_bytes();
-        assert!(most == 0 || busiest.abs_diff(most as u64) < 4 * 5, "{collective}: {busiest} of {most}");
-        let ratio = seconds(&outcome) / (busiest as f64 / MBIT_500 as f64);
+        assert_eq!(outcome.busiest_link_bytes(), most, "{collective}");
+        let ratio = seconds(&outcome) / (most as f64 / MBIT_500 as f64);
         assert!((1.0..1.1).contains(&ratio), "{collective}: {ratio}");
     }
 }
