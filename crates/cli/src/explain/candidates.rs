@@ -16,6 +16,10 @@ use std::io::Write;
 /// The staging memory of an operation in the default configuration, in bytes.
 const STAGED: usize = herringbone::core::simulate::Workload::STAGED;
 
+/// In place of a table without rows, which only a call has that is too long for all of them.
+pub(super) const NONE: &str =
+    "none has a time: an operation of so many bytes has more segments than can be counted";
+
 /// The candidates for a call, by predicted time.
 pub(super) struct Candidates {
     bytes: u64,
@@ -53,6 +57,9 @@ impl Candidates {
         const COLUMNS: [&str; 6] = ["candidate", "predicted", "bytes/link", "rounds", "memory", "limit"];
         let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
         writeln!(out, "\n# candidates for {}, by {constants} constants", HumanBytes(self.bytes))?;
+        if self.rows.is_empty() {
+            return Ok(writeln!(out, "{NONE}")?);
+        }
         writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..5], self.rows.iter().map(Row::cells)))?;
         for change in &self.changes {
             writeln!(out, "{change}")?;

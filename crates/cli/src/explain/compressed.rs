@@ -1,6 +1,6 @@
 //! What codecs would do to a call's predicted time, and whether one is worth it.
 
-use super::candidates::{limit, sizing, time};
+use super::candidates::{NONE, limit, sizing, time};
 use crate::{failure::Failure, table};
 use herringbone::core::{
     codec::Codec,
@@ -47,6 +47,9 @@ impl CodecComparison {
             ["codec", "algorithm", "predicted", "x none", "bytes/link", "of none", "limit"];
         let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
         writeln!(out, "\n# codecs for {}, by {constants} constants", HumanBytes(self.bytes))?;
+        if self.rows.is_empty() {
+            return Ok(writeln!(out, "{NONE}")?);
+        }
         let rows = self.rows.iter().map(|row| row.cells(&self.rows[0]));
         writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[2..6], rows))?;
         if self.rows.iter().any(|row| row.codec.depends_on_numbers()) {

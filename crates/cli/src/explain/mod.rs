@@ -370,8 +370,15 @@ mod tests {
     #[test]
     fn no_size_is_too_large() {
         let most = usize::MAX.to_string();
-        let args = ["--ranks", "4", "--per-host", "1", "--collective", "all_gather", "--sizes", &most];
-        assert_eq!(explained(&args)[0].bytes, u64::MAX);
+        let args = ["--ranks", "4", "--per-host", "1", "--sizes", &most];
+        for (more, tables) in [(["--collective", "all_gather"], 1), (["--compression", "all"], 2)] {
+            let args = [&args[..], &more].concat();
+            let (rows, mut out) = (explained(&args), Vec::new());
+            assert_eq!(rows[0].bytes, u64::MAX);
+            print(&options(&args), &rows, &mut out).unwrap();
+            let told = String::from_utf8(out).unwrap();
+            assert_eq!(told.matches("more segments than can be counted").count(), tables, "{told}");
+        }
     }
 
     #[test]
