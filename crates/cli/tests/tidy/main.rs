@@ -77,6 +77,7 @@ const ARROWS: [(&str, &[&str]); 5] = [
             "herringbone",
             "indicatif",
             "rustix",
+            "serde_core",
             "serde_json",
             "signal-hook",
             "thiserror",
