@@ -27,19 +27,21 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup program demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
-setup: plan $(VENV)/wheel.stamp $(BINARY) ## .venv with torch and the wheel, target/release/herringbone; again: what changed
+setup: plan $(VENV)/wheel.stamp ## .venv with torch and the wheel, which has the program, too; again: what changed
+
+program: $(BINARY) ## target/release/herringbone: the program by itself, for machines without Python
 
 demo: plan $(VENV)/wheel.stamp $(VENV)/demo.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg
 
 plan:
-	@test -e $(VENV)/wheel.stamp || echo "Set-up: about 7 minutes on two cores, to compile a wheel and a program as users have them."
+	@test -e $(VENV)/wheel.stamp || echo "Set-up: about 5 minutes on two cores, to compile a wheel as users have it."
 	@$(SAY_WHOSE_TORCH)
 
 tests-plan:
@@ -69,7 +71,7 @@ layouts: | rust ## Simulate all algorithms on all layouts of ranks on hosts, and
 instructions: | rust ## Count the instructions of all-reduces in a release; ARGS=--update: keep these counts
 	@cargo bench --quiet --package herringbone --package herringbone-cli --package herringbone-python --bench instructions -- $(ARGS)
 
-bench: setup ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
+bench: setup program ## Time all-reduce on this machine; RIGS=folder: beside other libraries, to record/
 ifeq ($(RIGS),)
 	@$(BINARY) bench --processes 4
 	@$(BINARY) bench --processes 4 --reducers 2
@@ -96,10 +98,10 @@ sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with
 frameworks: $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
 
-validate-simulator: setup ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
+validate-simulator: setup program ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
 	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
 
-regret: setup ## What the plan's choice costs beside the best candidate, on one host and over limited links: ten minutes. Table to record/
+regret: setup program ## What the plan's choice costs beside the best candidate, on one host and over limited links: ten minutes. Table to record/
 	@$(PYTHON) bench/regret.py --record record/regret.md $(ARGS)
 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/

@@ -52,7 +52,7 @@ class Rigs:
         if not (self.folder / "bench.py").exists():
             raise RigsFailed(f"{folder} has no bench.py; RIGS has to name the folder of the rigs")
         if not self.binary.exists():
-            raise RigsFailed(f"{binary} is missing; `make setup` builds it")
+            raise RigsFailed(f"{binary} is missing; `make program` builds it")
 
     def peers(self, wanted):
         """Of the peers `wanted`, those that can run, and a sentence for each that cannot."""

@@ -253,7 +253,7 @@ def test_rigs_that_are_missing_are_named(tmp_path):
     assert "has no bench.py; RIGS has to name the folder of the rigs" in outcome.stderr
     (tmp_path / "bench.py").touch()
     outcome = subprocess.run([*run, "--binary", tmp_path / "nothing"], capture_output=True, text=True)
-    assert outcome.returncode == 1 and "`make setup` builds it" in outcome.stderr
+    assert outcome.returncode == 1 and "`make program` builds it" in outcome.stderr
 
 
 def test_peers_that_are_missing_are_left_out(tmp_path, monkeypatch):
