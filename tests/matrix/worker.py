@@ -10,6 +10,7 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[1]))
@@ -24,7 +25,7 @@ GRACE_SECONDS = 5
 """For the other rank, once one has failed."""
 
 
-def run(title: str, variables: dict[str, str] = {}, module: str = "features") -> tuple[str, str]:
+def run(title: str, variables: Mapping[str, str] = {}, module: str = "features") -> tuple[str, str]:
     """One job: what its first rank to fail says, or ok."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Ranks() as ranks:
         common = {"WORLD_SIZE": str(SIZE), **variables}

@@ -102,9 +102,8 @@ impl VirtualWorld {
             let idle = events.is_empty();
             for event in events {
                 note_event(&machine.engine, &event);
-                match &mut machine.watch {
-                    Some(watch) => watch.event(event, now),
-                    None => {}
+                if let Some(watch) = &mut machine.watch {
+                    watch.event(event, now);
                 }
             }
             let (orders, moved) = machine.orders(now);
