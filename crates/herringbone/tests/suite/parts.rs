@@ -28,7 +28,12 @@ const LENGTHS: [Lengths; 5] = [
 ];
 
 /// The lengths of a rank's input and output.
-fn parts_of(collective: Collective, size: u32, me: u32, lengths: Lengths) -> (Vec<usize>, Vec<usize>) {
+pub(crate) fn parts_of(
+    collective: Collective,
+    size: u32,
+    me: u32,
+    lengths: Lengths,
+) -> (Vec<usize>, Vec<usize>) {
     let from_all = |to| (0..size).map(|from| lengths(from, to)).collect();
     let to_all = |from| (0..size).map(|to| lengths(from, to)).collect();
     match collective {
