@@ -326,10 +326,19 @@ impl Prepared {
         self.stage_bytes * segments as usize
     }
 
-    /// How many segments a rank has in flight at most, if there is memory for them. One that copies what host-mates
-    /// read has fewer than one whose buffer they can reach.
-    pub fn ahead(&self, is_mapped: bool) -> u32 {
-        if self.is_in_memory() && !is_mapped { self.lead } else { self.depth }
+    /// The most staging memory that a rank has a use for. One that copies what host-mates read has fewer segments in flight
+    /// than one whose buffer they can reach.
+    pub fn wanted_bytes(&self, is_mapped: bool) -> usize {
+        self.staging_bytes(if self.is_in_memory() && !is_mapped { self.lead } else { self.depth })
+    }
+
+    /// How many segments a rank has in flight at most that has so many bytes of staging memory for them.
+    #[inline]
+    pub fn ahead(&self, memory: usize) -> u32 {
+        match self.stage_bytes {
+            0 => self.depth,
+            bytes => (memory / bytes) as u32,
+        }
     }
 
     /// How many chunks there are.

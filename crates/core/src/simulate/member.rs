@@ -67,7 +67,12 @@ impl SimulatedMember {
         (rules, seats): (Rules, &[MemberId]),
     ) -> Self {
         let is_worker = !prepared.is_reducer(me);
-        let me = Participant { is_worker, in_place: true, ahead: prepared.ahead(is_mapped), rules };
+        let me = Participant {
+            is_worker,
+            in_place: true,
+            ahead: prepared.ahead(prepared.wanted_bytes(is_mapped)),
+            rules,
+        };
         let execution = Execution::new(prepared, me, seats, Tally::default());
         Self { execution, has_started: false, going: VecDeque::new(), told: Told::default() }
     }

@@ -167,7 +167,7 @@ impl<'a> Simulator<'a> {
         });
         let staged = self.members.iter().take(ranks).map(|member| {
             let prepared = member.prepared();
-            prepared.staging_bytes(prepared.ahead(false)) as u64
+            prepared.wanted_bytes(false) as u64
         });
         Prediction {
             used: threads.chain(self.lines.used()).collect(),

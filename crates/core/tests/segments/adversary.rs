@@ -198,7 +198,7 @@ impl Adversary {
         let seats: Vec<_> = (0..trial.programs.len() as u32).map(MemberId::new).collect();
         let mut ahead = Vec::new();
         let member = |(me, prepared): (u32, &Arc<Prepared>)| {
-            ahead.push(prepared.ahead(chance.below(2) == 1));
+            ahead.push(prepared.ahead(prepared.wanted_bytes(chance.below(2) == 1)));
             let me = Participant {
                 is_worker: !prepared.is_reducer(me),
                 in_place: true,

@@ -172,7 +172,7 @@ fn can_start(
         return Start::Later(None);
     }
     let is_mapped = queued.mapped(ops.heap.as_deref()).is_some();
-    let wanted = prepared.staging_bytes(prepared.ahead(is_mapped));
+    let wanted = prepared.wanted_bytes(is_mapped);
     let memory = [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
     memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
 }

@@ -74,10 +74,7 @@ impl Operation {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
         };
-        let ahead = match prepared.stage_bytes {
-            0 => prepared.depth,
-            bytes => (memory.len() / bytes) as u32,
-        };
+        let ahead = prepared.ahead(memory.len());
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         let results = here * output.as_ref().map_or(0, Region::len);
         let outgrows_cache = results > cache::results_that_stay();
