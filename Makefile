@@ -143,8 +143,9 @@ packages: $(PACKAGERS)/requirements.stamp | rust ## Wheel, sdist and crates as a
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks, coded ones of up to 4,096: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
-fmt: ## Format the Rust sources
+fmt: $(TESTS)/requirements.stamp ## Format the sources, Rust and Python
 	cargo fmt --all
+	$(IN_TESTS) -m ruff format .
 
 clean: ## Remove everything that was made
 	rm -rf target $(VENV) demo-report.svg

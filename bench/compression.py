@@ -60,7 +60,9 @@ def chart(results, left, top, by_bytes):
     least = min(point[at] for result in fed for point in result["curve"]) if by_bytes else 0
     highest = max(point[2] for result in fed for point in result["curve"])
     yield text(left, top - 14, results[0]["title"], 14, INK, weight=600)
-    yield text(left, top + HEIGHT + 22, "bytes sent by a worker, 1 to the next mark is ten times" if by_bytes else "steps", 12, GREY)
+    yield text(
+        left, top + HEIGHT + 22, "bytes sent by a worker, 1 to the next mark is ten times" if by_bytes else "steps", 12, GREY
+    )
     yield line([(left, top), (left, top + HEIGHT), (left + WIDTH, top + HEIGHT)], FAINT, 1.5)
 
     def place(point):
@@ -109,8 +111,14 @@ def page(results, steps, workers):
         for result in of_task(results, task)
         if result["feedback"] and result["score"] < plain["score"] - WITHIN
     ]
-    lines += ["", "## What it says", f"With feedback these stay behind by more than {WITHIN} points: {', '.join(behind) or 'none'}."]
-    lines += ["`onebit` sends +1 and -1, so the loss is multiplied until gradients are about as large, and the learning rate divided."]
+    lines += [
+        "",
+        "## What it says",
+        f"With feedback these stay behind by more than {WITHIN} points: {', '.join(behind) or 'none'}.",
+    ]
+    lines += [
+        "`onebit` sends +1 and -1, so the loss is multiplied until gradients are about as large, and the learning rate divided."
+    ]
     return "\n".join(lines) + "\n"
 
 

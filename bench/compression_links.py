@@ -27,8 +27,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def measured(options, reducers):
     """What all ranks say of every call, rank by rank."""
-    with Namespaces(options.workers + reducers, options.rate) as hosts, Processes(hosts) as processes, tempfile.TemporaryDirectory() as out:
-        environment = os.environ | {"WORLD_SIZE": str(options.workers), "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(free_port())}
+    with (
+        Namespaces(options.workers + reducers, options.rate) as hosts,
+        Processes(hosts) as processes,
+        tempfile.TemporaryDirectory() as out,
+    ):
+        environment = os.environ | {
+            "WORLD_SIZE": str(options.workers),
+            "MASTER_ADDR": hosts.address(0),
+            "MASTER_PORT": str(free_port()),
+        }
         environment |= {"OMP_NUM_THREADS": "1", "HERRINGBONE_TOKEN": TOKEN}
         addresses = [processes.reducer(environment, options.workers + number).address for number in range(reducers)]
         if addresses:

@@ -87,9 +87,7 @@ def summary(ranks, options):
         "difference": max(rank["difference"] for rank in ranks),
     }
     result["agree"] = (
-        all(result["same_on_all_ranks"].values())
-        and all(rank["finite"] for rank in ranks)
-        and result["difference"] <= TOLERANCE
+        all(result["same_on_all_ranks"].values()) and all(rank["finite"] for rank in ranks) and result["difference"] <= TOLERANCE
     )
     if {"herringbone", "gloo"} <= seconds.keys():
         result["ratios"] = [theirs / ours for ours, theirs in zip(seconds["herringbone"], seconds["gloo"])]

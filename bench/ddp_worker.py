@@ -80,9 +80,7 @@ class Contender:
 
 def distributed(model, group):
     """The model as DDP has it by default, without a copy from gradients to buckets."""
-    return DistributedDataParallel(
-        model, process_group=group, bucket_cap_mb=BUCKET_MEBIBYTES, gradient_as_bucket_view=True
-    )
+    return DistributedDataParallel(model, process_group=group, bucket_cap_mb=BUCKET_MEBIBYTES, gradient_as_bucket_view=True)
 
 
 class Trace:

@@ -40,20 +40,22 @@ def layout(text):
 def run(options, hosts, cluster, command, environment):
     """One program once: for each size the seconds of an all-reduce, and of all cores together."""
     with tempfile.TemporaryDirectory(prefix="herringbone-hosts-") as folder, Processes(cluster) as processes:
-        environment = os.environ | environment | {
-            "BENCH_SIZES": ",".join(map(str, options.sizes)),
-            "BENCH_BUDGET_S": str(options.budget),
-            "BENCH_OUT": folder,
-            "HERRINGBONE_TOKEN": TOKEN,
-            "GLOO_SOCKET_IFNAME": cluster.interface,
-            "MASTER_ADDR": cluster.address(0),
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(len(hosts)),
-            "OMP_NUM_THREADS": "1",
-        }
-        ranks = [
-            processes.start(command, host, env=environment | {"RANK": str(rank)}) for rank, host in enumerate(hosts)
-        ]
+        environment = (
+            os.environ
+            | environment
+            | {
+                "BENCH_SIZES": ",".join(map(str, options.sizes)),
+                "BENCH_BUDGET_S": str(options.budget),
+                "BENCH_OUT": folder,
+                "HERRINGBONE_TOKEN": TOKEN,
+                "GLOO_SOCKET_IFNAME": cluster.interface,
+                "MASTER_ADDR": cluster.address(0),
+                "MASTER_PORT": str(free_port()),
+                "WORLD_SIZE": str(len(hosts)),
+                "OMP_NUM_THREADS": "1",
+            }
+        )
+        ranks = [processes.start(command, host, env=environment | {"RANK": str(rank)}) for rank, host in enumerate(hosts)]
         processes.finish(ranks)
         return figures(folder, len(hosts))
 

@@ -29,8 +29,7 @@ class Rank:
     def __init__(self, setup):
         self.setup, self.rank = setup, setup["rank"]
         self.jobs = {
-            name: connect(setup, number, algorithm, knows)
-            for number, (name, algorithm, knows) in enumerate(setup["algorithms"])
+            name: connect(setup, number, algorithm, knows) for number, (name, algorithm, knows) in enumerate(setup["algorithms"])
         }
         self.control = connect(setup, len(self.jobs), None, False)
         self.expected = setup["ranks"] * (setup["ranks"] + 1) / 2

@@ -42,8 +42,7 @@ def record_of(found):
     for (size, count), cell in cells.items():
         best = min(cell.values())
         shown = [
-            f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}"
-            for name in COLOURS
+            f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}" for name in COLOURS
         ]
         marks = ["*" if (size, count, name) in cut else "" for name in COLOURS]
         rows.append([human(size), str(count), *(a + b for a, b in zip(shown, marks, strict=True))])
@@ -79,10 +78,7 @@ The plans, and their reasons:
 def statements(cells):
     """What the table says."""
     faster = [min(cell["ring"], cell["star"]) / min(cell[name] for name in KNOWING) for cell in cells.values()]
-    trees = [
-        min(cell["ring"], cell["star"]) / min(cell["trees(best)"], cell["trees(best,single)"])
-        for cell in cells.values()
-    ]
+    trees = [min(cell["ring"], cell["star"]) / min(cell["trees(best)"], cell["trees(best,single)"]) for cell in cells.values()]
     won = sum(each > 1 for each in trees)
     yield f"* Topology-aware trees (one or all) beat both ring and star in {won} of {len(cells)} rows, by {min(trees):.2f} to {max(trees):.2f} times."
     yield f"* The fastest algorithm that knows the links is {min(faster):.2f} to {max(faster):.2f} times as fast as the faster of ring and star."

@@ -37,9 +37,7 @@ def caches():
     """Of the first core: level, kind, size, and how many cores share it."""
     found = []
     for folder in sorted(CPUS.glob("cpu0/cache/index*")):
-        level, kind, size, shared = (
-            read(folder / name).strip() for name in ("level", "type", "size", "shared_cpu_list")
-        )
+        level, kind, size, shared = (read(folder / name).strip() for name in ("level", "type", "size", "shared_cpu_list"))
         if kind != "Instruction":
             found.append(f"L{level} {kilobytes(size)} for core {shared}")
     return ", ".join(found) or "unknown"

@@ -78,8 +78,7 @@ class Door:
         """Sums all of them over all ranks, in place."""
         tensors = map(torch.from_numpy, arrays)
         handles = [
-            hvd.allreduce_async_(tensor, name=f"{number} of {len(arrays)}", op=hvd.Sum)
-            for number, tensor in enumerate(tensors)
+            hvd.allreduce_async_(tensor, name=f"{number} of {len(arrays)}", op=hvd.Sum) for number, tensor in enumerate(tensors)
         ]
         for handle in handles:
             hvd.synchronize(handle)
@@ -134,9 +133,7 @@ def operations(setup, job):
         sums[name] = values(job.rank, setup["tensors"])
         contender.reduce(sums[name])
     first = sums["one by one"]
-    same = all(
-        own.tobytes() == alone.tobytes() for arrays in sums.values() for own, alone in zip(arrays, first, strict=True)
-    )
+    same = all(own.tobytes() == alone.tobytes() for arrays in sums.values() for own, alone in zip(arrays, first, strict=True))
     buffers = [np.zeros(size // 4, np.float32) for size in sizes(setup["tensors"])]
     small = [np.zeros(1, np.float32)]
     many, one = (

@@ -47,9 +47,7 @@ def explained(options, layout, size, path):
     words += ["--sizes", size, "--candidates", "--json"]
     environment = {name: text for name, text in os.environ.items() if name != "HERRINGBONE_CALIBRATION"}
     environment |= {"HERRINGBONE_CALIBRATION": str(path)} if path else {}
-    done = subprocess.run(
-        [str(word) for word in words], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise JobFailed(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
     found = json.loads(done.stdout)

@@ -58,12 +58,7 @@ def markdown(record, picture):
 
 def meanings(record):
     """A sentence about each limit that a table of the record compares with."""
-    known = {
-        name
-        for panel in record["panels"]
-        for size in panel["sizes"]
-        for name in limits(panel, size, record["floor"])
-    }
+    known = {name for panel in record["panels"] for size in panel["sizes"] for name in limits(panel, size, record["floor"])}
     return [meaning for name, meaning in BOUND_MEANINGS.items() if name in known]
 
 

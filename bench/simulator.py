@@ -151,9 +151,7 @@ def compared(options):
             sizes = [mib * MIB for mib in sizes]
             said = {size: predicted(options, layout, algorithm, size, rate, links) for size in sizes}
             with Namespaces(workers // per_host + reducers, rate) as spaces:
-                rounds = [
-                    measured(options, spaces, layout, algorithm, sizes, links) for _ in range(options.rounds)
-                ]
+                rounds = [measured(options, spaces, layout, algorithm, sizes, links) for _ in range(options.rounds)]
             for size in sizes:
                 seconds = statistics.median(each[size] for each in rounds)
                 yield {

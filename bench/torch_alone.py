@@ -67,9 +67,7 @@ def counts(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--processes", type=counts, default=[1, 2, 4, 8], help="numbers of processes, comma-separated (1,2,4,8)"
-    )
+    parser.add_argument("--processes", type=counts, default=[1, 2, 4, 8], help="numbers of processes, comma-separated (1,2,4,8)")
     parser.add_argument("--seconds", type=float, default=2, help="seconds per number")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)

@@ -39,9 +39,7 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
-        )
+        self.layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
 
     def forward(self, x):
         return x + self.layers(x)
@@ -122,9 +120,7 @@ def groups(names, reducers):
     made = {
         "gloo": lambda: dist.group.WORLD,
         "herringbone": lambda: dist.new_group(backend="herringbone"),
-        "reducers": lambda: dist.new_group(
-            backend="herringbone", pg_options=herringbone.Options(reducers=reducers.split(","))
-        ),
+        "reducers": lambda: dist.new_group(backend="herringbone", pg_options=herringbone.Options(reducers=reducers.split(","))),
     }
     return {name: made[name]() for name in names.split(",")}
 

@@ -41,7 +41,9 @@ class Serial:
     def __init__(self, group: herringbone.Communicator) -> None:
         self._group = group
 
-    def push(self, function: Callable[[], None], reads: Sequence[Any], mutates: Sequence[Any], priority: int = 0, **_: Any) -> None:
+    def push(
+        self, function: Callable[[], None], reads: Sequence[Any], mutates: Sequence[Any], priority: int = 0, **_: Any
+    ) -> None:
         """Call it."""
         function()
 
@@ -140,7 +142,9 @@ class Held:
         self._engine = engine
         self._gate = gate
 
-    def push(self, function: Callable[[], None], reads: Sequence[Any], mutates: Sequence[Any], priority: int = 0, *, name: str) -> None:
+    def push(
+        self, function: Callable[[], None], reads: Sequence[Any], mutates: Sequence[Any], priority: int = 0, *, name: str
+    ) -> None:
         """Push it behind the gate."""
         self._engine.push(lambda: None, [*reads, self._gate], mutates, priority, name=name)
 

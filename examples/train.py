@@ -83,9 +83,7 @@ class Training:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(options.seed)
         self.text = Text(options.context, options.seed)
-        self.model = parallel(
-            Transformer(options.width, options.blocks, options.heads, options.context), options.parallel
-        )
+        self.model = parallel(Transformer(options.width, options.blocks, options.heads, options.context), options.parallel)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.learning_rate)
 
     def make_step(self):

@@ -80,9 +80,7 @@ class Shelf:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
         sys.modules["sys"].__dict__["last to go"] = _Last()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Of a module that is on the shelf."""
         for number, stage in enumerate(self.stages):
             if name in stage:

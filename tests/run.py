@@ -128,6 +128,7 @@ def rust_checks():
 def python_checks():
     """Likewise."""
     ruff = f"{sys.executable} -m ruff"
+    yield Stage("Python's format", f"{ruff} format --check --quiet .")
     yield Stage("Python's lints", f"{ruff} check .")
     checked = "python/herringbone lab python/tests/typed.py"
     yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml {checked}")

@@ -16,7 +16,13 @@ sys.path.insert(0, str(ROOT / "bench"))
 from svg import FAINT, GREY, INK, box, dot, line, picture, text
 
 PICTURES = {
-    "reduction_server": ("reduction_server", 3, "With reducers: each worker sends its buffer once and gets the sum once", "--reducers", "3"),
+    "reduction_server": (
+        "reduction_server",
+        3,
+        "With reducers: each worker sends its buffer once and gets the sum once",
+        "--reducers",
+        "3",
+    ),
     "radix": ("radix", 4, "radix: each worker adds up one chunk of the buffer and sends it to all"),
     "doubling": ("doubling", 4, "doubling: in each round, pairs of workers swap what they have"),
     "one_shot": ("one_shot", 4, "one_shot: each worker sends its whole buffer to all others"),

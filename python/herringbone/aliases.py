@@ -44,9 +44,7 @@ def replace_horovod_if_asked() -> None:
 class _Finder:
     """Finds ``horovod`` and what is below it, before an installed Horovod is found."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Where the module in Horovod's place is; of all other modules nothing.
 
         Raises:
@@ -57,9 +55,7 @@ class _Finder:
             return None
         part = rest.partition(".")[0]
         if part in ABSENT:
-            raise ImportError(
-                f"{VARIABLE}={REPLACED}: Herringbone has no horovod.{part}, which is for {ABSENT[part]}", name=name
-            )
+            raise ImportError(f"{VARIABLE}={REPLACED}: Herringbone has no horovod.{part}, which is for {ABSENT[part]}", name=name)
         own = f"{__package__}.{name}"
         found = importlib.util.find_spec(own)
         if found is None:

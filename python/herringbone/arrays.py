@@ -207,9 +207,7 @@ def copied(array: Array) -> Any:
     return copy
 
 
-def mapped_array(
-    native: _herringbone.Communicator, shape: int | tuple[int, ...], dtype: npt.DTypeLike
-) -> Array:
+def mapped_array(native: _herringbone.Communicator, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """An array in memory that all ranks of the host map; the last array over it frees it."""
     import numpy as np
 

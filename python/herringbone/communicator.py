@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Communicator", "Work", "empty", "finalize", "init"]
 
+
 class Communicator(Messages):
     """This process's membership in a group of ranks; :func:`init` makes the first one.
 
@@ -336,9 +337,7 @@ class Communicator(Messages):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -397,9 +396,7 @@ def init(
     return communicator
 
 
-def empty(
-    shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", communicator: Communicator | None = None
-) -> Array:
+def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", communicator: Communicator | None = None) -> Array:
     """A zeroed array that all ranks of this host map; see :meth:`Communicator.empty`.
 
     Args:

@@ -106,7 +106,9 @@ def residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, str | None, b
         what = f"{left.dtype} in {left.ndim} dimensions"
         raise ArgumentError(f"{call}: what is left of {tensor!r} is {what}, not float32 in one; pass it as it was saved")
     if not np.isfinite(left).all():
-        raise ArgumentError(f"{call}: what is left of {tensor!r} has a NaN or an infinity: the state is damaged; load another one")
+        raise ArgumentError(
+            f"{call}: what is left of {tensor!r} has a NaN or an infinity: the state is damaged; load another one"
+        )
     try:
         codec = None if codec is None else _herringbone.codec(codec)
     except (TypeError, ValueError) as error:

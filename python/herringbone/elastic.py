@@ -157,9 +157,7 @@ class Elastic:
     def __enter__(self) -> Elastic:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _leave(self, number: int, frame: FrameType | None) -> None:

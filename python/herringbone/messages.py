@@ -20,9 +20,7 @@ __all__ = ["Messages"]
 class Messages(Parts):
     """What a communicator does between two of its ranks."""
 
-    def send(
-        self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None
-    ) -> Any:
+    def send(self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
 
         Returns once the receiver has it, or has a place for it and it has left.

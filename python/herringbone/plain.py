@@ -70,9 +70,7 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
     if isinstance(value, PLAIN):
         return _unnamed(value)
     if isinstance(value, dict):
-        pairs = [
-            [_key(call, key, where), describe(call, inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()
-        ]
+        pairs = [[_key(call, key, where), describe(call, inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()]
         return {"dict": pairs}
     if isinstance(value, (list, tuple, set, frozenset)):
         name = next(name for name, kind in SEQUENCES.items() if isinstance(value, kind))

@@ -70,9 +70,7 @@ def _register_or_warn() -> None:
 class _TorchFinder:
     """Finds torch where the other finders do, and sees the end of its import."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """What the other finders say of torch; of all other modules nothing."""
         if name != "torch":
             return None

@@ -28,7 +28,9 @@ def unlike_its_memory(tensor: Any) -> str | None:
         return f"a {layout} tensor; pass tensor.to_dense() (for an Embedding's gradients: sparse=False)"
     kind, plain = type(tensor), sys.modules["torch"].Tensor
     if kind.__torch_dispatch__ is not plain.__torch_dispatch__ and not _has_memory(tensor):
-        return f"a {kind.__name__}, which has no memory of its own; pass the tensor that it wraps (of a DTensor: tensor.to_local())"
+        return (
+            f"a {kind.__name__}, which has no memory of its own; pass the tensor that it wraps (of a DTensor: tensor.to_local())"
+        )
     return None
 
 

@@ -103,8 +103,6 @@ def far(tmp_path: Path) -> str:
     """A search path whose ssh runs its command on this machine, without this process's environment."""
     ssh = tmp_path / "ssh"
     log = tmp_path / "ssh.log"
-    ssh.write_text(
-        f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n'
-    )
+    ssh.write_text(f'#!/bin/sh\necho "$@" >>{log}\nwhile [ "$1" != sh ]; do shift; done\nexec env -i PATH="$PATH" "$@"\n')
     ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
     return f"{tmp_path}:{os.environ['PATH']}"

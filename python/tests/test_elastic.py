@@ -139,9 +139,7 @@ def test_the_others_wait_for_the_new_process_if_they_are_told_to(trainings: list
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(
-    trainings: list[Training], tmp_path: Path, leaver: int
-) -> None:
+def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(trainings: list[Training], tmp_path: Path, leaver: int) -> None:
     training = Training(tmp_path, 3, "--steps", "300")
     trainings.append(training)
     training.wait_for(leaver, "step 50")
@@ -217,9 +215,7 @@ def test_a_state_is_built_again_from_what_is_sent() -> None:
         pack("test", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
 
 
-def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(
-    trainings: list[Training], tmp_path: Path
-) -> None:
+def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(trainings: list[Training], tmp_path: Path) -> None:
     training = Training(tmp_path, 4, "--steps", "2500", "--pause", "0.01")
     trainings.append(training)
     training.wait_for(0, "step 50")

@@ -46,7 +46,11 @@ def test_a_job_grows_where_there_is_room_and_shrinks_where_there_is_none(where: 
     flags = ["--min-np", "2", "--max-np", "4", "--host-discovery-script", str(script)]
     command = [sys.executable, "-m", "herringbone", "horovodrun", *flags, python(), str(WORKER.parent / "horovod_grows.py")]
     outcome = subprocess.run(
-        [*command, str(tmp_path), where], env=clean_environment({"PATH": far}), capture_output=True, text=True, timeout=START_SECONDS
+        [*command, str(tmp_path), where],
+        env=clean_environment({"PATH": far}),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     told = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in range(3)]

@@ -18,9 +18,7 @@ from herringbone.horovod.hosts import Slot, slots_of, surplus
 from herringbone.horovod.launch import Job, Part, Worker
 from lab.job import python
 
-SHOW = (
-    "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
-)
+SHOW = "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
 
 
 def horovodrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

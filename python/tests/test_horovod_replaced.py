@@ -49,9 +49,7 @@ except ModuleNotFoundError as error:
     print(error)"""
     outcome = python(code, HERRINGBONE_REPLACE="horovod")
     lines = outcome.stdout.splitlines()
-    assert lines[0].startswith(
-        "horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow"
-    )
+    assert lines[0].startswith("horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow")
     assert "horovod.numpy has the same functions" in lines[4]
     assert len(lines) == 6 and lines[5] == "No module named 'horovod.nothing'"
 

@@ -64,16 +64,12 @@ def test_arrays_through_reducers(served: Run, case: str) -> None:
     served.check(case)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "each", "reducers", "dtype"), [(4, 2, 3, "f32"), (4, 2, 4, "bf16"), (3, 4, 3, "f32")]
-)
+@pytest.mark.parametrize(("hosts", "each", "reducers", "dtype"), [(4, 2, 3, "f32"), (4, 2, 4, "bf16"), (3, 4, 3, "f32")])
 def test_hosts_add_up_before_reducers_do(hosts: int, each: int, reducers: int, dtype: str) -> None:
     """Also where there are fewer reducers than hosts, and where a rank's memory is small."""
     words = ["--dtype", dtype, "--sizes", "1600004,12M", "--seconds", "0.01", "--json"]
     for memory in ("64M", "4M"):
-        output = on_hosts(
-            hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_STAGING_BYTES=memory
-        )
+        output = on_hosts(hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_STAGING_BYTES=memory)
         rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         assert [row["in_place"]["wrong"] for row in rows] == [0, 0], output
         assert {row["algorithm"] for row in rows} == {"hierarchical(radix,reduction_server)"}, output
@@ -95,9 +91,7 @@ def test_hosts_add_up_before_reducers_do(hosts: int, each: int, reducers: int, d
     ],
 )
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_hosts_add_up_first(
-    hosts: int, each: int, dtype: str, expected: list[str], collective: str
-) -> None:
+def test_hosts_add_up_first(hosts: int, each: int, dtype: str, expected: list[str], collective: str) -> None:
     """Every result is checked by bench itself; which algorithm, is what a user would see in its table."""
     words = ["--collective", collective, "--dtype", dtype, "--sizes", "100004,3M", "--seconds", "0.01", "--json"]
     output = on_hosts(hosts, each, "-m", "herringbone", "bench", *words)
@@ -119,9 +113,7 @@ def test_hosts_add_up_first(
 )
 def test_hosts_are_nodes_where_the_order_goes_by_them(hosts: int, each: int, reducers: int, expected: str) -> None:
     words = ["--sizes", "12M", "--seconds", "0.01", "--json"]
-    output = on_hosts(
-        hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_FOLD_ORDER="hosts"
-    )
+    output = on_hosts(hosts, each, "-m", "herringbone", "bench", *words, reducers=reducers, HERRINGBONE_FOLD_ORDER="hosts")
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert [(row["algorithm"], row["in_place"]["wrong"]) for row in rows] == [(expected, 0)], output
 

@@ -67,9 +67,7 @@ class Meeting:
             place["STORE_FILE"] = str(self.file)
         batch = ("SLURM_", "LSB_", "PBS_", "CLOUD_ML_")
         variables = clean_environment({**place, **environment})
-        variables = {
-            name: value for name, value in variables.items() if name in environment or not name.startswith(batch)
-        }
+        variables = {name: value for name, value in variables.items() if name in environment or not name.startswith(batch)}
         command = [sys.executable if self.door == "numpy" else python(), str(WORKERS / "coming.py"), self.door, str(self.limit)]
         pipe = subprocess.PIPE
         self.ranks.append(Rank(subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, text=True)))

@@ -55,7 +55,9 @@ facts = {
 }
 print(json.dumps(facts, indent=1))
 """
-TORCH = FACTS.split("facts = {")[0] + """
+TORCH = (
+    FACTS.split("facts = {")[0]
+    + """
 import atexit
 atexit.register(print, "registered before torch")
 facts = {}
@@ -80,6 +82,7 @@ print(model.module.weight.grad, dist.get_backend())
 print(type(torch.tensor([1.0]).numpy()), torch.ones(3).sum())
 dist.destroy_process_group()
 """
+)
 LEAVING = """
 import atexit, multiprocessing, os, sys, threading, time, warnings
 def double(number):
@@ -192,7 +195,13 @@ def test_each_rank_has_numbers_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("OMP_NUM_THREADS", "2"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"), ("TORCH_LOGS", "dynamo"), ("PYTHONPATH", "/"), ("NEW", "1")],
+    [
+        ("OMP_NUM_THREADS", "2"),
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+        ("TORCH_LOGS", "dynamo"),
+        ("PYTHONPATH", "/"),
+        ("NEW", "1"),
+    ],
 )
 def test_what_an_import_may_have_read_begins_afresh(name: str, value: str, tmp_path: Path) -> None:
     program = f"import os; print(os.environ[{name!r}])"

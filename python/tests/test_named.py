@@ -53,9 +53,7 @@ def test_ranks_that_do_not_agree_are_told_horovods_words_and_go_on(group: Group)
     ]
     for rank in run(group, 2, "mismatches"):
         assert all(said.startswith(start) for said, start in zip(rank["said"], starts, strict=True)), rank["said"]
-        assert rank["twice"].startswith(
-            "NamedError: Requested to allreduce, allgather, or broadcast a tensor with the same name"
-        )
+        assert rank["twice"].startswith("NamedError: Requested to allreduce, allgather, or broadcast a tensor with the same name")
         assert all(said.startswith("NamedError: Horovod has been shut down.") for said in rank["after"]), rank["after"]
 
 
@@ -88,9 +86,7 @@ def test_stalled_tensors_are_listed_with_the_ranks_that_are_missing(group: Group
 def test_a_timeline_shows_the_phases_of_each_tensor(group: Group, tmp_path: Path) -> None:
     events = run(group, 2, "traces", str(tmp_path / "trace.json"))[0]["events"]
     processes = {
-        event["args"]["name"]: event["pid"]
-        for event in events
-        if event["ph"] == "M" and event["name"] == "process_name"
+        event["args"]["name"]: event["pid"] for event in events if event["ph"] == "M" and event["name"] == "process_name"
     }
     assert set(processes) == {"a", "b", "rows.0", "rows.1"}
     assert any(event["ph"] == "i" and event["name"] == "CYCLE_START" for event in events)

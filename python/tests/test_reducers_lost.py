@@ -38,9 +38,7 @@ def reducers() -> Iterator[list[Process]]:
         group.end()
 
 
-def trained(
-    settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[Process]
-) -> tuple[str, str]:
+def trained(settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[Process]) -> tuple[str, str]:
     """Train; the digest that all ranks agree on, and what rank 0 has printed."""
     group = Group()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

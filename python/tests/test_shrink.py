@@ -104,9 +104,7 @@ def test_who_cannot_know_does_not_go_on(jobs: list[Job]) -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("victims", [(0,), (0, 1), (0, 3)])
-def test_without_rank_0_the_lowest_that_is_left_takes_its_part(
-    jobs: list[Job], transport: str, victims: tuple[int, ...]
-) -> None:
+def test_without_rank_0_the_lowest_that_is_left_takes_its_part(jobs: list[Job], transport: str, victims: tuple[int, ...]) -> None:
     job = Job(5, HERRINGBONE_TRANSPORT=transport)
     jobs.append(job)
     for victim in victims:

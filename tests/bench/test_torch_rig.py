@@ -47,9 +47,7 @@ def test_it_fulfils_the_contract_of_the_rigs(tmp_path):
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(outputs)
-    lines = [
-        [json.loads(line) for line in (tmp_path / f"r{rank}.jsonl").read_text().splitlines()] for rank in range(RANKS)
-    ]
+    lines = [[json.loads(line) for line in (tmp_path / f"r{rank}.jsonl").read_text().splitlines()] for rank in range(RANKS)]
     for each in lines:
         assert [line["bytes"] for line in each] == SIZES
         for line in each:

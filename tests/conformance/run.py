@@ -120,9 +120,7 @@ def tables(runs, gloo, version):
         of_gloos = gloo[run.size] & {row["name"] for row in run.rows}
         numbers = [str(len(run.names(outcome))) for outcome in OUTCOMES]
         compared = f"{len(run.names('passed') & of_gloos)} / {len(of_gloos)}"
-        lines.append(
-            "| " + " | ".join([TITLES[run.backend], str(run.size), run.checks, *numbers, compared]) + " |"
-        )
+        lines.append("| " + " | ".join([TITLES[run.backend], str(run.size), run.checks, *numbers, compared]) + " |")
     reasons = {}
     for run in runs:
         for row in run.rows:

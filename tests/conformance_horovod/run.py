@@ -125,9 +125,7 @@ def tables(runs):
     """The outcomes in Markdown."""
     lines = ["| file | ranks | passed | failed | skipped |", "|---|---|---|---|---|"]
     for run in runs:
-        lines.append(
-            f"| {run.file} | {run.size} | " + " | ".join(str(run.count(outcome)) for outcome in OUTCOMES) + " |"
-        )
+        lines.append(f"| {run.file} | {run.size} | " + " | ".join(str(run.count(outcome)) for outcome in OUTCOMES) + " |")
     for outcome, heading in (("failed", "Does not pass"), ("skipped", "Skipped by the tests themselves")):
         found = {}
         for run in runs:
@@ -172,10 +170,7 @@ def main():
     if options.record:
         options.record.write_text(page(runs, options.of))
     failures = [
-        name
-        for run in runs
-        for name, (outcome, why) in run.rows.items()
-        if outcome == "failed" and own_reason(name, why) is None
+        name for run in runs for name, (outcome, why) in run.rows.items() if outcome == "failed" and own_reason(name, why) is None
     ]
     print(f"{len(failures)} methods should pass and do not")
     sys.exit(bool(failures))

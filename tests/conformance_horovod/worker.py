@@ -63,9 +63,7 @@ class Reporter:
     def pytest_runtest_logreport(self, report):
         name = report.location[2].rpartition(".")[2]
         if report.failed:
-            text = str(
-                (getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message) or report.longrepr
-            )
+            text = str((getattr(report.longrepr, "reprcrash", None) and report.longrepr.reprcrash.message) or report.longrepr)
             self.outcomes[name] = ("failed", " ".join(text.split())[:300])
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -81,9 +81,7 @@ def python_block(_, text, folder):
 
 def rust_block(name, _, __):
     library = (ROOT / "crates" / "cli" / "src" / "lib.rs").read_text()
-    assert f'include_str!("../../../{name}")' in library, (
-        f"crates/cli/src/lib.rs does not test the Rust of {name}"
-    )
+    assert f'include_str!("../../../{name}")' in library, f"crates/cli/src/lib.rs does not test the Rust of {name}"
 
 
 def shell_block(name, text, folder):
@@ -173,9 +171,7 @@ def takes(name, script, words):
 
 def serve(arguments, settings):
     """Starts a reducer, and ends it once it says that it listens."""
-    with subprocess.Popen(
-        arguments, env=environment(settings), stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(arguments, env=environment(settings), stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         process.terminate()
     assert "listening" in line and process.returncode == 0, f"{shlex.join(arguments)}: {line}"
@@ -239,8 +235,6 @@ def test_the_table_of_algorithms_is_what_the_schedules_say():
         same_bits = "yes" if row["order"] == "fixed" else "no"
         rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
     text = (ROOT / "docs" / "how-it-works.md").read_text().split("`herringbone verify --ranks 8 --all`")[1]
-    table = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
-    ]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     table = table[2 : 2 + len(rows)]
     assert {name.split()[0]: cells for name, *cells in table} == rows

@@ -52,7 +52,9 @@ def test_a_list_or_table_stands_apart(page):
     """GitHub shows a list that follows a line of text; the site would make one paragraph of both."""
     lines = ["", *without_blocks(page.read_text()).splitlines()]
     begins = (re.compile(rf"{LIST_OR_TABLE.pattern}|#|  |<!--"), LIST_OR_TABLE)
-    wrong = [after for before, after in zip(lines, lines[1:]) if begins[1].match(after) and before and not begins[0].match(before)]
+    wrong = [
+        after for before, after in zip(lines, lines[1:]) if begins[1].match(after) and before and not begins[0].match(before)
+    ]
     assert wrong == []
 
 

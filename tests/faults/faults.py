@@ -165,9 +165,7 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     port = FIRST_PORT + (lab.jobs + 1) % PORTS
     lab.hosts.redirect()
     arguments: dict[str, Any] = {"seed": seed, "apart": [port], "speaks": system == OWN}
-    arguments |= (
-        {"purpose": "data", "limits": [200, 1_500, 150_000]} if of_data else {"purpose": "join", "limits": [60, 300]}
-    )
+    arguments |= {"purpose": "data", "limits": [200, 1_500, 150_000]} if of_data else {"purpose": "join", "limits": [60, 300]}
     # A rank that is not let in is missed by the others until then.
     changed: dict[str, Any] = {} if of_data else {"timeout": MEETING_SECONDS}
     proxy = lab.ranks.start(*doing("proxied", address=f"0.0.0.0:{PROXY_PORT}", **arguments), host=lab.hosts.network(None))
@@ -204,9 +202,7 @@ def reducer(lab: Lab, fault: str, system: str, seed: int) -> Injection:
         finally:
             if action in CUTS:
                 CUTS[action][1](lab.hosts, HOSTS + number)
-        if not sum(event["reducers"] for rank in job.ranks if (event := rank.first("done"))) and statuses == [0] * len(
-            statuses
-        ):
+        if not sum(event["reducers"] for rank in job.ranks if (event := rank.first("done"))) and statuses == [0] * len(statuses):
             raise Silence(f"{fault}: the job did not use its reducers")
         return judged(fault, system, seed, job.ranks, statuses, [], when)
 
@@ -269,9 +265,7 @@ def through_reducers(place: Reducers, fault: str, system: str, seed: int) -> Inj
     errors = [event["text"][:300] for event in outcome.events if event["event"] in ("error", "failed")]
     wrong = sum(event["event"] == "wrong" for event in outcome.events)
     note = ". ".join([*outcome.done, *errors[:1]])
-    return Injection(
-        fault, system, seed, ending, [], WORKERS, len(outcome.told), 0, wrong, note, times=len(outcome.done)
-    )
+    return Injection(fault, system, seed, ending, [], WORKERS, len(outcome.told), 0, wrong, note, times=len(outcome.done))
 
 
 def played_again(place: Reducers, fault: str, system: str, seed: int) -> Injection:
@@ -314,9 +308,7 @@ def of_bytes() -> list[Fault]:
         ("frames swapped", "two messages to or from a reducer come in the wrong order", on, MANY),
         ("frames of another job", "messages of a job that makes the same calls come to a reducer", on, MANY),
     ]
-    found = [
-        Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows
-    ]
+    found = [Fault(name, title, right, through_reducers, often, (OWN,), PROXIES_PLACE) for name, title, right, often in rows]
     again = "a recorded connection is played again to its reducer"
     fifty = "50 reducers are killed, in ten jobs of the same three processes"
     return [

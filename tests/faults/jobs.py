@@ -58,9 +58,7 @@ def arrays(
 
     given, expected = sums(rank, size, count, INPUTS, salt)
     try:
-        with herringbone.init(
-            rank=rank, size=size, store=store, options=herringbone.Options(**settings), timeout=20
-        ) as group:
+        with herringbone.init(rank=rank, size=size, store=store, options=herringbone.Options(**settings), timeout=20) as group:
             say("formed")
             until, going, step = time.monotonic() + seconds, numpy.ones(1, "float32"), 0
             while going[0] or step < least:
@@ -80,9 +78,7 @@ def arrays(
     return 0
 
 
-def proxied(
-    address: str, seed: int, apart: list[int], limits: list[int], speaks: bool = True, purpose: str = "data"
-) -> None:
+def proxied(address: str, seed: int, apart: list[int], limits: list[int], speaks: bool = True, purpose: str = "data") -> None:
     """The router's proxy: flips one bit in one connection, by a seed; not in those to a port of `apart`.
 
     The byte is one below a limit of `limits`. Of programs that speak Herringbone only connections of one purpose count.

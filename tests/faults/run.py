@@ -51,9 +51,7 @@ def arguments() -> argparse.Namespace:
     )
     option("--list", action="store_true", help="the names of all faults, and nothing else")
     option("--json", action="store_true", help="a JSON object for each injection, instead of the table")
-    option(
-        "--from", dest="source", type=pathlib.Path, metavar="RECORD", help="inject nothing; show the table of a record"
-    )
+    option("--from", dest="source", type=pathlib.Path, metavar="RECORD", help="inject nothing; show the table of a record")
     option("--record", type=pathlib.Path, help="a file for the raw figures")
     option("--page", type=pathlib.Path, help="a file for the table")
     return parser.parse_args()
@@ -145,9 +143,7 @@ def main() -> None:
         print(page.table(faults, found))
     if not options.select:
         write(options, record)
-    print(
-        f"{len(found)} jobs, {failures} not as promised; what they said is in {LOG.relative_to(ROOT)}", file=sys.stderr
-    )
+    print(f"{len(found)} jobs, {failures} not as promised; what they said is in {LOG.relative_to(ROOT)}", file=sys.stderr)
     sys.exit(bool(failures))
 
 

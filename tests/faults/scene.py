@@ -73,9 +73,7 @@ class Lab:
         self.stack.close()
 
     @contextlib.contextmanager
-    def job(
-        self, program: list[str], backend: str, each: tuple[int, ...], reducers: Serving | None = None
-    ) -> Iterator[Job]:
+    def job(self, program: list[str], backend: str, each: tuple[int, ...], reducers: Serving | None = None) -> Iterator[Job]:
         """Ranks that run a program, such as one of `jobs`; what is left of them ends with the block."""
         self.jobs += 1
         self.stop = self.folder / f"stop{self.jobs}"

@@ -62,7 +62,12 @@ CASES = (
     Case("none", "`python sums.py`", PROGRAM, ranks=1, says="so it is a world of 1"),
     Case("herringbone launch", "`herringbone launch -n 3`", LAUNCH + PROGRAM, says="the environment says rank 2 of 3"),
     Case("torchrun", "`torchrun --standalone`", (*TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun says rank 2 of 3"),
-    Case("torchrun", "`torchrun --master-port=...`", (*TORCHRUN, f"--master-port={slurm.free_ports(1)[0]}", PROGRAM[1]), says="torchrun says"),
+    Case(
+        "torchrun",
+        "`torchrun --master-port=...`",
+        (*TORCHRUN, f"--master-port={slurm.free_ports(1)[0]}", PROGRAM[1]),
+        says="torchrun says",
+    ),
     Case(
         "torchrun",
         "two programs, one after the other",

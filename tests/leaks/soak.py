@@ -161,9 +161,7 @@ def job(way: str) -> Iterator[Job]:
         found.end()
 
 
-def compared(
-    what: str, way: str, amount: int, began: float, counts: tuple[dict[str, Taken], dict[str, Taken]]
-) -> Phase:
+def compared(what: str, way: str, amount: int, began: float, counts: tuple[dict[str, Taken], dict[str, Taken]]) -> Phase:
     before, after = counts
     more = {process: after[process].more_than(before[process]) for process in before}
     return Phase(what, way, amount, time.monotonic() - began, more)

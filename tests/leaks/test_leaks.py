@@ -54,13 +54,9 @@ def test_what_is_left_is_found() -> None:
 
 def test_the_record_is_of_a_long_soak() -> None:
     text = (ROOT / "record" / "leaks.md").read_text()
-    rows = re.findall(
-        r"\| ([\d,]+) ([a-z ]+) \| .* \| \+?(-?\d+) \| \+?(-?\d+) \| \+?(-?\d+) \| \+?(-?[\d,]+) \|", text
-    )
+    rows = re.findall(r"\| ([\d,]+) ([a-z ]+) \| .* \| \+?(-?\d+) \| \+?(-?\d+) \| \+?(-?\d+) \| \+?(-?[\d,]+) \|", text)
     totals: dict[str, int] = {}
     for amount, what, *more in rows:
         totals[what] = totals.get(what, 0) + int(amount.replace(",", ""))
-        assert [int(number.replace(",", "")) <= limit for number, limit in zip(more, [0, 0, 0, LIMIT_KIB])] == [
-            True
-        ] * 4
+        assert [int(number.replace(",", "")) <= limit for number, limit in zip(more, [0, 0, 0, LIMIT_KIB])] == [True] * 4
     assert totals == {"operations": 100_000, "groups": 1_000, "workers killed": 200}

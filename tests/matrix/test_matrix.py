@@ -96,9 +96,7 @@ def test_the_page_explains_what_is_not_ok() -> None:
     assert len(explained) == len(matrix.EXPECTED)
     for title in matrix.EXPECTED:
         words = [
-            word
-            for word in ("monitored_barrier", "sort_ranks", "split_group", "cpu:herringbone", "get_backend")
-            if word in title
+            word for word in ("monitored_barrier", "sort_ranks", "split_group", "cpu:herringbone", "get_backend") if word in title
         ]
         assert words and any(words[0] in row for row in explained), title
 

@@ -72,9 +72,7 @@ class Outcome:
 
     def row(self) -> str:
         found = self.note or ("nothing" if not self.findings else f"{self.findings} reports")
-        return (
-            f"| {self.stage.tool} | {self.stage.what} | {self.passed} | {self.failed} | {found} | {self.seconds:.0f} |"
-        )
+        return f"| {self.stage.tool} | {self.stage.what} | {self.passed} | {self.failed} | {found} | {self.seconds:.0f} |"
 
 
 def run(stage: Stage) -> Outcome:
@@ -85,9 +83,7 @@ def run(stage: Stage) -> Outcome:
         log.write(f"\n== {stage.tool}: {stage.command}\n")
         log.flush()
         try:
-            done = subprocess.run(
-                stage.command.split(), cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=LIMIT_SECONDS
-            )
+            done = subprocess.run(stage.command.split(), cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=LIMIT_SECONDS)
             note = "" if done.returncode == 0 else f"exit code {done.returncode}, see {LOG.relative_to(ROOT)}"
         except subprocess.TimeoutExpired:
             note = f"not over after {LIMIT_SECONDS} s"

@@ -67,9 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("-cb", "--check-build", action="store_true", help="say what this installation can do, and end")
-    parser.add_argument(
-        "-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out"
-    )
+    parser.add_argument("-np", "--num-proc", type=_positive, help="how many processes; all slots of the hosts if left out")
     parser.add_argument("-H", "--hosts", help="hosts and their slots, as in host1:2,host2:4; this host if left out")
     parser.add_argument("-hostfile", "--hostfile", help="a file of lines such as: host1 slots=2")
     parser.add_argument("-p", "--ssh-port", type=_positive, help="the port of ssh on other hosts")
@@ -125,9 +123,7 @@ def _positive(text: str) -> int:
 def variables_of(options: argparse.Namespace) -> dict[str, str]:
     """The environment that the flags ask for."""
     given = vars(options)
-    variables = {
-        name: f"{given[flag] * factor:.15g}" for flag, (name, factor) in VALUES.items() if given[flag] is not None
-    }
+    variables = {name: f"{given[flag] * factor:.15g}" for flag, (name, factor) in VALUES.items() if given[flag] is not None}
     variables |= {name: given[flag] for flag, name in TEXTS.items() if given[flag] is not None}
     variables |= {name: str(int(given[flag])) for flag, name in SWITCHES.items() if given[flag] is not None}
     if options.stall_check is not None:

@@ -95,9 +95,7 @@ def _build() -> str:
         f"    {mark(True)} Herringbone",
     ]
     lines += ["", "Available Tensor Operations:"]
-    lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [
-        f"    {mark(True)} Herringbone"
-    ]
+    lines += [f"    {mark(False)} {name}" for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")] + [f"    {mark(True)} Herringbone"]
     return "\n".join(lines)
 
 

@@ -76,10 +76,7 @@ def slots_of(options: argparse.Namespace, say: Callable[[str], None] = lambda te
             f"-np {wanted}: the hosts have {_count(hosts)} slots; say how many each has, as in -H localhost:{wanted}"
         )
     across = {at: [host for host, local, _ in places if local == at] for _, at, _ in places}
-    return [
-        Slot(host, rank, at, here, across[at].index(host), len(across[at]))
-        for rank, (host, at, here) in enumerate(places)
-    ]
+    return [Slot(host, rank, at, here, across[at].index(host), len(across[at])) for rank, (host, at, here) in enumerate(places)]
 
 
 def _count(hosts: Hosts) -> int:

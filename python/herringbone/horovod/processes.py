@@ -271,7 +271,9 @@ def _refused(program: str, slot: Slot, error: OSError | ValueError) -> StartErro
         elif "/" in program:
             text = "there is no such file"
         else:
-            text = f"it is in none of the folders of PATH{as_script or '; to run a file of this folder, write ./ before its name'}"
+            text = (
+                f"it is in none of the folders of PATH{as_script or '; to run a file of this folder, write ./ before its name'}"
+            )
         return StartError(f"cannot start {program!r}: {text}", NOT_FOUND)
     if isinstance(error, PermissionError):
         text = "it is a folder" if Path(program).is_dir() else f"it may not be executed{as_script or '; see its permissions'}"

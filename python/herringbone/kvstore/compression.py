@@ -74,7 +74,9 @@ class GradientCompression:
         if not isinstance(state, Mapping) or not {"codec", "workers", "devices"} <= state.keys():
             raise TypeError(f"{LOAD}: the state lacks codec, workers or devices; pass what compression_state_dict gave")
         if state["codec"] != str(self):
-            raise ArgumentError(f"{LOAD}: {state['codec']} has left the state, and the store compresses with {self}; leave it out")
+            raise ArgumentError(
+                f"{LOAD}: {state['codec']} has left the state, and the store compresses with {self}; leave it out"
+            )
         devices = {(key, device): np.array(left) for key, each in state["devices"].items() for device, left in each.items()}
         for (key, _), left in devices.items():
             residual(LOAD, key, {"steps": 0, "left": left.reshape(-1)})
@@ -121,9 +123,13 @@ def compression_of(store: str, params: Any) -> GradientCompression:
         ArgumentError: the arguments are wrong, or the type of store compresses nothing.
     """
     if not ("device" in store or "dist" in store):
-        raise ArgumentError(f"set_gradient_compression: a store of type {store!r} compresses nothing; use 'device' or 'dist_sync'")
+        raise ArgumentError(
+            f"set_gradient_compression: a store of type {store!r} compresses nothing; use 'device' or 'dist_sync'"
+        )
     if not isinstance(params, Mapping):
-        raise TypeError(f"set_gradient_compression: params is a {type(params).__name__}; pass {{'type': '2bit', 'threshold': 0.5}}")
+        raise TypeError(
+            f"set_gradient_compression: params is a {type(params).__name__}; pass {{'type': '2bit', 'threshold': 0.5}}"
+        )
     unknown = sorted(map(str, set(params) - {"type", "threshold"}))
     if unknown or params.get("type") not in tuple(CODECS):
         what = f"it has {unknown}" if unknown else f"type is {params.get('type')!r}"

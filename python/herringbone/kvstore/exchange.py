@@ -83,7 +83,9 @@ class Exchange:
         """Refuse a sparse value whose rows cannot be counted."""
         workers = 1 if self._communicator is None else self._communicator.size
         if array.dtype.itemsize == 1 and workers > MOST_WORKERS:
-            raise UnsupportedError(f"{call}: row-sparse values of {array.dtype} for {workers} workers; use a type of 16 bits or more")
+            raise UnsupportedError(
+                f"{call}: row-sparse values of {array.dtype} for {workers} workers; use a type of 16 bits or more"
+            )
 
     def _push(
         self,

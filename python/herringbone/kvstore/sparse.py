@@ -86,7 +86,9 @@ def wanted_rows(call: str, row_ids: Any, shapes: list[tuple[int, ...]]) -> list[
     several = isinstance(row_ids, (list, tuple)) and len(row_ids) > 0 and np.ndim(row_ids[0]) > 0
     given = list(row_ids) if several else [row_ids] * len(shapes)
     if len(given) != len(shapes):
-        raise ArgumentError(f"{call}: {len(shapes)} outs and {len(given)} lists of row_ids; pass one list for each, or one for all")
+        raise ArgumentError(
+            f"{call}: {len(shapes)} outs and {len(given)} lists of row_ids; pass one list for each, or one for all"
+        )
     wanted = []
     for ids, shape in zip(given, shapes):
         asked = np.asarray(ids).reshape(-1)

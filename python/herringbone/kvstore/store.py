@@ -29,6 +29,7 @@ from .values import Trees, check_alike, keyed, summed, targets_of, view
 
 __all__ = ["KVStore"]
 
+
 class KVStore:
     """Values by key; :func:`~herringbone.kvstore.create` makes one.
 
@@ -36,9 +37,7 @@ class KVStore:
     devices; or a list of keys with a list of these. All workers make the same calls in the same order.
     """
 
-    def __init__(
-        self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None
-    ) -> None:
+    def __init__(self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None) -> None:
         """For :func:`~herringbone.kvstore.create`."""
         self._kind = kind
         self._communicator = communicator
@@ -198,9 +197,7 @@ class KVStore:
             pushed[array.indices if isinstance(array, RowSparse) else slice(None)] = 1
         return with_rows(total, pushed)
 
-    def pull(
-        self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True, *, async_op: bool = False
-    ) -> None:
+    def pull(self, key: Any, out: Any, priority: int = 0, ignore_sparse: bool = True, *, async_op: bool = False) -> None:
         """Copy the stored values into all arrays of ``out``.
 
         Args:
@@ -228,14 +225,10 @@ class KVStore:
         for _, value, _, targets in copies:
             _copy(value, targets)
 
-    def _copy_later(
-        self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int
-    ) -> None:
+    def _copy_later(self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int) -> None:
         self._engine.push(functools.partial(_copy, value, targets), (source,), outs, priority, name=call)
 
-    def pushpull(
-        self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False
-    ) -> None:
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False) -> None:
         """Push, then pull into ``out``, or into the values themselves. A store of type ``horovod`` needs no :meth:`init` for it.
 
         With ``async_op`` it returns when the values have been read; :meth:`wait` and :meth:`wait_all` wait for ``out``.
@@ -248,7 +241,9 @@ class KVStore:
             if any(isinstance(array, RowSparse) for array in [*values, *arrays]):
                 raise ArgumentError(f"pushpull: key {one!r} has row-sparse arrays; use push and row_sparse_pull")
         if self._compression is not None and self._communicator is not None:
-            raise UnsupportedError("pushpull: with gradient compression use push and pull, as with MXNet's stores of several workers")
+            raise UnsupportedError(
+                "pushpull: with gradient compression use push and pull, as with MXNet's stores of several workers"
+            )
         if stores:
             self._check_push("pushpull", pairs)
         else:
@@ -458,7 +453,9 @@ class KVStore:
 
     def _stores(self, call: str) -> None:
         if self._kind == "horovod":
-            raise UnsupportedError(f"{call}: a store of type 'horovod' stores nothing; use pushpull and broadcast, or 'dist_sync'")
+            raise UnsupportedError(
+                f"{call}: a store of type 'horovod' stores nothing; use pushpull and broadcast, or 'dist_sync'"
+            )
 
     def _pairs(self, call: str, key: Any, values: Any) -> list[tuple[Any, list[Any]]]:
         return keyed(call, key, values, self._keys)
@@ -536,7 +533,9 @@ def _end_pushes() -> None:
         try:
             engine.wait_all()
         except BaseException:
-            print("herringbone.kvstore: a call of a store failed, and nobody waited for it; kv.wait_all() raises:", file=sys.stderr)
+            print(
+                "herringbone.kvstore: a call of a store failed, and nobody waited for it; kv.wait_all() raises:", file=sys.stderr
+            )
             traceback.print_exc()
 
 

@@ -56,9 +56,7 @@ class Batch:
         """Add a call; see :func:`call_of`."""
         self._calls.append(call_of(kind, count, read, write, self._seconds, root, parts))
 
-    def in_place(
-        self, kind: Kind, scale: int, staged: torch.Tensor, receiver: torch.Tensor | None, root: int = 0
-    ) -> None:
+    def in_place(self, kind: Kind, scale: int, staged: torch.Tensor, receiver: torch.Tensor | None, root: int = 0) -> None:
         """Add a call on ``staged``, which holds the input and the result, of which ``receiver`` gets the values."""
         if receiver is not None:
             target(receiver, staged, self.finish)

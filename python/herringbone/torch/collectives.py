@@ -42,9 +42,7 @@ __all__ = ["Collectives"]
 
 Tensors = list[torch.Tensor]
 
-FOLDS = {
-    (dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()
-}
+FOLDS = {(dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()}
 """The all-reduces of tensors whose elements are the engine's, by torch's types and the hashes of its ops."""
 
 
@@ -56,9 +54,7 @@ class Collectives:
 
     # In-place collectives.
 
-    def allreduce(
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None
-    ) -> Work | Finished:
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None) -> Work | Finished:
         """Replace the tensor on every rank by the fold over all ranks."""
         if op is None and timeout is None:
             finished = self._all_reduce_at_once(tensors, opts)
@@ -105,9 +101,7 @@ class Collectives:
             batch.in_place(fold.kind("all_reduce"), fold.scale, fold.staged(tensor), tensor)
         return batch.work(tensors)
 
-    def reduce(
-        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
-    ) -> Work:
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
         """Replace the root's tensor by the fold over all ranks; the other ranks' tensors keep their values."""
         tensor = one("reduce", tensors)
         fold = folding(tensor, reduce_op(opts if op is None and not isinstance(opts, int) else op))
@@ -134,9 +128,7 @@ class Collectives:
 
     # Gathering.
 
-    def allgather(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Fill the list of outputs, one per rank, with the ranks' inputs."""
         outputs = output_tensors if isinstance(output_tensors[0], torch.Tensor) else one("all_gather", output_tensors)
         batch = self._batch("all_gather", opts, timeout)
@@ -212,9 +204,7 @@ class Collectives:
         self._scatter("reduce_scatter", batch, output, joined(inputs), reduction)
         return batch.work([output])
 
-    def _scatter_uneven(
-        self, batch: Batch, output: torch.Tensor, inputs: Tensors, reduction: Reduction
-    ) -> None:
+    def _scatter_uneven(self, batch: Batch, output: torch.Tensor, inputs: Tensors, reduction: Reduction) -> None:
         """Reduce each input to the rank at its place in the list."""
         rank = self.member.communicator.rank
         folding(output, reduction)
@@ -244,9 +234,7 @@ class Collectives:
             self._scatter(name, batch, output, tensor, reduction)
         return batch.work(outputs)
 
-    def _scatter(
-        self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction
-    ) -> None:
+    def _scatter(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction) -> None:
         self._check_whole(name, "input", tensor, output)
         fold = folding(tensor, reduction)
         folding(output, reduction)

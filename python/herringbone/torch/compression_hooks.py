@@ -45,10 +45,15 @@ class CompressionHook:
     ) -> None:
         """As :func:`compression_hook` says."""
         if not isinstance(codec, str):
-            raise TypeError(f"compression_hook: codec is {codec!r}; pass a codec's name, such as \"int8\"")
+            raise TypeError(f'compression_hook: codec is {codec!r}; pass a codec\'s name, such as "int8"')
         if not isinstance(start_after, int) or start_after < 0:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
-        self.codec, self.feedback, self.start_after, self.name = _herringbone.codec(codec, or_auto=True), feedback, start_after, name
+        self.codec, self.feedback, self.start_after, self.name = (
+            _herringbone.codec(codec, or_auto=True),
+            feedback,
+            start_after,
+            name,
+        )
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parameters = dict(named_parameters)
@@ -144,7 +149,9 @@ class CompressionHook:
         if buffer.dtype == torch.float32:
             return True
         if not self._plain_said:
-            logger.warning("herringbone: gradients of %s are not compressed with %s, which is for float32", buffer.dtype, self.codec)
+            logger.warning(
+                "herringbone: gradients of %s are not compressed with %s, which is for float32", buffer.dtype, self.codec
+            )
             self._plain_said = True
         return False
 

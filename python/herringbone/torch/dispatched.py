@@ -28,7 +28,6 @@ __all__ = ["DISPATCHES", "Dispatched", "mend_shared_groups", "note_work", "refus
 CPU = torch.device("cpu")
 
 
-
 def _backends_can_be_derived() -> bool:
     class Derived(C10DBackend):
         pass

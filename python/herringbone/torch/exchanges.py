@@ -42,9 +42,7 @@ class Exchanges(Collectives):
 
     # One rank has everything.
 
-    def gather(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Fill the root's list of outputs, one per rank, with the ranks' inputs."""
         tensor = one("gather", input_tensors)
         outputs: Tensors = []
@@ -70,16 +68,12 @@ class Exchanges(Collectives):
 
     gather_into_tensor = gather_single
 
-    def _gather_to_root(
-        self, name: str, batch: Batch, written: torch.Tensor | None, tensor: torch.Tensor, opts: Any
-    ) -> None:
+    def _gather_to_root(self, name: str, batch: Batch, written: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> None:
         dtype, scale = move_type(tensor)
         count, root = tensor.numel() * scale, self._root(name, opts)
         batch.add(kind_of("gather", dtype), count, source(tensor), written, root)
 
-    def scatter(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
-    ) -> Work:
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         """Give rank ``i`` the ``i``-th tensor of the root's list."""
         output = one("scatter", output_tensors)
         dtype, scale = move_type(output)
@@ -135,9 +129,7 @@ class Exchanges(Collectives):
 
     alltoall_base = all_to_all_single
 
-    def _exchange(
-        self, batch: Batch, given: tuple[torch.Tensor, list[int]], taken: tuple[torch.Tensor, list[int]]
-    ) -> None:
+    def _exchange(self, batch: Batch, given: tuple[torch.Tensor, list[int]], taken: tuple[torch.Tensor, list[int]]) -> None:
         """Move the parts of one tensor, of so many elements, to all ranks, and theirs to those of the other."""
         (read, inputs), (written, outputs) = given, taken
         me = self.member.communicator.rank

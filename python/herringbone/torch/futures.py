@@ -25,6 +25,7 @@ __all__ = ["take_turns"]
 Future = torch.futures.Future[Any]
 Callback = Callable[[Future], Any]
 
+
 class Line(NamedTuple):
     """In which a future's callbacks take turns."""
 

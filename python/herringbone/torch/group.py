@@ -55,9 +55,7 @@ class Named:
         """Through which the group's ranks have met: the part that belongs to this life of the group."""
         return self.member.store
 
-    def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None
-    ) -> None:
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False, *, opts: Any = None) -> None:
         """A barrier whose error on rank 0 names the ranks that have not come; see :func:`monitored_barrier`.
 
         torch gives a group the timeout, and a backend options that have it.
@@ -255,7 +253,6 @@ class BackendHerringbone(Named, Exchanges, C10DBackend):
         C10DBackend.__init__(self, member.communicator.rank, member.communicator.size)
         self.member, self.title, self._alone = member, title, alone
         self._options = C10DBackend.Options(NAME, timedelta(seconds=member.seconds))
-
 
     def end_coalescing(self, device: object = None) -> Work:
         """One work for all calls since :meth:`start_coalescing`."""
@@ -514,9 +511,7 @@ def forget_world(member: Member | None = None) -> None:
 os.register_at_fork(after_in_child=forget_world)
 
 
-def connect(
-    opts: Any, options: Options, store: Store, ranks: list[int] | None = None, nameless: bool = False
-) -> Member:
+def connect(opts: Any, options: Options, store: Store, ranks: list[int] | None = None, nameless: bool = False) -> Member:
     """Meet the other ranks through ``store``, of which this group and its earlier and later lives have a part."""
     if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
         keep_private(store)

@@ -16,9 +16,7 @@ from .work import torch_error
 __all__ = ["empty", "tensor_in"]
 
 
-def empty(
-    size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
-) -> torch.Tensor:
+def empty(size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """A zeroed CPU tensor in memory that all ranks of this host map (a *mapped buffer*).
 
     An ``all_reduce`` in place of such a tensor, of the same size on all ranks of a host, needs no copies. Any other

@@ -81,9 +81,7 @@ def limit(member: Member, timeout: timedelta | None) -> float:
     return seconds
 
 
-def form(
-    member: Member, round: int, members: tuple[list[Handle], int], seconds: float, connect: Connect
-) -> None:
+def form(member: Member, round: int, members: tuple[list[Handle], int], seconds: float, connect: Connect) -> None:
     """Leave the group, meet the others, and connect to them."""
     (handles, rank), deadline = members, time.monotonic() + seconds
     failed = f"the group has no members: reconfigure {round} of it has not succeeded; call reconfigure with another uuid"

@@ -32,9 +32,7 @@ def all_reduce_sparse(member: Member, batch: Batch, tensor: torch.Tensor, reduct
         name = op if factor is None else "PREMUL_SUM"
         raise UnsupportedError(f"herringbone reduces sparse tensors with sum and average, not {name}; use to_dense()")
     if tensor.device.type != "cpu":
-        raise UnsupportedError(
-            f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()"
-        )
+        raise UnsupportedError(f"herringbone moves CPU tensors and got a sparse one on {tensor.device}; pass tensor.cpu()")
     part = or_lacking(lambda: tensor.detach().coalesce(), (tensor._nnz(),), tensor.dtype)
     lengths = _lengths(member, batch, part)
     size, longest = len(lengths), max(lengths)

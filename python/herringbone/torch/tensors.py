@@ -94,9 +94,7 @@ class Lacking(torch.Tensor):
     """
 
 
-def or_lacking(
-    make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
+def or_lacking(make: Callable[[], torch.Tensor], like: torch.Tensor | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """The tensor that ``make`` makes, of the shape of ``like``, or what stands for it where there is no memory (:class:`Lacking`)."""
     try:
         return make()

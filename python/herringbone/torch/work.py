@@ -277,9 +277,7 @@ class Finished(Numbered):
         return future
 
 
-FORM_ANEW = (
-    "restart the job (torchrun --max-restarts), or form the group anew of the ranks that are left (dist._reconfigure)"
-)
+FORM_ANEW = "restart the job (torchrun --max-restarts), or form the group anew of the ranks that are left (dist._reconfigure)"
 """What a program of torch does about lost ranks."""
 
 _torch_types: dict[type[BaseException], type[BaseException]] = {}

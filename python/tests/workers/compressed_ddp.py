@@ -186,7 +186,9 @@ def nothing_is_kept_of_buckets_that_are_no_more() -> None:
     again = ours.compression_hook("twobit:0.01", name="renamed")
     error_of(TypeError, lambda: again.load_state_dict({}), "load_state_dict", "layouts")
     error_of(ValueError, lambda: again.load_state_dict({**state, "left": {"bucket": (1, torch.zeros(1))}}), "no bucket's name")
-    error_of(ValueError, lambda: again.load_state_dict({**state, "left": {"a.bucket0": (1, torch.tensor([torch.nan]))}}), "damaged")
+    error_of(
+        ValueError, lambda: again.load_state_dict({**state, "left": {"a.bucket0": (1, torch.tensor([torch.nan]))}}), "damaged"
+    )
     again.load_state_dict(state)
     train(again, range(4, 8), half, **options)
     assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), half.parameters()))

@@ -152,9 +152,7 @@ def each_part_is_moved_once() -> None:
     rows = [k * to for to in range(size())]
     bytes_in = torch.zeros(k * rank() * size(), dtype=torch.uint8)
     uneven = moved(
-        lambda: dist.all_to_all_single(
-            bytes_in, torch.zeros(sum(rows), dtype=torch.uint8), [k * rank()] * size(), rows
-        )
+        lambda: dist.all_to_all_single(bytes_in, torch.zeros(sum(rows), dtype=torch.uint8), [k * rank()] * size(), rows)
     )
     assert uneven == (sum(rows) - k * rank(), others * k * rank())
 

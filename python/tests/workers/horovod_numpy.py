@@ -73,7 +73,9 @@ def moves() -> None:
     assert hvd.alltoall(np.arange(size) + 10 * rank).tolist() == [10 * other + rank for other in range(size)]
     error_of(ValueError, lambda: hvd.broadcast_(array, size), f"broadcast_: root_rank {size} is not one of")
     error_of(ValueError, lambda: hvd.broadcast_(np.ones((2, 3)).T, 0), "broadcast_: the array is not C-contiguous")
-    error_of(UnsupportedError, lambda: hvd.grouped_allgather([np.array([None])]), "grouped_allgather does not move Python objects")
+    error_of(
+        UnsupportedError, lambda: hvd.grouped_allgather([np.array([None])]), "grouped_allgather does not move Python objects"
+    )
     received, lengths = hvd.alltoall(np.full(size, rank), splits=[1] * size)
     assert received.tolist() == list(range(size)) and lengths.tolist() == [1] * size
     assert hvd.broadcast_object({"a": np.ones(2)} if rank else None, 1)["a"].tolist() == [1, 1]

@@ -202,9 +202,7 @@ def objects() -> None:
     assert str(received) == str(sent)
     gathered = hvd.allgather_object({"rank": hvd.rank(), "list": list(range(hvd.rank()))})
     assert gathered == [{"rank": rank, "list": list(range(rank))} for rank in range(hvd.size())]
-    wrong, told = (
-        (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
-    )
+    wrong, told = (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
     error_of(wrong, lambda: hvd.broadcast_object(own), told)
     error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), told)
 
@@ -271,9 +269,7 @@ def joins() -> None:
 
 @case
 def process_sets() -> None:
-    assert (
-        str(hvd.global_process_set) == f"ProcessSet(process_set_id=0, ranks={list(range(hvd.size()))}, mpi_comm=None)"
-    )
+    assert str(hvd.global_process_set) == f"ProcessSet(process_set_id=0, ranks={list(range(hvd.size()))}, mpi_comm=None)"
     error_of(ValueError, lambda: hvd.add_process_set([0]), "Set HOROVOD_DYNAMIC_PROCESS_SETS=1")
     even, odd = hvd.ProcessSet(range(0, hvd.size(), 2)), hvd.ProcessSet(range(1, hvd.size(), 2))
     hvd.shutdown()

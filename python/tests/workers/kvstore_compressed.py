@@ -25,7 +25,9 @@ def gradient(step: int, rank: int, key: str) -> np.ndarray:
     return np.random.default_rng([step, rank, ord(key)]).standard_normal(SHAPE).astype(np.float32)
 
 
-for store, (kind, threshold) in itertools.product(("dist_sync", "dist_device_sync"), (("2bit", 0.5), ("2bit", 2.0), ("1bit", 0.0))):
+for store, (kind, threshold) in itertools.product(
+    ("dist_sync", "dist_device_sync"), (("2bit", 0.5), ("2bit", 2.0), ("1bit", 0.0))
+):
     kv = kvstore.create(store, communicator=group)
     kv.init(["a", "b"], [np.zeros(SHAPE, np.float32)] * 2)
     kv.set_gradient_compression({"type": kind, "threshold": threshold})

@@ -45,18 +45,12 @@ class Ranks:
         self.rank, self.size = self.group.rank, self.group.size
         self.controller = Controller(self.group._native, **options)
 
-    def reduce(
-        self, name: str, array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None, **more: Any
-    ) -> NamedWork:
+    def reduce(self, name: str, array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None, **more: Any) -> NamedWork:
         target = array if out is None else out
-        return self.controller.submit(
-            "allreduce", name, array, target, dtype=NAMES[array.dtype.name], shape=array.shape, **more
-        )
+        return self.controller.submit("allreduce", name, array, target, dtype=NAMES[array.dtype.name], shape=array.shape, **more)
 
     def move(self, operation: str, name: str, array: np.ndarray[Any, Any], **more: Any) -> NamedWork:
-        return self.controller.submit(
-            operation, name, array, None, dtype=NAMES[array.dtype.name], shape=array.shape, **more
-        )
+        return self.controller.submit(operation, name, array, None, dtype=NAMES[array.dtype.name], shape=array.shape, **more)
 
     def counters(self) -> dict[str, int]:
         return self.controller.counters()
@@ -96,9 +90,7 @@ def any_order() -> dict[str, Any]:
     """Names come in another order on each rank, over and over; sums are those of all ranks, and the cache saves rank 0 all."""
     ranks = Ranks()
     order = random.Random(ranks.rank)
-    expected = {
-        name: sum(values(rank, name, 100 + name, "float32") for rank in range(ranks.size)) for name in range(40)
-    }
+    expected = {name: sum(values(rank, name, 100 + name, "float32") for rank in range(ranks.size)) for name in range(40)}
     seen = []
     for step in range(30):
         names = list(range(40))
@@ -157,17 +149,13 @@ def fused() -> dict[str, Any]:
                     array = values(ranks.rank, number, count, dtype)
                     out = np.empty_like(array)
                     name = f"fused.{dtype}.{op}.{before}.{number}"
-                    works.append(
-                        ranks.reduce(name, array, out, op=op, group=(f"group {checked}", len(counts)), **scales)
-                    )
+                    works.append(ranks.reduce(name, array, out, op=op, group=(f"group {checked}", len(counts)), **scales))
                     together.append(out)
                 for work in works:
                     work.wait(30)
                 assert ranks.counters()["fused_tensors"] == before_fusion + len(counts)
                 # Parts of one array lie one behind the other: they are not copied together.
-                whole = np.concatenate(
-                    [values(ranks.rank, number, count, dtype) for number, count in enumerate(counts)]
-                )
+                whole = np.concatenate([values(ranks.rank, number, count, dtype) for number, count in enumerate(counts)])
                 ends = np.cumsum([0, *counts])
                 pieces = [whole[ends[number] : ends[number + 1]] for number in range(len(counts))]
                 named = [f"whole.{dtype}.{op}.{before}.{number}" for number in range(len(counts))]
@@ -407,9 +395,7 @@ def killed_while_it_traces(path: str) -> dict[str, Any]:
 
 def tunes(path: str) -> dict[str, Any]:
     """The autotuner tries its grid and goes on with the right sums."""
-    ranks = Ranks(
-        autotune=True, autotune_log=path, autotune_warmup_samples=0, autotune_steps_per_sample=1, cycle_time=0.0
-    )
+    ranks = Ranks(autotune=True, autotune_log=path, autotune_warmup_samples=0, autotune_steps_per_sample=1, cycle_time=0.0)
     for step in range(130):
         arrays = [np.ones(100) for _ in range(3)]
         works = [ranks.reduce(f"t{number}", array) for number, array in enumerate(arrays)]

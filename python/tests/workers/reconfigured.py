@@ -103,9 +103,7 @@ def die() -> None:
 
 def begin(enable: bool, store: dist.Store, size: int) -> None:
     options = {"enable_reconfigure": True} if enable else {}
-    dist.init_process_group(
-        "herringbone", store=store, rank=OWN, world_size=size, timeout=timedelta(seconds=SECONDS), **options
-    )
+    dist.init_process_group("herringbone", store=store, rank=OWN, world_size=size, timeout=timedelta(seconds=SECONDS), **options)
     assert dist._supports_reconfigure()
 
 

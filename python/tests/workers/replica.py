@@ -27,9 +27,7 @@ def group(way: str) -> dist.ProcessGroup:
         from herringbone.torchft import ProcessGroupHerringbone
 
         return ProcessGroupHerringbone(timeout=SECONDS)
-    dist.init_process_group(
-        "herringbone", store=dist.HashStore(), rank=0, world_size=1, timeout=SECONDS, enable_reconfigure=True
-    )
+    dist.init_process_group("herringbone", store=dist.HashStore(), rank=0, world_size=1, timeout=SECONDS, enable_reconfigure=True)
     return dist.group.WORLD
 
 

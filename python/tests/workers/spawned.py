@@ -15,9 +15,7 @@ import herringbone
 def work(rank: int, size: int, path: str) -> None:
     token = "the secret of one job"
     options = herringbone.Options(algorithm="ring", transport="tcp", fold_order="hosts", token=token)
-    dist.init_process_group(
-        "herringbone", init_method=f"file://{path}", rank=rank, world_size=size, pg_options=options
-    )
+    dist.init_process_group("herringbone", init_method=f"file://{path}", rank=rank, world_size=size, pg_options=options)
     tensor = torch.full((100_000,), float(rank))
     dist.all_reduce(tensor)
     assert (tensor == sum(range(size))).all()
@@ -46,9 +44,7 @@ def work(rank: int, size: int, path: str) -> None:
 
 def mixed(rank: int, size: int, path: str) -> None:
     """One backend of several: the CPU's tensors are ours, the other device's are not."""
-    dist.init_process_group(
-        "cpu:herringbone,cuda:gloo", init_method=f"file://{path}", rank=rank, world_size=size
-    )
+    dist.init_process_group("cpu:herringbone,cuda:gloo", init_method=f"file://{path}", rank=rank, world_size=size)
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [size] * 3

@@ -63,9 +63,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 def batches(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.randn(16, 32, generator=generator), torch.randn(16, 8, generator=generator)) for _ in range(STEPS)
-    ]
+    return [(torch.randn(16, 32, generator=generator), torch.randn(16, 8, generator=generator)) for _ in range(STEPS)]
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

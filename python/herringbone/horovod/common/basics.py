@@ -250,9 +250,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def _check_dynamic(world: World, what: str) -> None:
     if not world.settings.dynamic_process_sets:
-        raise ValueError(
-            f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after Horovod initialization."
-        )
+        raise ValueError(f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {what} process sets after Horovod initialization.")
 
 
 def _agree(what: str, own: Any) -> None:

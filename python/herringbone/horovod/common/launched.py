@@ -65,7 +65,9 @@ class Plan:
         rank = self.workers.index(own)
         whole = join_job(rank=rank, size=len(self.workers), store=self.store, timeout=seconds)
         # Meeting may take less than an operation.
-        whole._native.set_timeout(settings.operation_timeout or float(os.environ.get("HERRINGBONE_TIMEOUT_S") or OPERATION_SECONDS))
+        whole._native.set_timeout(
+            settings.operation_timeout or float(os.environ.get("HERRINGBONE_TIMEOUT_S") or OPERATION_SECONDS)
+        )
         return whole
 
 

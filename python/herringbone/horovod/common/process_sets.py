@@ -101,16 +101,12 @@ def checked_splits(process_set: ProcessSet, splits: Sequence[int] | None, rows: 
     ranks = len(member_of(process_set).ranks)
     if splits is None or not len(splits):
         if rows % ranks:
-            text = (
-                "splits not provided, but first dimension of tensor is not an even multiple of the number of workers."
-            )
+            text = "splits not provided, but first dimension of tensor is not an even multiple of the number of workers."
             raise ValueError(f"alltoall: {text} It has {rows} rows for {ranks} workers.")
         return [rows // ranks] * ranks
     lengths = [int(length) for length in splits]
     if len(lengths) != ranks:
-        raise ValueError(
-            f"alltoall: Number of entries in splits does not equal number of workers: {len(lengths)}, {ranks}."
-        )
+        raise ValueError(f"alltoall: Number of entries in splits does not equal number of workers: {len(lengths)}, {ranks}.")
     if sum(lengths) > rows:
         text = "Sum of splits entries is greater than the first dimension of tensor"
         raise ValueError(f"alltoall: {text}: {sum(lengths)}, {rows}.")

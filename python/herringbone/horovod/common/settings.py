@@ -89,12 +89,8 @@ class Settings:
             cycle_time=reader.number("CYCLE_TIME", 1.0) / 1000,
             fusion_threshold=int(reader.number("FUSION_THRESHOLD", 128 << 20)),
             cache_capacity=int(reader.number("CACHE_CAPACITY", 1024)),
-            stall_warning=0.0
-            if reader.flag("STALL_CHECK_DISABLE")
-            else reader.number("STALL_CHECK_TIME_SECONDS", 60.0),
-            stall_shutdown=0.0
-            if reader.flag("STALL_CHECK_DISABLE")
-            else reader.number("STALL_SHUTDOWN_TIME_SECONDS", 0.0),
+            stall_warning=0.0 if reader.flag("STALL_CHECK_DISABLE") else reader.number("STALL_CHECK_TIME_SECONDS", 60.0),
+            stall_shutdown=0.0 if reader.flag("STALL_CHECK_DISABLE") else reader.number("STALL_SHUTDOWN_TIME_SECONDS", 0.0),
             group_fusion=not reader.flag("DISABLE_GROUP_FUSION"),
             autotune=reader.flag("AUTOTUNE"),
             autotune_log=environment.get("HOROVOD_AUTOTUNE_LOG") or None,

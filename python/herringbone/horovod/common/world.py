@@ -98,9 +98,7 @@ class World:
             return None
         outside = [rank for rank in ranks if not 0 <= rank < self.size]
         if outside or not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(
-                f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least"
-            )
+            raise ValueError(f"a process set of ranks {list(ranks)}: they are different ranks below {self.size}, one at least")
         number = next(self._ids)
         if self.rank in ranks:
             communicator = self.job.subgroup([self._of_job[rank] for rank in ranks])

@@ -81,9 +81,7 @@ grouped_allreduce = named("grouped_allreduce", _grouped_allreduce)
 grouped_allreduce_ = named("grouped_allreduce_", _grouped_allreduce, "Like :func:`grouped_allreduce`, in place.")
 
 
-def allgather(
-    array: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
-) -> Array:
+def allgather(array: Array, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set) -> Array:
     """All ranks' arrays, concatenated along the first dimension, in which they may differ."""
     return _run("allgather", [array], name, process_set, priority=priority)[0]
 
@@ -162,9 +160,7 @@ def grouped_reducescatter(
     return _run("grouped_reducescatter", arrays, name, process_set, priority=priority, **more)
 
 
-def _run(
-    call: str, arrays: Sequence[Array], name: str | None, process_set: ProcessSet, **more: Any
-) -> list[Array]:
+def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: ProcessSet, **more: Any) -> list[Array]:
     """Make a call, whose name says all about it: ``grouped_`` takes several arrays, and ``_`` at its end is in place.
 
     Args:

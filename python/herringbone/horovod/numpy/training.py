@@ -98,9 +98,7 @@ class DistributedTrainer:
             TypeError: ``optimizer`` is already distributed, so gradients would be averaged twice.
         """
         if isinstance(optimizer, DistributedOptimizer):
-            raise TypeError(
-                "DistributedTrainer takes the optimizer itself: a DistributedOptimizer would average gradients again"
-            )
+            raise TypeError("DistributedTrainer takes the optimizer itself: a DistributedOptimizer would average gradients again")
         for name, value in (optimizer_params or {}).items():
             setattr(optimizer, name, value)
         self.parameters = list(params.values()) if isinstance(params, Mapping) else list(params)
@@ -125,9 +123,7 @@ class DistributedTrainer:
             self._optimizer.update(at, each.data, each.grad, self._states.get(at))
 
 
-def broadcast_parameters(
-    params: Mapping[str, Array | Parameter], root_rank: int = 0, prefix: str | None = None
-) -> None:
+def broadcast_parameters(params: Mapping[str, Array | Parameter], root_rank: int = 0, prefix: str | None = None) -> None:
     """Give every rank the arrays of ``root_rank``, in place.
 
     A :class:`Parameter` whose shape is not known yet gets a copy of the root's.
@@ -151,9 +147,7 @@ def broadcast_parameters(
             broadcast_(value.data, root_rank, full)
 
 
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of ``root_rank``, on every rank: dictionaries, lists, sets, arrays, numbers, texts, bytes; no pickles."""
     return send_object(obj, root_rank, name or "broadcast_object", process_set)
 

@@ -43,9 +43,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
             held.copy_(travels)
 
 
-def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
-) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None) -> None:
     """Give every rank the optimizer's state and options of ``root_rank``; optimizers that have not stepped yet, too.
 
     Args:
@@ -79,9 +77,7 @@ def load_in_place(optimizer: torch.optim.Optimizer, state: Any) -> None:
     optimizer.param_groups, optimizer.state = groups, states
 
 
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of ``root_rank``, on every rank.
 
     It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes and ``None``. Nothing is pickled,

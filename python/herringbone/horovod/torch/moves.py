@@ -34,9 +34,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     return _begin_allgather(tensor, name, process_set)
 
 
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
+def allgather(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
     return gather_all([tensor], False, process_set, name)[0]
 

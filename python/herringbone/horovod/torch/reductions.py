@@ -291,9 +291,7 @@ class _Reducescatter(torch.autograd.Function):
         name, how, scales, process_set, compression = about
         codec = getattr(compression, "codec", None)
         if codec is not None:
-            raise ValueError(
-                f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16"
-            )
+            raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
         ctx.about, ctx.grouped = about, grouped
         return waited(grouped, _begin_parts(one_or_all(grouped, tensors), name, how, scales, process_set))
 
