@@ -45,7 +45,7 @@ plan:
 	@$(SAY_WHOSE_TORCH)
 
 tests-plan:
-	@test -e $(TESTS)/wheel.stamp || echo "The build of what is tested: about 5 minutes on two cores."
+	@test -e $(TESTS)/wheel.stamp || echo "The build of what is tested: about 8 minutes on two cores."
 	@$(SAY_WHOSE_TORCH)
 
 check: tests-plan $(TESTS)/requirements.stamp | rust ## Format, lints, types, and the tests of what decides: the loop of every day

@@ -130,9 +130,9 @@ pub(crate) fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) ->
 }
 
 pub(crate) fn parse_collective(name: &str) -> PyResult<Collective> {
-    let all = || (1..).map_while(|code| Collective::from_code(code, 0));
-    all().find(|known| known.name() == name).ok_or_else(|| {
-        let names: Vec<&str> = all().map(Collective::name).collect();
+    let all = Collective::all(0);
+    all.into_iter().find(|known| known.name() == name).ok_or_else(|| {
+        let names = all.map(Collective::name);
         PyValueError::new_err(format!("no collective is called {name}: use {}", names.join(", ")))
     })
 }

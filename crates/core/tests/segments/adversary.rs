@@ -67,11 +67,11 @@ struct Member {
 
 /// The other ranks, as a member sees them. Each has its rank for its identity.
 #[derive(Debug, Default)]
-struct Told {
-    words: Vec<(usize, Word)>,
+pub(super) struct Told {
+    pub(super) words: Vec<(usize, Word)>,
     /// Per rank: its free eager slots, and whether its messages here have taken all of its own.
-    free: Vec<u16>,
-    crowded: Vec<bool>,
+    pub(super) free: Vec<u16>,
+    pub(super) crowded: Vec<bool>,
 }
 
 impl Members for Told {

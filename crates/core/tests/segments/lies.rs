@@ -1,10 +1,10 @@
 //! What a rank is told that no rank that follows the schedule says.
 
-use super::{Trial, sum, trial};
+use super::{Trial, adversary::Told, sum, trial};
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
-    execution::{Arrived, Execution, Members, Misfit, Participant, Rules, SegmentMessage, Tally, Word},
+    execution::{Arrived, Execution, Misfit, Participant, Rules, SegmentMessage, Tally, Word},
     group::Group,
     prepare::{Kind, Loc, Prepared},
     session::membership::MemberId,
@@ -12,26 +12,9 @@ use herringbone_core::{
 };
 use std::sync::Arc;
 
-/// Whom a rank has told what.
-#[derive(Debug, Default)]
-struct Told(Vec<(MemberId, Word)>);
-
-impl Members for Told {
-    fn is_away(&self, _: MemberId) -> bool {
-        false
-    }
-
-    fn is_crowded(&self, _: MemberId) -> bool {
-        false
-    }
-
-    fn take_slot(&mut self, _: MemberId) -> bool {
-        true
-    }
-
-    fn tell(&mut self, member: MemberId, word: Word) {
-        self.0.push((member, word));
-    }
+/// A rank that has told nothing yet, whose slots are free.
+fn silent() -> Told {
+    Told { words: Vec::new(), free: vec![1; 3], crowded: vec![false; 3] }
 }
 
 /// A rank's program in an all-reduce of 4 bytes between two workers, each on a host.
@@ -76,17 +59,16 @@ fn run(execution: &mut Execution, told: &mut Told) {
 /// Else the other workers would take a reducer for one that breaks the protocol because one of them does.
 #[test]
 fn a_reducer_says_once_that_all_hold_the_result() {
-    let (mut reducer, mut told) =
-        (execution(program("reduction_server", 1, 2).into(), false), Told::default());
+    let (mut reducer, mut told) = (execution(program("reduction_server", 1, 2).into(), false), silent());
     reducer.start(&mut told);
     let heads = reducer.prepared().heads.len() as u32;
     (0..heads).for_each(|head| reducer.arrive(0, head, Arrived::Staged).unwrap());
     run(&mut reducer, &mut told);
-    told.0.clear();
+    told.words.clear();
     for worker in [0, 1, 0, 1, 1] {
         reducer.hear(worker, Word::Grant(1), &mut told).unwrap();
     }
-    assert_eq!(told.0, [0, 1].map(|worker| (MemberId::new(worker), Word::Stable)));
+    assert_eq!(told.words, [(0, Word::Stable), (1, Word::Stable)]);
 }
 
 /// Else the sender would wait for ever until as much was taken as the receiver gets.
@@ -94,7 +76,7 @@ fn a_reducer_says_once_that_all_hold_the_result() {
 fn nobody_is_done_with_more_than_it_gets() {
     let mut program = program("radix(2)", 0, 0);
     program.peers[0].takes = 0;
-    let (mut rank, mut told) = (execution(program.into(), true), Told::default());
+    let (mut rank, mut told) = (execution(program.into(), true), silent());
     rank.start(&mut told);
     run(&mut rank, &mut told);
     assert_eq!(rank.course().begun, 1);
@@ -111,7 +93,7 @@ fn only_a_result_is_where_it_belongs_in_the_output() {
         let program = Arc::new(program(algorithm, 0, 0));
         for (at, head) in program.heads.iter().enumerate() {
             let mut rank = execution(program.clone(), true);
-            rank.start(&mut Told::default());
+            rank.start(&mut silent());
             let taking = &program.instrs[head.instr as usize].kind;
             let is_result = matches!(taking, Kind::Recv { into: Loc::Output(_), .. });
             let expected = if is_result { Ok(()) } else { Err(Misfit::NoResult) };
