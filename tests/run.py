@@ -10,8 +10,9 @@ The last two name in the end what they leave out, and why.
 Stages run in two lanes, one beside the other: what Rust's tools do, and the tests in Python, most of which wait for processes.
 What needs the machine for itself follows.
 The output of a stage comes at its end, whole. Every stage runs, also after one that failed, and none is tried again. A check
-that is no test (format, lints, documentation, a target of make) counts as one. The last line is the sum: "N passed, N failed,
-N skipped". The exit code is 0 only if nothing failed.
+that is no test (format, lints, documentation, a target of make) counts as one. In the end each stage that failed is named, with its
+tests that failed or the end of its output. The last line is the sum: "N passed, N failed, N skipped". The exit code is 0 only if
+nothing failed.
 """
 
 import argparse
@@ -34,6 +35,12 @@ WORKERS = 3
 """Of pytest: more than there are cores, as tests wait."""
 PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
 SIMULATED = "world::simulation::tests::whatever_goes_wrong_no_call_hangs_and_no_result_is_wrong"
+FAILED = re.compile(
+    r"^(?:FAILED|ERROR) .*|^ *(?:FAIL|TIMEOUT|LEAK-FAIL|SIG[A-Z]+) +\[.*|^test .* \.\.\. FAILED|" + WARNED.pattern, re.MULTILINE
+)
+"""The lines that name a test, of pytest, nextest and cargo; a warning counts as one."""
+SHOWN = 12
+"""Lines of what failed, per stage."""
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|errors?|timed out)")
 
 
@@ -41,13 +48,13 @@ class Stage:
     """A command, and how its output is counted (`None`: it passes or fails as a whole)."""
 
     def __init__(self, title, command, count=None, **environment):
-        self.title, self.command, self.count = title, shlex.split(command), count
+        self.title, self.command, self.count, self.failures = title, shlex.split(command), count, []
         # A make that a stage calls is not part of the one that called this program.
         own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         self.environment = own | {"CARGO_TERM_COLOR": "never"} | environment
 
     def run(self):
-        """Runs it, and shows its output; returns passed, failed, skipped."""
+        """Runs it, and shows its output; returns passed, failed, skipped, and keeps in `failures` what says why."""
         say(f"... {self.title}")
         began = time.monotonic()
         done = subprocess.run(
@@ -57,6 +64,9 @@ class Stage:
         counts = self.count(done.stdout) if self.count else (int(right), 0, 0)
         if not right and counts[1] == 0:
             counts = (counts[0], 1, counts[2])
+        if counts[1]:
+            named = [*dict.fromkeys(line.strip() for line in FAILED.findall(done.stdout))]
+            self.failures = named[:SHOWN] or done.stdout.splitlines()[-SHOWN:]
         end = f"<== {self.title}: {told(counts)}, {time.monotonic() - began:.0f} s"
         say(f"\n==> {self.title}: {shlex.join(self.command)}\n{done.stdout}{end}")
         return counts
@@ -264,6 +274,8 @@ def main():
         print("\nLeft out here, and in `make full`:", *left_out, sep="\n  ")
     if wanted in ("ci", "full"):
         print("\nLeft out:", *UNCHECKED, sep="\n  ")
+    for stage in (stage for each in [*together, after] for stage in each if stage.failures):
+        print(f"\nFailed in {stage.title}:", *stage.failures, sep="\n  ")
     print(f"\n{told(total)}")
     sys.exit(1 if total[1] else 0)
 
