@@ -57,23 +57,31 @@ class Stage:
         """Runs it, and shows its output; returns passed, failed, skipped, and keeps in `failures` what says why."""
         say(f"... {self.title}")
         began = time.monotonic()
-        done = subprocess.run(
-            self.command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        right = self.is_right(done.returncode)
-        counts = self.count(done.stdout) if self.count else (int(right), 0, 0)
+        code, output, cpu = run_and_measure(self.command, self.environment)
+        right = self.is_right(code)
+        counts = self.count(output) if self.count else (int(right), 0, 0)
         if not right and counts[1] == 0:
             counts = (counts[0], 1, counts[2])
         if counts[1]:
-            named = [*dict.fromkeys(line.strip() for line in FAILED.findall(done.stdout))]
-            self.failures = named[:SHOWN] or done.stdout.splitlines()[-SHOWN:]
-        end = f"<== {self.title}: {told(counts)}, {time.monotonic() - began:.0f} s"
-        say(f"\n==> {self.title}: {shlex.join(self.command)}\n{done.stdout}{end}")
+            named = [*dict.fromkeys(line.strip() for line in FAILED.findall(output))]
+            self.failures = named[:SHOWN] or [*output.splitlines()[-SHOWN:], f"exit code {code}"]
+        end = f"<== {self.title}: {told(counts)}, {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU"
+        say(f"\n==> {self.title}: {shlex.join(self.command)}\n{output}{end}")
         return counts
 
     def is_right(self, code):
         """Whether it has done what it should, by its exit code."""
         return code == 0
+
+
+def run_and_measure(command, environment):
+    """Its exit code, its output, and the CPU time, in seconds, of its processes that were waited for."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as process:
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, output, usage.ru_utime + usage.ru_stime
 
 
 def say(text):
