@@ -10,24 +10,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BINARY := target/release/herringbone
 VENV := .venv
-IN_VENV := $(CURDIR)/$(VENV)/bin/python
+IN_VENV := "$(CURDIR)/$(VENV)/bin/python"
 WHEELS := target/wheels
 TESTS := target/tests
 TESTED := target/debug/herringbone
-IN_TESTS := $(CURDIR)/$(TESTS)/bin/python
+IN_TESTS := "$(CURDIR)/$(TESTS)/bin/python"
 FRAMEWORKS := target/frameworks
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
 PACKAGERS := target/package-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
-	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
+	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
 
 SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used; else torch is downloaded: 2 to 10 minutes more, and" \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator launchers matrix verify-large docs reference \
+.PHONY: help setup program demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list

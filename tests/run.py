@@ -10,9 +10,9 @@ The last two name in the end what they leave out, and why.
 Stages run in two lanes, one beside the other: what Rust's tools do, and the tests in Python, most of which wait for processes.
 What needs the machine for itself follows.
 The output of a stage comes at its end, whole. Every stage runs, also after one that failed, and none is tried again. A check
-that is no test (format, lints, documentation, a target of make) counts as one. In the end each stage that failed is named, with its
-tests that failed or the end of its output. The last line is the sum: "N passed, N failed, N skipped". The exit code is 0 only if
-nothing failed.
+that is no test (format, lints, documentation, a target of make) counts as one. A stage in which nothing has passed has failed. In
+the end each stage that failed is named, with its tests that failed or the end of its output. The last line is the sum:
+"N passed, N failed, N skipped". The exit code is 0 only if nothing failed.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = shlex.quote(sys.executable)
 NEXTEST = re.compile(r"Summary .*?\d+ tests? run: (.*)")
 CARGO_TEST = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 WARNED = re.compile(r"^warning: `[\w-]+` \(.*\) generated \d+ warning", re.MULTILINE)
@@ -60,7 +61,9 @@ class Stage:
         code, output, cpu = run_and_measure(self.command, self.environment)
         right = self.is_right(code)
         counts = self.count(output) if self.count else (int(right), 0, 0)
-        if not right and counts[1] == 0:
+        if right and not any(counts[:2]):
+            output += "Nothing has passed: are its tests called something else now?\n"
+        if counts[1] == 0 and not (right and counts[0]):
             counts = (counts[0], 1, counts[2])
         if counts[1]:
             named = [*dict.fromkeys(line.strip() for line in FAILED.findall(output))]
@@ -75,12 +78,18 @@ class Stage:
 
 
 def run_and_measure(command, environment):
-    """Its exit code, its output, and the CPU time, in seconds, of its processes that were waited for."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as process:
-        output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    """Its exit code, its output, and the CPU time, in seconds, of its processes that were waited for.
+
+    A command that is not there ends as in a shell.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "backslashreplace"}
+    try:
+        with subprocess.Popen(command, cwd=ROOT, env=environment, **options) as process:
+            output = process.stdout.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+    except OSError as error:
+        return 127, f"{error}\n", 0.0
     return process.returncode, output, usage.ru_utime + usage.ru_stime
 
 
@@ -145,11 +154,11 @@ def rust_checks():
 
 def python_checks():
     """Likewise."""
-    ruff = f"{sys.executable} -m ruff"
+    ruff = f"{PYTHON} -m ruff"
     yield Stage("Python's format", f"{ruff} format --check --quiet .")
     yield Stage("Python's lints", f"{ruff} check .")
     checked = "python/herringbone lab python/tests/typed.py"
-    yield Stage("types", f"{sys.executable} -m mypy --config-file python/pyproject.toml {checked}")
+    yield Stage("types", f"{PYTHON} -m mypy --config-file python/pyproject.toml {checked}")
 
 
 def rust():
@@ -161,10 +170,11 @@ def rust():
 
 
 def python_tests(title, marked):
-    """Those that take long come first, so that no worker is left alone with one of them."""
-    folders = [f"tests/{name}" for name in ("bench", "faults", "leaks", "docs", "deploy", "matrix", "packages", "sanitize")]
+    """All that there are. Those that take long come first, so that no worker is left alone with one of them."""
+    long = ["python/tests", "tests/bench", "tests/faults", "tests/leaks", "tests/docs"]
+    others = {str(test.parent.relative_to(ROOT)) for test in (ROOT / "tests").rglob("test_*.py")} - {*long}
     options = f"-q -ra --rootdir . -p tests.parallel --numprocesses {WORKERS} -m '{marked}'"
-    return Stage(title, f"{sys.executable} -m pytest {options} python/tests {' '.join(folders)}", pytest_counts)
+    return Stage(title, f"{PYTHON} -m pytest {options} {' '.join([*long, *sorted(others)])}", pytest_counts)
 
 
 def python():
@@ -246,7 +256,7 @@ def stages(wanted):
         "full": [*targets()],
     }[wanted]
     if not more:
-        return [rust(), python()], []
+        return [[*rust()], [*python()]], []
     simulated = f"cargo test --workspace --lib -- --exact {SIMULATED}"
     marked = {
         rust: Stage("500 simulated clusters", simulated, cargo_test_counts, SIMULATED_SEEDS="500"),
