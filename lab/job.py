@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import selectors
+import shlex
 import socket
 import subprocess
 import sys
@@ -70,10 +71,9 @@ class Server:
         self._folder = tempfile.TemporaryDirectory(prefix="lab-")
         self.place = str(Path(self._folder.name, "socket"))
         program = Path(self._folder.name, STAND_IN)
-        program.write_text(
-            f"#!{sys.executable} -ISB\nimport sys\nsys.path.append({str(ROOT)!r})\n"
-            f"from lab.stand_in import main\nmain({self.place!r})\n"
-        )
+        stand_in = f"import sys; sys.path.append({str(ROOT)!r}); from lab.stand_in import main; main({self.place!r})"
+        # The system takes no long path in the first line of a script, nor one with spaces; a shell does.
+        program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-ISB", "-c", stand_in])} "$@"\n')
         program.chmod(0o700)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.place)

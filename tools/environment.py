@@ -165,8 +165,9 @@ def link_programs(folder):
             (programs / "maturin").unlink(missing_ok=True)
             (programs / "maturin").symlink_to(pathlib.Path(file.locate()).resolve())
     torchrun = programs / "torchrun"
-    start = "import runpy\n\nrunpy.run_module('torch.distributed.run', run_name='__main__')\n"
-    torchrun.write_text(f"#!{programs.resolve() / 'python'}\n{start}")
+    # The system takes no long path in the first line of a script, nor one with spaces; to Python the shell's line is a string.
+    begin = f"#!/bin/sh\n'''exec' \"{programs.resolve() / 'python'}\" \"$0\" \"$@\"\n'''\n"
+    torchrun.write_text(f"{begin}import runpy\n\nrunpy.run_module('torch.distributed.run', run_name='__main__')\n")
     torchrun.chmod(0o755)
 
 

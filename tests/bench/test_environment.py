@@ -21,10 +21,11 @@ def lend(folder, version, available=True):
         shutil.rmtree(old)
     for name, text in {
         "torch/__init__.py": f"from . import distributed\n__version__ = '{version}'\n",
-        "torch/distributed.py": f"def is_available():\n    return {available}\n",
+        "torch/distributed/__init__.py": f"def is_available():\n    return {available}\n",
+        "torch/distributed/run.py": "import sys\nprint(sys.prefix, sys.argv)\n",
         f"torch-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
     }.items():
-        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(text)
 
 
@@ -44,7 +45,7 @@ def version_in(folder):
 def test_torch_is_borrowed_if_it_is_new_enough_and_can_train(tmp_path, monkeypatch):
     pytest.importorskip("ensurepip", reason="without it pip would be downloaded")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    lender, folder = tmp_path / "lender", tmp_path / "made"
+    lender, folder = tmp_path / "lender", tmp_path / "made with a space"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", lender], check=True)
     for version, available in (("1.0", True), ("99.1", False)):
         lend(lender, version, available)
@@ -55,7 +56,9 @@ def test_torch_is_borrowed_if_it_is_new_enough_and_can_train(tmp_path, monkeypat
     files = sorted(lender.rglob("*"))
     said = f"torch 99.1 of {lender} is used; nothing is installed or changed there\n"
     assert (made_by(lender, folder), version_in(folder)) == (said, "99.1")
-    assert (folder / "bin" / "torchrun").read_text().startswith(f"#!{folder}/bin/python\n")
+    torchrun = folder / "bin" / "torchrun"
+    done = subprocess.run([torchrun, "two words"], capture_output=True, text=True)
+    assert done.stdout == f"{folder} {[str(torchrun), 'two words']}\n", done.stderr
     stamp = (folder / "python.stamp").stat().st_mtime_ns
     assert made_by(lender, folder) == said
     assert (folder / "python.stamp").stat().st_mtime_ns == stamp, "make would install everything again"
