@@ -3,7 +3,8 @@
 What stays different: its parent is the server, and it has the server's addresses of libraries and its hash seed, unless
 PYTHONHASHSEED is set. So ranks of one job agree about the order of a set, which fresh ones do not. The collector of garbage
 does not look at the modules of the shelf, and what their libraries do at the end of a process, a third of a second of a core,
-is left out.
+is left out. Modules of Python itself that torch imports are there from the start, as are the loggers of what is on the shelf. Below
+the program's first frame lie ours, which a warning of a `stacklevel` beyond it names. `/proc` has the server's command line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import resource
 import runpy
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
@@ -85,8 +87,7 @@ def become(request: Request, descriptors: list[int], kept: set[int], shelf: Shel
     sys.orig_argv[1:] = request.words
     begin_anew(shelf)
     end_early()
-    if request.program != request.words or os.environ.get("PYTHONUNBUFFERED"):
-        unbuffer()
+    begin_streams(unbuffered=request.program != request.words or bool(os.environ.get("PYTHONUNBUFFERED")))
     run(request.program)
 
 
@@ -103,11 +104,13 @@ def enter(host: int) -> None:
 
 def begin_anew(shelf: Shelf) -> None:
     """Undo what differs in this process because it is not a new one."""
-    for stream in (sys.stdout, sys.stderr):
-        assert isinstance(stream, io.TextIOWrapper)
-        in_lines = not stream.write_through and (stream is sys.stderr or stream.isatty())
-        stream.reconfigure(line_buffering=in_lines)
-    logging._startTime = time.time()  # type: ignore[attr-defined]
+    clock: Any = logging
+    clock._startTime = time.time_ns() if isinstance(clock._startTime, int) else time.time()
+    # Python before 3.12 does not see to it where it forks.
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
     # `random` sees to itself.
     sys.modules["numpy"].random.seed()
     torch = sys.modules.get("torch")
@@ -129,17 +132,16 @@ def end_early() -> None:
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), all_streams, None)
 
 
-def unbuffer() -> None:
-    """Have what is printed go out at once."""
-    sys.stdin.reconfigure(write_through=True)  # type: ignore[union-attr]
-    for name in ("stdout", "stderr"):
-        old = getattr(sys, name)
-        raw: Any = io.FileIO(old.fileno(), "wb", closefd=False)
-        raw.name = old.name
-        new: Any = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", write_through=True)
-        new.mode = "w"
-        setattr(sys, name, new)
-        setattr(sys, f"__{name}__", new)
+def begin_streams(unbuffered: bool) -> None:
+    """Open the standard streams as Python does at its begin. They stay the same objects, of which libraries have taken note."""
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        assert isinstance(stream, io.TextIOWrapper)
+        mode, at_once = ("wb", unbuffered) if number else ("rb", False)
+        buffer: Any = os.fdopen(number, mode, 0 if at_once else -1, closefd=False)
+        raw = buffer if at_once else buffer.raw
+        raw.name = stream.name
+        in_lines = not unbuffered and (stream is sys.stderr or raw.isatty())
+        io.TextIOWrapper.__init__(stream, buffer, stream.encoding, stream.errors, "\n", in_lines, unbuffered)
 
 
 def run(words: list[str]) -> None:

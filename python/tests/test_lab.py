@@ -23,11 +23,12 @@ from lab.process import Process, ServerEnded
 
 FACTS = """
 '''A docstring.'''
-import faulthandler, gc, json, locale, os, resource, signal, sys, threading, warnings
+import faulthandler, gc, json, locale, logging, os, resource, signal, sys, threading, warnings
 def stream(each):
     inner = getattr(each.buffer, "raw", each.buffer)
     names = ("encoding", "errors", "line_buffering", "write_through", "newlines")
-    return [type(each.buffer).__name__, type(inner).__name__, inner.mode, each.isatty(), [getattr(each, name) for name in names]]
+    kinds = [type(each.buffer).__name__, type(inner).__name__, inner.mode, each.mode, each.name, inner.name]
+    return [*kinds, each.isatty(), each.seekable(), inner.seekable(), [getattr(each, name) for name in names]]
 def descriptors():
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -51,6 +52,8 @@ facts = {
     "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.excepthook is sys.__excepthook__],
     "filters": [str(each) for each in warnings.filters], "fault": faulthandler.is_enabled(), "gc": [gc.isenabled(), gc.get_threshold()],
     "threads": [len(os.listdir("/proc/self/task")), threading.current_thread().name, threading.active_count()],
+    "main thread": [threading.main_thread().native_id == threading.get_native_id() == os.getpid(), sys.getdlopenflags()],
+    "clock": 0 <= logging.makeLogRecord({}).relativeCreated < 600_000, "cores": sorted(os.sched_getaffinity(0)),
     "modules": others(), "recursion": sys.getrecursionlimit(), "locale": locale.getlocale(), "switch": sys.getswitchinterval(),
 }
 print(json.dumps(facts, indent=1))
@@ -182,14 +185,14 @@ def test_a_forked_rank_is_as_a_fresh_process_is(name: str, tmp_path: Path) -> No
 
 
 def test_each_rank_has_numbers_of_its_own(tmp_path: Path) -> None:
-    drawing = "random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed()"
-    program = f"import random, numpy, torch; print({drawing})"
+    drawing = "random.random(), numpy.random.rand(), current_process().authkey.hex(), torch.rand(1).item(), torch.initial_seed()"
+    program = f"import random, numpy, torch; from multiprocessing import current_process; print({drawing})"
     outcomes = ended([start(["-c", program], environment(), str(tmp_path), forked=True) for _ in range(3)])
     drawn = [text.split() for status, text in outcomes if status == 0]
     assert len(drawn) == 3
     [expected] = ended([start(["-c", "import torch; print(torch.initial_seed())"], environment(), str(tmp_path), forked=False)])
-    fixed = drawn[0][3] == expected[1].strip()
-    for numbers in list(zip(*drawn))[: 2 if fixed else 4]:
+    fixed = drawn[0][4] == expected[1].strip()
+    for numbers in list(zip(*drawn))[: 3 if fixed else 5]:
         assert len(set(numbers)) == 3, drawn
 
 
