@@ -12,6 +12,12 @@ __all__ = ["check_explained", "check_seconds", "lengths", "level", "message_tag"
 LEVELS = range(-(1 << 31), 1 << 31)
 """What a priority may be."""
 
+LONGEST = 1 << 63
+"""Above every timeout, in seconds."""
+
+MOST = 1 << 64
+"""Above every number of elements."""
+
 TAGS = range(-(1 << 63), 1 << 63)
 """What a message's tag may be."""
 
@@ -57,11 +63,15 @@ def lengths(call: str, argument: str, value: Any) -> tuple[int, ...]:
 
 
 def check_seconds(call: str, value: Any) -> None:
-    """Refuse a ``timeout`` that is no number."""
+    """Refuse a ``timeout`` that is no number of seconds."""
     try:
-        math.isfinite(value)
+        fits = math.isfinite(value) and 0 <= value < LONGEST
     except TypeError:
         raise TypeError(f"{call}: timeout is a {type(value).__name__}, not a number of seconds") from None
+    except (ArithmeticError, ValueError):  # too large to be a float, or a decimal that is none
+        fits = False
+    if not fits:
+        raise ValueError(f"{call}: timeout is {value}; pass a number of seconds from 0, or leave it out")
 
 
 def check_explained(count: Any, collective: Any, compression: Any) -> int:
@@ -71,6 +81,6 @@ def check_explained(count: Any, collective: Any, compression: Any) -> int:
     if compression is not None and not isinstance(compression, str):
         raise TypeError(f"explain: compression is a {type(compression).__name__}, not a codec's name")
     number = whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
-    if number < 0:
+    if not 0 <= number < MOST:
         raise ValueError(f"explain: count is {number}, not a number of elements")
     return number

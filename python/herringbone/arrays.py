@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
 from .arguments import lengths
-from .errors import UnsupportedError
+from .errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "move_type",
     "new_array",
     "readable",
+    "refuse_masked",
     "row",
     "same_size",
     "writable",
@@ -116,14 +118,19 @@ def move_type(name: str, array: Array) -> tuple[str, int]:
 
 def check_array(name: str, array: Array, role: str = "") -> dict[str, Any]:
     """How ``array`` describes its memory; refuses what is no array. ``role`` is its argument's name."""
-    if type(array).__name__ != "ndarray" and hasattr(array, "filled"):
-        raise TypeError(f"{name} takes no masked arrays: the mask would be lost; pass array.filled(value)")
+    refuse_masked(name, array)
     try:
         return array.__array_interface__
     except AttributeError:
         kind = type(array).__name__
         what = f"{role} is a {kind}, not a numpy array" if role else f"takes numpy arrays, not {kind}"
         raise TypeError(f"{name}{':' if role else ''} {what}; for torch use torch.distributed") from None
+
+
+def refuse_masked(name: str, array: Any) -> None:
+    """Of a masked array the values would travel, and not the mask."""
+    if type(array).__name__ != "ndarray" and hasattr(array, "filled"):
+        raise TypeError(f"{name} takes no masked arrays: the mask would be lost; pass array.filled(value)")
 
 
 def readable(name: str, array: Array | None) -> tuple[int, int]:
@@ -223,6 +230,8 @@ def mapped_array(native: _herringbone.Communicator, shape: int | tuple[int, ...]
 
 def holder_of(native: _herringbone.Communicator, length: int) -> Any:
     """An object with the buffer protocol over ``length`` bytes, above 0, of new mapped memory, which it keeps."""
+    if length > sys.maxsize:
+        raise ConfigError(f"empty: {length} bytes of mapped memory are more than there can be")
     memory = native.allocate(length)
     holder = (ctypes.c_ubyte * length).from_address(memory.address)
     holder.memory = memory  # type: ignore[attr-defined]  # an attribute to keep it alive

@@ -65,7 +65,7 @@ class Caller:
         name = kind.collective
         if timeout is not None:
             check_seconds(name, timeout)
-        if priority != 0:
+        if type(priority) is not int or priority != 0:
             priority = level(name, "priority", priority)
         target = writable(name, out)
         source = target if array is out else readable(name, array)

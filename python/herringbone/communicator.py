@@ -12,7 +12,7 @@ from .arguments import check_explained, check_seconds, whole
 from .arrays import fold_type, mapped_array, move_type, new_array, same_size
 from .closing import at_exit, close_each, tell
 from .compression import LOAD, Residuals, compressed
-from .errors import ClosedError
+from .errors import ClosedError, ConfigError
 from .kinds import BARRIER, kind_of
 from .messages import Messages
 from .options import Options
@@ -197,6 +197,11 @@ class Communicator(Messages):
         if isinstance(ranks, str) or not isinstance(ranks, Iterable):
             raise TypeError(f"subgroup: ranks is a {type(ranks).__name__}, not a sequence of ranks like [0, 1]")
         ranks = [whole("subgroup", "one of ranks", rank, "a rank") for rank in ranks]
+        for rank in ranks:
+            if not 0 <= rank < self.size:
+                raise ConfigError(f"subgroup on rank {self.rank}: {rank} is no rank of this group of {self.size}")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"subgroup: name is a {type(name).__name__}, not a text")
         return Communicator(self._native.subgroup(ranks, name))
 
     def shrink(self, least: int = 1, *, timeout: float | None = None) -> Communicator:

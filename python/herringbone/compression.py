@@ -80,7 +80,10 @@ def compressed(name: str, codec: str | None, tensor: str | None, residuals: Resi
         if tensor is not None:
             raise ValueError(f"{name}: tensor={tensor!r} without compression: nothing is lost of it; pass compression, too")
         return None
-    return Extras(compression=(codec, tensor, None if residuals is None else residuals._native))
+    try:
+        return Extras(compression=(codec, tensor, None if residuals is None else residuals._native))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, str | None, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._herringbone import Extras
@@ -193,6 +193,8 @@ class Parts(Caller):
 
     def _counts(self, name: str, role: str, counts: Sequence[int], number: int | None = None) -> list[int]:
         """One length for each rank."""
+        if not isinstance(counts, Iterable):
+            raise TypeError(f"{name}: {role} are a {type(counts).__name__}, not a length for each rank")
         lengths = [whole(name, f"one of {role}", length, "a length") for length in counts]
         number = self.size if number is None else number
         if len(lengths) != number or any(length < 0 for length in lengths):

@@ -21,9 +21,9 @@ current_compression = _codec.get
 def compression(codec: str, tensor: str | None = None, residuals: Residuals | None = None) -> Iterator[None]:
     """Compress the all-reduces of float32 that the body starts on this thread, the same on all ranks.
 
-    Sums and averages of float32 are; everything else that the body starts is as it would be without. ``tensor`` is a name:
-    what a codec loses of it goes with what is sent of it next (error feedback). The group keeps that, or ``residuals``: one for each
-    model that has tensors of the same names. For example::
+    Sums and averages of float32 are, and of complex64, which torch gives as pairs of these; everything else that the body starts is
+    as it would be without. ``tensor`` is a name: what a codec loses of it goes with what is sent of it next (error feedback). The
+    group keeps that, or ``residuals``: one for each model that has tensors of the same names. For example::
 
         with herringbone.torch.compression("int8", "embedding"):
             dist.all_reduce(embedding.weight.grad)

@@ -26,7 +26,7 @@ from .memory import tensor_in
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
 from .saving import mend_async_saves
-from .tensors import Reduction, folding, timeout_of
+from .tensors import Reduction, folding, seconds_of, timeout_of
 from .work import Finished, Work, torch_error
 
 __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
@@ -67,7 +67,7 @@ class Named:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let operations started from now on take at most ``timeout``."""
-        self.member.seconds = timeout.total_seconds()
+        self.member.seconds = seconds_of("set_timeout", timeout)
 
     _set_default_timeout = set_timeout
 
@@ -405,6 +405,7 @@ def create(
         TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
     mixed = shares_group(opts)
+    seconds_of("new_group" if opts.global_ranks_in_group else "init_process_group", opts.timeout)
     if not isinstance(options, Options):
         # Those of torch's own backends say nothing that concerns this one.
         if options is not None and not mixed and not isinstance(options, C10DBackend.Options):

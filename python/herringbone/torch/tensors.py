@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.autograd.graph import increment_version
 
 from .._herringbone import Kind
+from ..arguments import check_seconds
 from ..errors import ArgumentError, UnsupportedError
 from ..kinds import kind_of
 from ..unlike import unlike_its_memory
@@ -38,6 +39,7 @@ __all__ = [
     "packed",
     "reduce_op",
     "room",
+    "seconds_of",
     "source",
     "target",
     "timeout_of",
@@ -184,6 +186,15 @@ def timeout_of(opts: Any, timeout: timedelta | None, default: float) -> float:
     """Seconds that an operation may take: of the argument or the options where they say more than zero."""
     given = timeout if timeout is not None else getattr(opts, "timeout", None)
     return given.total_seconds() if isinstance(given, timedelta) and given > NO_TIME else default
+
+
+def seconds_of(call: str, timeout: timedelta) -> float:
+    """Seconds that operations may take; refuses what is no time."""
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"{call}: timeout is a {type(timeout).__name__}; pass a datetime.timedelta(seconds=...)")
+    seconds = timeout.total_seconds()
+    check_seconds(call, seconds)
+    return seconds
 
 
 def folding(tensor: torch.Tensor, reduction: Reduction) -> Folding:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import pickle
 import signal
 import sys
 import threading
 import time
+from decimal import Decimal
 
 import cases
 import ml_dtypes
@@ -302,6 +304,23 @@ def wrong_arguments_are_named() -> None:
     error_of(error, lambda: group.all_reduce(ones, out="x"), "all_reduce: out is a str, not a numpy array")
     error_of(error, lambda: group.all_reduce(ones, timeout="5"), "all_reduce: timeout is a str")
     error_of(error, lambda: herringbone.init(timeout="5"), "init: timeout is a str, not a number of seconds")
+    for seconds in (-1, math.nan, math.inf, 1e30, 10**400, Decimal("sNaN")):
+        error_of(ValueError, lambda seconds=seconds: group.all_reduce(ones, timeout=seconds), "all_reduce: timeout is", "from 0")
+        error_of(ValueError, lambda seconds=seconds: group.recv(ones, timeout=seconds), "recv: timeout is", "from 0")
+    error_of(ValueError, lambda: group.shrink(timeout=-1), "shrink: timeout is -1")
+    work = group.all_reduce(ones.copy(), async_op=True)
+    error_of(ValueError, lambda: work.wait(math.nan), "wait: timeout is nan")
+    work.wait()
+    for priority in (0.0, 0j, Decimal(0), np.zeros(2, int), None):
+        error_of(error, lambda priority=priority: group.all_reduce(ones, priority=priority), "all_reduce: priority is a")
+    error_of(error, lambda: group.all_gather(ones, counts=4), "all_gather: counts are a int, not a length for each rank")
+    error_of(ValueError, lambda: group.all_reduce(ones, compression="zip"), 'all_reduce: no codec is called "zip"')
+    error_of(
+        herringbone.ConfigError, lambda: group.subgroup([0, 1 << 70]), f"subgroup on rank {group.rank}: {1 << 70} is no rank"
+    )
+    error_of(error, lambda: group.subgroup([group.rank], name=5), "subgroup: name is a int, not a text")
+    error_of(herringbone.ConfigError, lambda: group.empty(1 << 70), f"empty: {4 << 70} bytes")
+    error_of(ValueError, lambda: group.explain(1 << 70), f"explain: count is {1 << 70}, not a number of elements")
     error_of(error, lambda: herringbone.init(options={"token": "x"}), "init: options is a dict", "Options(")
     error_of(error, lambda: group.subgroup("0"), "subgroup: ranks is a str", "[0, 1]")
     error_of(error, lambda: group.subgroup(0), "subgroup: ranks is a int")

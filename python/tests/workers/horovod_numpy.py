@@ -58,6 +58,13 @@ def reductions() -> None:
     error_of(TypeError, lambda: hvd.allreduce_(op=hvd.Sum), "allreduce_() missing a required argument: 'array'")
     error_of(TypeError, lambda: hvd.allreduce_([1.0]), "allreduce_ takes numpy arrays, not list")
     error_of(NotImplementedError, lambda: hvd.reducescatter(np.ones(size), op=hvd.Adasum), "whole tensors")
+    masked = np.ma.array(np.ones(size), mask=[True] + [False] * (size - 1))
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.alltoall, hvd.reducescatter, hvd.broadcast):
+        arguments = (masked, 0) if call is hvd.broadcast else (masked,)
+        error_of(TypeError, lambda call=call, arguments=arguments: call(*arguments), f"{call.__name__} takes no masked arrays")
+    for priority in (0.0, None):
+        error_of(TypeError, lambda priority=priority: hvd.allreduce(array, priority=priority), "allreduce: priority is a")
+    error_of(ValueError, lambda: hvd.allreduce(array, process_set=3), "Process set provided does not exist")
     error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2 + rank), name="x"), "Mismatched ALLREDUCE")
 
 
@@ -71,6 +78,8 @@ def moves() -> None:
     assert hvd.broadcast(array, 1)[0] == 1 and array[0] == rank
     assert hvd.broadcast_(array, 1)[0] == 1 and array[0] == 1
     assert hvd.alltoall(np.arange(size) + 10 * rank).tolist() == [10 * other + rank for other in range(size)]
+    error_of(ValueError, lambda: hvd.alltoall(np.ones(size), [-1] * size), "alltoall: splits are [-1, ", "no length is below 0")
+    error_of(ValueError, lambda: hvd.alltoall(np.array(1.0)), "It has 1 rows")
     error_of(ValueError, lambda: hvd.broadcast_(array, size), f"broadcast_: root_rank {size} is not one of")
     error_of(ValueError, lambda: hvd.broadcast_(np.ones((2, 3)).T, 0), "broadcast_: the array is not C-contiguous")
     error_of(

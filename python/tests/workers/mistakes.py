@@ -119,6 +119,10 @@ def wrong_arguments_are_named() -> None:
     error_of(ValueError, lambda: dist.broadcast(ones, -1), "broadcast: root -1", valid)
     error_of(ValueError, lambda: dist.reduce(ones, size() + 3), f"reduce: root {size() + 3}", valid)
     error_of(ValueError, lambda: dist.isend(ones, size() + 3), f"send: dst {size() + 3}", valid)
+    ours = dist.distributed_c10d._get_default_group()
+    for wrong, error in ((timedelta(seconds=-1), ValueError), (5, TypeError)):
+        error_of(error, lambda wrong=wrong: ours.set_timeout(wrong), "set_timeout: timeout is")
+    error_of(ValueError, lambda: dist.new_group(timeout=timedelta(seconds=-1)), "new_group: timeout is -1.0")
     urgent = herringbone.torch.priority(1 << 40)
     error_of(ValueError, urgent.__enter__, "priority: level is 1099511627776", "2147483647")
     three = torch.tensor(3)

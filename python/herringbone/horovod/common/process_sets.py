@@ -73,7 +73,7 @@ def member_of(process_set: ProcessSet) -> Member:
     Raises:
         ValueError: it does not take part.
     """
-    number = process_set.process_set_id
+    number = getattr(process_set, "process_set_id", None)
     member = None if number is None else required().sets.get(number)
     if member is None:
         raise ValueError("Process set does not exist or has not been registered.")
@@ -107,6 +107,8 @@ def checked_splits(process_set: ProcessSet, splits: Sequence[int] | None, rows: 
     lengths = [int(length) for length in splits]
     if len(lengths) != ranks:
         raise ValueError(f"alltoall: Number of entries in splits does not equal number of workers: {len(lengths)}, {ranks}.")
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"alltoall: splits are {lengths}; no length is below 0")
     if sum(lengths) > rows:
         text = "Sum of splits entries is greater than the first dimension of tensor"
         raise ValueError(f"alltoall: {text}: {sum(lengths)}, {rows}.")

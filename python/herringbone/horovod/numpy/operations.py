@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import copied, fold_type, move_type, new_array, readable, writable
+from ...arguments import level
+from ...arrays import copied, fold_type, move_type, new_array, readable, refuse_masked, writable
 from ...errors import UnsupportedError
 from ..common.calls import named
 from ..common.handles import Finish, Part, reduction, reduction_to_parts, start, synchronize
@@ -125,9 +126,10 @@ def alltoall(
     Args:
         splits: how many rows go to each rank, in their order; equal parts if it is left out.
     """
+    refuse_masked("alltoall", array)
     array = np.asarray(array)
-    lengths = checked_splits(process_set, None if splits is None else list(splits), len(array))
-    rows = array[: sum(lengths)]
+    lengths = checked_splits(process_set, None if splits is None else list(splits), len(array) if array.ndim else 1)
+    rows = array[: sum(lengths)] if array.ndim else array
     output, received = _run("alltoall", [rows], name, process_set, splits=lengths, priority=priority)[0]
     return output if splits is None else (output, received)
 
@@ -171,12 +173,14 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
     of_same_size = operation in ("allreduce", "broadcast")
 
     def part(array: Array) -> Part:
+        refuse_masked(call, array)
         array = array if in_place else _in_order(array)
         dtype, shape = _folded(call, array) if "op" in more else _moved(call, array)
         output = array if in_place else new_array(array.shape, array.dtype) if of_same_size else None
         target = None if output is None else writable(call, output)
         return Part(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
 
+    more["priority"] = level(call, "priority", more["priority"])
     parts = [part(array) for array in arrays]
     result = synchronize(start(process_set, operation, name, parts if grouped else parts[0], **more))
     return list(result) if grouped else [result]
