@@ -14,19 +14,18 @@ const OTHER_LEVEL: u64 = 700;
 
 /// What made this program, and what runs it.
 pub(crate) struct Build {
-    level: Level,
     compiler: String,
 }
 
 impl Build {
     pub(crate) fn this() -> Self {
-        Self { level: Level::best(), compiler: compiler() }
+        Self { compiler: compiler() }
     }
 }
 
 impl fmt::Display for Build {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, rustc {}", self.level, self.compiler)
+        write!(f, "{}, rustc {}", Level::best(), self.compiler)
     }
 }
 
@@ -78,14 +77,14 @@ impl Baseline {
         fs::write(FILE, text + "\n").unwrap_or_else(|error| panic!("{FILE}: {error}"));
     }
 
-    /// Takes a new cost over; counts of other levels stay.
+    /// Takes a new cost over. Counts of other levels stay: only cases have them of which the folds are nearly all.
     pub(crate) fn keep(&mut self, case: &Case, build: &Build, cost: Cost) {
         let Some(root) = self.0.as_object_mut() else { panic!("{FILE} is no object") };
         let operation = entry(root, &case.to_string());
         operation.insert("allocations".to_owned(), json!(cost.allocations));
         if let Some(instructions) = cost.instructions {
             let count = json!({ "rustc": build.compiler, "count": instructions });
-            entry(operation, "instructions").insert(build.level.to_string(), count);
+            entry(operation, "instructions").insert(case.level().to_string(), count);
         }
     }
 
@@ -117,15 +116,16 @@ fn entry<'a>(object: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<Stri
 
 /// The count that is kept for this CPU or the nearest, how far off it may be in percent, and why so far.
 fn allowed(kept: &Value, case: &Case, build: &Build) -> (u64, u64, String) {
+    let own = case.level();
     let count = |level: &Level| Some((kept[level.to_string()]["count"].as_u64()?, *level));
-    let distance = |level: &Level| (*level as i32 - build.level as i32).abs();
+    let distance = |level: &Level| (*level as i32 - own as i32).abs();
     let mut levels = Level::ALL;
     levels.sort_by_key(distance);
     let Some((expected, level)) = levels.iter().find_map(count) else {
         return (0, 0, ": nothing is known of it".to_owned());
     };
     let compiler = kept[level.to_string()]["rustc"].as_str().unwrap_or("unknown");
-    if level != build.level {
+    if level != own {
         (expected, OTHER_LEVEL, format!(" since it is of {level}"))
     } else if compiler != build.compiler {
         (expected, OTHER_COMPILER, format!(" since it is of rustc {compiler}"))

@@ -34,13 +34,14 @@ type Exit = (usize, u64);
 
 impl Loops {
     /// Takes note of a step. If it ends a round of a loop, runs the loop to its end; returns where the process is then,
-    /// and how many instructions that took.
+    /// and how many instructions that took, if that can be said: a loop that waits for another thread may go on in another
+    /// way within a round, and its counter with it.
     pub(crate) fn step(
         &mut self,
         process: Pid,
         before: user_regs_struct,
         after: user_regs_struct,
-    ) -> nix::Result<Option<(user_regs_struct, u64)>> {
+    ) -> nix::Result<Option<(user_regs_struct, Option<u64>)>> {
         if self.way.len() == ROUNDS * LONGEST {
             self.way.pop_front();
         }
@@ -53,8 +54,7 @@ impl Loops {
         let Some(register) = counter(&previous[0], &last[0], &after) else { return Ok(None) };
         let Some(exits) = exits(process, &last)? else { return Ok(None) };
         let left = run_to(process, &exits)?;
-        let count = instructions(&last, register, &exits, &after, &left);
-        Ok(Some((left, count.expect("a loop that counts ends after whole rounds"))))
+        Ok(Some((left, instructions(&last, register, &exits, &after, &left))))
     }
 
     /// The last two rounds from this address back to it, if enough went the same way. A round may have loops in it, which are

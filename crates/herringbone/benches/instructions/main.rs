@@ -77,10 +77,16 @@ fn compare(update: bool) -> ExitCode {
 fn measure(number: usize, case: &Case) -> Cost {
     match tracer::count(number) {
         Ok(counted) => {
-            let empty = counted.instructions[0];
-            // The control threads look at the engine ten times a second, which makes some operations cost more.
-            let least = counted.instructions[1..].iter().min().expect("operations that were counted") - empty;
-            Cost { instructions: Some(least / case.counted_ranks()), allocations: counted.allocations }
+            let empty = counted.instructions[0].expect("nothing loops between two marks");
+            // The control threads look at the engine ten times a second, which makes some operations cost more. On a busy
+            // machine so does a wait for others.
+            let least = counted.instructions[1..].iter().flatten().min();
+            let least =
+                least.unwrap_or_else(|| panic!("{case}: no operation could be counted; run it again"));
+            Cost {
+                instructions: Some((least - empty) / case.counted_ranks()),
+                allocations: counted.allocations,
+            }
         }
         Err(Untraceable { problem, allocations }) => {
             println!("  NOT COUNTED: {problem}; only allocations are compared");

@@ -25,8 +25,8 @@ const PLAIN_COPIES: &str =
 
 /// What was found.
 pub(crate) struct Counted {
-    /// Between each two marks, of this program's code.
-    pub(crate) instructions: Vec<u64>,
+    /// Between each two marks, of this program's code; unknown where a loop went on in no way that can be counted.
+    pub(crate) instructions: Vec<Option<u64>>,
     pub(crate) allocations: u64,
 }
 
@@ -66,7 +66,7 @@ fn start(case: usize) -> Child {
 
 /// Counts what the process's first thread does between marks; its other threads run on.
 #[cfg(target_arch = "x86_64")]
-fn step_through(child: &Child, operations: usize) -> Result<Vec<u64>, String> {
+fn step_through(child: &Child, operations: usize) -> Result<Vec<Option<u64>>, String> {
     let process = Pid::from_raw(child.id() as i32);
     let stuck = |error: Errno| format!("stepping through a process failed: {error}");
     match waitpid(process, None).map_err(stuck)? {
@@ -83,10 +83,10 @@ fn step_through(child: &Child, operations: usize) -> Result<Vec<u64>, String> {
     Ok(counts)
 }
 
-/// Steps to the next mark, and counts instructions in `own`.
+/// Steps to the next mark, and counts instructions in `own`, if all can be counted.
 #[cfg(target_arch = "x86_64")]
-fn to_next_mark(process: Pid, own: &Range<u64>) -> nix::Result<u64> {
-    let (mut count, mut passed) = (0, None);
+fn to_next_mark(process: Pid, own: &Range<u64>) -> nix::Result<Option<u64>> {
+    let (mut count, mut passed) = (Some(0), None);
     let mut loops = Loops::default();
     let mut at = ptrace::getregs(process)?;
     loop {
@@ -106,14 +106,11 @@ fn to_next_mark(process: Pid, own: &Range<u64>) -> nix::Result<u64> {
             continue;
         }
         let is_own = own.contains(&at.rip);
-        count += u64::from(is_own);
-        at = match loops.step(process, at, next)? {
-            None => next,
-            Some((left, instructions)) => {
-                count += if is_own { instructions } else { 0 };
-                left
-            }
-        };
+        let (left, looped) = loops.step(process, at, next)?.unwrap_or((next, Some(0)));
+        if is_own {
+            count = count.zip(looped).map(|(count, looped): (u64, u64)| count + 1 + looped);
+        }
+        at = left;
     }
 }
 
@@ -130,6 +127,6 @@ fn code_of(process: Pid) -> Range<u64> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn step_through(_child: &Child, _operations: usize) -> Result<Vec<u64>, String> {
+fn step_through(_child: &Child, _operations: usize) -> Result<Vec<Option<u64>>, String> {
     Err("counts are only kept for x86-64".to_owned())
 }

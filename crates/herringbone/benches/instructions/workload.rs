@@ -2,6 +2,7 @@
 //! whose messages are there before it begins; or that one rank issues while many others are in flight.
 
 use herringbone::{Collective, Communicator, Config, DType, Pending, ReduceOp, Region, Rendezvous, Request};
+use herringbone_sys::kernel::Level;
 use nix::sys::{ptrace, signal};
 use std::{fmt, io::Write, time::Duration};
 
@@ -47,12 +48,17 @@ impl Case {
     }
 
     const fn blocking(ranks: u32, elements: usize, name: &'static str) -> Self {
-        Self { ranks, elements, name, operations: 4, tolerance: 5, counted: Counted::Blocking }
+        Self { ranks, elements, name, operations: 12, tolerance: 5, counted: Counted::Blocking }
     }
 
     const fn issued(ranks: u32) -> Self {
         let name = "4 B, issued beside 2,000";
         Self { ranks, elements: 1, name, operations: 4, tolerance: 10, counted: Counted::Issuing }
+    }
+
+    /// Which instructions fold it on this CPU.
+    pub(crate) fn level(&self) -> Level {
+        Level::of(self.elements * DType::F32.bytes() * self.ranks as usize)
     }
 
     /// How many ranks the counted thread works for.

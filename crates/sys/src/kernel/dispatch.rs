@@ -8,10 +8,6 @@ use herringbone_core::element::{DType, Element, ReduceOp, Reduction, Visitor, di
 use herringbone_core::schedule::Form;
 use std::marker::PhantomData;
 
-/// Folds of at most this many bytes in all are over before wide registers pay: these have longer lines to fill up, and cost
-/// more to save when threads take turns.
-const SMALL: usize = 8 << 10;
-
 /// Folds `sources` into `into`, with the instructions that are fastest for so many elements.
 ///
 /// With `finish`, the number of contributors, the result is elements ([`Form::Plain`]): divided if it is an average,
@@ -26,8 +22,7 @@ const SMALL: usize = 8 << 10;
 /// fold into exactly one result.
 #[track_caller]
 pub fn fold(dtype: DType, op: ReduceOp, into: Target<'_>, sources: &[Source<'_>], finish: Option<u32>) {
-    let level = if into.span.len() * sources.len() <= SMALL { Level::Portable } else { Level::best() };
-    fold_with(level, dtype, op, into, sources, finish);
+    fold_with(Level::of(into.span.len() * sources.len()), dtype, op, into, sources, finish);
 }
 
 /// [`fold`], with the instructions of `level`: for comparing levels.

@@ -60,6 +60,10 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Folds of at most this many bytes in all are over before wide registers pay: these have longer lines to fill up, and cost
+/// more to save when threads take turns.
+const SMALL: usize = 8 << 10;
+
 /// Instructions that a fold can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
@@ -99,6 +103,12 @@ impl Level {
     /// The fastest one that this CPU has.
     pub fn best() -> Self {
         Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Level::Portable)
+    }
+
+    /// The one that is fastest for a fold of so many bytes, those of all sources together.
+    #[inline]
+    pub fn of(bytes: usize) -> Self {
+        if bytes <= SMALL { Level::Portable } else { Self::best() }
     }
 }
 
