@@ -27,7 +27,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program demo plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program demo plan check-plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -44,11 +44,14 @@ plan:
 	@test -e $(VENV)/wheel.stamp || echo "Set-up: about 5 minutes on two cores, to compile a wheel as users have it."
 	@$(SAY_WHOSE_TORCH)
 
+check-plan:
+	@$(SAY_WHOSE_TORCH)
+
 tests-plan:
 	@test -e $(TESTS)/wheel.stamp || echo "The build of what is tested: about 8 minutes on two cores."
 	@$(SAY_WHOSE_TORCH)
 
-check: tests-plan $(TESTS)/requirements.stamp | rust ## Format, lints, types, and the tests of what decides: the loop of every day
+check: check-plan $(TESTS)/requirements.stamp | rust ## Format, lints, types, and the tests of what decides: the loop of every day
 	@$(IN_TESTS) tests/run.py check
 
 test: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## What is checked for every change, Rust and Python: ten minutes on two cores, after the build

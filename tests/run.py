@@ -285,7 +285,7 @@ def main():
             counts = [count for each in lanes for count in each.result()] + lane(after)
         except KeyboardInterrupt:
             INTERRUPTED.set()
-            raise
+            sys.exit("Ctrl-C: what had not run by then is not checked")
     total = tuple(map(sum, zip(*counts)))
     if wanted == "ci":
         left_out = [f"{target.title} ({target.why_not})" for target in targets() if target.why_not]

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -59,6 +60,29 @@ def test_a_stage_passes_only_if_something_has(command, count, counts, said, caps
 def test_stages_that_failed_can_be_named_in_the_end(wanted):
     together, after = run.stages(wanted)
     assert all([*stages] == [*stages] for stages in [*together, after])
+
+
+def test_nothing_begins_after_ctrl_c(monkeypatch):
+    begun, runs_beside = [], threading.Event()
+
+    class Pressed(run.Stage):
+        def run(self):
+            assert runs_beside.wait(60)
+            raise KeyboardInterrupt
+
+    class Beside(run.Stage):
+        def run(self):
+            begun.append(self.title)
+            runs_beside.set()
+            assert run.INTERRUPTED.wait(60)
+            return 1, 0, 0
+
+    monkeypatch.setattr(run, "INTERRUPTED", threading.Event())
+    monkeypatch.setattr(run, "stages", lambda _: ([[Pressed("one", "")], [Beside("another", ""), Beside("next", "")]], []))
+    monkeypatch.setattr(sys, "argv", ["run.py", "test"])
+    with pytest.raises(SystemExit, match="Ctrl-C"):
+        run.main()
+    assert begun == ["another"]
 
 
 @pytest.mark.parametrize("title", ["Python tests", "more Python tests"])
