@@ -5,7 +5,11 @@ use super::super::{
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     farewell::{Confirmation, FarewellQuestion, Questions},
     lateness::Lateness,
-    recovery::{Calls, Held, Recovery, RecoveryEnd, Resume, carrier_of, heir_of},
+    recovery::{
+        Calls, Held, Resume, carrier_of,
+        decision::{Recovery, RecoveryEnd},
+        heir_of,
+    },
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{

@@ -8,12 +8,9 @@ use super::{
         farewell::FarewellQuestion,
         recovery::{Calls, Resume},
     },
-    REMEMBERED,
+    history::{History, Remembered},
 };
-use crate::{
-    group::Rank,
-    wire::{Fingerprint, roll},
-};
+use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -49,27 +46,6 @@ pub struct Member {
     ended: Option<Arc<Cause>>,
 }
 
-/// What a member has issued.
-#[derive(Debug, Default)]
-struct History {
-    /// The number of the next operation.
-    next: u64,
-    /// The first number of this generation.
-    first: u64,
-    /// The rolling hash after the last operation.
-    hash: u64,
-    /// The last operations of this generation, among them all open ones; the last one is `next - 1`.
-    operations: VecDeque<Remembered>,
-    /// How many operations of this generation are issued and not complete.
-    open: u64,
-    /// All members have issued the same below this number, as far as is known.
-    confirmed: u64,
-    /// What others have called, as far as this member has to follow it.
-    others: Calls,
-    /// How many open operations have parts that may differ.
-    uneven: u64,
-}
-
 /// Where a member stands in its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
@@ -79,70 +55,6 @@ pub enum Phase {
     Disputed,
     /// It has reported and waits for the decision.
     Frozen,
-}
-
-impl History {
-    /// Adds a call, and says its rolling hash and what it is, with its number.
-    fn add(&mut self, call: Fingerprint) -> (u64, Fingerprint) {
-        let fingerprint = Fingerprint { sequence: self.next, ..call };
-        self.next += 1;
-        self.open += 1;
-        self.hash = roll(self.hash, &fingerprint);
-        while self.operations.len() >= REMEMBERED
-            && self.operations.front().is_some_and(|oldest| !oldest.open)
-        {
-            self.operations.pop_front();
-        }
-        let besides_uneven = self.uneven > 0;
-        self.uneven += u64::from(fingerprint.count == Fingerprint::UNEVEN);
-        self.operations.push_back(Remembered { hash: self.hash, fingerprint, open: true, besides_uneven });
-        (self.hash, fingerprint)
-    }
-
-    fn complete(&mut self, sequence: u64) {
-        if sequence >= self.first {
-            self.open = self.open.saturating_sub(1);
-            if let Some(operation) = self.place(sequence).and_then(|at| self.operations.get_mut(at)) {
-                let was_open = core::mem::take(&mut operation.open);
-                let is_uneven = operation.fingerprint.count == Fingerprint::UNEVEN;
-                self.uneven -= u64::from(was_open && is_uneven);
-            }
-        }
-    }
-
-    /// Whether an operation that is remembered, and all before it, are complete.
-    fn is_complete(&self, sequence: u64) -> bool {
-        let up_to = self.place(sequence).map_or(0, |at| at + 1);
-        self.operations.iter().take(up_to).all(|operation| !operation.open)
-    }
-
-    /// The number of the first operation whose caller does not know yet how it ended; if there is none, of the next one.
-    fn first_open(&self) -> u64 {
-        let open = self.operations.iter().position(|operation| operation.open);
-        self.next - open.map_or(0, |at| (self.operations.len() - at) as u64)
-    }
-
-    fn remembered(&self, sequence: u64) -> Option<&Remembered> {
-        self.operations.get(self.place(sequence)?)
-    }
-
-    /// Where an operation lies, if it is not further back.
-    fn place(&self, sequence: u64) -> Option<usize> {
-        let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
-        self.operations.len().checked_sub(back)
-    }
-}
-
-/// An operation that was issued.
-#[derive(Debug)]
-struct Remembered {
-    /// The rolling hash after it.
-    hash: u64,
-    fingerprint: Fingerprint,
-    /// Whether its caller does not know yet how it ended.
-    open: bool,
-    /// Whether one was open when it was issued whose parts may differ: of how long they are ranks hear only as they receive them.
-    besides_uneven: bool,
 }
 
 /// A decision that calls still to come have to learn of.
@@ -267,7 +179,7 @@ impl Member {
     /// The same, whose first operation has this number.
     #[must_use]
     pub fn starting_at(self, first: u64) -> Self {
-        Self { history: History { next: first, first, ..History::default() }, ..self }
+        Self { history: History::new(first, first), ..self }
     }
 
     /// The same, of a group that this names.
@@ -601,7 +513,7 @@ impl Member {
         self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt });
         self.told = false;
         self.questions.clear();
-        self.history = History { next: self.history.next, first: below, ..History::default() };
+        self.history = History::new(self.history.next, below);
         Settled { generation: self.generation, below, cause, fails_open }
     }
 

@@ -31,6 +31,7 @@
 //! All of it relies on connections that keep the order of their messages, and on nothing else: no clock is read here.
 //! A process that does not report is either alive, and its control thread will, or it will be declared dead.
 
+mod history;
 mod hub;
 mod member;
 
