@@ -21,6 +21,11 @@ impl Moment {
         Self(tv_sec as u64 * NANOSECONDS + tv_nsec as u64)
     }
 
+    /// How long after the start that all moments share, for machines of `core`.
+    pub(crate) fn since_start(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
     /// How long before this moment another one was, to a tick.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanoseconds_since(earlier))

@@ -53,6 +53,12 @@ pub(crate) fn info(who: &str, what: impl fmt::Display) {
     }
 }
 
+/// A line about a rank, which may be a warning.
+pub(crate) fn of_rank(rank: u32, warns: bool, what: impl fmt::Display) {
+    let who = format!("rank {rank}");
+    if warns { warn(&who, what) } else { info(&who, what) }
+}
+
 /// What takes long and was asked for: said as warnings are, and is none.
 pub(crate) fn note(who: &str, what: impl fmt::Display) {
     if level() >= Level::Warn {

@@ -4,7 +4,8 @@
 
 use crate::core::session::{
     control::Message,
-    fence::{Hub, HubState, Phase},
+    fence::{HubState, Phase},
+    watch::{PeerEnd, Watch},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -135,20 +136,41 @@ pub(crate) fn note(machine: &'static str, state: &'static str, input: &'static s
 }
 
 /// A message of a control connection arrives.
-pub(crate) fn control(state: &'static str, message: &Message) {
+pub(crate) fn control(watch: &Watch, message: &Message) {
+    let state = match (watch.hub().is_some(), watch.leaves()) {
+        (true, false) => "rank 0",
+        (false, false) => "rank",
+        (true, true) => "rank 0 leaves",
+        (false, true) => "rank leaves",
+    };
     note("control", state, name_of(message));
+    to_hub(watch, message);
 }
 
-/// The hub is told something.
-pub(crate) fn hub(hub: &Hub, message: &Message) {
-    let Some(number) = group_of(message) else { return };
-    let standing = hub.standings().find(|(other, _)| *other == number);
-    note("hub", standing.map_or("no group", |(_, standing)| state_of(standing)), name_of(message));
+/// Something is for the hub, which may be here.
+pub(crate) fn to_hub(watch: &Watch, message: &Message) {
+    let (Some(hub), Some(number)) = (watch.hub(), group_of(message)) else { return };
+    let state = hub.states().find(|(other, _)| *other == number);
+    note("hub", state.map_or("no group", |(_, state)| state_of(state)), name_of(message));
 }
 
-/// A rank is gone, which the hub tells all groups.
-pub(crate) fn hub_without(hub: &Hub, input: &'static str) {
-    hub.standings().for_each(|(_, standing)| note("hub", state_of(standing), input));
+/// Has a watch take something, and notes in what states its hub has heard that ranks are gone because of it.
+pub(crate) fn taking<R>(watch: &mut Watch, take: impl FnOnce(&mut Watch) -> R) -> R {
+    let gone = |watch: &Watch| {
+        let left = watch.gone().filter(|(_, how)| *how == PeerEnd::Left).count();
+        [left, watch.gone().count() - left]
+    };
+    let states: Vec<HubState> =
+        watch.hub().map_or_else(Vec::new, |hub| hub.states().map(|(_, state)| state).collect());
+    let before = gone(watch);
+    let result = take(watch);
+    let after = gone(watch);
+    for (at, input) in ["a rank has left", "a rank is lost"].into_iter().enumerate() {
+        if after[at] > before[at] {
+            states.iter().for_each(|state| note("hub", state_of(*state), input));
+        }
+    }
+    result
 }
 
 /// What a member that is made is in.

@@ -6,6 +6,7 @@
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
 //! after a disagreement, [`farewell`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left, [`pool`] says which reducers are used,
 //! [`survivors`] who goes on after a death, [`muster`] how they find each other if the hub died, [`lateness`] who has not come to a call, and [`status`] how a process stands.
+//! On rank 0 a [`hub`] has what decides for all; a [`watch`] is what the control thread of each rank decides.
 
 mod basis;
 mod cause;
@@ -15,6 +16,7 @@ pub mod farewell;
 pub mod fence;
 pub mod formation;
 pub mod handshake;
+pub mod hub;
 pub mod lane;
 pub mod lateness;
 pub mod mailbox;
@@ -28,6 +30,7 @@ mod rules;
 pub mod status;
 pub mod survivors;
 mod versions;
+pub mod watch;
 
 pub use basis::{Basis, CutBy, Difference, Machines, Shares, Summary};
 pub use cause::{Cause, Mismatch, Variant};

@@ -48,10 +48,10 @@ enum State {
 
 impl Pool {
     /// The hub's settings name a reducer, which takes part from the beginning as a member, or does not answer yet.
-    pub fn name(&mut self, address: String, member: Option<MemberId>) {
+    pub fn name(&mut self, address: String, member: Option<MemberId>, now: Duration) {
         let state = match member {
-            Some(as_member) => State::Used { as_member, since: Duration::ZERO },
-            None => State::Away { until: CALL_AGAIN },
+            Some(as_member) => State::Used { as_member, since: now },
+            None => State::Away { until: now + CALL_AGAIN },
         };
         self.reducers.insert(address, Reducer { is_named: true, state, losses: 0, life: None });
     }
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_called_until_it_does() {
         let mut pool = Pool::default();
-        pool.name("a:1".into(), Some(member(4)));
-        pool.name("b:1".into(), None);
+        pool.name("a:1".into(), Some(member(4)), Duration::ZERO);
+        pool.name("b:1".into(), None, Duration::ZERO);
         assert_eq!(pool.due(SECOND / 2), [""; 0]);
         assert_eq!(pool.due(SECOND), ["b:1"]);
         assert_eq!(pool.due(9 * SECOND), [""; 0], "once at a time");
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_reducer_that_is_lost_comes_back_after_longer_pauses() {
         let mut pool = Pool::default();
-        pool.name("a:1".into(), Some(member(4)));
+        pool.name("a:1".into(), Some(member(4)), Duration::ZERO);
         let (mut now, mut pauses) = (Duration::ZERO, Vec::new());
         for life in 0..10 {
             let used_as = member(4 + life as u32);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn one_process_at_two_addresses_is_used_once() {
         let mut pool = Pool::default();
-        pool.name("host:1".into(), None);
+        pool.name("host:1".into(), None, Duration::ZERO);
         assert!(pool.there("10.0.0.1:1", 7, SECOND));
         pool.is_used("10.0.0.1:1", 7, member(3), SECOND);
         assert_eq!(pool.due(SECOND), ["host:1"]);

@@ -1,6 +1,7 @@
 //! The words between processes: formats, handshake, formation and fence, driven without a socket or a clock.
 
 mod control;
+mod farewells;
 mod fence;
 mod formation;
 mod handshake;
@@ -13,8 +14,16 @@ mod simulation;
 mod status;
 mod wire;
 
-use herringbone_core::{session::formation::JobName, wire::Fingerprint};
+use herringbone_core::{
+    session::{
+        formation::JobName,
+        hub::Hub,
+        membership::{Process, Roster},
+    },
+    wire::Fingerprint,
+};
 use proptest::{collection::vec, prelude::*};
+use std::{sync::Arc, time::Duration};
 
 /// CRC32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -26,6 +35,17 @@ fn crc32c(bytes: &[u8]) -> u32 {
         }
     }
     !crc
+}
+
+/// The members of a job that has just begun.
+fn a_roster(workers: u32, reducers: &[String]) -> Arc<Roster> {
+    let process = |rank: u32| Process { address: String::new(), host: rank.into(), incarnation: 1 };
+    Arc::new(Roster::founded((0..workers).map(process).collect(), reducers).unwrap())
+}
+
+/// The hub of a job without reducers.
+fn a_hub() -> Hub {
+    Hub::new(a_roster(16, &[]), Duration::ZERO)
 }
 
 /// An all-reduce of 1000 f32, sum.

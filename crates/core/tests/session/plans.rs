@@ -1,13 +1,13 @@
 //! Ranks that call the same and plan it otherwise are told what differs.
 
-use crate::call;
+use crate::{a_hub, call};
 use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
     session::{
         Basis, Cause, CutBy, Machines, Mismatch, Shares, Summary,
         control::Message,
-        fence::{Action, Hub, Member},
+        fence::{Action, Member},
     },
     wire::Fingerprint,
 };
@@ -46,7 +46,7 @@ fn decided(otherwise: Basis) -> Mismatch {
     }
     let theirs = Fingerprint { plan: otherwise.digest(), ..call() };
     let cause = ranks[0].mismatch(2, theirs);
-    let mut hub = Hub::new();
+    let mut hub = a_hub();
     let mut sent = hub.receive(0, ranks[0].dispute(cause).unwrap());
     while let Some(directed) = sent.pop() {
         if let Message::Decide(decision) = directed.message {
@@ -126,7 +126,5 @@ fn plans_are_not_named_where_calls_differ() {
 #[test]
 fn a_mismatch_that_nobody_can_explain_says_so() {
     let forgotten = Mismatch::new(17, []).to_string();
-    assert!(
-        forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued.")
-    );
+    assert!(forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued."));
 }

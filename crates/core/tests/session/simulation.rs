@@ -1,12 +1,13 @@
 //! A group whose members disagree, give up and die, while every message takes as long as it likes.
 
-use crate::{call, crc32c};
+use crate::{a_hub, call, crc32c};
 use herringbone_core::{
     collective::Collective,
     session::{
         Cause, Mismatch,
         control::{Death, Decision, Decoder, Message},
-        fence::{Action, Admission, Check, FarewellAnswer, Hub, Issued, Member, NotIssued, Settled},
+        fence::{Action, Admission, Check, FarewellAnswer, Issued, Member, NotIssued, Settled},
+        hub::Hub,
     },
     wire::Fingerprint,
 };
@@ -122,7 +123,7 @@ impl Simulation {
             issued: Vec::new(),
             asks: false,
         };
-        let mut hub = Hub::new();
+        let mut hub = a_hub();
         let info = Message::GroupInfo { group: GROUP, generation: 0, members: members.clone() };
         assert!(hub.receive(0, info).is_empty());
         Self {
@@ -392,7 +393,7 @@ impl Simulation {
     fn kill(&mut self) {
         let dead = 1 + self.dice.below(u64::from(self.trouble.members) - 1) as u32;
         self.processes[dead as usize].alive = false;
-        for directed in self.hub.lose(dead) {
+        for directed in self.hub.lose(dead, &Death::Exited) {
             self.send(HUB, directed.to, &directed.message);
         }
         for rank in (0..self.trouble.members).filter(|rank| *rank != dead) {

@@ -8,11 +8,12 @@ use crate::{
         session::{
             Ranks,
             membership::MemberId,
-            survivors::{Shrink, Survival},
+            survivors::{Shrink, Shrunk, Survival},
+            watch::ShrinkAnswer,
         },
     },
     engine::group,
-    fabric::{Fabric, instruction::ToSurvivor},
+    fabric::Fabric,
     observe::{OperationState, Recent},
 };
 use std::{
@@ -51,12 +52,12 @@ pub(crate) fn agree(
     };
     let at = |error: Error| error.about(me, "shrink");
     let (left, completed) = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
-        Some(ToSurvivor::Decided(Survival::GoOn(left), completed)) => (left, completed),
-        Some(ToSurvivor::Decided(Survival::Late { missing }, _)) => {
-            return Err(at(late((me, timeout), &missing)));
-        }
-        Some(ToSurvivor::Decided(outcome, _)) => return Err(at(refused(outcome, &ranks))),
-        Some(ToSurvivor::WithoutHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
+        Some(ShrinkAnswer::Decided(Shrunk { outcome, completed, .. })) => match outcome {
+            Survival::GoOn(left) => (left, completed),
+            Survival::Late { missing } => return Err(at(late((me, timeout), &missing))),
+            outcome => return Err(at(refused(outcome, &ranks))),
+        },
+        Some(ShrinkAnswer::NoHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
         None => return Err(at(late((me, timeout), &[]))),
     };
     let is_left = |member: &&MemberId| rank_of(member).is_some_and(|rank| left.contains(&rank));

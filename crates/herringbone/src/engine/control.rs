@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Error,
     clock::resolution,
-    core::session::{Cause, control::Message, membership::MemberId},
+    core::session::{Cause, control::Message, membership::MemberId, watch::GroupEvent},
     execute::issue::Identity,
     transport::{
         Broken,
@@ -37,6 +37,22 @@ const SUSPECT: Duration = Duration::from_secs(2);
 const LOST: Duration = Duration::from_secs(3);
 
 impl Engine {
+    /// Something has happened to groups, as the control thread knows. Returns what to answer to the hub.
+    pub(crate) fn take(&mut self, event: GroupEvent) -> Option<Message> {
+        match event {
+            GroupEvent::FromHub { group, message: Message::Forget { .. } } => self.left_by_all(group),
+            GroupEvent::FromHub { group, message } => return self.told_by_hub(group, &message),
+            GroupEvent::PeerDied { worker, death, hub_is_gone } => {
+                self.lose(worker, &death.to_string(), hub_is_gone);
+            }
+            GroupEvent::PeerLeft(worker) => self.leave(worker),
+            GroupEvent::LinkBroke { endpoint, cause } => self.dispute_all_with(endpoint, &cause),
+            GroupEvent::NoLink { endpoint, problem } => self.no_link(endpoint, problem),
+            GroupEvent::NoHub => self.without_hub(),
+        }
+        None
+    }
+
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
     pub(crate) fn connect(&mut self, index: MemberId, link: Link) {
         if self.links.endpoints[index].is_up() {

@@ -1,10 +1,16 @@
 //! What other threads ask of the control thread.
 
-use super::{arrival::Arrival, instruction::ToSurvivor};
+use super::arrival::Arrival;
 use crate::{
+    clock::Moment,
     core::{
         group::Rank,
-        session::{control::Message, membership::MemberId, survivors::Shrink},
+        session::{
+            control::Message,
+            membership::MemberId,
+            survivors::Shrink,
+            watch::{ShrinkAnswer, Watch},
+        },
     },
     engine::outbox::Event,
     node::Surroundings,
@@ -55,7 +61,7 @@ pub(crate) struct Commands {
     queue: Mutex<VecDeque<Command>>,
     pub(crate) bell: Bell,
     /// Answers for those that wait for them.
-    answers: Mutex<BTreeMap<u32, ToSurvivor>>,
+    answers: Mutex<BTreeMap<u32, ShrinkAnswer>>,
     answered: Condvar,
     /// Where ranks go that call to go on without the hub, while this one looks for them.
     arrivals: Mutex<Option<mpsc::Sender<Arrival>>>,
@@ -83,7 +89,7 @@ impl Commands {
     }
 
     /// Somebody may wait for this.
-    pub(super) fn answer(&self, group: u32, answer: ToSurvivor) {
+    pub(super) fn answer(&self, group: u32, answer: ShrinkAnswer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.insert(group, answer);
         self.answered.notify_all();
@@ -117,7 +123,7 @@ impl Commands {
     }
 
     /// What comes of the wish to go on with the members of a group that are left, in so long.
-    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<ToSurvivor> {
+    pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<ShrinkAnswer> {
         let group = shrink.group;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
@@ -133,20 +139,31 @@ impl Commands {
         let answer = self.answer_within(group, Duration::ZERO);
         self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
         match answer {
-            Some(ToSurvivor::WithoutHub(gone)) => Some(gone),
+            Some(ShrinkAnswer::NoHub(gone)) => Some(gone),
             _ => None,
         }
     }
 
-    fn answer_within(&self, group: u32, timeout: Duration) -> Option<ToSurvivor> {
+    fn answer_within(&self, group: u32, timeout: Duration) -> Option<ShrinkAnswer> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |answers: &mut BTreeMap<u32, ToSurvivor>| !answers.contains_key(&group);
+        let is_open = |answers: &mut BTreeMap<u32, ShrinkAnswer>| !answers.contains_key(&group);
         let waited = self.answered.wait_timeout_while(answers, timeout, is_open);
         waited.unwrap_or_else(PoisonError::into_inner).0.remove(&group)
     }
 
     pub(crate) fn take(&self) -> VecDeque<Command> {
         std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Has a watch look at what an engine asks of its surroundings.
+pub(crate) fn pass_on(event: Event, watch: &mut Watch, now: Moment) {
+    match event {
+        Event::Want(endpoint) => watch.wants_link(endpoint),
+        Event::Broken { endpoint, reason } => {
+            watch.link_broke(endpoint, reason.fault(), &reason, now.since_start());
+        }
+        Event::ToHub(message) => watch.tell_hub(message),
     }
 }
 

@@ -4,19 +4,21 @@
 
 use super::{
     Job,
-    command::{Command, Commands},
+    command::{Command, Commands, pass_on},
     connection::Connection,
     door::Door,
-    instruction::Instruction,
     links, reducers,
-    watch::{RankPatience, TICK, Watch},
     wire_up::Mapping,
 };
 use crate::{
     clock::Moment,
     core::{
         group::Rank,
-        session::{control::Message, membership::MemberId},
+        session::{
+            control::Message,
+            membership::MemberId,
+            watch::{Effect, RankPatience, TICK, Watch},
+        },
     },
     node::Node,
     sys::{fork::Guarded, pidfd::Pidfd},
@@ -98,7 +100,7 @@ impl Control {
         }
         let peers = connections.keys().copied();
         let patience = RankPatience { silence: job.patience, linger };
-        let mut watch = Watch::new(job.rank, job.roster.clone(), peers, patience, Moment::now());
+        let mut watch = Watch::new(job.rank, job.roster.clone(), peers, patience, now());
         away.into_iter().for_each(|address| watch.name_reducer(address));
         Ok(Self {
             watch,
@@ -135,7 +137,7 @@ impl Control {
                 self.let_in();
                 self.let_mates_in();
                 self.node.tick();
-                self.watch.tick(Moment::now());
+                self.watch.tick(now());
                 self.carry_out();
             }
         }
@@ -180,7 +182,7 @@ impl Control {
         }
         let is_cut = connection.is_cut;
         if connection.take_heard() {
-            self.watch.heard(rank, Moment::now());
+            self.watch.heard(rank, now());
         }
         for message in messages {
             self.watch.message(rank, message);
@@ -197,22 +199,26 @@ impl Control {
 
     /// Does what the watch wants done.
     fn carry_out(&mut self) {
-        while let Some(order) = self.watch.next_order() {
-            match order {
-                Instruction::Say { to, message } => {
+        while let Some(effect) = self.watch.next_effect() {
+            match effect {
+                Effect::Send { to, message } => {
                     // One that is broken is noticed when it is read.
                     let _noticed = self.connections.get_mut(&to).map(|connection| connection.say(&message));
                 }
-                Instruction::Beat => self.beat(),
-                Instruction::Part(rank) => drop(self.connections.remove(&rank)),
-                Instruction::Link(endpoint) => {
+                Effect::Heartbeat => self.beat(),
+                Effect::Disconnect(rank) => drop(self.connections.remove(&rank)),
+                Effect::Connect(endpoint) => {
                     links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
                 }
-                Instruction::Greet(address) => reducers::look_for(&self.job, &self.commands, address),
-                Instruction::Renew(roster) => self.job.roster = roster,
-                Instruction::Answer { group, answer } => self.commands.answer(group, answer),
-                Instruction::Do(deed) => {
-                    let answer = self.node.with(|engine| deed.done_to(engine));
+                Effect::Probe(address) => reducers::look_for(&self.job, &self.commands, address),
+                Effect::Members(roster) => {
+                    self.node.with(|engine| engine.renew(&roster));
+                    self.job.roster = roster;
+                }
+                Effect::Answer { group, answer } => self.commands.answer(group, answer),
+                Effect::Log { warns, line } => crate::log::of_rank(self.job.rank, warns, line),
+                Effect::Groups(event) => {
+                    let answer = self.node.with(|engine| engine.take(event));
                     answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
                 }
             }
@@ -244,13 +250,16 @@ impl Control {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Event(event) => self.watch.event(event, Moment::now()),
+            Command::Event(event) => pass_on(event, &mut self.watch, Moment::now()),
             Command::ToHub(message) => self.watch.tell_hub(message),
             Command::Watch(mate, life) => self.look_after(mate, life),
-            Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, Moment::now()),
+            Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, now()),
             Command::Shrink { group, message } => self.watch.shrink(group, message),
-            Command::Greeted { address, life } => self.watch.greeted(&address, life, Moment::now()),
-            Command::Close { lingers } => self.watch.leave(lingers, Moment::now()),
+            Command::Greeted { address, life } => self.watch.greeted(&address, life, now()),
+            Command::Close { lingers } => {
+                self.node.with(|engine| engine.say_goodbye());
+                self.watch.leave(lingers, now());
+            }
         }
         self.carry_out();
     }
@@ -266,8 +275,13 @@ impl Control {
     fn is_finished(&mut self) -> bool {
         let unsent = |connection: &mut Connection| connection.flush() && connection.full;
         let unsent = self.watch.leaves() && self.connections.values_mut().any(unsent);
-        let finished = self.watch.has_left(unsent, Moment::now());
+        let finished = self.watch.has_left(unsent, now());
         self.carry_out();
         finished
     }
+}
+
+/// The time, as a watch is told it.
+fn now() -> Duration {
+    Moment::now().since_start()
 }

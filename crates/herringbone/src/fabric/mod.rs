@@ -5,7 +5,6 @@
 
 pub(crate) mod answer;
 mod arrival;
-mod center;
 pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod control;
@@ -15,13 +14,11 @@ pub(crate) mod door;
 pub(crate) mod formation;
 pub(crate) mod greet;
 mod guests;
-pub(crate) mod instruction;
 pub(crate) mod links;
 mod meeting;
 pub(crate) mod muster;
 mod owner;
 pub(crate) mod reducers;
-pub(crate) mod watch;
 pub(crate) mod wire_up;
 
 use crate::{

@@ -18,6 +18,7 @@ use crate::{
     core::{
         codec::{Codec, CodedError},
         execution::Misfit,
+        session::watch::LinkFault,
         wire::{Fingerprint, Header},
     },
     sys::span::Span,
@@ -102,6 +103,17 @@ pub(crate) enum Broken {
     },
     /// Nothing has come for so long, though the other end was to show that it lives.
     Silent(Duration),
+}
+
+impl Broken {
+    /// What this end knows of it that the other one cannot know.
+    pub(crate) fn fault(&self) -> LinkFault {
+        match self {
+            Broken::Corrupt => LinkFault::Damaged,
+            Broken::Coded { codec, problem } => LinkFault::Protocol(format!("{problem} ({codec})")),
+            _ => LinkFault::Lost,
+        }
+    }
 }
 
 /// What to do about a rank that breaks the protocol.

@@ -3,9 +3,12 @@
 use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall};
 use crate::{
     Collective, DType, Error, ErrorKind, ReduceOp,
-    core::{prepare::Call, session::control::Message},
+    core::{
+        prepare::Call,
+        session::{control::Message, watch::TICK},
+    },
     execute::issue::WORLD_GROUP,
-    fabric::{FAREWELL, watch::TICK},
+    fabric::FAREWELL,
     transport::tcp::virtual_link::Dice,
 };
 use std::{cell::Cell, rc::Rc, time::Duration};

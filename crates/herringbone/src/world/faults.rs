@@ -12,13 +12,10 @@ use crate::{
         lateness::Late,
         recovery::{Calls, Resume},
         survivors::{Shrunk, Survival},
+        watch::{Effect, GroupEvent, RankPatience, Watch},
     },
     engine::group::Group,
-    fabric::{
-        control::LAST_OUT,
-        instruction::{Deed, Instruction},
-        watch::{RankPatience, Watch},
-    },
+    fabric::control::LAST_OUT,
     transport::tcp::virtual_link::Dice,
 };
 use std::{cell::RefCell, rc::Rc, time::Duration};
@@ -200,13 +197,12 @@ fn ranks_take_from_others_nothing_that_the_hub_says() {
     let waits = begun(2, 0, 0).machine(1).engine.groups.get(0).unwrap().member.waiting(2, 0).unwrap();
     for message in forged().into_iter().chain([waits, Message::Forget { group: 0 }]) {
         let patience = RankPatience { silence: world.setup.patience, linger: LAST_OUT };
-        let mut watch = Watch::new(1, world.roster.clone(), [0, 2], patience, Moment::default());
+        let mut watch = Watch::new(1, world.roster.clone(), [0, 2], patience, Duration::ZERO);
         let what = format!("{message:?}");
         watch.message(2, message.clone());
-        let mut orders = std::iter::from_fn(|| watch.next_order());
-        let heeds =
-            |order: Instruction| matches!(order, Instruction::Do(Deed::Tell { .. } | Deed::LeftByAll(_)));
-        assert!(!orders.any(heeds), "{what}");
+        let mut effects = std::iter::from_fn(|| watch.next_effect());
+        let takes = |effect: Effect| matches!(effect, Effect::Groups(GroupEvent::FromHub { .. }));
+        assert!(!effects.any(takes), "{what}");
     }
 }
 

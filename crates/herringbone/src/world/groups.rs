@@ -7,6 +7,7 @@ use crate::{
         session::{control::Message, membership::MemberId},
     },
     engine::group::{Group, number_of},
+    seen,
     transport::tcp::virtual_link::Dice,
 };
 use std::{rc::Rc, time::Duration};
@@ -43,7 +44,9 @@ fn make_known(world: &mut VirtualWorld, made: Group, rank: Rank) {
     if ranks[0] == rank
         && let Some(watch) = &mut machine.watch
     {
-        watch.tell_hub(Message::GroupInfo { group: number, generation: 0, members: ranks });
+        let info = Message::GroupInfo { group: number, generation: 0, members: ranks };
+        seen::to_hub(watch, &info);
+        watch.tell_hub(info);
     }
     world.settle(rank as usize);
 }

@@ -11,13 +11,10 @@ use crate::{
     core::session::{
         control::Message,
         membership::{MemberId, Roster},
+        watch::{Effect, GroupEvent, Watch},
     },
     engine::{Engine, group::Recovering, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::{Issue, WORLD_GROUP},
-    fabric::{
-        instruction::{Deed, Instruction},
-        watch::Watch,
-    },
     feedback::{Fed, Feedback},
     request::Manner,
     seen,
@@ -235,21 +232,28 @@ impl Machine {
     }
 
     /// What its watch wants done besides what is to be done to the engine, which is done. Returns also whether that was anything.
-    pub(super) fn orders(&mut self, now: Moment) -> (Vec<Instruction>, bool) {
-        let Self { watch: Some(watch), engine, .. } = self else { return (Vec::new(), false) };
-        let (mut orders, mut moved) = (Vec::new(), false);
-        while let Some(order) = watch.next_order() {
-            match order {
-                Instruction::Do(deed) => {
+    pub(super) fn effects(&mut self, now: Moment) -> (Vec<Effect>, bool) {
+        let Self { watch: Some(watch), engine, roster, .. } = self else { return (Vec::new(), false) };
+        let (mut effects, mut moved) = (Vec::new(), false);
+        while let Some(effect) = watch.next_effect() {
+            match effect {
+                Effect::Groups(event) => {
                     moved = true;
-                    note_deed(engine, &deed);
-                    let answer = deed.done_to(engine.at(now));
-                    answer.into_iter().for_each(|answer| watch.tell_hub(answer));
+                    note_group_event(engine, &event);
+                    if let Some(answer) = engine.at(now).take(event) {
+                        seen::to_hub(watch, &answer);
+                        watch.tell_hub(answer);
+                    }
                 }
-                order => orders.push(order),
+                Effect::Members(members) => {
+                    moved = true;
+                    engine.at(now).renew(&members);
+                    *roster = members;
+                }
+                effect => effects.push(effect),
             }
         }
-        (orders, moved)
+        (effects, moved)
     }
 
     /// Goes on leaving in order, as [`Fabric::close`](crate::fabric::Fabric::close) does. Returns whether it has left.
@@ -259,11 +263,12 @@ impl Machine {
         };
         if !*said && self.engine.at(now).is_flushed() {
             (*since, *said) = (now, true);
-            watch.leave(true, now);
+            self.engine.say_goodbye();
+            watch.leave(true, now.since_start());
             self.engine.hang_up();
         }
         let closed = *said && (self.engine.is_hung_up() || now.since(*since) >= HANG_UP);
-        closed && watch.has_left(false, now)
+        closed && watch.has_left(false, now.since_start())
     }
 
     /// How the calls that were made have ended.
@@ -296,25 +301,24 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
     }
 }
 
-/// Notes that an engine has lost a reducer, if this says so.
-pub(super) fn note_event(engine: &Engine, event: &Event) {
-    if let Event::Broken { endpoint, .. } = event
-        && engine.links.endpoints[*endpoint].is_reducer()
-    {
-        engine
-            .groups
-            .numbers()
-            .into_iter()
-            .for_each(|number| note_group(engine, number, "a reducer is lost"));
+/// Notes that an engine has lost a reducer, or tells the hub something, if this says so.
+pub(super) fn note_event(Machine { engine, watch, .. }: &Machine, event: &Event) {
+    match (event, watch) {
+        (Event::Broken { endpoint, .. }, _) if engine.links.endpoints[*endpoint].is_reducer() => {
+            let numbers = engine.groups.numbers().into_iter();
+            numbers.for_each(|number| note_group(engine, number, "a reducer is lost"));
+        }
+        (Event::ToHub(message), Some(watch)) => seen::to_hub(watch, message),
+        _ => {}
     }
 }
 
-/// Notes what is to be done to the groups of an engine.
-fn note_deed(engine: &Engine, deed: &Deed) {
-    match deed {
+/// Notes what happens to the groups of an engine.
+fn note_group_event(engine: &Engine, event: &GroupEvent) {
+    match event {
         // It changes nothing.
-        Deed::Tell { message: Message::Late(_), .. } => {}
-        Deed::Tell { group, message } => note_group(engine, *group, seen::name_of(message)),
+        GroupEvent::FromHub { message: Message::Late(_) | Message::Forget { .. }, .. } => {}
+        GroupEvent::FromHub { group, message } => note_group(engine, *group, seen::name_of(message)),
         _ => {}
     }
 }

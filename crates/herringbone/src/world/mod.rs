@@ -44,6 +44,7 @@ use crate::{
             control::Message,
             fence::Member,
             membership::{MemberId, Process, Roster},
+            watch::{RankPatience, TICK, Watch},
         },
     },
     engine::{
@@ -52,10 +53,8 @@ use crate::{
         group::{Group, Settings},
     },
     execute::{issue::WORLD_GROUP, staging::Staging},
-    fabric::{
-        control::LAST_OUT,
-        watch::{RankPatience, TICK, Watch},
-    },
+    fabric::control::LAST_OUT,
+    seen,
     sys::segment::Segment,
     transport::{
         endpoint::Endpoints,
@@ -201,9 +200,12 @@ impl VirtualWorld {
         engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
         let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
         let patience = RankPatience { silence: self.setup.patience, linger: LAST_OUT };
-        let mut watch = Watch::new(rank, self.roster.clone(), peers, patience, self.clock.now());
+        let mut watch =
+            Watch::new(rank, self.roster.clone(), peers, patience, self.clock.now().since_start());
         if rank == 0 {
-            watch.tell_hub(Message::GroupInfo { group: *number, generation: 0, members: members.clone() });
+            let info = Message::GroupInfo { group: *number, generation: 0, members: members.clone() };
+            seen::to_hub(&watch, &info);
+            watch.tell_hub(info);
         }
         Machine::new(engine, Some(watch), self.roster.clone())
     }

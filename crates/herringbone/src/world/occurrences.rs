@@ -2,9 +2,14 @@
 
 use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence};
 use crate::{
-    core::session::{control::Message, membership::MemberId},
+    core::session::{
+        control::Message,
+        membership::MemberId,
+        watch::{Effect, TICK},
+    },
     engine::control::SIGN_OF_LIFE,
-    fabric::{instruction::Instruction, watch::TICK},
+    fabric::command::pass_on,
+    seen,
     transport::{
         endpoint::Link,
         tcp::{TcpLink, virtual_link::VirtualLink},
@@ -47,7 +52,9 @@ impl VirtualWorld {
                 if !machine.is_timeless {
                     machine.engine.at(now).tick();
                 }
-                machine.watch.iter_mut().for_each(|watch| watch.tick(now));
+                if let Some(watch) = &mut machine.watch {
+                    seen::taking(watch, |watch| watch.tick(now.since_start()));
+                }
                 self.settle(at);
             }
             Occurrence::SignOfLife(at) => {
@@ -59,8 +66,9 @@ impl VirtualWorld {
                 if self.network.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
-                    watch.heard(from as u32, now);
-                    watch.message(from as u32, message);
+                    seen::control(watch, &message);
+                    watch.heard(from as u32, now.since_start());
+                    seen::taking(watch, |watch| watch.message(from as u32, message));
                     self.settle(to);
                 }
             }
@@ -68,7 +76,7 @@ impl VirtualWorld {
                 if self.network.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
-                    watch.unreachable(from as u32);
+                    seen::taking(watch, |watch| watch.unreachable(from as u32));
                     self.settle(at);
                 }
             }
@@ -87,7 +95,7 @@ impl VirtualWorld {
                 };
                 let life = reducer.filter(answers).map(|at| self.life(at));
                 let watch = self.machine(at).watch.as_mut().expect("a worker greets");
-                watch.greeted(&address, life, now);
+                watch.greeted(&address, life, now.since_start());
                 self.settle(at);
             }
         }
@@ -101,24 +109,24 @@ impl VirtualWorld {
             let events = machine.drive(now);
             let idle = events.is_empty();
             for event in events {
-                note_event(&machine.engine, &event);
+                note_event(machine, &event);
                 if let Some(watch) = &mut machine.watch {
-                    watch.event(event, now);
+                    pass_on(event, watch, now);
                 }
             }
-            let (orders, moved) = machine.orders(now);
-            if idle && !moved && orders.is_empty() {
+            let (effects, moved) = machine.effects(now);
+            if idle && !moved && effects.is_empty() {
                 break;
             }
-            orders.into_iter().for_each(|order| self.carry_out(at, order));
+            effects.into_iter().for_each(|effect| self.carry_out(at, effect));
         }
         let machine = self.machine(at);
         let (ready, left) = (machine.is_ready(), machine.go_on_leaving(now));
         let waits = machine.called.iter().all(|called| called.ended.is_some()) && !machine.program.is_empty();
         let leaves = machine.exit.leaving.is_some();
         if left {
-            let (orders, _) = self.machine(at).orders(now);
-            orders.into_iter().for_each(|order| self.carry_out(at, order));
+            let (effects, _) = self.machine(at).effects(now);
+            effects.into_iter().for_each(|effect| self.carry_out(at, effect));
             self.kill(at);
         } else if ready {
             self.look_after(LOOK_AGAIN, at);
@@ -136,10 +144,10 @@ impl VirtualWorld {
         }
     }
 
-    fn carry_out(&mut self, at: usize, order: Instruction) {
-        match order {
-            Instruction::Say { to, message } => self.say(at, to as usize, message),
-            Instruction::Beat => {
+    fn carry_out(&mut self, at: usize, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => self.say(at, to as usize, message),
+            Effect::Heartbeat => {
                 let peers: Vec<usize> = self
                     .network
                     .control
@@ -149,25 +157,25 @@ impl VirtualWorld {
                     .collect();
                 peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
             }
-            Instruction::Part(rank) => {
+            Effect::Disconnect(rank) => {
                 self.network.control.remove(&(at, rank as usize));
                 let delay = self.delay(at, rank as usize) + self.network.control_delay;
                 self.after(delay, Occurrence::Parted { at: rank as usize, from: at });
             }
-            Instruction::Link(endpoint) => {
+            Effect::Connect(endpoint) => {
                 let (other, for_so_long) = (self.machine_of(endpoint, at), Duration::ZERO);
                 self.after(
                     2 * self.setup.nature.latency,
                     Occurrence::Called { caller: at, endpoint, other, for_so_long },
                 );
             }
-            Instruction::Greet(address) => {
+            Effect::Probe(address) => {
                 self.after(2 * self.setup.nature.latency, Occurrence::Greeted { at, address });
             }
-            Instruction::Renew(roster) => self.machine(at).roster = roster,
+            Effect::Log { warns, line } => crate::log::of_rank(at as u32, warns, line),
             // No rank of a world asks for that.
-            Instruction::Answer { .. } => {}
-            Instruction::Do(_) => unreachable!("the machine does it"),
+            Effect::Answer { .. } => {}
+            Effect::Members(_) | Effect::Groups(_) => unreachable!("the machine does it"),
         }
     }
 
@@ -190,7 +198,7 @@ impl VirtualWorld {
             if for_so_long >= patience {
                 let problem = "nobody answers".to_owned();
                 let watch = self.machine(caller).watch.as_mut().expect("workers call");
-                watch.no_link(endpoint, problem, now);
+                watch.no_link(endpoint, problem, now.since_start());
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;

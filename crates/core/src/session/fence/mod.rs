@@ -2,7 +2,7 @@
 //!
 //! Members number their operations for themselves: a rank's n-th call in a group is operation n. When they disagree
 //! about one, or one fails somewhere, the group's **generation** ends, by a protocol between each [`Member`] and the
-//! [`Hub`], which is rank 0 of the job (without it the job ends):
+//! [hub](super::hub::Hub), which is rank 0 of the job (without it the job ends):
 //!
 //! ```text
 //! member    Dispute      something went wrong: a frame's hash differs, a timeout, a lost reducer
@@ -21,7 +21,8 @@
 //! A disagreement is usually found by a frame whose rolling hash differs from the receiver's. Where no frame flows (two
 //! ranks that each wait for the other's broadcast) it is found by waiting: a member that has waited for
 //! [`WAITING_MILLISECONDS`] says so to the hub, and again every [`WAITING_AGAIN_MILLISECONDS`]. The hub compares those
-//! who wait in the same operation, and asks others to look into their history; see [`Hub::receive`].
+//! who wait in the same operation, and asks others to look into their history; see
+//! [`Hub::receive`](super::hub::Hub::receive).
 //!
 //! A group to which programs give no name has one by its [`Ordinal`](super::control::Ordinal): its members, and how many groups of
 //! just these each of them has made before. Where a member's call to make one fails, its count stays behind the others'. They
@@ -31,11 +32,12 @@
 //! All of it relies on connections that keep the order of their messages, and on nothing else: no clock is read here.
 //! A process that does not report is either alive, and its control thread will, or it will be declared dead.
 
+mod fences;
 mod history;
-mod hub;
 mod member;
 
-pub use hub::{Directed, Hub, HubState};
+pub(super) use fences::Fences;
+pub use fences::{Directed, HubState};
 pub use member::{
     Action, Admission, Check, Failed, FarewellAnswer, Issued, Member, NotIssued, Phase, Settled,
 };

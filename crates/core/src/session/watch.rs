@@ -1,38 +1,33 @@
 //! Which ranks live, which have left, and what the hub says: what a control thread decides, without connections or a clock.
 //!
-//! A [`Watch`] is told what happened, with the time, and leaves [`Instruction`]s. The control thread carries them out over its
+//! A [`Watch`] is told what happened, with the time, and leaves [`Effect`]s. The control thread carries them out over its
 //! connections and on its engine; so does the world of the tests, in virtual time.
 
 mod changes;
+mod effect;
 mod leaving;
 
+pub use effect::{Effect, GroupEvent, LinkFault, ShrinkAnswer};
+
 use super::{
-    center::Center,
-    instruction::{Deed, Instruction},
+    Cause,
+    control::{Death, Message},
+    fence::Directed,
+    hub::Hub,
+    membership::{MemberId, Roster},
 };
-use crate::{
-    clock::Moment,
-    core::{
-        group::Rank,
-        session::{
-            Cause,
-            control::{Death, Message},
-            fence::Directed,
-            membership::{MemberId, Roster},
-        },
-    },
-    engine::outbox::Event,
-    transport::Broken,
-};
-use std::{
+use crate::group::Rank;
+use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
+    format,
+    string::String,
     sync::Arc,
-    time::Duration,
+    vec::Vec,
 };
+use core::{fmt, mem, time::Duration};
 
 /// How often time is looked at.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
+pub const TICK: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A pause between two looks at time that is worth a warning: this process did not run.
 const STOOD_STILL: Duration = Duration::from_secs(2);
@@ -44,13 +39,13 @@ const BROKEN_FOR: Duration = Duration::from_millis(500);
 /// A rank with which there is a control connection.
 #[derive(Debug)]
 struct Peer {
-    heard: Moment,
+    heard: Duration,
     suspected: bool,
 }
 
 /// How a rank went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
+pub enum PeerEnd {
     /// In order.
     Left,
     /// Its process is gone for certain.
@@ -61,11 +56,11 @@ enum Gone {
 
 /// How long a process waits for other ranks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RankPatience {
+pub struct RankPatience {
     /// After this silence a rank is dead, and after half of it suspected, in a warning.
-    pub(crate) silence: Duration,
+    pub silence: Duration,
     /// How long rank 0 stays for the others when it leaves.
-    pub(crate) linger: Duration,
+    pub linger: Duration,
 }
 
 impl RankPatience {
@@ -78,46 +73,46 @@ impl RankPatience {
 /// A process that leaves.
 #[derive(Debug)]
 struct Leaving {
-    since: Moment,
-    /// Whether it was said that rank 0 waits for others to leave.
+    since: Duration,
+    /// Whether a line has said that rank 0 waits for others to leave.
     warned: bool,
 }
 
-/// One process's view of the others.
+/// One process's view of the others. Times are since any start that is the same for all calls.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     me: Rank,
     roster: Arc<Roster>,
     /// On rank 0.
-    hub: Option<Center>,
+    hub: Option<Hub>,
     /// All others on rank 0, rank 0 elsewhere; those that are there.
     peers: BTreeMap<Rank, Peer>,
-    gone: BTreeMap<Rank, Gone>,
+    gone: BTreeMap<Rank, PeerEnd>,
     /// The groups of which this rank waits to go on with those that are left.
     shrinking: BTreeSet<u32>,
-    /// Links between workers that broke, why, and when.
-    broken: Vec<(MemberId, Broken, Moment)>,
-    beat: Moment,
+    /// Links between workers that broke, what is known of that, and since when.
+    broken: Vec<(MemberId, LinkFault, Duration)>,
+    beat: Duration,
     /// When time was last looked at.
-    ticked: Moment,
+    ticked: Duration,
     leaving: Option<Leaving>,
     patience: RankPatience,
-    orders: VecDeque<Instruction>,
+    effects: VecDeque<Effect>,
 }
 
 impl Watch {
     /// The watch of rank `me`, with its control connections.
-    pub(crate) fn new(
+    pub fn new(
         me: Rank,
         roster: Arc<Roster>,
         peers: impl IntoIterator<Item = Rank>,
         patience: RankPatience,
-        now: Moment,
+        now: Duration,
     ) -> Self {
         let peer = |rank| (rank, Peer { heard: now, suspected: false });
         Self {
             me,
-            hub: (me == 0).then(|| Center::new(&roster, now)),
+            hub: (me == 0).then(|| Hub::new(roster.clone(), now)),
             roster,
             peers: peers.into_iter().map(peer).collect(),
             gone: BTreeMap::new(),
@@ -127,27 +122,37 @@ impl Watch {
             ticked: now,
             leaving: None,
             patience,
-            orders: VecDeque::new(),
+            effects: VecDeque::new(),
         }
     }
 
     /// The next thing to do.
-    pub(crate) fn next_order(&mut self) -> Option<Instruction> {
-        self.orders.pop_front()
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
     }
 
-    fn order(&mut self, deed: Deed) {
-        self.orders.push_back(Instruction::Do(deed));
+    /// The hub, on rank 0.
+    pub fn hub(&self) -> Option<&Hub> {
+        self.hub.as_ref()
     }
 
-    fn say(&mut self, to: Rank, message: Message) {
+    /// The ranks that are gone, and how.
+    pub fn gone(&self) -> impl Iterator<Item = (Rank, PeerEnd)> {
+        self.gone.iter().map(|(rank, gone)| (*rank, *gone))
+    }
+
+    fn groups(&mut self, event: GroupEvent) {
+        self.effects.push_back(Effect::Groups(event));
+    }
+
+    fn log(&mut self, warns: bool, line: String) {
+        self.effects.push_back(Effect::Log { warns, line });
+    }
+
+    fn send(&mut self, to: Rank, message: Message) {
         if self.peers.contains_key(&to) {
-            self.orders.push_back(Instruction::Say { to, message });
+            self.effects.push_back(Effect::Send { to, message });
         }
-    }
-
-    fn name(&self) -> String {
-        format!("rank {}", self.me)
     }
 
     fn worker(&self, rank: Rank) -> Option<MemberId> {
@@ -159,104 +164,90 @@ impl Watch {
     }
 
     /// Something has come from a rank.
-    pub(crate) fn heard(&mut self, rank: Rank, now: Moment) {
+    pub fn heard(&mut self, rank: Rank, now: Duration) {
         if let Some(peer) = self.peers.get_mut(&rank) {
             (peer.heard, peer.suspected) = (now, false);
         }
     }
 
     /// A rank's message.
-    pub(crate) fn message(&mut self, from: Rank, message: Message) {
-        #[cfg(any(test, feature = "simulator"))]
-        crate::seen::control(self.role(), &message);
+    pub fn message(&mut self, from: Rank, message: Message) {
         match message {
             Message::Heartbeat => {}
             Message::Bye => {
-                self.part(from);
+                self.disconnect(from);
                 self.left(from);
                 self.lose_hub(from);
             }
             Message::Dead { rank, .. } | Message::Leave { rank } if self.worker(rank).is_none() => {
                 let world = self.roster.world();
-                let told = format_args!("it told of the end of rank {rank}, and the job has {world} ranks");
-                self.broke_protocol(from, told);
+                self.broke_protocol(
+                    from,
+                    format_args!("it reported the end of rank {rank} in a job of {world} ranks"),
+                );
             }
             Message::Dead { rank, .. } if rank == self.me => {
-                self.part(from);
+                self.disconnect(from);
                 self.died(from, Death::GaveUp);
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
-            message if from == 0 && self.hub.is_none() => match message {
-                Message::Members(roster) => self.told_roster(roster),
-                message => self.hub_says(message),
-            },
-            message if message.is_the_hubs() => self.broke_protocol(from, "it decided as only rank 0 does"),
+            message if from == 0 && self.hub.is_none() => self.from_hub(message),
+            message if message.is_the_hubs() => {
+                self.broke_protocol(from, "it sent a decision, which only rank 0 makes");
+            }
             message => self.at_hub(from, message),
         }
     }
 
-    #[cfg(any(test, feature = "simulator"))]
-    fn role(&self) -> &'static str {
-        match (self.hub.is_some(), self.leaves()) {
-            (true, false) => "rank 0",
-            (false, false) => "rank",
-            (true, true) => "rank 0 leaves",
-            (false, true) => "rank leaves",
-        }
-    }
-
     /// A message for the hub: dealt with here if this is it, else sent there.
-    pub(crate) fn tell_hub(&mut self, message: Message) {
+    pub fn tell_hub(&mut self, message: Message) {
         if self.hub.is_some() {
             self.at_hub(self.me, message);
         } else {
-            self.say(0, message);
+            self.send(0, message);
         }
     }
 
     fn at_hub(&mut self, from: Rank, message: Message) {
         if let Some(hub) = &mut self.hub {
-            let roster = hub.without_accused(&message, (&self.roster, self.ticked));
             let directed = hub.receive(from, message);
             self.direct(directed);
-            roster.into_iter().for_each(|roster| self.renew(roster));
         }
     }
 
     fn direct(&mut self, messages: Vec<Directed>) {
         for Directed { to, message } in messages {
-            if to == self.me { self.hub_says(message) } else { self.say(to, message) }
+            if to == self.me { self.from_hub(message) } else { self.send(to, message) }
         }
     }
 
-    fn hub_says(&mut self, message: Message) {
+    fn from_hub(&mut self, message: Message) {
         let group = match &message {
-            Message::Fence { group, .. } => *group,
+            Message::Fence { group, .. } | Message::Recover { group } | Message::Forget { group } => *group,
             Message::Decide(decision) => decision.group,
-            Message::Recover { group } => *group,
             Message::Resume(resume) => resume.group,
             Message::Waiting(waiting) => waiting.group,
             Message::Late(late) => late.group,
             Message::Confirm(question) => question.group,
-            Message::Confirmed(told) => told.group,
-            Message::Forget { group } => return self.order(Deed::LeftByAll(*group)),
+            Message::Confirmed(confirmation) => confirmation.group,
             Message::Shrunk(shrunk) => return self.shrunk(shrunk.clone()),
+            Message::Members(roster) => return self.members(roster.clone()),
             _ => return,
         };
-        self.order(Deed::Tell { group, message });
+        self.groups(GroupEvent::FromHub { group, message });
     }
 
-    fn part(&mut self, rank: Rank) {
+    fn disconnect(&mut self, rank: Rank) {
         if self.peers.remove(&rank).is_some() {
-            self.orders.push_back(Instruction::Part(rank));
+            self.effects.push_back(Effect::Disconnect(rank));
         }
     }
 
     /// A rank's connection is broken.
-    pub(crate) fn unreachable(&mut self, rank: Rank) {
+    pub fn unreachable(&mut self, rank: Rank) {
         if self.peers.contains_key(&rank) {
-            self.part(rank);
+            self.disconnect(rank);
             self.died(rank, Death::Unreachable);
             self.lose_hub(rank);
         }
@@ -264,17 +255,17 @@ impl Watch {
 
     /// The connection with rank 0 is over, which had left as a rank and decided on: nobody decides any more.
     fn lose_hub(&mut self, rank: Rank) {
-        if rank == 0 && self.gone.get(&0) == Some(&Gone::Left) && self.leaving.is_none() {
+        if rank == 0 && self.gone.get(&0) == Some(&PeerEnd::Left) && self.leaving.is_none() {
             self.shrink_without_hub();
-            self.order(Deed::WithoutHub);
+            self.groups(GroupEvent::NoHub);
         }
     }
 
     /// Nothing comes through to a rank any more. It may live.
-    pub(crate) fn cut_off(&mut self, rank: Rank) {
+    pub fn cut_off(&mut self, rank: Rank) {
         if let Some(peer) = self.peers.get(&rank) {
-            let milliseconds = self.ticked.since(peer.heard).as_millis() as u64;
-            self.part(rank);
+            let milliseconds = self.ticked.saturating_sub(peer.heard).as_millis() as u64;
+            self.disconnect(rank);
             self.died(rank, Death::Silent { milliseconds });
             self.lose_hub(rank);
         }
@@ -282,22 +273,22 @@ impl Watch {
 
     /// A rank's message is none that it can send: its connection is of no use any more. No other rank is harmed.
     fn broke_protocol(&mut self, from: Rank, how: impl fmt::Display) {
-        let what = format_args!("rank {from} broke the protocol: {how}; run the same release on all ranks");
-        crate::log::warn(&self.name(), what);
-        self.part(from);
+        let advice = "run one release on all ranks, and if they do, report it as a bug";
+        self.log(true, format!("rank {from} broke the protocol: {how}; {advice}"));
+        self.disconnect(from);
         self.died(from, Death::Protocol);
     }
 
-    /// A rank has died, as far as anybody knows: everybody is told, once. By rank 0 also while it leaves: it stays to tell.
+    /// A rank has died, as far as anybody knows: everybody hears of it, once. By rank 0 even while it leaves: it stays to tell.
     fn died(&mut self, rank: Rank, death: Death) {
-        self.lost(rank, death, if death.is_certain() { Gone::Died } else { Gone::Silent });
+        self.lost(rank, death, if death.is_certain() { PeerEnd::Died } else { PeerEnd::Silent });
     }
 
-    fn lost(&mut self, rank: Rank, death: Death, how: Gone) {
+    fn lost(&mut self, rank: Rank, death: Death, how: PeerEnd) {
         if death == Death::Exited
             && let Some(gone) = self.gone.get_mut(&rank)
         {
-            *gone = Gone::Died;
+            *gone = PeerEnd::Died;
         }
         let leaves = self.leaving.is_some() && self.hub.is_none();
         if self.gone.contains_key(&rank) || rank == self.me || leaves {
@@ -305,18 +296,18 @@ impl Watch {
         }
         let Some(worker) = self.worker(rank) else { return };
         self.gone.insert(rank, how);
-        if how == Gone::Silent {
+        if how == PeerEnd::Silent {
             // If it lives, it is not to take the end of its connection for this rank's death.
-            self.say(rank, Message::Dead { rank, death });
+            self.send(rank, Message::Dead { rank, death });
         }
-        self.part(rank);
-        crate::log::info(&self.name(), format_args!("rank {rank} is lost: {death}"));
+        self.disconnect(rank);
+        self.log(false, format!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
         let hub_is_gone = rank == 0 || self.is_alone();
         if hub_is_gone {
             self.shrink_without_hub();
         }
-        self.order(Deed::Lose { worker, death, hub_is_gone });
+        self.groups(GroupEvent::PeerDied { worker, death, hub_is_gone });
         if let Some(hub) = &mut self.hub {
             let directed = hub.lose(rank, &death);
             self.direct(directed);
@@ -334,9 +325,9 @@ impl Watch {
             return;
         }
         let Some(worker) = self.worker(rank) else { return };
-        self.gone.insert(rank, Gone::Left);
+        self.gone.insert(rank, PeerEnd::Left);
         self.spread(rank, &Message::Leave { rank });
-        self.order(Deed::Leave(worker));
+        self.groups(GroupEvent::PeerLeft(worker));
         if let Some(hub) = &mut self.hub {
             let directed = hub.leave(rank);
             self.direct(directed);
@@ -346,117 +337,124 @@ impl Watch {
     /// The hub tells all others; any other rank tells the hub.
     fn spread(&mut self, about: Rank, message: &Message) {
         let others: Vec<Rank> = self.peers.keys().copied().filter(|rank| *rank != about).collect();
-        others.into_iter().for_each(|to| self.say(to, message.clone()));
+        others.into_iter().for_each(|to| self.send(to, message.clone()));
     }
 
     /// The process of a local rank has ended; `said_goodbye` if it left word of that in its memory.
-    pub(crate) fn ended(&mut self, rank: Rank, said_goodbye: bool) {
+    pub fn ended(&mut self, rank: Rank, said_goodbye: bool) {
         if said_goodbye { self.left(rank) } else { self.died(rank, Death::Exited) }
     }
 
-    /// The engine asks for something.
-    pub(crate) fn event(&mut self, event: Event, now: Moment) {
-        match event {
-            // The lower of two ranks calls; workers call reducers.
-            Event::Want(endpoint)
-                if self.roster.is_reducer(endpoint) || Some(endpoint) > self.worker(self.me) =>
-            {
-                self.orders.push_back(Instruction::Link(endpoint));
-            }
-            Event::Want(_) => {}
-            Event::Broken { endpoint, reason } => self.link_broke(endpoint, &reason, now),
-            Event::ToHub(message) => self.tell_hub(message),
+    /// The engine needs a link to this member.
+    pub fn wants_link(&mut self, endpoint: MemberId) {
+        // The lower of two ranks calls; workers call reducers.
+        if self.roster.is_reducer(endpoint) || Some(endpoint) > self.worker(self.me) {
+            self.effects.push_back(Effect::Connect(endpoint));
         }
     }
 
-    fn link_broke(&mut self, endpoint: MemberId, reason: &Broken, now: Moment) {
-        if self.roster.member(endpoint).is_none() {
+    /// A link broke.
+    pub fn link_broke(
+        &mut self,
+        endpoint: MemberId,
+        fault: LinkFault,
+        reason: impl fmt::Display,
+        now: Duration,
+    ) {
+        if self.roster.member(endpoint).is_none() || self.is_gone(endpoint) {
             return;
         }
-        if !self.is_gone(endpoint) && self.leaving.is_none() {
+        if self.leaving.is_none() {
             let name = self.roster.name(endpoint);
-            crate::log::info(&self.name(), format_args!("lost the link to {name}: {reason}"));
+            self.log(false, format!("lost the link to {name}: {reason}"));
         }
-        if !self.roster.is_reducer(endpoint) && !self.is_gone(endpoint) {
-            self.broken.push((endpoint, reason.clone(), now));
+        if !self.roster.is_reducer(endpoint) {
+            self.broken.push((endpoint, fault, now));
         }
     }
 
     /// A link could not be made.
-    pub(crate) fn no_link(&mut self, endpoint: MemberId, problem: String, now: Moment) {
+    pub fn no_link(&mut self, endpoint: MemberId, problem: String, now: Duration) {
         let name = self.roster.name(endpoint);
-        crate::log::warn(&self.name(), format_args!("no link to {name}: {problem}"));
-        self.order(Deed::NoLink { endpoint, problem: problem.clone() });
+        self.log(true, format!("no link to {name}: {problem}"));
+        self.groups(GroupEvent::NoLink { endpoint, problem });
         if !self.roster.is_reducer(endpoint) {
-            self.broken.push((endpoint, Broken::Io(problem), now));
+            self.broken.push((endpoint, LinkFault::Lost, now));
         }
     }
 
     /// Time has passed. Called about ten times a second.
-    pub(crate) fn tick(&mut self, now: Moment) {
-        let late = now.since(std::mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
+    pub fn tick(&mut self, now: Duration) {
+        let late = now.saturating_sub(mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
         self.excuse(late, now);
-        // The end that has seen the damage knows the reason. The other one only sees that its connection was closed.
-        let patience = |reason: &Broken| match reason {
-            Broken::Corrupt | Broken::Coded { .. } => Duration::ZERO,
-            _ => BROKEN_FOR,
+        self.look_at_links(now);
+        if now.saturating_sub(self.beat) >= HEARTBEAT {
+            self.beat = now;
+            self.effects.push_back(Effect::Heartbeat);
+        }
+        self.listen_for_silence(now);
+        if let Some(hub) = self.hub.as_mut().filter(|_| self.leaving.is_none()) {
+            self.effects.extend(hub.due(now).into_iter().map(Effect::Probe));
+        }
+    }
+
+    /// Groups fail over links between workers that have been broken for a while: the ranks at their ends live, or this would be known.
+    /// The end that has seen damage knows the reason. The other one only sees that its connection was closed.
+    fn look_at_links(&mut self, now: Duration) {
+        let is_due = |fault: &LinkFault, since: Duration| {
+            !matches!(fault, LinkFault::Lost) || now.saturating_sub(since) >= BROKEN_FOR
         };
-        let late = self.broken.extract_if(.., |(_, reason, since)| now.since(*since) >= patience(reason));
-        let late: Vec<(MemberId, Broken)> = late.map(|(endpoint, reason, _)| (endpoint, reason)).collect();
-        for (endpoint, reason) in late {
+        let due: Vec<(MemberId, LinkFault, Duration)> =
+            self.broken.extract_if(.., |(_, fault, since)| is_due(fault, *since)).collect();
+        for (endpoint, fault, _) in due {
             let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))
             else {
                 continue;
             };
             if self.is_alone() {
                 // A link alone does not say whether the other end lives.
-                self.lost(rank, Death::Unreachable, Gone::Silent);
+                self.lost(rank, Death::Unreachable, PeerEnd::Silent);
                 continue;
             }
             let (from, to) = (rank, self.me);
-            let cause = match reason {
-                Broken::Corrupt => Cause::Corrupt { from, to },
-                Broken::Coded { codec, problem } => {
-                    Cause::Protocol { from, to, problem: format!("{problem} ({codec})") }
-                }
-                _ => Cause::LinkLost { from, to },
+            let cause = match fault {
+                LinkFault::Damaged => Cause::Corrupt { from, to },
+                LinkFault::Protocol(problem) => Cause::Protocol { from, to, problem },
+                LinkFault::Lost => Cause::LinkLost { from, to },
             };
-            self.order(Deed::DisputeAllWith { endpoint, cause });
-        }
-        if now.since(self.beat) >= HEARTBEAT {
-            self.beat = now;
-            self.orders.push_back(Instruction::Beat);
-        }
-        self.listen_for_silence(now);
-        if let Some(hub) = self.hub.as_mut().filter(|_| self.leaving.is_none()) {
-            self.orders.extend(hub.due(now).into_iter().map(Instruction::Greet));
+            self.groups(GroupEvent::LinkBroke { endpoint, cause });
         }
     }
 
     /// This process looks at the time late: it, or the whole machine, had no processor for a while. What others said meanwhile
     /// may be on its way yet, and they may have had none either. So only time in which this process ran counts as silence.
-    fn excuse(&mut self, late: Duration, now: Moment) {
+    fn excuse(&mut self, late: Duration, now: Duration) {
         if late >= STOOD_STILL {
             let seconds = late.as_secs();
-            let what = format_args!("this process stood still for {seconds} s: others may have given it up");
-            crate::log::warn(&self.name(), what);
+            let risk = "other ranks may have declared it dead meanwhile";
+            self.log(
+                true,
+                format!("this process stood still for {seconds} s (stopped, or without a processor): {risk}"),
+            );
         }
         for peer in self.peers.values_mut() {
             peer.heard = now.min(peer.heard + late);
         }
     }
 
-    fn listen_for_silence(&mut self, now: Moment) {
-        let (mut dead, name) = (Vec::new(), self.name());
+    fn listen_for_silence(&mut self, now: Duration) {
+        let (mut dead, mut suspected) = (Vec::new(), Vec::new());
         for (rank, peer) in &mut self.peers {
-            let silence = now.since(peer.heard);
+            let silence = now.saturating_sub(peer.heard);
             if silence >= self.patience.silence {
                 dead.push((*rank, silence.as_millis() as u64));
             } else if silence >= self.patience.half() && !peer.suspected {
                 peer.suspected = true;
-                let seconds = silence.as_secs();
-                crate::log::warn(&name, format_args!("rank {rank} has been silent for {seconds} s"));
+                suspected.push((*rank, silence.as_secs()));
             }
+        }
+        for (rank, seconds) in suspected {
+            self.log(true, format!("rank {rank} has been silent for {seconds} s"));
         }
         dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
     }

@@ -2,48 +2,42 @@
 
 use super::{Leaving, PARTING, Watch};
 use crate::{
-    clock::Moment,
-    core::{
-        group::Rank,
-        session::{Ranks, control::Message},
-    },
-    fabric::instruction::Deed,
+    group::Rank,
+    session::{Ranks, control::Message},
 };
-use std::time::Duration;
+use alloc::{format, vec::Vec};
+use core::{mem, time::Duration};
 
 impl Watch {
     /// This process leaves; rank 0 lingers for the others, or does not.
-    pub(crate) fn leave(&mut self, lingers: bool, now: Moment) {
+    pub fn leave(&mut self, lingers: bool, now: Duration) {
         if !lingers {
             self.patience.linger = Duration::ZERO;
         }
         self.leaving = Some(Leaving { since: now, warned: false });
-        self.order(Deed::SayGoodbye);
         // Rank 0 leaves as a rank now and as the hub last.
         let goodbye = if self.hub.is_some() { Message::Leave { rank: self.me } } else { Message::Bye };
         self.spread(self.me, &goodbye);
     }
 
     /// Whether this process is leaving.
-    pub(crate) fn leaves(&self) -> bool {
+    pub fn leaves(&self) -> bool {
         self.leaving.is_some()
     }
 
     /// Whether this process has left. Rank 0 stays until the others have left, for a while, and says goodbye as the hub then.
     /// Any other stays until its goodbye is sent (`unsent` if it is not) and rank 0 has hung up, for a moment at most: a socket
     /// that is closed while something comes in drops what it had yet to send.
-    pub(crate) fn has_left(&mut self, unsent: bool, now: Moment) -> bool {
+    pub fn has_left(&mut self, unsent: bool, now: Duration) -> bool {
         let Some(Leaving { since, warned }) = &mut self.leaving else { return false };
-        let (left_for, is_hub) = (now.since(*since), self.hub.is_some());
+        let (left_for, is_hub) = (now.saturating_sub(*since), self.hub.is_some());
         let waits = !self.peers.is_empty() && (is_hub || unsent || left_for < PARTING);
         if waits && left_for < self.patience.linger {
-            if is_hub && left_for >= self.patience.half() && !std::mem::replace(warned, true) {
+            if is_hub && left_for >= self.patience.half() && !mem::replace(warned, true) {
                 let others: Vec<Rank> = self.peers.keys().copied().collect();
                 let (others, most) = (Ranks(&others), self.patience.linger.as_secs());
-                let problem = format_args!(
-                    "waiting for {others} to leave, for at most {most} s: they learn from rank 0 who is lost"
-                );
-                crate::log::warn("rank 0", problem);
+                let why = "they learn from rank 0 which ranks are lost";
+                self.log(true, format!("waiting for {others} to leave, for at most {most} s: {why}"));
             }
             return false;
         }

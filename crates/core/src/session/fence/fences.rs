@@ -1,4 +1,4 @@
-//! The hub's side of the fence: who has reported, and the decision.
+//! The hub's side of fences and recoveries: who has reported, and the decision.
 
 use super::super::{
     cause::{Cause, Mismatch},
@@ -20,10 +20,10 @@ use alloc::{
 /// How many operations per group the hub knows somebody to wait in; the oldest are forgotten first.
 const WAITS: usize = 16;
 
-/// The rank that brings groups back into step. It need not be a member of them; where it is, its own messages go
-/// through it like anyone's.
+/// The groups of a job, as the hub knows them. The rank that is the hub need not be a member of them; where it is, its own messages
+/// go through it like anyone's.
 #[derive(Debug, Default)]
-pub struct Hub {
+pub(in crate::session) struct Fences {
     groups: BTreeMap<u32, Group>,
     gone: Gone,
 }
@@ -107,45 +107,18 @@ pub struct HubState {
     pub recovers: Option<bool>,
 }
 
-impl Hub {
-    /// A hub that knows no group.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How many groups it knows.
-    pub fn groups(&self) -> usize {
-        self.groups.len()
-    }
-
+impl Fences {
     /// What is under way in each group, by number.
-    pub fn standings(&self) -> impl Iterator<Item = (u32, HubState)> {
-        let standing = |group: &Group| HubState {
+    pub(in crate::session) fn states(&self) -> impl Iterator<Item = (u32, HubState)> {
+        let state = |group: &Group| HubState {
             fences: group.fence.is_some(),
             recovers: group.recovery.as_ref().map(Recovery::is_under_way),
         };
-        self.groups.iter().map(move |(number, group)| (*number, standing(group)))
+        self.groups.iter().map(move |(number, group)| (*number, state(group)))
     }
 
-    /// A message of a worker or reducer: what to send because of it.
-    ///
-    /// * GroupInfo and Dispute say who is in a group.
-    /// * Forget says that a member takes no part in a group any more. A group that no member needs is forgotten, and
-    ///   all members that live are told so: then nobody reads what others have left in memory for it.
-    /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in any
-    ///   generation: where a fence is under way, it is what that decides.
-    /// * Report brings a fence forward; the last one ends it.
-    /// * Accuse and Gain begin a recovery, if the group has had none: after one no operation of it uses reducers.
-    /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
-    ///   leaves says it before it says Forget.
-    /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
-    ///   ahead of it, to one who waits in the same operation with another hash, and, if it is the first of its
-    ///   [round](Waiting::round), to all members. So a disagreement with a rank that has gone on, or waits nowhere, is
-    ///   found too, at the cost of one message to each member per second and stuck operation. If a member has left without the
-    ///   operation, a fence begins.
-    /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
-    ///   [`farewell`](super::super::farewell). A question about a call that a member has left without begins a fence.
-    pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
+    /// See [`Hub::receive`](crate::session::hub::Hub::receive).
+    pub(in crate::session) fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         let sent = match message {
             Message::GroupInfo { group, members, .. } => self.made(group, members),
             Message::Forget { group } => self.forget(from, group),
@@ -168,15 +141,14 @@ impl Hub {
         sent
     }
 
-    /// A rank is dead: fences no longer wait for it, and end in [`Cause::PeerLost`] where it was a member.
-    pub fn lose(&mut self, rank: Rank) -> Vec<Directed> {
+    /// See [`Hub::lose`](crate::session::hub::Hub::lose).
+    pub(in crate::session) fn lose(&mut self, rank: Rank) -> Vec<Directed> {
         self.gone.dead.insert(rank);
         self.go_on_without(rank)
     }
 
-    /// A rank has left in order: as if it were [dead](Self::lose), but it is named as lost only where nobody died, and where
-    /// it did not follow another rank that left.
-    pub fn leave(&mut self, rank: Rank) -> Vec<Directed> {
+    /// See [`Hub::leave`](crate::session::hub::Hub::leave).
+    pub(in crate::session) fn leave(&mut self, rank: Rank) -> Vec<Directed> {
         if !self.gone.left.contains(&rank) {
             self.gone.left.push(rank);
         }

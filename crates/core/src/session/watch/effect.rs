@@ -1,0 +1,109 @@
+//! What a [watch](super::Watch) is told of links, and what it wants done.
+
+use crate::{
+    group::Rank,
+    session::{
+        Cause,
+        control::{Death, Message},
+        membership::{MemberId, Roster},
+        survivors::Shrunk,
+    },
+};
+use alloc::{collections::BTreeMap, string::String, sync::Arc};
+
+/// What this end knows of a link between workers that broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkFault {
+    /// A frame arrived damaged.
+    Damaged,
+    /// The other end sent this, which no rank sends.
+    Protocol(String),
+    /// That it is gone: the other end may have died, or know more.
+    Lost,
+}
+
+/// What a watch wants done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send this on the control connection with a rank.
+    Send {
+        /// Whom.
+        to: Rank,
+        /// What.
+        message: Message,
+    },
+    /// Send a heartbeat on all control connections; those that are broken are [unreachable](super::Watch::unreachable).
+    Heartbeat,
+    /// Close the control connection with a rank.
+    Disconnect(Rank),
+    /// Make a link to this member.
+    Connect(MemberId),
+    /// Call a reducer, to see whether it [is there](super::Watch::greeted).
+    Probe(String),
+    /// The job has these members from now on.
+    Members(Arc<Roster>),
+    /// Whoever waits to go on with the members of a group that are left hears who they are.
+    Answer {
+        /// The group.
+        group: u32,
+        /// What comes of it.
+        answer: ShrinkAnswer,
+    },
+    /// A line for people, about this rank.
+    Log {
+        /// Whether it is a warning.
+        warns: bool,
+        /// The line.
+        line: String,
+    },
+    /// Something has happened to groups. What their engine answers is for [the hub](super::Watch::tell_hub).
+    Groups(GroupEvent),
+}
+
+/// What a rank hears that wants to go on with those that are left.
+#[derive(Debug)]
+pub enum ShrinkAnswer {
+    /// The hub has decided.
+    Decided(Shrunk),
+    /// There is no hub. These are gone; `true` for those of which that is certain.
+    NoHub(BTreeMap<Rank, bool>),
+}
+
+/// What happens to the groups of a process.
+#[derive(Debug)]
+pub enum GroupEvent {
+    /// The hub says this to a group.
+    FromHub {
+        /// The group.
+        group: u32,
+        /// What it says.
+        message: Message,
+    },
+    /// A worker has died.
+    PeerDied {
+        /// Which.
+        worker: MemberId,
+        /// How that is known.
+        death: Death,
+        /// Whether nobody decides any more.
+        hub_is_gone: bool,
+    },
+    /// A worker has left in order.
+    PeerLeft(MemberId),
+    /// The link to a worker that lives is lost: what needs it fails, on all members.
+    LinkBroke {
+        /// The other end.
+        endpoint: MemberId,
+        /// Why.
+        cause: Cause,
+    },
+    /// A link could not be made.
+    NoLink {
+        /// The other end.
+        endpoint: MemberId,
+        /// Why.
+        problem: String,
+    },
+    /// Nobody decides any more: rank 0 has left, and is not there for the others either.
+    NoHub,
+}
