@@ -98,8 +98,10 @@ pub enum Cause {
         /// The receiver, which noticed.
         to: Rank,
     },
-    /// A message arrived as it was sent, and nobody sends such a one.
-    #[error("rank {from} broke the protocol: {problem}, says rank {to}: run the same version everywhere")]
+    /// A message arrived undamaged, and no release sends such a message.
+    #[error(
+        "rank {from} broke the protocol: {problem}, says rank {to}: run one release on all ranks, and if they do, report it as a bug"
+    )]
     Protocol {
         /// The sender.
         from: Rank,
@@ -119,13 +121,13 @@ pub enum Cause {
         to: Rank,
     },
     /// Members are gone for good. The group ends with it.
-    #[error("lost {}: see why in their logs; the group has to be formed again without them", Ranks(.ranks))]
+    #[error("lost {}: their logs say why; form the group again without them", Ranks(.ranks))]
     PeerLost {
         /// Who, ascending.
         ranks: Vec<Rank>,
     },
     /// Members have left in order, and have not made a call that another one has made. The group ends with it.
-    #[error("{} left without making {operation}, as rank {caller} has: make every rank make the same calls before it leaves", Ranks(.ranks))]
+    #[error("{} left without calling {operation}, which rank {caller} has called: make every rank make the same calls before it leaves", Ranks(.ranks))]
     Left {
         /// Who, ascending.
         ranks: Vec<Rank>,
@@ -135,7 +137,7 @@ pub enum Cause {
         caller: Rank,
     },
     /// A member has aborted what it had under way. The group ends with it.
-    #[error("rank {rank} aborted the group: see why in its log; the group has to be formed again without it")]
+    #[error("rank {rank} aborted the group: its log says why; form the group again without it")]
     Aborted {
         /// Which member.
         rank: Rank,
@@ -143,7 +145,9 @@ pub enum Cause {
         sequence: u64,
     },
     /// A member's engine panicked: a defect of this software. What it holds is not to be trusted, so the group ends with it.
-    #[error("the engine of rank {rank} panicked: see that rank's output, and report it")]
+    #[error(
+        "the engine of rank {rank} panicked, which is a bug: please report it, with the panic's message, which is in the output of that rank"
+    )]
     Panicked {
         /// Whose.
         rank: Rank,
@@ -284,7 +288,7 @@ impl Cause {
                 sent: from.u64()?,
                 expected: from.u64()?,
             },
-            _ => return Err(Malformed("its cause is unknown")),
+            _ => return Err(Malformed("it names an unknown cause")),
         })
     }
 }
@@ -409,8 +413,8 @@ impl fmt::Display for Mismatch {
                 let fields = first.fingerprint.difference(&second.fingerprint);
                 write!(f, " (they differ in {})", fields.join(" and "))?;
             }
-            [_] => f.write_str(", but they already differed before it")?,
-            [] => f.write_str("no rank remembers what was issued")?,
+            [_] => f.write_str(", and their calls before it differ, further back than ranks remember")?,
+            [] => f.write_str("no rank remembers so old a call")?,
         }
         f.write_str(match self.is_of_plans() {
             true => ". Every rank must have the same settings and the same release",

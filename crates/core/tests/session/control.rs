@@ -499,8 +499,8 @@ fn causes_read_well() {
     );
     assert_eq!(
         Cause::Mismatch(Mismatch::new(17, [(0, one), (1, one)])).to_string(),
-        "the ranks disagree about operation 17: ranks 0, 1 issued all_reduce of 1000 f32, sum, but they already \
-         differed before it. Every rank must call the same collectives, with the same arguments, in the same order"
+        "the ranks disagree about operation 17: ranks 0, 1 issued all_reduce of 1000 f32, sum, and their calls \
+         before it differ, further back than ranks remember. Every rank must call the same collectives, with the same arguments, in the same order"
     );
     assert_eq!(
         Cause::Timeout { rank: 1, operation: one, milliseconds: 1_800_042, waiting_for: vec![3] }.to_string(),
@@ -520,16 +520,16 @@ fn causes_read_well() {
     );
     assert_eq!(
         Cause::PeerLost { ranks: vec![3] }.to_string(),
-        "lost rank 3: see why in their logs; the group has to be formed again without them"
+        "lost rank 3: their logs say why; form the group again without them"
     );
     assert_eq!(
         Cause::Left { ranks: vec![1, 2], operation: one, caller: 0 }.to_string(),
-        "ranks 1, 2 left without making all_reduce of 1000 f32, sum (operation 17), as rank 0 has: make every rank make the \
+        "ranks 1, 2 left without calling all_reduce of 1000 f32, sum (operation 17), which rank 0 has called: make every rank make the \
          same calls before it leaves"
     );
     assert_eq!(
         Cause::Aborted { rank: 3, sequence: 7 }.to_string(),
-        "rank 3 aborted the group: see why in its log; the group has to be formed again without it"
+        "rank 3 aborted the group: its log says why; form the group again without it"
     );
 }
 

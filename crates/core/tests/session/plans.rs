@@ -126,5 +126,5 @@ fn plans_are_not_named_where_calls_differ() {
 #[test]
 fn a_mismatch_that_nobody_can_explain_says_so() {
     let forgotten = Mismatch::new(17, []).to_string();
-    assert!(forgotten.starts_with("the ranks disagree about operation 17: no rank remembers what was issued."));
+    assert!(forgotten.starts_with("the ranks disagree about operation 17: no rank remembers so old a call."));
 }

@@ -220,7 +220,9 @@ pub enum ControlError {
         length: u32,
     },
     /// The message's fields do not fit its format.
-    #[error("a control message (number {number}) makes no sense: {reason}")]
+    #[error(
+        "a control message (number {number}) cannot be read: {reason}; run one release on all ranks, and if they do, report it as a bug"
+    )]
     Malformed {
         /// The byte that names the message; 0 if even that is missing.
         number: u8,
