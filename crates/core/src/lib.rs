@@ -1,9 +1,49 @@
 //! What to do, and why it is right: the pure half of Herringbone.
 //!
-//! An [`algorithm`] is a function from a [`group`] and a [`collective`] to a [`schedule`]: for every rank a
-//! straight-line program of sends, receives, folds and copies. [`verify`](verify::verify) runs the schedule on
-//! symbols and returns a [`Verified`](verify::Verified) one, the only thing that [`interpret`](interpret::interpret)
-//! and [`prepare`](prepare::prepare) accept: what it compiles is what executors run. The modules below stand in the order in which data flows through them.
+//! Begin with two types. A [`Schedule`](schedule::Schedule) says for every rank which chunks it sends, receives, folds and copies;
+//! an [`Algorithm`](algorithm::Algorithm) makes one from a [`group`], a [`collective`] and a layout. A [`Verified`](verify::Verified)
+//! schedule is one that [`verify`](verify::verify) has run on symbols and found right. Nothing else is run: neither here nor on
+//! machines.
+//!
+//! ```
+//! use herringbone_core::{
+//!     algorithm::{Algorithm, Layout},
+//!     collective::Collective,
+//!     element::{DType, ReduceOp},
+//!     group::Group,
+//!     interpret::interpret,
+//!     verify::verify,
+//! };
+//!
+//! // Three workers, and two reducers that fold for them.
+//! let (algorithm, group): (Algorithm, _) = ("reduction_server".parse()?, Group::of_size(3));
+//! let layout = Layout { reducers: 2, ..Layout::default() };
+//! let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout)?;
+//! println!("{schedule}");
+//!
+//! // On symbols: nobody waits forever, and every worker ends with each input in its sum once.
+//! let proven = verify(schedule, Collective::AllReduce, &group)?;
+//!
+//! // On numbers: this is what a job of any transport and any size must compute, to the bit.
+//! let inputs = [1.0_f32, 2.0, 4.0].map(f32::to_le_bytes);
+//! let inputs: Vec<&[u8]> = inputs.iter().map(|bytes| &bytes[..]).collect();
+//! let outputs = interpret(&proven, DType::F32, ReduceOp::Sum, 1, &inputs)?;
+//! assert_eq!(outputs, [7.0_f32.to_le_bytes(); 3]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The modules below stand in the order in which data flows through them:
+//!
+//! | module | what it answers |
+//! |---|---|
+//! | [`element`], [`group`], [`codec`], [`collective`] | what is folded, by whom, how messages are coded, and what the result must be |
+//! | [`topology`] | how machines are linked, and which trees go over the links |
+//! | [`schedule`], [`algorithm`], [`plan`] | what each rank does, in which ways that can be done, and which of them is taken |
+//! | [`verify`], [`interpret`] | whether it is right, and what it computes |
+//! | [`trace`] | how a schedule is shown |
+//! | [`named`] | which named operations all ranks are ready for |
+//! | [`wire`], [`session`] | what processes say to each other, and what becomes of a group when one of them is lost |
+//! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
 //! threads, sockets, the environment and hash order out of every decision.
