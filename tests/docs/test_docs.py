@@ -100,7 +100,7 @@ def command(name, words, settings, folder):
             known = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
             targets = {target for target in targets if "=" not in target}
             assert targets <= set(known), f"{name}: make has no {targets}"
-        case ["cargo", "test" | "clippy" | "doc", *rest]:
+        case ["cargo", "build" | "test" | "clippy" | "doc", *rest]:
             packages = rest[1:2] if rest[:1] == ["-p"] else []
             folders = [package.removeprefix("herringbone-") for package in packages]
             assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
@@ -116,6 +116,9 @@ def command(name, words, settings, folder):
             serve([str(BINARY), "serve", *listen], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
+        case ["herringbone", "launch", *_, program] if program.startswith("target/debug/examples/"):
+            example = pathlib.Path(program).name
+            assert (ROOT / f"crates/herringbone/examples/{example}.rs").exists(), f"{name}: there is no {example}"
         case ["herringbone", "status", _, *rest]:
             status(rest, settings)
         case ["herringbone", "horovodrun", *rest]:

@@ -4,7 +4,7 @@
 //! asked for, `endings` groups that end, `mapped` buffers that ranks share, `memory` operations that wait for it,
 //! `priorities` which operations go first, `progress` ranks that are driven by hand, `parts` collectives that move parts,
 //! `staged` the memory that they take, `compressed` coded messages, `straight` small operations that are waited for, `large` what
-//! 64 ranks may cost; `world` forms the worlds.
+//! 64 ranks may cost, `examples` the programs of the crate's `examples`; `world` forms the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -12,6 +12,7 @@ mod compressed;
 mod corpus;
 mod endings;
 mod events;
+mod examples;
 mod large;
 mod mapped;
 mod memory;

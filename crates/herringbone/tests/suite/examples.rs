@@ -1,0 +1,71 @@
+//! The programs of `examples`, as their pages start them: a process for each rank.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Output, Stdio},
+};
+
+const TOKEN: &str = "a token of the examples";
+
+/// An example, which cargo has built beside this test.
+fn example(name: &str) -> Command {
+    let built = env::current_exe().unwrap();
+    let path = built.parent().unwrap().with_file_name("examples").join(name);
+    assert!(path.exists(), "no {}; cargo build --examples makes it", path.display());
+    let mut command = Command::new(path);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).env("HERRINGBONE_TOKEN", TOKEN);
+    command
+}
+
+/// The last line that each rank says, in the order of ranks.
+#[track_caller]
+fn last_words(name: &str, size: u32, settings: &[(&str, &str)]) -> Vec<String> {
+    // Nobody else meets there: loopback has 16 million addresses, and this process uses only its own.
+    let process = std::process::id();
+    let store = format!("127.{}.{}.{size}:7070", process >> 8 & 255, process & 255);
+    let start = |rank: u32| {
+        let rank = rank.to_string();
+        let mut command = example(name);
+        command.env("RANK", rank).env("WORLD_SIZE", size.to_string()).env("HERRINGBONE_STORE", &store);
+        command.envs(settings.iter().copied()).env("HERRINGBONE_TIMEOUT_S", "20").spawn().unwrap()
+    };
+    let ranks: Vec<Child> = (0..size).map(start).collect();
+    let said = |rank: Child| {
+        let Output { status, stdout, stderr } = rank.wait_with_output().unwrap();
+        assert!(status.success(), "{name}: {status}\n{}", String::from_utf8_lossy(&stderr));
+        String::from_utf8(stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+    };
+    ranks.into_iter().map(said).collect()
+}
+
+#[test]
+fn processes_fit_one_line_to_the_points_of_all() {
+    let expected = ["rank 0 of 2: y = 3.00 x + 1.00", "rank 1 of 2: y = 3.00 x + 1.00"];
+    assert_eq!(last_words("all_reduce", 2, &[]), expected);
+}
+
+#[test]
+fn named_operations_are_run_in_one_order() {
+    let expected = ["rank 0 of 3: 8 sums", "rank 1 of 3: 8 sums", "rank 2 of 3: 8 sums"];
+    assert_eq!(last_words("named", 3, &[]), expected);
+}
+
+#[test]
+fn a_reducer_adds_up_for_workers_and_ends_when_it_is_told() {
+    let mut reducer =
+        example("reducers").args(["serve", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reducer.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    let address = first.trim().strip_prefix("listening at ").expect("where the reducer listens");
+    let settings = [("HERRINGBONE_REDUCERS", address), ("HERRINGBONE_ALGORITHM", "reduction_server")];
+    let moved = "a sum of 6; 1048576 bytes to reducers, 1048576 from them";
+    let expected = [0, 1, 2, 3].map(|rank| format!("rank {rank}: {moved}"));
+    assert_eq!(last_words("reducers", 4, &settings), expected);
+    drop(reducer.stdin.take());
+    let mut last = String::new();
+    lines.read_to_string(&mut last).unwrap();
+    assert_eq!(last, "served 1 jobs\n");
+    assert!(reducer.wait().unwrap().success());
+}
