@@ -48,6 +48,8 @@
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
 //! threads, sockets, the environment and hash order out of every decision.
 #![cfg_attr(not(test), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(feature = "topology-readers"), allow(dead_code, reason = "what only readers use"))]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
@@ -76,6 +78,7 @@ pub mod interpret;
 
 pub mod trace;
 
+#[cfg(feature = "named")]
 pub mod named;
 
 pub mod wire;

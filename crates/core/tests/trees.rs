@@ -1,4 +1,5 @@
 //! Trees as schedules: proved for any group and any links, in the order that they promise.
+#![cfg(feature = "topology-readers")]
 
 use herringbone_core::algorithm::{Algorithm, Layout, Unsupported};
 use herringbone_core::collective::Collective;

@@ -17,6 +17,8 @@
 //!
 //! How it works: [`core`] plans, proves and explains; this crate moves. A [`Communicator`] compiles each kind of call
 //! into a flat program once, and whoever waits drives the engine. All unsafe code is in `herringbone_sys`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(feature = "named"), allow(dead_code, reason = "what only named operations use"))]
 #![forbid(unsafe_code)]
 
 pub use herringbone_core as core;
@@ -27,6 +29,7 @@ mod clock;
 mod communicator;
 mod completion;
 mod config;
+#[cfg(feature = "dependency")]
 pub mod dependency;
 mod descriptors;
 mod engine;
@@ -39,6 +42,7 @@ mod local;
 mod log;
 pub mod measure;
 mod memory;
+#[cfg(feature = "named")]
 mod named;
 mod node;
 mod observe;
@@ -72,6 +76,7 @@ pub use descriptors::raise_limit_of_descriptors;
 pub use error::{Error, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
+#[cfg(feature = "named")]
 pub use named::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork,
 };

@@ -3,28 +3,24 @@
 //! [`read`] takes what people publish of their machines: the text of `nvidia-smi topo -m`, NCCL's topology XML, and matrices
 //! as JSON or CSV. [`LinkMatrix`] is what [`trees`] are planned on: the links between ranks, with weights as MXNet's
 //! `GetP2PWeight` has them.
-//!
-//! ```
-//! use herringbone_core::topology::{LinkMatrix, read};
-//!
-//! let topology = read("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV2\tX\n", None)?;
-//! assert_eq!(topology.links()[0].bandwidth, 50.0);
-//! assert_eq!(LinkMatrix::of(&topology)?.weight(0, 1), 2.0);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
+#[cfg(feature = "topology-readers")]
 mod csv;
 mod error;
 pub mod json;
 mod links;
+#[cfg(feature = "topology-readers")]
 mod listed;
 mod measured;
 mod model;
+#[cfg(feature = "topology-readers")]
 mod nccl;
 pub(crate) mod random;
+#[cfg(feature = "topology-readers")]
 mod smi;
 mod text;
 pub mod trees;
+#[cfg(feature = "topology-readers")]
 mod xml;
 
 pub use error::TopologyError;
@@ -36,20 +32,40 @@ use alloc::format;
 
 /// Reads a topology in any of the formats. `name` says which one of a list of them.
 ///
+/// ```
+/// use herringbone_core::topology::{LinkMatrix, read};
+///
+/// let topology = read("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV2\tX\n", None)?;
+/// assert_eq!(topology.links()[0].bandwidth, 50.0);
+/// assert_eq!(LinkMatrix::of(&topology)?.weight(0, 1), 2.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`TopologyError::Text`] where the text has no format or breaks its own, and [`TopologyError::Whole`] if it has too many
-/// nodes.
+/// nodes, or the crate was built without its feature `topology-readers`.
 pub fn read(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let topology = match text.trim_start().chars().next() {
-        Some('<') => nccl::read(text),
-        Some('{' | '[') => listed::read(text, name),
-        _ if smi::is_header_in(text) => smi::read(text),
-        _ => csv::read(text),
-    }?;
+    let topology = read_in_its_format(text, name)?;
     if topology.nodes.len() > MOST_NODES {
         let problem = format!("the topology has {} nodes", topology.nodes.len());
         return Err(TopologyError::whole(problem, format!("give it at most {MOST_NODES}")));
     }
     Ok(topology)
+}
+
+#[cfg(feature = "topology-readers")]
+fn read_in_its_format(text: &str, name: Option<&str>) -> Result<Topology, TopologyError> {
+    match text.trim_start().chars().next() {
+        Some('<') => nccl::read(text),
+        Some('{' | '[') => listed::read(text, name),
+        _ if smi::is_header_in(text) => smi::read(text),
+        _ => csv::read(text),
+    }
+}
+
+#[cfg(not(feature = "topology-readers"))]
+fn read_in_its_format(_text: &str, _name: Option<&str>) -> Result<Topology, TopologyError> {
+    let problem = "this program was built without readers of topologies";
+    Err(TopologyError::whole(problem, "build it with the feature `topology-readers`"))
 }

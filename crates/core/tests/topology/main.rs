@@ -1,4 +1,5 @@
 //! Topologies: what people publish is read, what is wrong is named with its place, and trees are as good as they are said to be.
+#![cfg(feature = "topology-readers")]
 
 mod planned;
 mod readers;

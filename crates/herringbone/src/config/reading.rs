@@ -309,11 +309,13 @@ mod tests {
         os::unix::{ffi::OsStringExt, fs::PermissionsExt},
     };
 
+    #[cfg(feature = "topology-readers")]
     const TOPOLOGY: &str = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../testdata/topologies/link_matrices.json#derived_nvswitch8_uniform"
     );
 
+    #[cfg(feature = "topology-readers")]
     #[test]
     fn a_topology_that_cannot_be_used_is_named_with_its_place() {
         let folder = std::env::temp_dir().join(format!("herringbone-topology-{}", std::process::id()));
@@ -333,6 +335,7 @@ mod tests {
         Config::from_environment(&Environment::of(set.iter().copied()))
     }
 
+    #[cfg(feature = "topology-readers")]
     #[test]
     fn all_that_is_set_is_taken_over() {
         let config = config(&[

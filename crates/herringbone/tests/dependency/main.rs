@@ -1,4 +1,5 @@
 //! The dependency engine: what programs compute, what becomes of failures, and how much memory it takes.
+#![cfg(feature = "dependency")]
 
 mod behaviour;
 mod collectives;

@@ -17,6 +17,7 @@ mod large;
 mod mapped;
 mod memory;
 mod messages;
+#[cfg(feature = "named")]
 mod named;
 mod order;
 mod parts;
