@@ -55,6 +55,7 @@ pub struct Communicator {
 }
 
 /// A running operation that owns its buffer; see [`Communicator::all_reduce_async`].
+#[derive(Debug)]
 #[must_use = "the result comes with wait"]
 pub struct Work<T: Plain> {
     pending: Pending,

@@ -61,6 +61,7 @@ pub const fn message_at(position: usize) -> usize {
 }
 
 /// The sending end.
+#[derive(Debug)]
 pub struct Producer<C, T> {
     cells: C,
     tails: Box<[T]>,
@@ -72,6 +73,7 @@ pub struct Producer<C, T> {
 }
 
 /// The receiving end.
+#[derive(Debug)]
 pub struct Consumer<C, T> {
     cells: C,
     tail: T,

@@ -31,6 +31,7 @@ pub struct Segment {
 }
 
 /// Control words of a segment, kept mapped: what a [`ring`](crate::ring) is made of.
+#[derive(Debug)]
 pub struct Words {
     segment: Arc<Segment>,
     start: NonNull<AtomicU64>,

@@ -16,7 +16,7 @@ use crate::{
     sys::{plain::Plain, region::Region},
     work::Pending,
 };
-use std::{error::Error, sync::Arc};
+use std::{error::Error, fmt, sync::Arc};
 
 impl DependencyEngine {
     /// The variable that stands for the order in which collectives of a communicator are issued. Operations that issue one
@@ -82,6 +82,12 @@ impl DependencyEngine {
 /// Ends operations when the collectives that they have issued are over; see [`DependencyEngine::follower`].
 #[derive(Clone)]
 pub struct Follower(Arc<Completer>);
+
+impl fmt::Debug for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower").finish_non_exhaustive()
+    }
+}
 
 impl Follower {
     /// Ends the operation of `done` as `pending` ends. `told` makes the operation's error of the collective's.

@@ -76,7 +76,7 @@ impl fmt::Debug for Variable {
 }
 
 /// What an operation says of itself.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Uses<'a> {
     /// What errors, pictures and traces call it.
     pub name: Option<&'a str>,
@@ -400,6 +400,7 @@ impl OnComplete {
 }
 
 /// A wait for a variable, begun with [`DependencyEngine::begin_wait`]. Dropping it gives the wait up.
+#[derive(Debug)]
 pub struct VariableWait(Waiter);
 
 impl VariableWait {

@@ -9,6 +9,7 @@ use super::{
 use std::{
     any::Any,
     error::Error,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
@@ -314,6 +315,12 @@ pub(crate) struct Waiter {
     ticket: Option<u64>,
 }
 
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
 impl Waiter {
     /// What the wait has come to, within `limit`: the failure that spoiled the variable, if one has; `None` if the engine was
     /// closed before.
@@ -357,6 +364,7 @@ pub(crate) enum Waited {
 /// The end of an operation whose function returns before it: whoever has this ends the operation, on any thread.
 ///
 /// If it is dropped unused, the operation fails.
+#[derive(Debug)]
 #[must_use = "the operation ends when this is used"]
 pub struct OnComplete(Option<Ticket>);
 
@@ -364,6 +372,12 @@ struct Ticket {
     scheduler: Arc<Scheduler>,
     operation: u32,
     began: Instant,
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("operation", &self.operation).finish_non_exhaustive()
+    }
 }
 
 impl OnComplete {

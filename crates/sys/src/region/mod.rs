@@ -32,6 +32,7 @@ pub struct Region {
 }
 
 /// Permission to touch a region's memory, for one thread at a time; see [`Region::access`].
+#[derive(Debug)]
 pub struct Access<'a> {
     region: &'a Region,
     /// An access ends on the thread that began it.
@@ -39,6 +40,7 @@ pub struct Access<'a> {
 }
 
 /// A vector lent to a region, to be taken back; see [`Region::own`].
+#[derive(Debug)]
 pub struct Owned<T: Plain> {
     region: Region,
     elements: PhantomData<Vec<T>>,
