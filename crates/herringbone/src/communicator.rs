@@ -4,10 +4,12 @@ mod automatic;
 pub(crate) mod called;
 mod calling;
 mod handle;
+#[expect(clippy::disallowed_methods, reason = "who waits for a turn has a limit")]
 pub(crate) mod lines;
 mod messages;
 mod parts;
 mod residuals;
+#[expect(clippy::disallowed_methods, reason = "it waits for what is under way")]
 pub(crate) mod shrink;
 
 use crate::{

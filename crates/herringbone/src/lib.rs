@@ -20,38 +20,53 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "named"), allow(dead_code, reason = "what only named operations use"))]
 #![forbid(unsafe_code)]
+// What decides and what moves data stands within the fences of clippy.toml; the other modules say why they do not.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub use herringbone_core as core;
 
+#[expect(clippy::disallowed_methods, reason = "it starts what drives a process")]
 mod assembly;
+#[expect(clippy::disallowed_methods, reason = "it measures")]
 pub mod calibrate;
+#[expect(clippy::disallowed_methods, reason = "it is the engine's clock")]
 mod clock;
 mod communicator;
 mod completion;
 mod config;
+#[expect(clippy::disallowed_methods, reason = "it has threads, and times what they run")]
 #[cfg(feature = "dependency")]
 pub mod dependency;
 mod descriptors;
 mod engine;
 mod error;
 mod execute;
+#[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 mod fabric;
 mod feedback;
+#[expect(clippy::disallowed_methods, reason = "it has deadlines")]
 mod joining;
 mod local;
+#[expect(clippy::disallowed_methods, reason = "it is set before there is a configuration")]
 mod log;
+#[expect(clippy::disallowed_methods, reason = "it measures")]
 pub mod measure;
 mod memory;
+#[expect(clippy::disallowed_methods, reason = "a controller has a thread, which runs in cycles")]
 #[cfg(feature = "named")]
 mod named;
+#[expect(clippy::disallowed_methods, reason = "threads wait and sleep there")]
 mod node;
 mod observe;
+#[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 mod rendezvous;
 mod request;
 mod residuals;
 #[cfg(any(test, feature = "simulator"))]
 mod seen;
+#[expect(clippy::disallowed_methods, reason = "it is a process's main loop")]
 pub mod server;
+#[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 pub mod status;
 #[doc(hidden)]
 pub mod svg;

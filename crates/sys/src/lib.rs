@@ -24,6 +24,8 @@
 //! bytes (but those of a [`heap`]'s buffers, which their owner lends out as a whole), and never lets a value that it read there decide about an address, a length or a loop. A race can make
 //! numbers wrong and nothing else; the protocol of grants, and a checksum on sockets, keep it from happening.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod sync;
 
 pub mod plain;

@@ -1,6 +1,7 @@
 //! Settings: built in a program, or read from the environment.
 
 mod bytes;
+#[expect(clippy::disallowed_methods, reason = "it is what reads the environment")]
 mod environment;
 mod exposure;
 mod interface;

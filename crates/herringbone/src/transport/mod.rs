@@ -10,6 +10,7 @@ mod lane;
 pub(crate) mod layout;
 pub(crate) mod shm;
 pub(crate) mod stats;
+#[expect(clippy::disallowed_methods, reason = "it times copies, to choose how the next is done")]
 pub(crate) mod stores;
 pub(crate) mod tcp;
 pub(crate) mod ticket;
