@@ -2,7 +2,6 @@
 
 use super::{MATRICES, TEXTS, text, topology};
 use herringbone_core::topology::{LinkKind, LinkMatrix, NodeKind, Topology, read};
-use proptest::prelude::*;
 
 fn kind(topology: &Topology, from: &str, to: &str) -> Option<LinkKind> {
     let number = |name: &str| topology.nodes().iter().position(|node| node.name == name).unwrap();
@@ -196,46 +195,5 @@ fn the_xml_of_nccl_is_read() {
         ("<system><cpu>", "line 1, column 14: the end of the text; expected </cpu>"),
     ] {
         assert!(problem(text).starts_with(said), "{}", problem(text));
-    }
-}
-
-proptest! {
-    /// Damaged texts are read or refused, and never break the reader.
-    #[test]
-    fn damaged_texts_do_no_harm(
-        which in 0..8usize,
-        cuts in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..6u8), 1..6),
-        noise in "[\\x20-\\x7e\\t\\n\u{1b}]{0,8}",
-    ) {
-        let names = [&TEXTS[..], &["link_matrices.json", "nccl_2x2.xml"]].concat();
-        let mut text: Vec<char> = match names.get(which) {
-            Some(name) => text(name).chars().collect(),
-            None => topology("dgx1v_4x_ib.txt").to_json().chars().collect(),
-        };
-        for (first, second, how) in cuts {
-            if text.is_empty() {
-                break;
-            }
-            let (a, b) = (first.index(text.len()), second.index(text.len()));
-            let (a, b) = (a.min(b), a.max(b));
-            match how {
-                0 => text.truncate(b),
-                1 => drop(text.drain(a..b.min(a + 40))),
-                2 => text.swap(a, b),
-                3 => drop(text.splice(a..a, noise.chars())),
-                4 => drop(text.splice(a..(a + 3).min(text.len()), noise.chars())),
-                _ => {
-                    let copied: Vec<char> = text[a..b.min(a + 60)].to_vec();
-                    drop(text.splice(b..b, copied));
-                }
-            }
-        }
-        let text: String = text.into_iter().collect();
-        for name in [None, Some(MATRICES[2])] {
-            if let Ok(read) = read(&text, name) {
-                let _size = LinkMatrix::of(&read).map(|links| links.size());
-                prop_assert!(read.nodes().len() <= 256);
-            }
-        }
     }
 }
