@@ -27,7 +27,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program demo plan check-plan tests-plan check test full ci soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -52,16 +52,34 @@ tests-plan:
 	@$(SAY_WHOSE_TORCH)
 
 check: check-plan $(TESTS)/requirements.stamp | rust ## Format, lints, types, and the tests of what decides: the loop of every day
-	@$(IN_TESTS) tests/run.py check
+	@$(IN_TESTS) tests/run.py check $(ARGS)
 
 test: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## What is checked for every change, Rust and Python: ten minutes on two cores, after the build
-	@$(IN_TESTS) tests/run.py test
+	@$(IN_TESTS) tests/run.py test $(ARGS)
 
 full: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## That, and everything else that can be checked here: some hours, downloads, root
-	@$(IN_TESTS) tests/run.py full
+	@$(IN_TESTS) tests/run.py full $(ARGS)
 
 ci: tests-plan $(TESTS)/wheel.stamp $(TESTED) ## What continuous integration runs: the tests, and of `full` what needs only this machine
-	@$(IN_TESTS) tests/run.py ci
+	@$(IN_TESTS) tests/run.py ci $(ARGS)
+
+features: | rust ## Compile the crates with each of their features off, and test them with all of them off: ten minutes
+	@$(PYTHON) tests/crates.py features $(ARGS)
+
+decoders: | rust ## Give each decoder of foreign bytes 20,000 damaged words; ARGS="--cases 1000000": more
+	@$(PYTHON) tests/crates.py decoders $(ARGS)
+
+fuzz: | rust ## Fuzz them for a minute each, with nightly and cargo-fuzz; ARGS="--seconds 600 --only control": in part
+	@$(PYTHON) tests/crates.py fuzz $(ARGS)
+
+deny: | rust ## Licences, duplicates, sources and advisories of all dependencies, by deny.toml and cargo-deny
+	@$(PYTHON) tests/crates.py deny $(ARGS)
+
+semver: | rust ## Whether the crates keep what their version promises, with cargo-semver-checks; ARGS="--since REVISION"
+	@$(PYTHON) tests/crates.py semver $(ARGS)
+
+msrv: | rust ## Compile with the oldest compiler that Cargo.toml names, if rustup has it
+	@$(PYTHON) tests/crates.py msrv $(ARGS)
 
 soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--seed 7": one, with its events
 	@HERRINGBONE_LOG=$${HERRINGBONE_LOG:-off} cargo bench --quiet --package herringbone --bench simulator \

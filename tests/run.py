@@ -35,6 +35,8 @@ WARNED = re.compile(r"^warning: `[\w-]+` \(.*\) generated \d+ warning", re.MULTI
 WORKERS = 3
 """Of pytest: more than there are cores, as tests wait."""
 PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
+MISSING = 77
+"""The exit code of tests/crates.py if a tool is missing."""
 SIMULATED = "world::simulation::tests::whatever_goes_wrong_no_call_hangs_and_no_result_is_wrong"
 FAILED = re.compile(
     r"^(?:FAILED|ERROR) .*|^ *(?:FAIL|TIMEOUT|LEAK-FAIL|SIG[A-Z]+) +\[.*|^test .* \.\.\. FAILED|" + WARNED.pattern, re.MULTILINE
@@ -142,7 +144,9 @@ def rust_tests(title, packages, only="all()"):
     """The tests of some packages, and with nextest only those."""
     if shutil.which("cargo-nextest"):
         return Stage(title, f"cargo nextest run {packages} --filterset '{only}'", rust_counts)
-    return Stage(title, f"cargo test {packages} --lib --bins --tests", rust_counts)
+    # Tests start examples, which nextest builds by itself.
+    commands = f"cargo build {packages} --examples && cargo test {packages} --lib --bins --tests"
+    return Stage(title, f"sh -c '{commands}'", rust_counts)
 
 
 def rust_checks():
@@ -213,6 +217,25 @@ class Measurement(Target):
         return self.record.exists()
 
 
+class Tool(Target):
+    """A check of tests/crates.py, which is asked itself: make's exit code does not say that only a tool is missing."""
+
+    missing, code = "", 0
+
+    def __init__(self, lane, name, *arguments, why_not=""):
+        super().__init__(lane, name, *arguments, why_not=why_not)
+        self.command, self.count = [sys.executable, "tests/crates.py", name, *arguments], self.counts
+
+    def is_right(self, code):
+        self.code = code
+        return code in (0, MISSING)
+
+    def counts(self, output):
+        """Skipped if a tool is missing: the last line says which."""
+        self.missing = output.splitlines()[-1] if self.code == MISSING else ""
+        return {0: (1, 0, 0), MISSING: (0, 0, 1)}.get(self.code, (0, 1, 0))
+
+
 UNCHECKED = ["make demo, lab-links, codec-rates, compression-links, compression-study and named-figures (they measure)"]
 if not os.environ.get("HOROVOD"):
     UNCHECKED.append("make conformance-horovod (Horovod's sources: HOROVOD=folder says where)")
@@ -225,6 +248,12 @@ def targets():
     yield Target(rust, "instructions")
     yield Target(rust, "bench")
     yield Target(rust, "layouts")
+    yield Tool(rust, "decoders")
+    yield Tool(rust, "features", why_not="ten minutes")
+    yield Tool(rust, "msrv", why_not="the oldest compiler")
+    yield Tool(rust, "deny", why_not="cargo-deny")
+    yield Tool(rust, "semver", why_not="cargo-semver-checks, and a release")
+    yield Tool(rust, "fuzz", why_not="Rust's nightly and cargo-fuzz")
     yield Target(alone, "leaks", "--record target/leaks.md")
     yield Target(alone, "verify-large", why_not="a machine that is quiet")
     yield Measurement(alone, "validate-simulator", "target/simulator.md", "root, and a machine that is quiet")
@@ -269,6 +298,11 @@ def stages(wanted):
     return [[*lane(), more_of, *of_lane(lane)] for lane, more_of in marked.items()], of_lane(alone)
 
 
+def chosen(stages, words):
+    """Those with one of the words in their names; all of them without words."""
+    return [stage for stage in stages if not words or any(word in stage.title for word in words)]
+
+
 def lane(stages):
     """The counts of stages that run one after the other; none begins once somebody has pressed Ctrl-C."""
     return [stage.run() for stage in stages if not INTERRUPTED.is_set()]
@@ -277,8 +311,19 @@ def lane(stages):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wanted", choices=["check", "test", "full", "ci"])
-    wanted = parser.parse_args().wanted
+    parser.add_argument("--list", action="store_true", help="name the stages, each of which can be a job, and run none")
+    parser.add_argument("--only", metavar="NAME", nargs="+", default=[], help="only stages with this in their names")
+    options = parser.parse_args()
+    wanted = options.wanted
     together, after = stages(wanted)
+    names = [stage.title for each in [*together, after] for stage in each]
+    together, after = [chosen(each, options.only) for each in together], chosen(after, options.only)
+    every = [stage for each in [*together, after] for stage in each]
+    if not every:
+        sys.exit("\n  ".join(["no stage has such a name; there are", *names]))
+    if options.list:
+        print(*(stage.title for stage in every), sep="\n")
+        return
     with ThreadPoolExecutor() as threads:
         lanes = [threads.submit(lane, each) for each in together]
         try:
@@ -292,7 +337,9 @@ def main():
         print("\nLeft out here, and in `make full`:", *left_out, sep="\n  ")
     if wanted in ("ci", "full"):
         print("\nLeft out:", *UNCHECKED, sep="\n  ")
-    for stage in (stage for each in [*together, after] for stage in each if stage.failures):
+    for stage in (stage for stage in every if isinstance(stage, Tool) and stage.missing):
+        print(f"\nIn {stage.title}: {stage.missing}")
+    for stage in (stage for stage in every if stage.failures):
         print(f"\nFailed in {stage.title}:", *stage.failures, sep="\n  ")
     print(f"\n{told(total)}")
     sys.exit(1 if total[1] else 0)
