@@ -134,10 +134,10 @@ pub(super) fn check_above(block: &[u8], elements: usize) -> Result<(), CodedErro
     check(indices(&block[2..], count).map(|index| index & !NEGATIVE), elements)
 }
 
-/// What [`above`] wrote. Elements that were left out are not touched.
+/// What [`above`] wrote. Elements that were left out are not touched. A block of no elements has no bytes.
 #[inline(always)]
 pub(super) fn from_above(threshold: f32, block: &[u8], values: &mut [f32], put: impl Put) {
-    for bytes in block[2..].as_chunks::<2>().0 {
+    for bytes in block.get(2..).unwrap_or_default().as_chunks::<2>().0 {
         let index = u16::from_le_bytes(*bytes);
         let value = f32::from_bits(threshold.to_bits() | u32::from(index & NEGATIVE) << 16);
         put(&mut values[usize::from(index & !NEGATIVE)], value);
