@@ -56,6 +56,23 @@ def test_a_stage_passes_only_if_something_has(command, count, counts, said, caps
     assert f"<== a stage: {run.told(counts)}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("code", "counts"), [(0, (1, 0, 0)), (1, (0, 1, 0)), (run.MISSING, (0, 0, 1))])
+def test_what_lacks_a_tool_is_skipped_and_says_which(code, counts):
+    tool = run.Tool(run.rust, "deny")
+    tool.command = shlex.split(printing("+ cargo\nnot checked: cargo-deny is missing", code))
+    assert tool.run() == counts
+    assert tool.missing == ("not checked: cargo-deny is missing" if code == run.MISSING else "")
+
+
+def test_stages_can_be_named_and_chosen(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run.py", "ci", "--list", "--only", "types", "lints"])
+    run.main()
+    assert capsys.readouterr().out.splitlines() == ["lints", "Python's lints", "types"]
+    monkeypatch.setattr(sys, "argv", ["run.py", "ci", "--only", "no such stage"])
+    with pytest.raises(SystemExit, match="there are\n  format\n"):
+        run.main()
+
+
 @pytest.mark.parametrize("wanted", ["check", "test", "ci", "full"])
 def test_stages_that_failed_can_be_named_in_the_end(wanted):
     together, after = run.stages(wanted)
@@ -96,7 +113,7 @@ def test_every_test_in_python_is_in_a_stage(title):
 
 def test_every_target_of_make_is_a_stage_or_named():
     targets = set(re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE))
-    stages = {target.command[1] for target in run.targets()}
+    stages = {target.title.split()[1] for target in run.targets()}
     named = {name for text in run.UNCHECKED for name in re.findall(r"[a-z-]+", text) if name in targets}
     assert stages <= targets and targets == stages | named | NO_CHECKS
     [phony] = re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)[:1]
