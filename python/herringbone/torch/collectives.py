@@ -1,46 +1,72 @@
-"""torch's collectives in terms of the engine's six.
+"""torch's collectives, and its messages between two ranks, in terms of the engine's.
 
-:class:`Collectives` is mixed into the process group and into the per-device backend: the same methods under the
+:class:`Collectives` is a part of the process group and of the per-device backend: the same methods under the
 names that torch looks up, old and new. Each checks its tensors, starts its operations and returns a ``Work``.
+
+Costs of calls that move parts are in bytes that a rank moves, where ``K`` is one rank's part and ``N`` the number of ranks:
+
+=========== ==================================== ===============================================
+call        sends and receives                   more memory until it has finished
+=========== ==================================== ===============================================
+gather      the root receives (N-1) K, others    N K on the root where its tensors lie apart
+            send K
+scatter     the root sends (N-1) K, others       N K on the root where its tensors lie apart
+            receive K
+all_to_all  (N-1) K each way                     the tensors of a list, each way
+send, recv  K and two records of 64 bytes        none
+=========== ==================================== ===============================================
+
+A message is announced by its sender, and its receiver picks it by its tag and answers. The send ends with that answer, as
+Gloo's does. Tensors that are not in order are staged, as in every collective.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from .. import errors
-from ..arguments import whole
+from ..arguments import message_tag, whole
 from ..kinds import BARRIER, kind_of
 from ..unlike import unlike_its_memory
-from .batch import Batch, call_of, run
+from .batch import Batch, call_of, run, span
 from .member import Member
+from .parts import (
+    Tensors,
+    check_number,
+    check_part,
+    check_parts,
+    check_type,
+    check_whole,
+    lengths,
+    named,
+    one,
+    rows,
+    staged,
+    together,
+)
 from .sparse import all_reduce_sparse
 from .tensors import (
     BY_HASH,
     FOLDED,
     Finish,
     Reduction,
-    adjacent,
-    check_cpu,
     folding,
     in_order,
     joined,
     move_type,
     reduce_op,
-    room,
     source,
     target,
     timeout_of,
     written,
 )
-from .work import Finished, Work
+from .work import Finished, Received, Work
 
 __all__ = ["Collectives"]
-
-Tensors = list[torch.Tensor]
 
 FOLDS = {(dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()}
 """The all-reduces of tensors whose elements are the engine's, by torch's types and the hashes of its ops."""
@@ -144,14 +170,14 @@ class Collectives:
         return batch.work([tensor for outputs in output_lists for tensor in outputs])
 
     def _gather_into_list(self, name: str, batch: Batch, outputs: Tensors, tensor: torch.Tensor) -> None:
-        self._check_number(name, "outputs", outputs)
+        check_number(name, "outputs", outputs, self._size)
         lengths = [output.numel() for output in outputs]
         if len(set(lengths)) == 1:
-            self._check_parts(name, "outputs", outputs, tensor)
+            check_parts(name, "outputs", outputs, tensor, self._size)
             self._gather(name, batch, together(outputs, batch.finish), tensor)
             return
         rank = self.member.communicator.rank
-        self._check_part(name, "outputs", rank, outputs[rank], tensor)
+        check_part(name, "outputs", rank, outputs[rank], tensor)
         for output in outputs:
             check_type(name, output, tensor)
         dtype, scale = move_type(tensor)
@@ -174,13 +200,13 @@ class Collectives:
         return batch.work(outputs)
 
     def _gather(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        self._check_whole(name, "output", output, tensor)
+        check_whole(name, "output", output, tensor, self._size)
         dtype, scale = move_type(tensor)
         move_type(output)
-        staged = source(output)
-        target(output, staged, batch.finish)
+        taken = source(output)
+        target(output, taken, batch.finish)
         written([output])
-        batch.add(kind_of("all_gather", dtype), tensor.numel() * scale, source(tensor), staged)
+        batch.add(kind_of("all_gather", dtype), tensor.numel() * scale, source(tensor), taken)
 
     # Scattering.
 
@@ -200,7 +226,7 @@ class Collectives:
         if len({tensor.numel() for tensor in inputs}) > 1:
             self._scatter_uneven(batch, output, inputs, reduction)
             return batch.work([output])
-        self._check_parts("reduce_scatter", "inputs", inputs, output)
+        check_parts("reduce_scatter", "inputs", inputs, output, self._size)
         self._scatter("reduce_scatter", batch, output, joined(inputs), reduction)
         return batch.work([output])
 
@@ -208,15 +234,15 @@ class Collectives:
         """Reduce each input to the rank at its place in the list."""
         rank = self.member.communicator.rank
         folding(output, reduction)
-        self._check_number("reduce_scatter", "inputs", inputs)
-        self._check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
-        staged = source(output)
-        target(output, staged, batch.finish)
+        check_number("reduce_scatter", "inputs", inputs, self._size)
+        check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
+        taken = source(output)
+        target(output, taken, batch.finish)
         written([output])
         for root, tensor in enumerate(inputs):
             fold = folding(tensor, reduction)
             read = fold.staged(tensor)
-            write = staged if root == rank else read
+            write = taken if root == rank else read
             batch.add(fold.kind("reduce"), read.numel() * fold.scale, read, write, root)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -235,14 +261,148 @@ class Collectives:
         return batch.work(outputs)
 
     def _scatter(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction) -> None:
-        self._check_whole(name, "input", tensor, output)
+        check_whole(name, "input", tensor, output, self._size)
         fold = folding(tensor, reduction)
         folding(output, reduction)
-        staged = source(output)
-        target(output, staged, batch.finish)
+        taken = source(output)
+        target(output, taken, batch.finish)
         written([output])
         count = output.numel() * fold.scale
-        batch.add(fold.kind("reduce_scatter"), count, fold.staged(tensor), staged)
+        batch.add(fold.kind("reduce_scatter"), count, fold.staged(tensor), taken)
+
+    # One rank has everything.
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        """Fill the root's list of outputs, one per rank, with the ranks' inputs."""
+        tensor = one("gather", input_tensors)
+        outputs: Tensors = []
+        if self._is_root("gather", opts):
+            flat = all(isinstance(output, torch.Tensor) for output in output_tensors)
+            outputs = output_tensors if flat else one("gather", output_tensors)
+            check_parts("gather", "outputs", outputs, tensor, self._size)
+        batch = self._batch("gather", opts, timeout)
+        self._gather_to_root("gather", batch, together(outputs, batch.finish) if outputs else None, tensor, opts)
+        return batch.work(outputs)
+
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Fill the root's ``output`` with the ranks' inputs, one after the other."""
+        name, outputs = "gather_single", [output] if self._is_root("gather_single", opts) else []
+        batch = self._batch(name, opts, None)
+        taken = None
+        if outputs:
+            check_whole(name, "output", output, input, self._size)
+            taken = staged(output)
+            target(output, taken, batch.finish)
+        self._gather_to_root(name, batch, taken, input, opts)
+        return batch.work(outputs)
+
+    gather_into_tensor = gather_single
+
+    def _gather_to_root(self, name: str, batch: Batch, taken: torch.Tensor | None, tensor: torch.Tensor, opts: Any) -> None:
+        dtype, scale = move_type(tensor)
+        count, root = tensor.numel() * scale, self._root(name, opts)
+        batch.add(kind_of("gather", dtype), count, source(tensor), taken, root)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        """Give rank ``i`` the ``i``-th tensor of the root's list."""
+        output = one("scatter", output_tensors)
+        dtype, scale = move_type(output)
+        batch = self._batch("scatter", opts, timeout)
+        parts = None
+        if self._is_root("scatter", opts):
+            flat = all(isinstance(tensor, torch.Tensor) for tensor in input_tensors)
+            inputs = input_tensors if flat else one("scatter", input_tensors)
+            check_parts("scatter", "inputs", inputs, output, self._size)
+            parts = joined(inputs)
+        taken = staged(output)
+        target(output, taken, batch.finish)
+        batch.add(kind_of("scatter", dtype), output.numel() * scale, parts, taken, self._root("scatter", opts))
+        return batch.work([output])
+
+    # Every rank has something for every other.
+
+    def alltoall(
+        self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        """Send the ``i``-th input to rank ``i`` and receive the ``i``-th output from it; lengths may differ."""
+        check_number("all_to_all", "outputs", output_tensors, self._size)
+        check_number("all_to_all", "inputs", input_tensors, self._size)
+        for tensor in (*output_tensors, *input_tensors):
+            check_type("all_to_all", tensor, input_tensors[0])
+        batch = self._batch("all_to_all", opts, timeout)
+        inputs, outputs = lengths(input_tensors), lengths(output_tensors)
+        self._exchange(batch, joined(input_tensors), inputs, together(output_tensors, batch.finish), outputs)
+        return batch.work(output_tensors)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """Send the ``i``-th part of the rows to rank ``i`` and receive the ``i``-th part from it.
+
+        The parts are equal where no split sizes say how many rows each has.
+        """
+        check_type("all_to_all_single", output, input)
+        batch = self._batch("all_to_all_single", opts, timeout)
+        taken = staged(output)
+        target(output, taken, batch.finish)
+        size = self._size
+        outputs = rows("output", output, output_split_sizes, size)
+        inputs = rows("input", input, input_split_sizes, size)
+        self._exchange(batch, staged(input), inputs, taken, outputs)
+        return batch.work([output])
+
+    alltoall_base = all_to_all_single
+
+    def _exchange(self, batch: Batch, given: torch.Tensor, inputs: list[int], taken: torch.Tensor, outputs: list[int]) -> None:
+        """Move the parts of one tensor, of so many elements, to all ranks, and theirs to those of the other."""
+        me = self.member.communicator.rank
+        if outputs[me] != inputs[me]:
+            raise ValueError(
+                f"all_to_all on rank {me}: its part for itself has {inputs[me]} elements, and the output for it "
+                f"{outputs[me]}; they have to be equal"
+            )
+        dtype, scale = move_type(given)
+        # No rank can tell whether the parts of all others are equal, so none says so.
+        parts = ([length * scale for length in inputs], [length * scale for length in outputs])
+        batch.add(kind_of("all_to_all", dtype), 0, given, taken, parts=parts)
+
+    # One rank has something for one other.
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
+        """Send a tensor to one rank, which receives it by :meth:`recv`."""
+        tensor = one("send", tensors)
+        dst, tag = self._rank("send", "dst", dst), message_tag("send", tag)
+        (dtype, scale), read = move_type(tensor), staged(tensor)
+        count, seconds = tensor.numel() * scale, self.member.seconds
+        with named("send"):
+            handle = self.member.communicator.send(dst, (dtype, count, tag, span(read), read, seconds))
+        return self.launched(Work([handle], ["send"], [tensor], (), self.member.threads))
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Received:
+        """Receive a tensor of the same type and length from one rank, which sends it by :meth:`send`."""
+        return self._receive(one("recv", tensors), self._rank("recv", "src", src), tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Received:
+        """Receive a tensor from the rank whose message of this tag comes first; the work's source rank tells which."""
+        return self._receive(one("recv", tensors), None, tag)
+
+    def _receive(self, tensor: torch.Tensor, src: int | None, tag: int) -> Received:
+        tag = message_tag("recv", tag)
+        (dtype, scale), taken = move_type(tensor), staged(tensor)
+        count, seconds = tensor.numel() * scale, self.member.seconds
+        finish: Finish = []
+        target(tensor, taken, finish)
+        with named("recv"):
+            handle = self.member.communicator.receive(src, (dtype, count, tag, span(taken), taken, seconds))
+        work = Received([handle], ["recv"], [tensor], finish, self.member.threads)
+        self.launched(work)
+        return work
 
     # The names of torch before 2.14.
 
@@ -280,7 +440,11 @@ class Collectives:
         waits = self._coalesced is None and getattr(opts, "asyncOp", True) is False
         return Batch(self, name, timeout_of(opts, timeout, self.member.seconds), waits)
 
-    # Checks that no other rank can make for us.
+    # What every rank says of the group.
+
+    @property
+    def _size(self) -> int:
+        return self.member.communicator.size
 
     def _root(self, name: str, opts: Any) -> int:
         """The root's group rank in torch's options, or the rank itself."""
@@ -290,67 +454,8 @@ class Collectives:
         return self._root(name, opts) == self.member.communicator.rank
 
     def _rank(self, name: str, role: str, rank: Any) -> int:
-        number, size = whole(name, role, rank, "a rank"), self.member.communicator.size
+        number, size = whole(name, role, rank, "a rank"), self._size
         if not 0 <= number < size:
             valid = f"its ranks are 0 to {size - 1}"
             raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; {valid}")
         return number
-
-    def _check_whole(self, name: str, role: str, whole: torch.Tensor, part: torch.Tensor) -> None:
-        size = self.member.communicator.size
-        check_cpu(whole)
-        check_cpu(part)
-        if whole.dtype != part.dtype:
-            raise errors.ArgumentError(f"{name}: input and output differ in type: {part.dtype} and {whole.dtype}")
-        if whole.numel() != part.numel() * size:
-            raise errors.ArgumentError(
-                f"{name}: the {role} has {whole.numel()} elements; {size} ranks with {part.numel()} each need "
-                f"{part.numel() * size}"
-            )
-
-    def _check_parts(self, name: str, role: str, parts: Tensors, part: torch.Tensor) -> None:
-        self._check_number(name, role, parts)
-        for place, tensor in enumerate(parts):
-            self._check_part(name, role, place, tensor, part)
-
-    def _check_number(self, name: str, role: str, parts: Tensors) -> None:
-        if len(parts) != self.member.communicator.size:
-            size = self.member.communicator.size
-            raise errors.ArgumentError(f"{name}: {len(parts)} {role} for {size} ranks; pass one for each")
-
-    def _check_part(self, name: str, role: str, place: int, part: torch.Tensor, own: torch.Tensor) -> None:
-        check_cpu(part)
-        check_cpu(own)
-        if part.shape != own.shape or part.dtype != own.dtype:
-            raise errors.ArgumentError(
-                f"{name}: number {place} of the {role} has shape {tuple(part.shape)} of {part.dtype}; expected "
-                f"{tuple(own.shape)} of {own.dtype}, as of this rank's own tensor; make them alike, as by padding"
-            )
-
-
-def together(outputs: Tensors, finish: Finish) -> torch.Tensor:
-    """One flat tensor for all ``outputs``: their own memory, or one that they get their values from in the end."""
-    flat = adjacent(outputs)
-    if flat is None:
-        flat = room((sum(output.numel() for output in outputs),), outputs[0].dtype)
-        for output, part in zip(outputs, torch.split(flat, [output.numel() for output in outputs])):
-            target(output, part.view(output.shape), finish)
-    else:
-        written(outputs)
-    return flat
-
-
-def check_type(name: str, tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Refuse tensors that differ in type."""
-    move_type(tensor)
-    if tensor.dtype != other.dtype:
-        raise ValueError(f"{name}: tensors of {tensor.dtype} and of {other.dtype}; pass one type")
-
-
-def one(name: str, tensors: Any) -> Any:
-    """The only element of ``tensors``: one process drives one device."""
-    if isinstance(tensors, torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise errors.ArgumentError(f"{name} takes one tensor per process and got {len(tensors)}")
-    return tensors[0]

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import functools
-import os
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
-from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
 from .. import errors
-from .._herringbone import Communicator
 from ..arguments import check_explained
 from ..closing import close_each, tell
 from ..options import Options
 from .calls import hidden, observed
+from .collectives import Collectives
 from .dispatched import DISPATCHES, Dispatched, mend_shared_groups, note_work, refuse_modes
-from .exchanges import Exchanges
-from .member import Member, Unformed, part_of
+from .forming import Place, connect, connect_through, forget_world, join, not_formed_yet, note, own_host, renew
+from .member import Member, Unformed
 from .memory import tensor_in
 from .monitored import monitored_barrier
 from .reconfiguring import get_handle, reconfigure, renumber
@@ -33,12 +31,6 @@ __all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
-
-LIVES = "herringbone/lives"
-"""The store's key that counts the lives of the group which have begun: each has its own keys."""
-
-BEGUN, COUNTED = "begun", "counted"
-"""The keys of a life: how many ranks are in, and that the life is counted."""
 
 
 @hidden
@@ -165,17 +157,7 @@ class Named:
 
         Whoever has it can take part in the next formation: hand it on as you would a password.
         """
-        return get_handle(self.member, self._own_host)
-
-    def _own_host(self) -> str:
-        """Where others reach this process."""
-        address = self.member.communicator.address
-        if not address:
-            # A group of one tells which address a group over this store has.
-            probe = Communicator.connect(rank=0, size=1, store=HashStore(), store_host=host_of(self.store), reducers=())
-            address = probe.address or "127.0.0.1:0"
-            probe.close()
-        return address.rpartition(":")[0].strip("[]")
+        return get_handle(self.member, functools.partial(own_host, self.member))
 
     def reconfigure(self, opts: Any) -> Finished:
         """Form the group anew of the processes whose handles ``opts`` has: a list has them by rank.
@@ -190,8 +172,7 @@ class Named:
         """
         options = self.member.options
         work = reconfigure(self.member, opts, functools.partial(connect_through, options))
-        if self.member.is_world and _world is None:
-            note(self.member, options, is_world=True)  # it was aborted
+        renew(self.member, options)
         return work
 
     def place_of(self, ranks: list[int], name: str, timeout: timedelta | None) -> Place:
@@ -225,7 +206,7 @@ class Named:
 
 @hidden
 @observed(note=note_work)
-class BackendHerringbone(Named, Exchanges, C10DBackend):
+class BackendHerringbone(Named, Collectives, C10DBackend):
     """Herringbone for one device type of a group with several backends (``cpu:herringbone,cuda:nccl``).
 
     torch wraps what these methods return: ``wait``, ``get_future`` and ``is_completed`` work. The plain backend name
@@ -281,7 +262,7 @@ class BackendHerringbone(Named, Exchanges, C10DBackend):
 
 @hidden
 @observed(refuse=refuse_modes)
-class Undispatched(Exchanges):
+class Undispatched(Collectives):
     """The calls of a group where torch before 2.14, which calls no backend in Python, calls them directly."""
 
 
@@ -376,23 +357,6 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         self._group_desc = desc
 
 
-_world: Member | None = None
-"""The default group, if it is Herringbone's."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of this process in a group under construction, by the names that torch's own class for it has."""
-
-    store: Store
-    """Of the larger group, if this is a group of some of its ranks."""
-    group_rank: int
-    group_size: int
-    timeout: timedelta
-    group_id: str
-    global_ranks_in_group: list[int]
-
-
 def create(
     opts: Any, options: Any, title: str = NAME, parent: Member | None = None
 ) -> ProcessGroupHerringbone | BackendHerringbone:
@@ -433,44 +397,6 @@ def shares_group(opts: Any) -> bool:
     return group is not None and (bool(group._device_types) or group._get_backend_name() != "custom")
 
 
-def join(opts: Any, options: Options | None, parent: Member | None = None) -> Member:
-    """The membership for ``opts``: in the parent's or default group's fabric where that can be, else in one of its own.
-
-    A fabric has the options that it was made with, and its groups are in ascending order.
-
-    The members of a subgroup find each other by who they are, and by how many groups of just these members there were
-    before. torch's name of the group does not serve: it counts all groups that a process has made, and a process that is in
-    more groups than another has another name for the same one. Where a call to make a group fails on a member, the engine
-    brings the counts together; where it is formed through the store, the store counts the groups that were formed.
-    """
-    ranks, parent = list(opts.global_ranks_in_group), parent or _world
-    if ranks and parent is not None and options is None and sorted(ranks) == ranks:
-        member = parent.subgroup(ranks, opts.timeout)
-        if ends_with_barrier():
-            member.meet()
-        return member
-    store = opts.store
-    if ranks:
-        store = part_of(store_of_all(store) if parent is None else parent.store, ranks)
-    member = connect(opts, options or Options(), store, ranks or None)
-    return note(member, options, is_world=not ranks)
-
-
-def ends_with_barrier() -> bool:
-    """Whether torch ends the creation of a group with a barrier, through the store: one of the group's own finds, before that,
-    who has not made it.
-    """
-    asked = getattr(dist.distributed_c10d, "_is_barrier_after_init", None)
-    return asked is not None and asked() == 1
-
-
-def store_of_all(store: Store) -> Store:
-    """The store of the default group, of which torch gives a subgroup ``store``: a part for its name, and in it one for the device."""
-    for _ in ("the device", "the group's name"):
-        store = store.underlying_store if isinstance(store, PrefixStore) else store
-    return store
-
-
 def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Options) -> ProcessGroupHerringbone:
     """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
 
@@ -484,107 +410,3 @@ def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Optio
         raise torch_error(error) from None
     member.apart = True
     return ProcessGroupHerringbone(member, NAME)
-
-
-def not_formed_yet(opts: Any, options: Options | None) -> Member:
-    """The membership in a group that has members once it is reconfigured."""
-    why = "the group has no members yet: it was made with enable_reconfigure=True; call reconfigure first"
-    place = Unformed(max(opts.group_rank, 0), max(opts.group_size, 1), why)
-    return note(Member(place, opts.timeout, opts.store), options, is_world=not opts.global_ranks_in_group)
-
-
-def note(member: Member, options: Options | None, is_world: bool) -> Member:
-    """Remember what a membership of a fabric of its own is."""
-    global _world
-    member.options, member.is_world = options or Options(), is_world
-    if is_world:
-        _world = member
-    return member
-
-
-def forget_world(member: Member | None = None) -> None:
-    """There is no default group any more, if it was ``member``'s (or whosever)."""
-    global _world
-    if member is None or member is _world:
-        _world = None
-
-
-os.register_at_fork(after_in_child=forget_world)
-
-
-def connect(opts: Any, options: Options, store: Store, ranks: list[int] | None = None, nameless: bool = False) -> Member:
-    """Meet the other ranks through ``store``, of which this group and its earlier and later lives have a part."""
-    if not (options.token or os.environ.get("HERRINGBONE_TOKEN") or os.environ.get("HERRINGBONE_TOKEN_FILE")):
-        keep_private(store)
-    rank, size = opts.group_rank, opts.group_size
-    # A store outlives destroy_process_group, and the next life may have more or fewer ranks. A rank that is in no life of fewer
-    # comes to its own before these have begun, so each size has its count. The first life is for all sizes: ranks that were told
-    # different ones by mistake meet there, and hear of it.
-    life = f"{size}/{store.add(of_size(size), 0)}" if store.add(LIVES, 0) else "0"
-    part = PrefixStore(f"herringbone/{life}/", store)
-    # The host that the store's connection leads to; none for a store of this machine alone.
-    seconds = opts.timeout.total_seconds()
-    communicator = connect_through(options, rank, size, part, host_of(store), seconds, nameless)
-    # It is counted once, before any of its ranks can ask for the next one.
-    if part.add(BEGUN, 1) == 1:
-        store.add(of_size(size), 1)
-        store.add(LIVES, 1)
-        part.set(COUNTED, "")
-    else:
-        part.wait([COUNTED])
-    return Member(communicator, opts.timeout, part, ranks)
-
-
-def of_size(size: int) -> str:
-    """The store's key that counts the lives of so many ranks."""
-    return f"{LIVES}/{size}"
-
-
-def connect_through(
-    options: Options, rank: int, size: int, store: Store, host: str | None, seconds: float, nameless: bool = True
-) -> Communicator:
-    """Form a fabric of the processes that share ``store``; if it is ``nameless``, of several launchers' jobs."""
-    return Communicator.connect(
-        rank=rank,
-        size=size,
-        store=store,
-        store_host=host,
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=seconds,
-        nameless=nameless,
-    )
-
-
-def host_of(store: Store) -> str | None:
-    """The host that a store's connection leads to; none for a store of this machine alone."""
-    return getattr(innermost(store), "host", None)
-
-
-def innermost(store: Store) -> Store:
-    """The store that holds what ``store`` does, without prefixes."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return store
-
-
-def file_of(store: Store) -> str | None:
-    """The file that a store is; none for other stores."""
-    file = innermost(store)
-    return getattr(file, "path", None) if isinstance(file, FileStore) else None
-
-
-def keep_private(store: Store) -> None:
-    """Before a key for the job is written: if ``store`` is a file, only its owner may read it."""
-    path = file_of(store)
-    if path is None or os.stat(path).st_mode & 0o077 == 0:
-        return
-    try:
-        os.chmod(path, 0o600)
-    except PermissionError as error:
-        problem = f"others may read {path}, which is to hold a key of this job"
-        hint = "set HERRINGBONE_TOKEN to the same secret text for every worker, or let rank 0's user make the file"
-        raise errors.AuthError(f"{problem}; {hint}") from error
