@@ -108,6 +108,14 @@ fn topology(devices: &[Device], cpus: &[(String, String)]) -> Topology {
     let cpu_of =
         |(name, _): &(String, String)| TopologyNode { name: name.clone(), kind: NodeKind::Cpu, device: None };
     nodes.extend(cpus.iter().map(cpu_of));
+    // Hosts count each by itself.
+    let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+    for (at, node) in nodes.iter_mut().enumerate() {
+        let before = names[..at].iter().filter(|name| **name == names[at]).count();
+        if before > 0 {
+            node.name = format!("{} ({})", names[at], before + 1);
+        }
+    }
     let mut found = vec![];
     for (from, a) in devices.iter().enumerate() {
         for (to, b) in devices.iter().enumerate().filter(|(to, _)| *to != from) {

@@ -197,3 +197,15 @@ fn the_xml_of_nccl_is_read() {
         assert!(problem(text).starts_with(said), "{}", problem(text));
     }
 }
+
+#[test]
+fn devices_of_two_hosts_have_names_of_their_own() {
+    let host = |hash| {
+        format!("<cpu numaid=\"0\" host_hash=\"{hash}\"><pci busid=\"a\"><gpu dev=\"0\"/></pci></cpu>")
+    };
+    let system = read(&format!("<system>{}{}</system>", host("0x1"), host("0x2")), None).unwrap();
+    let names: Vec<&str> = system.nodes().iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["GPU0", "GPU0 (2)", "CPU0", "CPU0 (2)"]);
+    let again = read(&system.to_json(), None).unwrap();
+    assert_eq!((again.nodes(), again.links()), (system.nodes(), system.links()));
+}
