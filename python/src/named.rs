@@ -126,8 +126,8 @@ impl Controller {
         let call = NamedCall { kind, dtype: parse(dtype)?, op, shape, root, prescale, postscale, codec };
         let group = group.map(|(name, members)| NamedGroup { name, members });
         let request = NamedRequest { name, call, group, priority };
-        let source = input.as_ref().map_or(Ok((0, 0)), span)?;
-        let target = output.as_ref().map(span).transpose()?;
+        let source = input.as_ref().map_or(Ok((0, 0)), |buffer| span(buffer, false))?;
+        let target = output.as_ref().map(|buffer| span(buffer, true)).transpose()?;
         let owners = PyTuple::new(py, [input, output, keep])?;
         let (input, target_region) = regions(source, target.unwrap_or_default(), owners.as_any());
         let output = target.map(|_| target_region);
@@ -326,8 +326,9 @@ fn parse_operation(operation: &str, op: &str) -> PyResult<(NamedKind, ReduceOp)>
     Ok((kind, op))
 }
 
-/// Where a buffer is: (address, bytes) as it stands, or what an array or a tensor says of its memory.
-fn span(buffer: &Bound<'_, PyAny>) -> PyResult<PySpan> {
+/// Where a buffer is: (address, bytes) as it stands, or what an array or a tensor says of its memory. An array that can only be
+/// read is no buffer for a result.
+fn span(buffer: &Bound<'_, PyAny>, is_written: bool) -> PyResult<PySpan> {
     if let Ok(span) = buffer.extract::<PySpan>() {
         return Ok(span);
     }
@@ -337,7 +338,10 @@ fn span(buffer: &Bound<'_, PyAny>) -> PyResult<PySpan> {
                 "the array is not contiguous: pass numpy.ascontiguousarray(array)",
             ));
         }
-        let (address, _): (usize, bool) = interface.get_item("data")?.extract()?;
+        let (address, is_read_only): (usize, bool) = interface.get_item("data")?.extract()?;
+        if is_written && is_read_only {
+            return Err(PyValueError::new_err("the array is read-only: pass array.copy()"));
+        }
         return Ok((address, buffer.getattr("nbytes")?.extract()?));
     }
     if buffer.hasattr("data_ptr")? {

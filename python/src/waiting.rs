@@ -118,7 +118,7 @@ pub(crate) fn on_a_thread<T: Send + 'static>(
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let convert = |seconds| {
         Duration::try_from_secs_f64(seconds)
-            .map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s")))
+            .map_err(|_| PyValueError::new_err(format!("{seconds} is no number of seconds from 0")))
     };
     seconds.map(convert).transpose()
 }

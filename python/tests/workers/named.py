@@ -244,6 +244,11 @@ def moves() -> dict[str, Any]:
         assert (out == size - 1).all()
     told_of = told(lambda: ranks.move("alltoall", "odd", np.zeros(size + 1)).wait(30))
     assert size == 1 or told_of.startswith("NamedError: odd: tensor's first dimension"), told_of
+    frozen, out = np.ones(2), np.zeros(2)
+    frozen.flags.writeable = False
+    ranks.reduce("read", frozen, out).wait(30)
+    told_of = told(lambda: ranks.reduce("written", np.ones(2), frozen).wait(30))
+    assert (out == size).all() and told_of == "ValueError: the array is read-only: pass array.copy()", told_of
     # A refusal concerns this rank alone, and whoever leaves shuts all down: each is refused before.
     ranks.barrier("all refused")
     ranks.leave()
