@@ -66,16 +66,8 @@ pub(crate) fn note(who: &str, what: impl fmt::Display) {
     }
 }
 
-#[cfg(test)]
-thread_local! {
-    /// What was said on this thread.
-    pub(crate) static SAID: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
 /// In one write: several ranks may have the same standard error.
 fn say(line: &str) {
-    #[cfg(test)]
-    SAID.with_borrow_mut(|said| said.push(line.to_owned()));
     // Nobody can be told that nobody can be told.
     let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

@@ -29,7 +29,8 @@ thread_local! {
 /// Its turn is over when this is dropped.
 pub struct LineTurn {
     line: Arc<CallLine>,
-    place: u64,
+    /// Its number in the line, from 0.
+    pub(super) place: u64,
 }
 
 impl LineTurn {
@@ -51,12 +52,6 @@ impl LineTurn {
     /// Whether all earlier turns of the line are over: then its calls wait for none.
     pub fn is_next(&self) -> bool {
         self.line.lock().first >= self.place
-    }
-
-    /// Its number in the line, from 0.
-    #[cfg(test)]
-    pub(crate) fn place(&self) -> u64 {
-        self.place
     }
 
     /// The turn is over: no more calls are made in it.

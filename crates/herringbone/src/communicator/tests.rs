@@ -1,9 +1,8 @@
-//! What a defect of the engine does to a group, or a message that nobody sends, and what ranks hear that do not use the same
-//! parameters.
+//! What a defect of the engine does to a group, and what ranks hear that do not use the same parameters.
 
 use super::{Communicator, lines::LineTurn};
 use crate::{
-    Collective, Compression, Config, DType, Error, ErrorKind, Region, Rendezvous, Request, Transport,
+    Collective, Config, DType, Error, ErrorKind, Region, Rendezvous, Request, Transport,
     core::{
         algorithm::Algorithm,
         element::ReduceOp,
@@ -15,7 +14,6 @@ use crate::{
             membership::{Process, Roster},
         },
     },
-    execute::coding::damage::{self, Damage},
     fabric::{Shared, dial::dial, greet::greet},
     local,
     local::assemble_local,
@@ -188,61 +186,6 @@ fn a_lost_rank_is_named_with_where_its_process_was() {
     assert!(error.to_string().contains(&format!("(rank 1 was the process at {place})")), "{error}");
 }
 
-/// A rank sends, with right checksums, what no codec writes. All ranks are told whose message it was and what is wrong with it.
-#[test]
-fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
-    // What a message begins with, after its prefix of 4 bytes: for topk the indices, for int8 the tag.
-    let cases: [(&str, Damage, &str); 5] = [
-        ("topk:0.01", |coded| coded[4..6].fill(0xff), "an index out of range or out of order"),
-        ("int8", |coded| coded[4] = 77, "a code that its codec does not have"),
-        ("twobit:0.5", |coded| coded[5] = 0b0100_0000, "a code that its codec does not have"),
-        ("fp16", |coded| coded[..4].fill(0xff), "whose prefix says that it has another length"),
-        ("exact", |coded| coded[0] = coded[0].wrapping_sub(1), "ends within a block"),
-    ];
-    for (transport, (codec, damage, problem)) in
-        [Transport::Tcp, Transport::Shm].into_iter().flat_map(|transport| cases.map(|case| (transport, case)))
-    {
-        let ranks = connected(3, transport);
-        let all = Barrier::new(3);
-        damage::plant(MARK, damage);
-        std::thread::scope(|scope| {
-            for comm in &ranks {
-                let all = &all;
-                scope.spawn(move || {
-                    let how = format!("{codec} over {transport:?}, rank {}", comm.rank());
-                    let mut values = vec![if comm.rank() == 1 { MARK } else { 0.5 }; 30_000];
-                    let compression = Compression::of(codec.parse().unwrap());
-                    let error =
-                        comm.all_reduce_compressed(&mut values, ReduceOp::Sum, compression).unwrap_err();
-                    let ErrorKind::Protocol { from, problem: said } = error.kind() else {
-                        panic!("{how}: {error}")
-                    };
-                    assert_eq!(from, "rank 1", "{how}: {error}");
-                    assert!(said.contains(problem) && said.contains(codec), "{how}: {error}");
-                    all.wait();
-                });
-            }
-        });
-        ranks.into_iter().rev().for_each(drop);
-    }
-}
-
-/// What rank 1 sends, and nobody else.
-const MARK: f32 = 1234.5;
-
-fn connected(size: u32, transport: Transport) -> Vec<Communicator> {
-    let meet = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let config = |rank| {
-        let config = Config::new(rank, size, Rendezvous::Tcp(meet.clone()));
-        config.transport(transport).timeout(Duration::from_secs(20))
-    };
-    std::thread::scope(|scope| {
-        let connect = |rank| scope.spawn(move || Communicator::connect(rank).unwrap());
-        let threads: Vec<_> = (0..size).map(|rank| connect(config(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
 fn sum(ranks: &[Communicator]) {
     std::thread::scope(|scope| {
         for comm in ranks {
@@ -329,10 +272,10 @@ fn calls_in_turns_match_whatever_runs_first() {
                         let turn = &turns[(place * (1 + 4 * (comm.rank() as usize % 2)) + 5) % 6];
                         scope.spawn(move || {
                             turn.run(|| {
-                                sum(turn.place() as usize);
+                                sum(turn.place as usize);
                                 // What is asked for in a turn is a line of its own.
                                 comm.turn().unwrap().run(|| sum(10));
-                                sum(turn.place() as usize + 1);
+                                sum(turn.place as usize + 1);
                             });
                             turn.end();
                         });

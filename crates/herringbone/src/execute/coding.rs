@@ -85,10 +85,6 @@ pub(crate) fn encode(
     }
     let prefix = (coded.len() - PREFIX_BYTES) as u32;
     coded[..PREFIX_BYTES].copy_from_slice(&prefix.to_le_bytes());
-    #[cfg(test)]
-    if let Some(bytes) = plain.to_vec().first_chunk() {
-        damage::damage(f32::from_le_bytes(*bytes), &mut coded);
-    }
     slot.slice(0..coded.len()).write(&coded);
 }
 
@@ -151,30 +147,6 @@ impl Reader<'_> {
         }
         for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
             *bytes = value.to_le_bytes();
-        }
-    }
-}
-
-/// What tests do to coded messages on their way.
-#[cfg(test)]
-pub(crate) mod damage {
-    use std::sync::Mutex;
-
-    /// What is done to a message, which begins with its prefix, before its checksum is made.
-    pub(crate) type Damage = fn(&mut Vec<u8>);
-
-    static DAMAGE: Mutex<Option<(f32, Damage)>> = Mutex::new(None);
-
-    /// From now on this process damages what it encodes of buffers whose first element is `mark`.
-    pub(crate) fn plant(mark: f32, damage: Damage) {
-        *DAMAGE.lock().unwrap() = Some((mark, damage));
-    }
-
-    /// Damages a coded message of elements of which this is the first, if it is to be.
-    pub(super) fn damage(first: f32, coded: &mut Vec<u8>) {
-        match *DAMAGE.lock().unwrap() {
-            Some((mark, damage)) if mark == first => damage(coded),
-            _ => {}
         }
     }
 }

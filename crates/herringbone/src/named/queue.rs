@@ -54,7 +54,7 @@ struct Submitted {
 pub(super) struct NamedTask {
     pub(super) response: NamedResponse,
     pub(super) tensor: Option<Tensor>,
-    state: Option<Arc<NamedState>>,
+    pub(super) state: Option<Arc<NamedState>>,
     /// When it was submitted here.
     pub(super) since: Option<Instant>,
 }
@@ -64,12 +64,6 @@ impl NamedTask {
         if let Some(state) = &self.state {
             state.finish(outcome);
         }
-    }
-
-    /// One that nobody has submitted.
-    #[cfg(test)]
-    pub(super) fn for_test(response: NamedResponse, tensor: Tensor) -> Self {
-        Self { response, tensor: Some(tensor), state: None, since: None }
     }
 
     /// How its messages are coded. A rank that has joined loses nothing of its zeros.

@@ -492,7 +492,7 @@ mod tests {
         let response =
             NamedResponse { name: name.to_owned(), call, sizes: rows.to_vec(), group: None, priority: 0 };
         let tensor = Tensor { input: Region::zeroed(1), output: None, splits: Vec::new(), residuals: None };
-        NamedTask::for_test(response, tensor)
+        NamedTask { response, tensor: Some(tensor), state: None, since: None }
     }
 
     /// A rank that says another number of rows than it has is not believed to the point of an abort.

@@ -34,7 +34,7 @@ const TURN_BYTES: usize = 16 << 10;
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct TcpLink {
-    pipe: Pipe,
+    pipe: Arc<dyn Pipe>,
     urgent: VecDeque<Outgoing>,
     queue: VecDeque<Outgoing>,
     sending: Option<Sending>,
@@ -68,16 +68,10 @@ pub(crate) trait Memory {
 impl TcpLink {
     /// One end of a connection, after the handshake that gave it `keys`.
     pub(crate) fn new(socket: Guarded<OwnedFd>, keys: Keys) -> Self {
-        Self::over(Pipe::Socket(Arc::new(socket)), keys)
+        Self::over(Arc::new(socket), keys)
     }
 
-    /// One end of a virtual link, whose frames are not sealed: its world may make others in their place.
-    #[cfg(any(test, feature = "simulator"))]
-    pub(crate) fn of_virtual(end: virtual_link::End) -> Self {
-        Self::over(Pipe::Virtual(Arc::new(end)), Keys::default())
-    }
-
-    fn over(pipe: Pipe, keys: Keys) -> Self {
+    fn over(pipe: Arc<dyn Pipe>, keys: Keys) -> Self {
         Self {
             incoming: Some(Box::new(Incoming::new(pipe.clone(), keys.receiving))),
             pipe,

@@ -86,20 +86,26 @@ impl Task {
     /// A sum of so many numbers whose messages are coded, with what is left of them.
     pub(crate) fn coded(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
         let codec = dice.pick(&["int8", "topk:0.1", "twobit:0.5", "bf16", "randomk:0.2"]);
+        Self::coded_by(codec, count, workers, dice)
+    }
+
+    /// The same with the codec of this name.
+    pub(crate) fn coded_by(codec: &str, count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
         let codec = codec.parse().expect("a codec");
         let before = (0..workers).map(|_| numbers(count, dice)).collect();
-        Self::on_tensor(Rc::default(), (codec, 0), before, dice)
+        Self::on_tensor(Rc::default(), codec, 0, before, dice)
     }
 
     /// The next call on the same tensor.
     pub(crate) fn next(&self, dice: &mut Dice) -> Rc<Self> {
         let TensorTask { identity, steps, after, .. } = self.tensor.as_ref().expect("a coded call");
-        Self::on_tensor(identity.clone(), (self.call.codec, steps + 1), after.clone(), dice)
+        Self::on_tensor(identity.clone(), self.call.codec, steps + 1, after.clone(), dice)
     }
 
     fn on_tensor(
         identity: Rc<()>,
-        (codec, steps): (Codec, u64),
+        codec: Codec,
+        steps: u64,
         before: Vec<Vec<f32>>,
         dice: &mut Dice,
     ) -> Rc<Self> {

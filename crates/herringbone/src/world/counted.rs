@@ -2,7 +2,7 @@
 //! and where ranks call them in other orders, they are told so.
 
 use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::ToCall};
-use crate::{Error, ErrorKind, core::group::Rank, log::SAID, transport::tcp::virtual_link::Dice};
+use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Dice};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -154,11 +154,36 @@ fn counts_come_together_whoever_fails() {
 /// the error. The third rank has called neither.
 #[test]
 fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
+    // What is said goes to standard error, so the test's second process calls, and this one reads.
+    const ALONE: &str = "COUNTED_TEST_ALONE";
+    let first = "all_reduce of 3 f32, sum (operation 0) of group \"the first one\"";
+    let second = "all_reduce of 4 f32, sum (operation 0) of group \"the second one\"";
+    if std::env::var(ALONE).is_ok() {
+        return call_two_groups(first, second);
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = "world::counted::ranks_that_call_two_groups_in_other_orders_are_told_both";
+    let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let line = |(me, called), (other, its)| {
+        format!(
+            "[herringbone rank {me}] warning: rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
+             waits in {its}; {REMEDY}"
+        )
+    };
+    let mut said: Vec<&str> = said.lines().filter(|line| line.starts_with("[herringbone rank")).collect();
+    said.sort();
+    assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
+}
+
+const REMEDY: &str = "make all ranks make their groups, and call them, in the same order";
+
+fn call_two_groups(first: &str, second: &str) {
     let (mut world, all, timeout) = (VirtualWorld::new(Setup::of(3, 0), 1), [0, 1], Duration::from_secs(5));
     meet(&mut world, &[0, 1, 2]);
     let made = [0, 1].map(|rank| [0, 1].map(|_| make_next(&mut world, &all, rank)));
     assert_eq!(made[0], made[1]);
-    SAID.take();
     for (rank, count) in [(0, 3), (1, 4)] {
         let name = format!("the {} one", ["first", "second"][rank as usize]);
         for member in 0..3 {
@@ -170,18 +195,6 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
     }
     let limit = world.now() + 2 * timeout;
     assert!(world.run_to_the_end(limit));
-    let first = "all_reduce of 3 f32, sum (operation 0) of group \"the first one\"";
-    let second = "all_reduce of 4 f32, sum (operation 0) of group \"the second one\"";
-    let remedy = "make all ranks make their groups, and call them, in the same order";
-    let line = |(me, called), (other, its)| {
-        format!(
-            "[herringbone rank {me}] warning: rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
-             waits in {its}; {remedy}\n"
-        )
-    };
-    let mut said = SAID.take();
-    said.sort();
-    assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
     // Each rank's next call is the one that the other has waited for.
     for rank in [0, 1] {
         let task = Task::sum(3, 2, &mut world.dice);
@@ -195,7 +208,7 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
         let ends = world.machine(rank).ends().split_off(1);
         let Some(Some(Err(error))) = ends.get(at) else { panic!("{ends:?}") };
         let expected = format!(
-            "rank {other} to come to this call of group \"the {own} one\": rank {other} waits in {its}; {remedy}"
+            "rank {other} to come to this call of group \"the {own} one\": rank {other} waits in {its}; {REMEDY}"
         );
         assert!(
             matches!(error.kind(), ErrorKind::Timeout { missing, .. } if *missing == [expected]),

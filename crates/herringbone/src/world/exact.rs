@@ -5,7 +5,7 @@ use super::machine::ToCall;
 use super::{Setup, VirtualWorld, calls::Task, groups};
 use crate::{
     core::algorithm::Algorithm,
-    transport::tcp::virtual_link::{Dice, Nature},
+    transport::tcp::virtual_link::{Dice, Nature, PipeEnd},
 };
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
     let window = 1 + dice.below(6) as usize;
     let most = dice.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * nature.buffer);
     let calls = 1 + dice.below(6);
-    groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| Task::any(workers, most, dice));
+    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| Task::any(workers, most, dice));
     groups::begin(&mut world, Duration::from_millis(5), &mut dice);
     world
 }
@@ -71,7 +71,7 @@ fn results_are_exact_over_links_that_stall() {
                 let machines = world.machines.len() as u64;
                 let [one, other] = [(); 2].map(|()| world.dice.below(machines) as usize);
                 let delay = Duration::from_micros(world.dice.below(300_000));
-                world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, delay));
+                world.link(one, other).into_iter().for_each(|PipeEnd { link, side }| link.stall(side, delay));
             };
             world.later(Duration::from_millis(2 * number), stall);
         }

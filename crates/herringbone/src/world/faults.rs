@@ -1,7 +1,10 @@
 //! What ranks are told, and exactly when, when processes end, hang, leave or disagree, and links break: twins of the tests in
 //! `tests/faults`, which need seconds there.
 
-use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall, occurrence::Occurrence};
+mod links;
+mod reducers;
+
+use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
 use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
@@ -14,9 +17,7 @@ use crate::{
         survivors::{Shrunk, Survival},
         watch::{Effect, GroupEvent, RankPatience, Watch},
     },
-    engine::group::Group,
     fabric::control::LAST_OUT,
-    transport::tcp::virtual_link::Dice,
 };
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -47,11 +48,6 @@ fn sum(
     let workers = world.setup.workers;
     let task = Task::sum(count, workers, &mut world.dice);
     world.call(ranks, &ToCall::new(task, timeout));
-}
-
-fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
-    let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
-    Task::new(call, world.setup.workers, &mut world.dice)
 }
 
 /// How a rank's last call failed, and when.
@@ -244,24 +240,6 @@ fn a_call_obeys_its_timeout_while_its_group_stands_still() {
     }
 }
 
-/// The ranks disagree about an operation that a lost reducer has left: its carrier's calls differ, and the error names the
-/// programs' calls.
-#[test]
-fn a_disagreement_about_what_a_reducer_left_names_the_calls_of_programs() {
-    let mut world = begun(3, 1, 6);
-    sum(&mut world, [0, 1], 1000, None);
-    sum(&mut world, [2], 1001, None);
-    world.kill(3);
-    assert!(world.run_to_the_end(ms(9000)));
-    for rank in 0..3 {
-        let (_, kind) = told(&mut world, rank);
-        let ErrorKind::Mismatch { sequence: 3, calls } = &kind else { panic!("rank {rank}: {kind:?}") };
-        let called = |count: u32| format!("all_reduce of {count} f32, sum (operation 3)");
-        assert_eq!(calls[..], [(vec![2], called(1001)), (vec![0, 1], called(1000))]);
-    }
-    works(&mut world);
-}
-
 /// Ranks, and whom they were told to be late.
 type Told = Vec<(usize, Vec<u32>)>;
 
@@ -374,102 +352,6 @@ fn a_job_that_stood_still_as_a_whole_goes_on() {
     works(&mut world);
 }
 
-/// Asserts that all calls end well within a second of this time, although reducer 0 is lost, and that later ones use the other.
-#[track_caller]
-fn goes_on_without_a_reducer(world: &mut VirtualWorld, lost_at: Duration) {
-    assert!(world.run_to_the_end(lost_at + ms(1000)), "the group hangs");
-    works(world);
-    let sent = |world: &mut VirtualWorld| world.machine(0).engine.counted().reducers_tcp.sent;
-    let before = sent(world);
-    sum(world, 0..3, LARGE, None);
-    assert!(world.run_to_the_end(world.now() + ms(1000)));
-    assert!(sent(world) > before, "the other reducer is not used");
-    works(world);
-}
-
-/// Twin of `deaths::a_killed_reducer_costs_no_call`.
-#[test]
-fn a_killed_reducer_costs_no_call() {
-    let mut world = begun(3, 2, 6);
-    sum(&mut world, 0..3, LARGE, None);
-    world.kill(3);
-    goes_on_without_a_reducer(&mut world, ms(1050));
-}
-
-/// The last handle of a group may go while its operations run: they end well all the same.
-#[test]
-fn what_runs_in_a_closed_group_outlives_a_reducer() {
-    for (seed, count) in [(21, 3), (22, LARGE)] {
-        let mut world = begun(3, 2, seed);
-        let mut dice = Dice(seed);
-        groups::add(&mut world, vec![0, 1, 2], &mut dice);
-        world.run_for(ms(50));
-        let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
-        world.call(0..3, &ToCall { group, closes: vec![(group, false)], ..ToCall::new(task, None) });
-        world.kill(3);
-        assert!(world.run_to_the_end(ms(5000)), "the group hangs");
-        for (rank, worker) in world.workers() {
-            let end = worker.ends().pop().flatten();
-            assert!(matches!(end, Some(Ok(()))), "rank {rank}, {count} numbers: {end:?}");
-        }
-        works(&mut world);
-    }
-}
-
-/// Rank 0 decides for groups that it is not in, too. If it is stopped within a recovery of one, calls of that group fail.
-#[test]
-fn a_group_that_stands_still_fails_with_the_hub() {
-    let mut world = begun(3, 2, 23);
-    let mut dice = Dice(23);
-    groups::add(&mut world, vec![1, 2], &mut dice);
-    world.run_for(ms(50));
-    let group = world.groups[1].0;
-    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut dice), None) };
-    world.call(1..3, &todo);
-    world.kill(3);
-    let stands_still = |world: &mut VirtualWorld| {
-        let of =
-            |rank: usize| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
-        [1, 2].into_iter().all(|rank| of(rank).is_some_and(Group::is_undecided))
-    };
-    assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
-    world.hang(0);
-    world.call(1..3, &todo);
-    assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
-    (1..3).for_each(|rank| assert!(matches!(told(&mut world, rank).1, ErrorKind::PeerLost { .. })));
-}
-
-/// It has no rank to say so by: its workers see their connections end.
-#[test]
-fn a_reducer_whose_engine_panicked_costs_no_call() {
-    let mut world = begun(3, 2, 20);
-    sum(&mut world, 0..3, LARGE, None);
-    let now = world.clock.now();
-    world.machine(3).engine.at(now).break_down();
-    goes_on_without_a_reducer(&mut world, ms(1050));
-}
-
-/// Twin of `deaths::a_stopped_reducer_costs_no_call`: silence counts while it is waited for.
-#[test]
-fn a_stopped_reducer_costs_no_call() {
-    let mut world = begun(3, 2, 7);
-    world.hang(3);
-    sum(&mut world, 0..3, LARGE, None);
-    goes_on_without_a_reducer(&mut world, ms(4300));
-}
-
-/// Twin of `timeouts::reducers_that_wait_for_long_are_not_lost`.
-#[test]
-fn reducers_that_wait_for_long_are_not_lost() {
-    let mut world = begun(3, 1, 8);
-    let task = Task::sum(LARGE, 3, &mut world.dice);
-    let todo = ToCall::new(task, None);
-    world.call([0, 2], &todo);
-    world.run_for(ms(8000));
-    world.call([1], &todo);
-    works(&mut world);
-}
-
 /// Twin of `timeouts::a_late_rank_is_named_and_may_come_back`.
 #[test]
 fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
@@ -559,96 +441,5 @@ fn ranks_that_leave_after_their_last_operation_harm_nobody() {
             world.workers().count() == 0
         });
         assert!(ended, "seed {seed}: not all have left");
-    }
-}
-
-/// Ranks call these, rank 1 the other one; what is small is found out by the first message, and so is what is large.
-fn disagree(world: &mut VirtualWorld, usual: &ToCall, odd: &ToCall) {
-    let workers = world.setup.workers;
-    world.call((0..workers).filter(|rank| *rank != 1), usual);
-    world.call([1], odd);
-    assert!(world.run_to_the_end(world.now() + ms(5000)), "seed {}", world.seed);
-}
-
-/// Twin of `disagreement::over_tcp` and `through_a_reducer`.
-#[test]
-fn ranks_that_disagree_are_told_at_once_and_go_on() {
-    for (seed, reducers) in [(12, 0), (13, 1)] {
-        for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
-            let mut world = begun(4, reducers, seed);
-            let [usual, odd] =
-                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.dice), None));
-            disagree(&mut world, &usual, &odd);
-            for rank in 0..4 {
-                let (at, kind) = told(&mut world, rank);
-                assert!(matches!(kind, ErrorKind::Mismatch { .. }), "rank {rank}: {kind:?}");
-                assert_eq!(at.as_millis(), 1050, "rank {rank}, {one} or {other} numbers");
-            }
-            works(&mut world);
-        }
-    }
-}
-
-/// Has ranks call barriers until one succeeds after an error. Asserts that each is told that a link broke, at this time if it
-/// was in the middle of a call.
-#[track_caller]
-fn settle(world: &mut VirtualWorld, at: Duration) {
-    let (seed, task, limit) = (world.seed, barrier(world), world.now() + ms(5000));
-    let mut told: Vec<bool> = world.machines.iter().map(|_| false).collect();
-    let settled = world.run_until(limit, |world| {
-        let mut next = Vec::new();
-        for (rank, worker) in world.workers().filter(|(_, worker)| worker.is_done()) {
-            let (ended, end) = worker.called.last().and_then(|called| called.ended.clone()).expect("a call");
-            if let Err(error) = &end {
-                assert!(
-                    matches!(error.kind(), ErrorKind::Corrupt { .. } | ErrorKind::LinkLost { .. }),
-                    "seed {seed}: rank {rank}: {error}"
-                );
-                assert!(ended.since(Moment::default()) >= at, "seed {seed}: rank {rank}");
-                told[rank as usize] = true;
-            }
-            if end.is_err() || !told[rank as usize] {
-                next.push(rank);
-            }
-        }
-        let settled = next.is_empty() && world.workers().all(|(_, worker)| worker.is_done());
-        world.call(next, &ToCall::new(task.clone(), None));
-        settled
-    });
-    assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");
-}
-
-/// A link of rank 0 whose connection breaks, or of which a byte changes on its way, fails what needs it `at` this time, on all
-/// ranks, and is made again. Damage is said at the next look at the time. A connection that is only closed waits half a second,
-/// because another rank may know why.
-fn break_link(seed: u64, at: Duration, fault: impl FnOnce(&mut VirtualWorld)) {
-    let mut world = begun(3, 0, seed);
-    fault(&mut world);
-    sum(&mut world, 0..3, LARGE, None);
-    assert!(world.run_to_the_end(ms(10_000)));
-    assert_eq!(world.now().as_millis(), at.as_millis(), "seed {seed}");
-    settle(&mut world, at);
-    works(&mut world);
-}
-
-#[test]
-fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
-    for seed in 0..20 {
-        break_link(seed, ms(1100), |world| {
-            let (link, side) = world.link(0, 1).expect("a link");
-            let (after, bit) = (world.dice.below(50_000) as usize, world.dice.below(8));
-            link.flip(side, after, 1 << bit);
-        });
-    }
-}
-
-#[test]
-fn a_connection_that_breaks_in_the_middle_is_made_again() {
-    for seed in 0..20 {
-        break_link(seed, ms(1600), |world| {
-            let after = Duration::from_micros(100 + world.dice.below(100));
-            let cut = |world: &mut VirtualWorld| world.link(0, 1).expect("a link").0.cut();
-            world.later(after, cut);
-        });
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
 
 fn make(world: &mut VirtualWorld, number: u32, rank: Rank) {
     let Some((_, ranks)) = world.groups.iter().find(|(other, _)| *other == number).cloned() else { return };
-    let made = group(&world.setup, &world.roster, (number, &ranks), rank);
+    let made = group(&world.setup, &world.roster, number, &ranks, rank);
     let Some(machine) = &mut world.machines[rank as usize] else { return };
     if machine.is_hung {
         return world.later(MADE_LATER, move |world| make(world, number, rank));
@@ -57,7 +57,7 @@ pub(super) fn make_next(world: &mut VirtualWorld, ranks: &[Rank], rank: Rank) ->
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let ordinal = world.machine(rank as usize).engine.name_next(number_of("groups", &members));
     let number = number_of(&format!("group {}", ordinal.at), &members);
-    let Group { settings, member, .. } = group(&world.setup, &world.roster, (number, ranks), rank);
+    let Group { settings, member, .. } = group(&world.setup, &world.roster, number, ranks, rank);
     make_known(world, Group::new(settings, member.named(Some(ordinal))), rank);
     number
 }
@@ -69,7 +69,7 @@ pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let (number, now) = (number_of("agreement", &members), world.clock.now());
     for rank in &ranks {
-        let mut made = group(&world.setup, &world.roster, (number, &ranks), *rank);
+        let mut made = group(&world.setup, &world.roster, number, &ranks, *rank);
         made = Group::new(made.settings.agreeing(), made.member);
         world.machine(*rank as usize).engine.at(now).add_group(made);
         world.settle(*rank as usize);
@@ -92,7 +92,8 @@ pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
 /// Some groups are closed after their last one.
 pub(super) fn fill(
     world: &mut VirtualWorld,
-    (calls, window): (u64, usize),
+    calls: u64,
+    window: usize,
     dice: &mut Dice,
     mut task: impl FnMut(u32, &mut Dice) -> Rc<Task>,
 ) {
@@ -122,7 +123,7 @@ pub(super) fn fill(
     // By dice of its own: what ranks call does not depend on what they close.
     let dice = &mut Dice(world.seed ^ 0x000c_105e);
     if dice.one_in(2) {
-        close(world, open.into_iter().map(|which| groups[which].clone()).collect(), (3, dice));
+        close(world, open.into_iter().map(|which| groups[which].clone()).collect(), 3, dice);
     }
     // Urgent calls overtake those that wait: there have to be some.
     let window = if mixes { window + 8 } else { window };
@@ -134,12 +135,12 @@ pub(super) fn close_all(world: &mut VirtualWorld, dice: &mut Dice) {
     for (_, worker) in world.workers() {
         worker.program.iter_mut().for_each(|todo| todo.closes.clear());
     }
-    close(world, world.groups.clone(), (0, dice));
+    close(world, world.groups.clone(), 0, dice);
 }
 
 /// Has ranks close these groups after their last calls, each in an order of its own: one in so many at once, others when all
 /// calls have ended.
-fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, (at_once, dice): (u64, &mut Dice)) {
+fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, at_once: u64, dice: &mut Dice) {
     for (rank, worker) in world.workers() {
         let mut own: Vec<u32> =
             groups.iter().filter(|(_, ranks)| ranks.contains(&rank)).map(|(group, _)| *group).collect();

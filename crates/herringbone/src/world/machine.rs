@@ -21,7 +21,7 @@ use crate::{
     sys::region::{Owned, Region},
     transport::{
         endpoint::Link,
-        tcp::{TcpLink, virtual_link::VirtualLink},
+        tcp::{TcpLink, virtual_link::PipeEnd},
     },
 };
 use std::{
@@ -63,7 +63,7 @@ pub(crate) struct Machine {
     pub(crate) watch: Option<Watch>,
     /// The members of the job, as it knows them.
     pub(super) roster: Arc<Roster>,
-    pub(crate) pipes: BTreeMap<MemberId, (VirtualLink, usize)>,
+    pub(crate) pipes: BTreeMap<MemberId, PipeEnd>,
     wants_room: BTreeSet<MemberId>,
     /// Calls that are to be made, and how many may be under way at once.
     pub(crate) program: VecDeque<ToCall>,
@@ -97,13 +97,7 @@ impl Machine {
     }
 
     /// A link is there.
-    pub(super) fn connect(
-        &mut self,
-        endpoint: MemberId,
-        end: TcpLink,
-        pipe: (VirtualLink, usize),
-        now: Moment,
-    ) {
+    pub(super) fn connect(&mut self, endpoint: MemberId, end: TcpLink, pipe: PipeEnd, now: Moment) {
         self.pipes.insert(endpoint, pipe);
         self.engine.links.endpoints.meet(&[endpoint]);
         self.engine.at(now).connect(endpoint, Link::Tcp(end));
@@ -115,7 +109,7 @@ impl Machine {
     }
 
     fn ready(&self, endpoint: MemberId) -> (bool, bool) {
-        let Some((link, side)) = self.pipes.get(&endpoint) else { return (false, false) };
+        let Some(PipeEnd { link, side }) = self.pipes.get(&endpoint) else { return (false, false) };
         let (room, readable) = link.ready(*side);
         (room && self.wants_room.contains(&endpoint), readable)
     }

@@ -59,7 +59,7 @@ use crate::{
     transport::{
         endpoint::Endpoints,
         layout::Layout,
-        tcp::virtual_link::{Dice, Nature, VirtualClock, VirtualLink},
+        tcp::virtual_link::{Dice, Nature, PipeEnd, VirtualClock},
     },
 };
 use machine::{Machine, ToCall};
@@ -141,7 +141,7 @@ fn staging(bytes: usize) -> Staging {
 }
 
 /// A group as its member `rank` makes it.
-fn group(setup: &Setup, roster: &Roster, (number, ranks): (u32, &[Rank]), rank: Rank) -> Group {
+fn group(setup: &Setup, roster: &Roster, number: u32, ranks: &[Rank], rank: Rank) -> Group {
     let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
     let parameters = Parameters {
         algorithm: forced.as_ref().map(ToString::to_string),
@@ -197,7 +197,7 @@ impl VirtualWorld {
         let (endpoints, rules) = (Endpoints::new(&self.roster), plants::rules());
         let mut engine = Engine::new(id, endpoints, staging(POOL_BYTES), false, rules);
         let (number, members) = &self.groups[0];
-        engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, (*number, members), rank));
+        engine.at(self.clock.now()).add_group(group(&self.setup, &self.roster, *number, members, rank));
         let peers: Vec<u32> = if rank == 0 { (1..self.setup.workers).collect() } else { vec![0] };
         let patience = RankPatience { silence: self.setup.patience, linger: LAST_OUT };
         let mut watch =
@@ -289,7 +289,7 @@ impl VirtualWorld {
     /// What happens next. Returns whether there was anything.
     fn step(&mut self) -> bool {
         let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
-        let moved = links.filter_map(|(link, _)| link.next()).min();
+        let moved = links.filter_map(|pipe| pipe.link.next()).min();
         let happens = self.agenda.occurrences.keys().next().map(|(at, _)| *at);
         let Some(next) = moved.into_iter().chain(happens).min() else { return false };
         self.clock.set(next.max(self.clock.now()));
@@ -311,8 +311,8 @@ impl VirtualWorld {
         true
     }
 
-    /// The link between two machines, if there is one, and the side of the first.
-    pub(crate) fn link(&self, one: usize, other: usize) -> Option<(VirtualLink, usize)> {
+    /// The first machine's end of the link to the second, if there is one.
+    pub(crate) fn link(&self, one: usize, other: usize) -> Option<PipeEnd> {
         let one = self.machines[one].as_ref()?;
         let address = self.roster.member(member_at(other)).map(|member| &member.address);
         // A reducer that came back is another member at the same address.

@@ -2,7 +2,7 @@
 
 use crate::{
     core::session::{control::Message, membership::MemberId},
-    transport::tcp::{TcpLink, virtual_link::VirtualLink},
+    transport::tcp::{TcpLink, virtual_link::PipeEnd},
 };
 use std::{fmt, time::Duration};
 
@@ -23,7 +23,7 @@ pub(crate) enum Occurrence {
     /// A call for a link reaches another process; for so long it was not answered.
     Called { caller: usize, endpoint: MemberId, other: usize, for_so_long: Duration },
     /// A link that was accepted is there at its caller, too.
-    Linked { caller: usize, endpoint: MemberId, end: TcpLink, pipe: (VirtualLink, usize) },
+    Linked { caller: usize, endpoint: MemberId, end: TcpLink, pipe: PipeEnd },
     /// Rank 0 looks whether a reducer is there.
     Greeted { at: usize, address: String },
     /// The test does [something](super::VirtualWorld::later), of this number.

@@ -12,7 +12,10 @@ use crate::{
     seen,
     transport::{
         endpoint::Link,
-        tcp::{TcpLink, virtual_link::VirtualLink},
+        tcp::{
+            TcpLink,
+            virtual_link::{PipeEnd, VirtualLink},
+        },
     },
 };
 use std::time::Duration;
@@ -81,7 +84,7 @@ impl VirtualWorld {
                 }
             }
             Occurrence::Called { caller, endpoint, other, for_so_long } => {
-                self.called(caller, (endpoint, other), for_so_long);
+                self.called(caller, endpoint, other, for_so_long);
             }
             Occurrence::Linked { caller, endpoint, end, pipe } => {
                 self.machine(caller).connect(endpoint, end, pipe, now);
@@ -187,7 +190,7 @@ impl VirtualWorld {
         }
     }
 
-    fn called(&mut self, caller: usize, (endpoint, other): (MemberId, usize), for_so_long: Duration) {
+    fn called(&mut self, caller: usize, endpoint: MemberId, other: usize, for_so_long: Duration) {
         let (now, latency) = (self.clock.now(), self.setup.nature.latency);
         let is_apart = self.is_blocked(caller, other) || self.is_blocked(other, caller);
         let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung && !is_apart);
@@ -209,9 +212,12 @@ impl VirtualWorld {
         let seed = self.dice.roll();
         let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
-        self.machine(other).connect(member_at(caller), theirs, (link.clone(), 1), now);
+        self.machine(other).connect(member_at(caller), theirs, PipeEnd { link: link.clone(), side: 1 }, now);
         self.settle(other);
-        self.after(latency, Occurrence::Linked { caller, endpoint, end: ours, pipe: (link, 0) });
+        self.after(
+            latency,
+            Occurrence::Linked { caller, endpoint, end: ours, pipe: PipeEnd { link, side: 0 } },
+        );
     }
 
     /// A process ends: the kernel closes what it had.

@@ -1,7 +1,7 @@
 //! Machines that do not reach each other for a while. As with TCP nothing is lost by it: what was sent arrives later.
 
 use super::VirtualWorld;
-use crate::transport::tcp::virtual_link::VirtualLink;
+use crate::transport::tcp::virtual_link::PipeEnd;
 use std::time::Duration;
 
 /// How often a link flaps.
@@ -45,14 +45,15 @@ impl VirtualWorld {
         let until = self.clock.now() + time;
         let blocked = self.network.blocked.entry((from, to)).or_default();
         *blocked = until.max(*blocked);
-        if let Some((link, side)) = self.way(from, to) {
+        if let Some(PipeEnd { link, side }) = self.way(from, to) {
             link.hold(side, until);
         }
     }
 
-    /// The link from one machine to another, of which one may be gone, and the side of the first.
-    fn way(&self, from: usize, to: usize) -> Option<(VirtualLink, usize)> {
-        self.link(from, to).or_else(|| self.link(to, from).map(|(link, side)| (link, 1 - side)))
+    /// A machine's end of the link to another one, of which one may be gone.
+    fn way(&self, from: usize, to: usize) -> Option<PipeEnd> {
+        let back = || self.link(to, from).map(|PipeEnd { link, side }| PipeEnd { link, side: 1 - side });
+        self.link(from, to).or_else(back)
     }
 
     /// Whether nothing that one machine sends to another arrives now.

@@ -6,7 +6,7 @@ use crate::{
     core::algorithm::Algorithm,
     core::prepare::Call,
     core::wire::{FINGERPRINT_BYTES, HEADER_BYTES, Header, Kind as FrameKind},
-    transport::tcp::virtual_link::{Nature, Tamper},
+    transport::tcp::virtual_link::{Nature, PipeEnd, Tamper},
 };
 use std::{ops::Range, time::Duration};
 
@@ -25,7 +25,7 @@ fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
         verdict(world)
     };
     sum(&mut world)?;
-    let (link, side) = world.link(0, 1).expect("a link");
+    let PipeEnd { link, side } = world.link(0, 1).expect("a link");
     tamper.into_iter().for_each(|tamper| link.tamper(side, tamper));
     sum(&mut world)
 }
@@ -65,14 +65,21 @@ fn without_a_fault_nothing_is_found() {
     tampered(Some(once(|_, _, _| {}))).unwrap();
 }
 
-/// All checksums are right, and a number is wrong.
+/// A tamper that does this to the payload of the first data frame, whose checksums are right all the same.
+pub(super) fn payload_once(f: impl Fn(&mut Vec<u8>) + Send + 'static) -> Tamper {
+    once(move |bytes, (mut header, payload), range| {
+        let mut changed = bytes[payload..range.end].to_vec();
+        f(&mut changed);
+        header.length = changed.len() as u32;
+        header.payload_crc = crc32c::crc32c(&changed);
+        bytes.splice(payload..range.end, changed);
+        bytes[range.start..range.start + HEADER_BYTES].copy_from_slice(&header.encode(crc32c::crc32c));
+    })
+}
+
 #[test]
 fn a_wrong_number_is_found() {
-    let found = tampered(Some(once(|bytes, (mut header, payload), range| {
-        bytes[payload] ^= 1;
-        header.payload_crc = crc32c::crc32c(&bytes[payload..range.end]);
-        bytes[range.start..range.start + HEADER_BYTES].copy_from_slice(&header.encode(crc32c::crc32c));
-    })));
+    let found = tampered(Some(payload_once(|bytes| bytes[0] ^= 1)));
     assert!(found.unwrap_err().contains("has a wrong result on rank"));
 }
 

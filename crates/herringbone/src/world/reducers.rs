@@ -6,7 +6,7 @@ use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
     core::prepare::Call,
-    transport::tcp::virtual_link::{Dice, Nature},
+    transport::tcp::virtual_link::{Dice, Nature, PipeEnd},
 };
 use std::{ops::Range, rc::Rc, time::Duration};
 
@@ -49,7 +49,7 @@ pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
     let (mut world, mut dice) = served(seed, timeout);
     groups::add_some(&mut world, &mut dice);
     let (calls, window) = (2 + dice.below(8), 1 + dice.below(5) as usize);
-    groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| match dice.one_in(5) {
+    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| match dice.one_in(5) {
         true => Task::any(workers, 1 << 14, dice),
         false => {
             let count = dice.pick(&[3, 2000, 10_000, 60_000]);
@@ -100,7 +100,7 @@ fn harm_reducer(world: &mut VirtualWorld) {
             world.part(from, to, partition, time);
         }
         5 => (0..workers).for_each(|worker| world.part(worker, reducer, Partition::Full, time)),
-        _ => world.link(worker, reducer).into_iter().for_each(|(link, _)| link.cut()),
+        _ => world.link(worker, reducer).into_iter().for_each(|pipe| pipe.link.cut()),
     }
 }
 
@@ -119,7 +119,7 @@ fn slow_down(world: &mut VirtualWorld) {
             let partition = world.dice.pick(&Partition::ALL);
             world.part(one, other, partition, time / 2);
         }
-        _ => world.link(one, other).into_iter().for_each(|(link, side)| link.stall(side, time)),
+        _ => world.link(one, other).into_iter().for_each(|PipeEnd { link, side }| link.stall(side, time)),
     }
 }
 
@@ -147,7 +147,7 @@ fn feeding_back(seed: u64) -> VirtualWorld {
     let (mut world, mut dice) = served(seed, TIMEOUT);
     let (calls, window) = (3 + dice.below(6), 1 + dice.below(4) as usize);
     let (count, mut last) = (dice.pick(&[5, 3000, 20_000]), None::<Rc<Task>>);
-    groups::fill(&mut world, (calls, window), &mut dice, |workers, dice| {
+    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| {
         let task = match &last {
             Some(last) => last.next(dice),
             None => Task::coded(count, workers, dice),

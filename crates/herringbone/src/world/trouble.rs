@@ -6,7 +6,10 @@ use super::{
     partitions::Partition,
     reducers,
 };
-use crate::{Error, ErrorKind, transport::tcp::virtual_link::Dice};
+use crate::{
+    Error, ErrorKind,
+    transport::tcp::virtual_link::{Dice, PipeEnd},
+};
 use std::time::Duration;
 
 /// How long a call may take in a world of trouble.
@@ -35,9 +38,9 @@ fn trouble(world: &mut VirtualWorld) {
             world.later(delay, resume);
         }
         (3, _) if runs(world, worker) => world.leave(worker),
-        (4, Some((link, _))) => link.cut(),
-        (5, Some((link, side))) => link.flip(side, byte, 1),
-        (6, Some((link, side))) => link.stall(side, delay),
+        (4, Some(pipe)) => pipe.link.cut(),
+        (5, Some(PipeEnd { link, side })) => link.flip(side, byte, 1),
+        (6, Some(PipeEnd { link, side })) => link.stall(side, delay),
         (7, _) if any != worker => {
             let partition = world.dice.pick(&Partition::ALL);
             world.part(any, worker, partition, delay);

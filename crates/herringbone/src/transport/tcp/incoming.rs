@@ -9,7 +9,7 @@ use crate::{
     sys::span::Span,
     transport::{Broken, Destination, Inbox},
 };
-use std::{io, ops::Range};
+use std::{io, ops::Range, sync::Arc};
 
 /// How much is read at once while no long message arrives: more than the first packet of one.
 const READ_BYTES: usize = 16 << 10;
@@ -25,7 +25,7 @@ const TURN_BYTES: usize = 2 << 20;
 /// The reading half of a link.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pipe: Pipe,
+    pipe: Arc<dyn Pipe>,
     /// Of the frame whose header comes next.
     seals: Seals,
     buffer: Box<[u8]>,
@@ -44,7 +44,7 @@ struct Receiving {
 }
 
 impl Incoming {
-    pub(super) fn new(pipe: Pipe, key: Key) -> Self {
+    pub(super) fn new(pipe: Arc<dyn Pipe>, key: Key) -> Self {
         let buffer = vec![0; READ_BYTES].into();
         Self { pipe, seals: Seals::new(key), buffer, filled: 0..0, receiving: None, wanted: 1 }
     }
@@ -66,7 +66,7 @@ impl Incoming {
             let (result, space) = match &mut self.receiving {
                 Some(receiving) => {
                     // All that was in the buffer is in the message; what follows it there is the next header.
-                    let (result, space) = receiving.read(&self.pipe, inbox, &mut self.buffer[..NEXT]);
+                    let (result, space) = receiving.read(&*self.pipe, inbox, &mut self.buffer[..NEXT]);
                     let result = result.map(|(bytes, next)| {
                         self.filled = 0..next;
                         bytes
@@ -167,7 +167,7 @@ impl Receiving {
     /// there could have been.
     fn read(
         &mut self,
-        pipe: &Pipe,
+        pipe: &dyn Pipe,
         inbox: &impl Inbox,
         next: &mut [u8],
     ) -> (io::Result<(usize, usize)>, usize) {

@@ -4,13 +4,16 @@
 //! is given, hands out a part of what has arrived, delivers what was written before an end closed, and takes back what was
 //! under way if that end had not read all.
 
+use super::{TcpLink, pipe::Pipe};
 use crate::{
     clock::Moment,
+    core::session::handshake::Keys,
     sys::{socket::Part, span::Span},
 };
 use std::{
     collections::VecDeque,
     fmt, io,
+    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -171,10 +174,24 @@ pub(crate) struct VirtualLink {
     clock: VirtualClock,
 }
 
-/// One end of a link, as an engine's [`TcpLink`](super::TcpLink) has it.
+/// One end of a link, as its world sees it.
+#[derive(Clone)]
+pub(crate) struct PipeEnd {
+    pub(crate) link: VirtualLink,
+    pub(crate) side: usize,
+}
+
+/// One end of a link, as an engine's [`TcpLink`] has it.
 pub(crate) struct End {
     link: VirtualLink,
     side: usize,
+}
+
+impl TcpLink {
+    /// One end of a virtual link, whose frames are not sealed: its world may make others in their place.
+    pub(crate) fn of_virtual(end: End) -> Self {
+        Self::over(Arc::new(end), Keys::default())
+    }
 }
 
 impl VirtualLink {
@@ -267,9 +284,9 @@ impl VirtualLink {
     }
 }
 
-impl End {
+impl Pipe for End {
     /// Takes in what there is room for.
-    pub(super) fn write(&self, parts: &[Part<'_>]) -> io::Result<usize> {
+    fn write(&self, parts: &[Part<'_>], _more: bool) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
         let Both { nature, dice, directions, open } = &mut *both;
         if directions[1 - self.side].reset.is_some_and(|at| at <= now) {
@@ -306,7 +323,7 @@ impl End {
     }
 
     /// Reads a part of what has arrived.
-    pub(super) fn read(&self, first: Span<'_>, second: Option<Span<'_>>) -> io::Result<usize> {
+    fn read(&self, first: Span<'_>, second: Option<Span<'_>>) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
         let Both { nature, dice, directions, .. } = &mut *both;
         let direction = &mut directions[1 - self.side];
@@ -335,17 +352,22 @@ impl End {
         Ok(most)
     }
 
-    pub(super) fn set_wanted(&self, bytes: usize) {
+    fn set_wanted(&self, bytes: usize) -> io::Result<()> {
         self.link.lock().0.directions[1 - self.side].wanted = bytes;
+        Ok(())
     }
 
     /// The other end reads the end of the stream after all that was written.
-    pub(super) fn hang_up(&self) {
+    fn hang_up(&self) {
         let (mut both, now) = self.link.lock();
         let latency = both.nature.latency;
         let direction = &mut both.directions[self.side];
         let last = direction.line.max(now) + latency;
         direction.ended.get_or_insert(last);
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

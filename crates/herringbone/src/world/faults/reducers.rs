@@ -1,0 +1,118 @@
+//! Reducers end, hang or are slow: what the ranks are told, and that they go on.
+
+use super::*;
+use crate::{engine::group::Group, transport::tcp::virtual_link::Dice, world::groups};
+
+/// The ranks disagree about an operation that a lost reducer has left: its carrier's calls differ, and the error names the
+/// programs' calls.
+#[test]
+fn a_disagreement_about_what_a_reducer_left_names_the_calls_of_programs() {
+    let mut world = begun(3, 1, 6);
+    sum(&mut world, [0, 1], 1000, None);
+    sum(&mut world, [2], 1001, None);
+    world.kill(3);
+    assert!(world.run_to_the_end(ms(9000)));
+    for rank in 0..3 {
+        let (_, kind) = told(&mut world, rank);
+        let ErrorKind::Mismatch { sequence: 3, calls } = &kind else { panic!("rank {rank}: {kind:?}") };
+        let called = |count: u32| format!("all_reduce of {count} f32, sum (operation 3)");
+        assert_eq!(calls[..], [(vec![2], called(1001)), (vec![0, 1], called(1000))]);
+    }
+    works(&mut world);
+}
+
+/// Asserts that all calls end well within a second of this time, although reducer 0 is lost, and that later ones use the other.
+#[track_caller]
+fn goes_on_without_a_reducer(world: &mut VirtualWorld, lost_at: Duration) {
+    assert!(world.run_to_the_end(lost_at + ms(1000)), "the group hangs");
+    works(world);
+    let sent = |world: &mut VirtualWorld| world.machine(0).engine.counted().reducers_tcp.sent;
+    let before = sent(world);
+    sum(world, 0..3, LARGE, None);
+    assert!(world.run_to_the_end(world.now() + ms(1000)));
+    assert!(sent(world) > before, "the other reducer is not used");
+    works(world);
+}
+
+/// Twin of `deaths::a_killed_reducer_costs_no_call`.
+#[test]
+fn a_killed_reducer_costs_no_call() {
+    let mut world = begun(3, 2, 6);
+    sum(&mut world, 0..3, LARGE, None);
+    world.kill(3);
+    goes_on_without_a_reducer(&mut world, ms(1050));
+}
+
+/// The last handle of a group may go while its operations run: they end well all the same.
+#[test]
+fn what_runs_in_a_closed_group_outlives_a_reducer() {
+    for (seed, count) in [(21, 3), (22, LARGE)] {
+        let mut world = begun(3, 2, seed);
+        let mut dice = Dice(seed);
+        groups::add(&mut world, vec![0, 1, 2], &mut dice);
+        world.run_for(ms(50));
+        let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
+        world.call(0..3, &ToCall { group, closes: vec![(group, false)], ..ToCall::new(task, None) });
+        world.kill(3);
+        assert!(world.run_to_the_end(ms(5000)), "the group hangs");
+        for (rank, worker) in world.workers() {
+            let end = worker.ends().pop().flatten();
+            assert!(matches!(end, Some(Ok(()))), "rank {rank}, {count} numbers: {end:?}");
+        }
+        works(&mut world);
+    }
+}
+
+/// Rank 0 decides for groups that it is not in, too. If it is stopped within a recovery of one, calls of that group fail.
+#[test]
+fn a_group_that_stands_still_fails_with_the_hub() {
+    let mut world = begun(3, 2, 23);
+    let mut dice = Dice(23);
+    groups::add(&mut world, vec![1, 2], &mut dice);
+    world.run_for(ms(50));
+    let group = world.groups[1].0;
+    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut dice), None) };
+    world.call(1..3, &todo);
+    world.kill(3);
+    let stands_still = |world: &mut VirtualWorld| {
+        let of =
+            |rank: usize| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
+        [1, 2].into_iter().all(|rank| of(rank).is_some_and(Group::is_undecided))
+    };
+    assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
+    world.hang(0);
+    world.call(1..3, &todo);
+    assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
+    (1..3).for_each(|rank| assert!(matches!(told(&mut world, rank).1, ErrorKind::PeerLost { .. })));
+}
+
+/// It has no rank to say so by: its workers see their connections end.
+#[test]
+fn a_reducer_whose_engine_panicked_costs_no_call() {
+    let mut world = begun(3, 2, 20);
+    sum(&mut world, 0..3, LARGE, None);
+    let now = world.clock.now();
+    world.machine(3).engine.at(now).break_down();
+    goes_on_without_a_reducer(&mut world, ms(1050));
+}
+
+/// Twin of `deaths::a_stopped_reducer_costs_no_call`: silence counts while it is waited for.
+#[test]
+fn a_stopped_reducer_costs_no_call() {
+    let mut world = begun(3, 2, 7);
+    world.hang(3);
+    sum(&mut world, 0..3, LARGE, None);
+    goes_on_without_a_reducer(&mut world, ms(4300));
+}
+
+/// Twin of `timeouts::reducers_that_wait_for_long_are_not_lost`.
+#[test]
+fn reducers_that_wait_for_long_are_not_lost() {
+    let mut world = begun(3, 1, 8);
+    let task = Task::sum(LARGE, 3, &mut world.dice);
+    let todo = ToCall::new(task, None);
+    world.call([0, 2], &todo);
+    world.run_for(ms(8000));
+    world.call([1], &todo);
+    works(&mut world);
+}
