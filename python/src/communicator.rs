@@ -272,7 +272,7 @@ impl Communicator {
         let (collective, dtype) = (parse_collective(collective)?, parse(dtype)?);
         let choice = compression.map(parse_codec::<CodecChoice>).transpose()?;
         py.detach(|| match choice {
-            Some(choice) => self.inner.explain_compressed((collective, dtype), count, choice),
+            Some(choice) => self.inner.explain_compressed(collective, dtype, count, choice),
             None => self.inner.explain(collective, dtype, count),
         })
         .map_err(|error| errors::to_python(&error))

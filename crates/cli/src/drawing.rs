@@ -134,23 +134,25 @@ impl<'a> Panel<'a> {
             svg.path(&path, &format!("stroke=\"rgb({shade},{shade},{shade})\" stroke-width=\"{wide:.1}\""));
         }
         for (from, to, round) in edges {
-            self.edge(svg, self.at(*from), self.at(*to), *round);
+            self.edge(svg, *from, *to, *round);
         }
         for (place, node) in self.nodes.iter().enumerate() {
-            self.node(svg, self.at(place), *node);
+            self.node(svg, place, *node);
         }
     }
 
-    fn edge(&self, svg: &mut Svg, start: (f64, f64, f64), end: (f64, f64, f64), round: u32) {
+    fn edge(&self, svg: &mut Svg, from: usize, to: usize, round: u32) {
+        let ((x, y, _), (to_x, to_y, _)) = (self.at(from), self.at(to));
         let colour = ROUNDS[round as usize % ROUNDS.len()];
+        svg.line((x, y), (to_x, to_y), &format!("stroke=\"{colour}\" stroke-width=\"2\""));
         // The round's number, nearer to the receiver.
-        let (x, y) = (start.0 + 0.7 * (end.0 - start.0), start.1 + 0.7 * (end.1 - start.1));
-        svg.line((start.0, start.1), (end.0, end.1), &format!("stroke=\"{colour}\" stroke-width=\"2\""));
+        let (x, y) = (x + 0.7 * (to_x - x), y + 0.7 * (to_y - y));
         svg.circle((x, y), 6.0, &format!("fill=\"{colour}\""), "");
         svg.text((x, y + 3.0), "fill=\"white\" text-anchor=\"middle\" font-size=\"9\"", round + 1);
     }
 
-    fn node(&self, svg: &mut Svg, (x, y, turn): (f64, f64, f64), node: usize) {
+    fn node(&self, svg: &mut Svg, place: usize, node: usize) {
+        let (x, y, turn) = self.at(place);
         let node = &self.topology.nodes()[node];
         let fill =
             BOXES.iter().find(|(_, kinds, _)| kinds.contains(&node.kind)).map_or("white", |found| found.0);

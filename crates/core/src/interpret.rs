@@ -277,7 +277,7 @@ impl State<'_> {
             }
             Step::Recv { lane, chunk, into } => {
                 let message = take(lane).expect("the message is there");
-                self.write(task, into, (chunk, message));
+                self.write(task, into, chunk, message);
             }
             Step::Fold { chunk, from, into, finish } => {
                 let sources = self.program.sources(from).iter().map(|source| {
@@ -299,10 +299,10 @@ impl State<'_> {
                 let sources: Vec<Operand> = sources.collect();
                 let finish = finish.then_some(task.schedule.workers());
                 let folded = dispatch(task.dtype, task.op, Fold { sources: &sources, finish });
-                self.write(task, into, (chunk, folded));
+                self.write(task, into, chunk, folded);
             }
             Step::Copy { from, into } => {
-                self.write(task, into, (self.chunk(from), self.read(task, from).to_vec()));
+                self.write(task, into, self.chunk(from), self.read(task, from).to_vec());
             }
             Step::Encode { from, into } => self.encode(task, from, into),
             Step::Decode { chunk, from, into } => {
@@ -311,7 +311,7 @@ impl State<'_> {
                     Origin::Head { lane, .. } => take(lane).expect("the message is there"),
                 };
                 let values = coding::decode(task.coding.codec.result(), &coded, task.elements(chunk));
-                self.write(task, into, (chunk, bytes_of(&values)));
+                self.write(task, into, chunk, bytes_of(&values));
             }
         }
     }
@@ -328,7 +328,7 @@ impl State<'_> {
                 coding::encode(coding, 0..values.len(), &values, &mut CodingLeft::default())
             }
         };
-        self.write(task, into, (chunk, coded));
+        self.write(task, into, chunk, coded);
     }
 
     fn chunk(&self, place: Place) -> Chunk {
@@ -346,7 +346,7 @@ impl State<'_> {
         }
     }
 
-    fn write(&mut self, task: &Task<'_>, place: Place, (of, values): (Chunk, Vec<u8>)) {
+    fn write(&mut self, task: &Task<'_>, place: Place, of: Chunk, values: Vec<u8>) {
         match place {
             Place::Slot(slot) => self.slots[slot as usize] = (of, values),
             Place::User(chunk) => {

@@ -79,7 +79,8 @@ impl<W: Write> TraceWriter<W> {
         &mut self,
         row: TraceRow,
         name: &str,
-        (start, duration): (f64, f64),
+        start: f64,
+        duration: f64,
         arguments: &[(&str, Argument<'_>)],
     ) -> Result {
         self.event("X", name, row, Some(start), Some(duration), arguments)
@@ -201,7 +202,7 @@ mod tests {
         let mut trace = TraceWriter::new(String::new()).unwrap();
         trace.process(1, "rank 1").unwrap();
         trace.thread(ROW, "link to 0").unwrap();
-        trace.span(ROW, "send", (1.5, 0.25), &[("bytes", Argument::Whole(64))]).unwrap();
+        trace.span(ROW, "send", 1.5, 0.25, &[("bytes", Argument::Whole(64))]).unwrap();
         trace.begin(ROW, "sum", 2.0, &[]).unwrap();
         trace.end(ROW, 3.0, &[("load", Argument::Real(0.5))]).unwrap();
         trace.moment(ROW, "CYCLE_START", 4.0).unwrap();
@@ -228,7 +229,7 @@ mod tests {
     fn names_are_quoted_and_numbers_that_json_lacks_are_texts() {
         let mut trace = TraceWriter::new(String::new()).unwrap();
         let arguments = [("\u{1}", Argument::Text("a\"b\\c\n")), ("x", Argument::Real(f64::INFINITY))];
-        trace.span(ROW, "\"", (0.0, 0.0), &arguments).unwrap();
+        trace.span(ROW, "\"", 0.0, 0.0, &arguments).unwrap();
         let written = trace.finish().unwrap();
         let event = r#""name":"\"","ts":0.000,"dur":0.000,"args":{"\u0001":"a\"b\\c\u000a","x":"inf"}}"#;
         assert!(written.contains(event), "{written}");

@@ -16,7 +16,7 @@
 //! header and of the fingerprint are mixed with the frame's [seal](crate::session::handshake::Seals).
 
 use crate::{
-    codec::Codec,
+    codec::{Codec, CodecCode},
     collective::Collective,
     element::{DType, ReduceOp},
 };
@@ -255,8 +255,8 @@ pub struct Fingerprint {
     pub priority: i32,
     /// What the caller says that the operation is for, as a number; 0 if nothing is said.
     pub mark: u32,
-    /// How messages are coded: the codec's [number and parameter](Codec::code).
-    pub codec: (u32, u32),
+    /// How messages are coded.
+    pub codec: CodecCode,
 }
 
 impl Fingerprint {
@@ -332,8 +332,8 @@ impl Fingerprint {
         put(&mut bytes, 24, self.plan.to_le_bytes());
         put(&mut bytes, 32, self.priority.to_le_bytes());
         put(&mut bytes, 36, self.mark.to_le_bytes());
-        put(&mut bytes, 40, self.codec.0.to_le_bytes());
-        put(&mut bytes, 44, self.codec.1.to_le_bytes());
+        put(&mut bytes, 40, self.codec.number.to_le_bytes());
+        put(&mut bytes, 44, self.codec.parameter.to_le_bytes());
         bytes
     }
 
@@ -351,7 +351,10 @@ impl Fingerprint {
             plan: u64::from_le_bytes(get(bytes, 24)),
             priority: i32::from_le_bytes(get(bytes, 32)),
             mark: u32::from_le_bytes(get(bytes, 36)),
-            codec: (u32::from_le_bytes(get(bytes, 40)), u32::from_le_bytes(get(bytes, 44))),
+            codec: CodecCode {
+                number: u32::from_le_bytes(get(bytes, 40)),
+                parameter: u32::from_le_bytes(get(bytes, 44)),
+            },
         }
     }
 }
@@ -375,7 +378,7 @@ struct Call<'a>(&'a Fingerprint);
 
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Fingerprint { collective, dtype, op, root, count, codec: (code, parameter), .. } = self.0;
+        let &Fingerprint { collective, dtype, op, root, count, codec, .. } = self.0;
         let Some(known) = Collective::from_code(collective, root) else {
             return write!(f, "unknown collective {collective}");
         };
@@ -392,10 +395,10 @@ impl fmt::Display for Call<'_> {
             f.write_str(", ")?;
             name_or_code(f, ReduceOp::from_code(op).map(ReduceOp::name), "operation", op)?;
         }
-        match Codec::from_code(code, parameter) {
+        match Codec::from_code(codec) {
             Some(Codec::Plain) => {}
-            Some(codec) => write!(f, ", compressed with {codec}")?,
-            None => write!(f, ", compressed with unknown codec {code}")?,
+            Some(known) => write!(f, ", compressed with {known}")?,
+            None => write!(f, ", compressed with unknown codec {}", codec.number)?,
         }
         match known {
             Collective::Reduce { root } | Collective::Gather { root } => write!(f, " to rank {root}"),

@@ -103,7 +103,7 @@ pub fn coding_rates() -> (u64, u64) {
         for (at, fastest) in fastest.iter_mut().enumerate() {
             let (plain, slot) = message(at);
             let began = Instant::now();
-            coding::encode(Codec::Int8, (plain, at * MESSAGE..(at + 1) * MESSAGE), slot, Some(&fed));
+            coding::encode(Codec::Int8, plain, at * MESSAGE..(at + 1) * MESSAGE, slot, Some(&fed));
             fastest[0] = fastest[0].min(began.elapsed());
         }
         for (at, fastest) in fastest.iter_mut().enumerate() {

@@ -89,22 +89,25 @@ impl Communicator {
         members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
-        Self::part_of((fabric, number), (number, None), (rank, members), timeout)
+        Self::part_of(fabric, number, number, None, rank, members, timeout)
     }
 
     /// The same, which is a part of `root`, and may be named by a count.
     fn part_of(
-        (fabric, root): (Arc<Fabric>, u32),
-        (number, ordinal): (u32, Option<Ordinal>),
-        (rank, members): (Rank, Vec<MemberId>),
+        fabric: Arc<Fabric>,
+        root: u32,
+        number: u32,
+        ordinal: Option<Ordinal>,
+        rank: Rank,
+        members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
         let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
         let seats = members.iter().copied().chain(reducers).collect();
         let guidance = fabric.settings.guidance.clone();
-        let settings = settings_of(&fabric, number, (rank, &members), seats);
+        let settings = settings_of(&fabric, number, rank, &members, seats);
         make_known(&fabric, Settings { guidance, timeout, ..settings }, ordinal);
-        let group = GroupHandle::new(&fabric, (number, root), (rank, members), timeout);
+        let group = GroupHandle::new(&fabric, number, root, rank, members, timeout);
         Self { fabric, group: Arc::new(group) }
     }
 
@@ -118,7 +121,7 @@ impl Communicator {
         let number = group::number_of(name, &members);
         self.check_free(number, "give every group a name of its own")?;
         self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
-        Ok(self.part((number, None), (rank, members)))
+        Ok(self.part(number, None, rank, members))
     }
 
     /// The same without a name: each rank's n-th group of just these ranks is the same group. It is made here, and waits for
@@ -135,11 +138,12 @@ impl Communicator {
         let in_job: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
         let (number, ordinal) = self.name_next("group", Ranks(&in_job), &members);
         self.check_free(number, "a group with a name of its own has it: give that one another name")?;
-        Ok(self.part((number, Some(ordinal)), (rank, members)))
+        Ok(self.part(number, Some(ordinal), rank, members))
     }
 
-    fn part(&self, named: (u32, Option<Ordinal>), place: (Rank, Vec<MemberId>)) -> Self {
-        Self::part_of((self.fabric.clone(), self.group.root), named, place, self.timeout())
+    fn part(&self, number: u32, ordinal: Option<Ordinal>, rank: Rank, members: Vec<MemberId>) -> Self {
+        let (fabric, root) = (self.fabric.clone(), self.group.root);
+        Self::part_of(fabric, root, number, ordinal, rank, members, self.timeout())
     }
 
     /// Names the next group of these members: its number, and what names it. Ranks that are left of a job begin to count anew: a
@@ -391,10 +395,11 @@ impl Communicator {
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
         let mut call = Call { codec, ..request.call };
         let timeout = request.manner.timeout.unwrap_or_else(|| self.timeout());
-        let (group, draws) = calling::called_group(self.parts(), call.collective.name(), timeout)?;
+        let (group, draws) =
+            calling::called_group(&self.fabric, &self.group, call.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
-        let owners = (&self.group.residuals, draws);
-        let checked = residuals::checked(&call, &request.compression, owners, self.group.rank);
+        let owner = &self.group.residuals;
+        let checked = residuals::checked(&call, &request.compression, owner, draws, self.group.rank);
         let fed = checked.map_err(|error| error.at(self.fabric.job.rank))?;
         if request.parts.is_some() {
             call.count = Call::UNEVEN;

@@ -160,7 +160,7 @@ impl Left {
     pub(crate) fn encode(&mut self, codec: Codec, range: Range<usize>, values: &[f32], coded: &mut Vec<u8>) {
         let seed = seed_of(self.steps, range.start / BLOCK);
         match (self.before.get(range.clone()), self.after.get_mut(range)) {
-            (Some(before), Some(after)) => encode_with(codec, seed, values, (before, after), coded),
+            (Some(before), Some(after)) => encode_with(codec, seed, values, before, after, coded),
             _ => encode(codec, seed, values, coded),
         }
     }

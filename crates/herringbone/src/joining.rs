@@ -85,11 +85,11 @@ impl Communicator {
         let timeout = timeout.unwrap_or(self.timeout());
         let deadline = Instant::now() + timeout;
         let (fabric, group) = self.parts();
-        let next = match shrink::agree(fabric, group, (least, timeout))? {
+        let next = match shrink::agree(fabric, group, least, timeout)? {
             Agreed::On { number, rank, members, completed } => {
                 Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed)
             }
-            Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, (timeout, deadline))?,
+            Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, timeout, deadline)?,
         };
         group.residuals.say_all_dropped(fabric.job.rank);
         Ok(next)
@@ -100,7 +100,8 @@ impl Communicator {
         &self,
         wish: &Shrink,
         gone: &BTreeMap<Rank, bool>,
-        (timeout, deadline): (Duration, Instant),
+        timeout: Duration,
+        deadline: Instant,
     ) -> Result<Self> {
         let (fabric, me) = (self.parts().0, self.parts().0.job.rank);
         let at = |error: Error| error.about(me, "shrink");
@@ -116,11 +117,9 @@ impl Communicator {
                 }
                 Mustered::Follows { left, completed, hub } => (left, completed, Meeting::At(hub)),
                 Mustered::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
-                Mustered::Late { missing } => {
-                    return Err(at(shrink::late((me, timeout), &missing)));
-                }
+                Mustered::Late { missing } => return Err(at(shrink::late(me, timeout, &missing))),
             };
-            match regather(fabric, config, (&left, meeting), deadline) {
+            match regather(fabric, config, &left, meeting, deadline) {
                 Ok(comm) => {
                     fabric.abandon();
                     comm.set_timeout(self.timeout());
@@ -233,7 +232,8 @@ impl Communicator {
 fn regather(
     fabric: &Fabric,
     config: &Config,
-    (left, meeting): (&[Rank], Meeting),
+    left: &[Rank],
+    meeting: Meeting,
     deadline: Instant,
 ) -> Result<Communicator> {
     let (job, settings) = (&fabric.job, &fabric.settings);

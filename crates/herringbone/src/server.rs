@@ -117,7 +117,7 @@ impl Server {
         let incarnation = greet::random_number().map_err(at)?;
         let jobs = Jobs::new(options.jobs, options.staging_bytes, incarnation);
         let (who, token) = (format!("reducer {address}"), token.unwrap_or_default());
-        let enlisting = Enlisting::new(options.join, address, (incarnation, token.as_bytes()));
+        let enlisting = Enlisting::new(options.join, address, incarnation, token.as_bytes());
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
         let door = Door::new(&who, listener, token.as_bytes(), policy).map_err(at)?;

@@ -67,8 +67,8 @@ fn rates(codec: Codec, values: &[f32]) -> [f64; 3] {
         for (part, (values, (before, after))) in values.chunks(PART).zip(parts).enumerate() {
             feedback.time(part, || {
                 let left = before.chunks(BLOCK).zip(after.chunks_mut(BLOCK));
-                for ((block, left), seed) in values.chunks(BLOCK).zip(left).zip(0..) {
-                    codec::encode_with(codec, seed, block, left, &mut coded);
+                for ((block, (before, after)), seed) in values.chunks(BLOCK).zip(left).zip(0..) {
+                    codec::encode_with(codec, seed, block, before, after, &mut coded);
                 }
             });
         }

@@ -15,8 +15,15 @@ pub fn encode(codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
 ///
 /// # Panics
 /// As that.
-pub fn encode_with(codec: Codec, seed: u64, values: &[f32], left: (&[f32], &mut [f32]), coded: &mut Vec<u8>) {
-    encode_with_at(Level::best(), codec, seed, values, left, coded);
+pub fn encode_with(
+    codec: Codec,
+    seed: u64,
+    values: &[f32],
+    before: &[f32],
+    after: &mut [f32],
+    coded: &mut Vec<u8>,
+) {
+    encode_with_at(Level::best(), codec, seed, values, before, after, coded);
 }
 
 /// [`Codec::decode`].
@@ -27,18 +34,25 @@ pub fn decode(codec: Codec, coded: &[u8], values: &mut [f32]) -> Result<usize, C
     decode_at(Level::best(), codec, coded, values)
 }
 
+/// A codec's method, compiled for a level.
+macro_rules! at {
+    ($level:ident, $codec:ident.$method:ident($($argument:ident),*)) => {{
+        let _mode = DefaultMode::enter();
+        assert!($level.is_available());
+        match $level {
+            // SAFETY: the CPU has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { avx512::$method($codec, $($argument),*) },
+            // SAFETY: the CPU has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { avx2::$method($codec, $($argument),*) },
+            _ => $codec.$method($($argument),*),
+        }
+    }};
+}
+
 fn encode_at(level: Level, codec: Codec, seed: u64, values: &[f32], coded: &mut Vec<u8>) {
-    let _mode = DefaultMode::enter();
-    assert!(level.is_available());
-    match level {
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { avx512::encode(codec, seed, values, coded) },
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { avx2::encode(codec, seed, values, coded) },
-        _ => codec.encode(seed, values, coded),
-    }
+    at!(level, codec.encode(seed, values, coded));
 }
 
 fn encode_with_at(
@@ -46,34 +60,15 @@ fn encode_with_at(
     codec: Codec,
     seed: u64,
     values: &[f32],
-    (before, after): (&[f32], &mut [f32]),
+    before: &[f32],
+    after: &mut [f32],
     coded: &mut Vec<u8>,
 ) {
-    let _mode = DefaultMode::enter();
-    assert!(level.is_available());
-    match level {
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { avx512::encode_with(codec, seed, values, (before, after), coded) },
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { avx2::encode_with(codec, seed, values, (before, after), coded) },
-        _ => codec.encode_with(seed, values, before, after, coded),
-    }
+    at!(level, codec.encode_with(seed, values, before, after, coded));
 }
 
 fn decode_at(level: Level, codec: Codec, coded: &[u8], values: &mut [f32]) -> Result<usize, CodedError> {
-    let _mode = DefaultMode::enter();
-    assert!(level.is_available());
-    match level {
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { avx512::decode(codec, coded, values) },
-        // SAFETY: the CPU has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => unsafe { avx2::decode(codec, coded, values) },
-        _ => codec.decode(coded, values),
-    }
+    at!(level, codec.decode(coded, values))
 }
 
 /// The functions, compiled for a level.
@@ -93,7 +88,8 @@ macro_rules! compiled_for {
                 codec: Codec,
                 seed: u64,
                 values: &[f32],
-                (before, after): (&[f32], &mut [f32]),
+                before: &[f32],
+                after: &mut [f32],
                 coded: &mut Vec<u8>,
             ) {
                 codec.encode_with(seed, values, before, after, coded);
@@ -139,7 +135,7 @@ mod tests {
             codec.encode(1, &gradient, &mut alone_pure);
             for level in Level::ALL.into_iter().filter(|level| level.is_available()) {
                 let (mut fast, mut left_fast, mut decoded) = (Vec::new(), vec![0.0; count], vec![0.0; count]);
-                encode_with_at(level, codec, 1, &gradient, (&before, &mut left_fast), &mut fast);
+                encode_with_at(level, codec, 1, &gradient, &before, &mut left_fast, &mut fast);
                 assert_eq!((&pure, &left_pure), (&fast, &left_fast), "{codec} {count} {level}");
                 assert_eq!(decode_at(level, codec, &fast, &mut decoded), Ok(pure.len()), "{codec} {level}");
                 assert_eq!(decoded, decoded_pure, "{codec} {count} {level}");

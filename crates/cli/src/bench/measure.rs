@@ -100,8 +100,9 @@ pub(super) struct Row {
     pub(super) bytes: usize,
     /// Elements per rank of the smaller one.
     pub(super) count: usize,
-    /// The algorithm, and why it is this one.
-    pub(super) choice: (String, String),
+    pub(super) algorithm: String,
+    /// Why it is this one.
+    pub(super) why: String,
     pub(super) out_of_place: Option<Column>,
     pub(super) in_place: Option<Column>,
 }
@@ -172,7 +173,8 @@ impl<'a, T: Sample> Case<'a, T> {
         Ok(Row {
             bytes: self.whole() * size_of::<T>(),
             count: self.count,
-            choice: (algorithm.to_owned(), why.to_owned()),
+            algorithm: algorithm.to_owned(),
+            why: why.to_owned(),
             out_of_place: apart.then(|| self.agree(&self.out_of_place(budget)?)).transpose()?,
             in_place: within.then(|| self.agree(&self.one(mapped, budget)?)).transpose()?,
         })

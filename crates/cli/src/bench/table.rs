@@ -63,7 +63,7 @@ impl<'a> Printer<'a> {
         for column in columns.iter().flatten() {
             self.bus.push(self.rates(row, column).1);
         }
-        let (algorithm, why) = &row.choice;
+        let Row { algorithm, why, .. } = row;
         if let Some(at) = why.find("; not the forced ") {
             self.not_forced = Some(why[at..].to_owned());
         }
@@ -132,8 +132,8 @@ impl<'a> Printer<'a> {
             "dtype": dtype.name(),
             "op": collective.folds().then(|| self.options.op().name()),
             "root": collective.root(),
-            "algorithm": row.choice.0,
-            "why": row.choice.1,
+            "algorithm": row.algorithm,
+            "why": row.why,
             "out_of_place": placement(row.out_of_place),
             "in_place": placement(row.in_place),
         })

@@ -15,8 +15,9 @@ use std::io::Write;
 pub(super) struct CodecComparison {
     bytes: u64,
     rows: Vec<CodecRow>,
-    /// What `auto` takes, and why.
-    automatic: (Codec, String),
+    /// What `auto` takes.
+    automatic: Codec,
+    why: String,
     is_calibrated: bool,
 }
 
@@ -33,11 +34,13 @@ impl CodecComparison {
         let known = guidance.calibration.unwrap_or_default();
         let others = codecs.iter().filter(|codec| **codec != Codec::Plain);
         let codecs: Vec<Codec> = [Codec::Plain].iter().chain(others).copied().collect();
+        let (automatic, why) = automatic(guidance, request, sizing(request));
         let compared = compare_codecs(request, &known, sizing(request), &codecs);
         Self {
             bytes: request.bytes,
             rows: compared.iter().map(|(codec, best)| CodecRow::of(*codec, best)).collect(),
-            automatic: automatic(guidance, request, sizing(request)),
+            automatic,
+            why,
             is_calibrated: guidance.calibration.is_some(),
         }
     }
@@ -55,7 +58,7 @@ impl CodecComparison {
         if self.rows.iter().any(|row| row.codec.depends_on_numbers()) {
             writeln!(out, "* at most: the numbers decide how many bytes it takes")?;
         }
-        let (codec, why) = &self.automatic;
+        let Self { automatic: codec, why, .. } = self;
         match self.is_calibrated {
             // The table has the times.
             true => writeln!(out, "compression=auto would take {codec}")?,
@@ -66,10 +69,9 @@ impl CodecComparison {
 
     pub(super) fn object(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| row.object(&self.rows[0])).collect();
-        let (codec, why) = &self.automatic;
         json!({
             "by": rows,
-            "auto": { "codec": codec.to_string(), "why": why },
+            "auto": { "codec": self.automatic.to_string(), "why": self.why },
             "calibrated": self.is_calibrated,
         })
     }

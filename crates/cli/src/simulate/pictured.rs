@@ -5,6 +5,7 @@ use herringbone::{
     core::simulate::{Bound, Roof, binding},
     svg::Svg,
 };
+use std::ops::Range;
 
 const LEFT: f64 = 80.0;
 const TOP: f64 = 60.0;
@@ -29,7 +30,7 @@ pub(super) fn picture(roofline: &Roofline) -> Option<String> {
     let at_own: Vec<f64> = lines.iter().map(|line| (line.of)(own)).chain([attained]).collect();
     let low = at_own.iter().copied().fold(f64::MAX, f64::min) / 8.0;
     let high = at_own.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 2.0;
-    let frame = Frame { x: (own / AROUND, own * AROUND), y: (low, high) };
+    let frame = Frame { x: own / AROUND..own * AROUND, y: low..high };
     let mut svg = Svg::default();
     svg.text((8.0, 20.0), "font-size=\"14\"", &roofline.title);
     frame.grid(&mut svg);
@@ -73,31 +74,31 @@ fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
 
 /// What the axes show.
 struct Frame {
-    x: (f64, f64),
-    y: (f64, f64),
+    x: Range<f64>,
+    y: Range<f64>,
 }
 
 impl Frame {
     fn across(&self, x: f64) -> f64 {
-        LEFT + WIDE * (x / self.x.0).ln() / (self.x.1 / self.x.0).ln()
+        LEFT + WIDE * (x / self.x.start).ln() / (self.x.end / self.x.start).ln()
     }
 
     fn up(&self, y: f64) -> f64 {
-        TOP + HIGH * (1.0 - (y / self.y.0).ln() / (self.y.1 / self.y.0).ln())
+        TOP + HIGH * (1.0 - (y / self.y.start).ln() / (self.y.end / self.y.start).ln())
     }
 
     fn grid(&self, svg: &mut Svg) {
-        let doubled = |(low, high): (f64, f64)| {
+        let doubled = |low: f64, high: f64| {
             let first = low.log2().ceil() as i32;
             (first..).map(|power| 2f64.powi(power)).take_while(move |value| *value <= high)
         };
         let (bottom, right, faint) = (TOP + HIGH, LEFT + WIDE, "stroke=\"#e5e5e5\"");
-        for x in doubled(self.x) {
+        for x in doubled(self.x.start, self.x.end) {
             let at = self.across(x);
             svg.line((at, TOP), (at, bottom), faint);
             svg.text((at, bottom + 16.0), MIDDLE, x);
         }
-        for y in doubled((self.y.0 / 1e9, self.y.1 / 1e9)) {
+        for y in doubled(self.y.start / 1e9, self.y.end / 1e9) {
             let at = self.up(y * 1e9);
             svg.line((LEFT, at), (right, at), faint);
             svg.text((LEFT - 6.0, at + 4.0), "text-anchor=\"end\"", (y * 1e4).round() / 1e4);
@@ -108,8 +109,9 @@ impl Frame {
     }
 
     fn curve(&self, svg: &mut Svg, line: &Line<'_>, at: usize, binds: bool) {
-        let points = (0..=64).map(|step| self.x.0 * (self.x.1 / self.x.0).powf(f64::from(step) / 64.0));
-        let inside = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| (self.y.0..=self.y.1).contains(y));
+        let Range { start, end } = self.x;
+        let points = (0..=64).map(|step| start * (end / start).powf(f64::from(step) / 64.0));
+        let inside = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| self.y.contains(y));
         let (colour, width, words) =
             (line.colour, if binds { 3 } else { 1 }, if binds { " (binds)" } else { "" });
         let style = format!("stroke=\"{colour}\" stroke-width=\"{width}\"");

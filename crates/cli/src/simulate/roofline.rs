@@ -83,7 +83,9 @@ fn simulated(question: &Question) -> Result<Roofline, Failure> {
             schedule.reducers()
         ),
         total: outcome.total(),
-        called: (described.call.collective, described.bytes().saturating_mul(operations), workers),
+        collective: described.call.collective,
+        bytes: described.bytes().saturating_mul(operations),
+        ranks: workers,
         parts: question.call.parts.clone(),
         bounds: bounds.collect(),
     })
@@ -99,10 +101,9 @@ const COLUMNS: [&str; 7] = ["roof", "place", "bytes", "alone", "of the time", "a
 impl Roofline {
     /// GB/s of the algorithm, and of the bus if parts are even: of others a link has no such share.
     fn bandwidth(&self) -> (f64, Option<f64>) {
-        let (collective, bytes, ranks) = self.called;
-        let algorithm = rate(bytes, self.total);
+        let algorithm = rate(self.bytes, self.total);
         let is_even = self.parts.is_none();
-        (algorithm, is_even.then(|| algorithm * collective.bus_share(ranks)))
+        (algorithm, is_even.then(|| algorithm * self.collective.bus_share(self.ranks)))
     }
 
     fn part(&self, bound: &Bound<String>) -> f64 {
@@ -149,7 +150,6 @@ impl Roofline {
     }
 
     fn object(&self) -> Value {
-        let (collective, bytes, ranks) = self.called;
         let (algorithm, bus) = self.bandwidth();
         let roofs = self.bounds.iter().map(|bound| {
             json!({
@@ -164,10 +164,10 @@ impl Roofline {
         });
         json!({
             "what": self.title,
-            "collective": collective.name(),
-            "bytes": bytes,
+            "collective": self.collective.name(),
+            "bytes": self.bytes,
             "parts": self.parts.as_ref().map(PartsOption::rows),
-            "ranks": ranks,
+            "ranks": self.ranks,
             "seconds": seconds(self.total),
             "algbw": algorithm,
             "busbw": bus,

@@ -12,8 +12,10 @@ pub(super) struct Roofline {
     /// What was done, in words.
     pub(super) title: String,
     pub(super) total: Picoseconds,
-    /// What was called, with how many bytes in all, and among how many ranks.
-    pub(super) called: (Collective, u64, u32),
+    pub(super) collective: Collective,
+    /// Of all operations.
+    pub(super) bytes: u64,
+    pub(super) ranks: u32,
     /// Where parts differ.
     pub(super) parts: Option<PartsOption>,
     pub(super) bounds: Vec<Bound<String>>,

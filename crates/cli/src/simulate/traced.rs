@@ -40,13 +40,13 @@ fn written(recorded: &Recorded, described: &Described, call: &CallOptions) -> Re
         let (row, name) = row(*place, workers, hosts);
         trace.thread(row, &name)?;
         for span in spans {
-            let times = (microseconds(span.start), microseconds(span.end - span.start));
+            let (start, duration) = (microseconds(span.start), microseconds(span.end - span.start));
             let arguments = [
                 ("bytes", Argument::Whole(span.bytes)),
                 ("segment", Argument::Whole(u64::from(span.segment))),
                 ("operation", Argument::Whole(u64::from(span.operation))),
             ];
-            trace.span(row, &label(span), times, &arguments)?;
+            trace.span(row, &label(span), start, duration, &arguments)?;
         }
     }
     trace.finish()

@@ -116,7 +116,9 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
             words::size(bytes, parts.is_some())
         ),
         total: last,
-        called: (collective, bytes.saturating_mul(operations), ranks),
+        collective,
+        bytes: bytes.saturating_mul(operations),
+        ranks,
         parts,
         bounds: counter.bounds(),
     })
@@ -189,7 +191,9 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
     Ok(Roofline {
         title: format!("a job's timeline: all-reduces of {}, ranks {ranks}", HumanBytes(bytes)),
         total: covered(&copied),
-        called: (Collective::AllReduce, bytes, ranks),
+        collective: Collective::AllReduce,
+        bytes,
+        ranks,
         parts: None,
         bounds,
     })

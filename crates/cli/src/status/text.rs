@@ -171,10 +171,10 @@ fn links(round: &Round) -> Option<String> {
         let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };
         for link in &standing.links {
             let rates = rates(link, standing, party.stood(round.job));
-            ways.push(way((id, link.to), link, (rates.map(|rates| rates[0]), link.sent), round));
+            ways.push(way(id, link.to, link, rates.map(|rates| rates[0]), link.sent, round));
             // What comes from one that does not answer its receiver says.
             if standing_of(round, link.to).is_none_or(|other| other.link(id).is_none()) {
-                ways.push(way((link.to, id), link, (rates.map(|rates| rates[1]), link.received), round));
+                ways.push(way(link.to, id, link, rates.map(|rates| rates[1]), link.received, round));
             }
         }
     }
@@ -197,9 +197,11 @@ fn standing_of(round: &Round, id: MemberId) -> Option<&Standing> {
 }
 
 fn way(
-    (from, to): (MemberId, MemberId),
+    from: MemberId,
+    to: MemberId,
     link: &LinkStanding,
-    (rate, bytes): (Option<f64>, u64),
+    rate: Option<f64>,
+    bytes: u64,
     round: &Round,
 ) -> Direction {
     let by = match &link.way {

@@ -1,4 +1,4 @@
-//! How large types are, and that each has a name of its own.
+//! How large types are, that each has a name of its own, and that so has each thing which a function is given.
 //!
 //! A long file is easily cut in two; an object of many fields and methods is not smaller for it. Those that are too
 //! large today are listed, with how large they may be at most: a list only becomes shorter.
@@ -65,6 +65,13 @@ const AMBIGUOUS: [(&str, usize); 27] = [
     ("UnknownName", 2),
 ];
 
+/// The folders in which parameters or fields are tuples, and how many.
+const TUPLES: [(&str, usize); 3] = [
+    ("crates/core/src/session/", 1),
+    ("crates/herringbone/src/engine/", 54),
+    ("crates/herringbone/src/fabric/", 9),
+];
+
 #[test]
 fn impl_blocks_of_a_type_are_in_few_files() {
     let found = beyond(IMPL_FILES, &SCATTERED, impl_files(&code()));
@@ -80,6 +87,20 @@ fn structs_have_few_fields() {
 fn names_of_types_mean_one_type() {
     let found = beyond(DEFINITIONS, &AMBIGUOUS, definitions(&code()));
     none("a type that is not private to its file has a name of its own", found);
+}
+
+#[test]
+fn parameters_and_fields_have_names() {
+    let listed = |path: &str| TUPLES.iter().find(|(folder, _)| path.starts_with(folder));
+    let (mut found, mut counts) = (Vec::new(), BTreeMap::new());
+    for (path, tuple) in tuples(&code()).into_iter().filter(|(path, _)| !path.contains("/tests/")) {
+        match listed(&path) {
+            Some((folder, _)) => *counts.entry((*folder).to_owned()).or_default() += 1,
+            None => found.push(format!("{path}: {tuple}")),
+        }
+    }
+    found.extend(beyond(0, &TUPLES, counts.into_iter().collect()));
+    none("parameters and fields are no tuples: their parts have names, or are a struct", found);
 }
 
 /// What is larger than `most` and than the list allows, and what the list allows for nothing.
@@ -130,17 +151,85 @@ fn impl_files(code: &[Code]) -> Vec<(String, usize)> {
 
 /// How many fields each struct has.
 fn fields(code: &[Code]) -> Vec<(String, usize)> {
+    let all = code.iter().flat_map(|(_, lines)| structs(lines));
+    all.map(|(name, fields)| (name.to_owned(), fields.len())).collect()
+}
+
+/// The structs of a file, each with the first lines of its fields.
+fn structs(lines: &[String]) -> Vec<(&str, Vec<&str>)> {
     let mut found = Vec::new();
-    for (_, lines) in code {
-        for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.ends_with('{')) {
-            let Some(("struct", name)) = defined(line) else { continue };
-            let body =
-                lines[at + 1..].iter().take_while(|inside| depth(inside) > depth(line) || inside.is_empty());
-            let is_field = |inside: &&String| depth(inside) == depth(line) + 4 && inside.contains(": ");
-            found.push((name.to_owned(), body.filter(is_field).count()));
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.ends_with('{')) {
+        let Some(("struct", name)) = defined(line) else { continue };
+        let body =
+            lines[at + 1..].iter().take_while(|inside| depth(inside) > depth(line) || inside.is_empty());
+        let is_field = |inside: &&String| depth(inside) == depth(line) + 4 && inside.contains(": ");
+        found.push((name, body.filter(is_field).map(|field| field.trim()).collect()));
+    }
+    found
+}
+
+/// The parameters of functions, and the fields of structs, that are tuples: each with its file.
+fn tuples(code: &[Code]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (path, lines) in code {
+        let fields = structs(lines).into_iter().flat_map(|(name, fields)| {
+            fields.into_iter().filter(|field| is_tuple(field)).map(move |field| format!("{name}: {field}"))
+        });
+        found.extend(fields.map(|field| (path.clone(), field)));
+        let text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+        for (at, _) in
+            text.match_indices("fn ").filter(|(at, _)| *at == 0 || text[..*at].ends_with([' ', '(']))
+        {
+            let name = first_name(&text[at + 3..]);
+            let rest = &text[at + 3 + name.len()..];
+            // Behind the generic parameters, if there are any.
+            let [_, rest] = if rest.starts_with('<') { apart(&rest[1..]) } else { ["", rest] };
+            let Some(list) = rest.strip_prefix('(') else { continue };
+            let mut list = apart(list)[0];
+            while let Some(parameter) = Some(first_of(list)).filter(|parameter| !parameter.is_empty()) {
+                if is_tuple(parameter) {
+                    found.push((path.clone(), format!("fn {name}: {}", parameter.trim())));
+                }
+                list = list[parameter.len()..].trim_start_matches(',');
+            }
         }
     }
     found
+}
+
+/// Whether the type of a parameter or a field is a tuple, or a reference to one.
+fn is_tuple(item: &str) -> bool {
+    let Some(at) = item.match_indices(": ").map(|(at, _)| at).find(|at| nesting(&item[..*at]) == 0) else {
+        return false;
+    };
+    let mut kind = item[at + 2..].trim_start_matches('&');
+    if kind.starts_with('\'') {
+        kind = kind.split_once(' ').map_or("", |(_, kind)| kind);
+    }
+    let kind = kind.trim_start_matches("mut ");
+    kind.strip_prefix('(').is_some_and(|inside| {
+        let inside = apart(inside)[0];
+        first_of(inside).len() < inside.len()
+    })
+}
+
+/// How many brackets are open at the end of a text.
+fn nesting(text: &str) -> i32 {
+    let arrows = text.matches("->").count() + text.matches("=>").count();
+    let count = |brackets: &[char]| text.matches(brackets).count() as i32;
+    count(&['(', '[', '{', '<']) - count(&[')', ']', '}', '>']) + arrows as i32
+}
+
+/// What is before the bracket that closes an open one, and what is behind it.
+fn apart(text: &str) -> [&str; 2] {
+    let end = text.match_indices([')', ']', '}', '>']).find(|(at, _)| nesting(&text[..=*at]) < 0);
+    end.map_or([text, ""], |(at, _)| [&text[..at], &text[at + 1..]])
+}
+
+/// A list's first item.
+fn first_of(list: &str) -> &str {
+    let end = list.match_indices(',').find(|(at, _)| nesting(&list[..*at]) == 0);
+    end.map_or(list, |(at, _)| &list[..at])
 }
 
 /// In how many files each name is that of a type that others may see.
@@ -219,6 +308,22 @@ mod tests {
             ("b", "pub trait A {\n}\npub struct B;\n"),
         ]);
         assert_eq!(sizes(definitions(&code)), ["A 2", "B 1", "C 1", "D 1"]);
+    }
+
+    #[test]
+    fn tuples_are_found() {
+        let text = "struct A<'a> {\n    a: (u8, u8),\n    b: &'a mut (u8, B<C, D>),\n    c: Vec<(u8, u8)>,\n    \
+                    d: &'a (dyn Fn(u8, u8) -> (u8, u8) + Send),\n}\n\nfn f<T: Into<(u8, u8)>>(\n    &self,\n    \
+                    (a, b): (u8, Vec<u8>),\n    c: impl Fn(u8, u8) -> (u8, u8),\n    d: &(u8, u8),\n    \
+                    E { e, .. }: &E,\n) -> (u8, u8) {\n    let g = |(a, b): (u8, u8)| a;\n}\n";
+        let found = tuples(&planted(&[("a", text)])).into_iter().map(|(_, what)| what);
+        let expected = [
+            "A: a: (u8, u8),",
+            "A: b: &'a mut (u8, B<C, D>),",
+            "fn f: (a, b): (u8, Vec<u8>)",
+            "fn f: d: &(u8, u8)",
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub(super) struct Ways {
 /// The schedule of trees, given by the place of each rank in each of them, and by the tree of each chunk.
 pub(super) fn over(
     group: &Group,
-    (places, of_chunk): (Vec<Vec<Branch>>, Vec<usize>),
+    places: Vec<Vec<Branch>>,
+    of_chunk: Vec<usize>,
     is_canonical: bool,
     ways: Ways,
 ) -> Schedule {

@@ -14,5 +14,5 @@ pub(super) fn chain(group: &Group, root: Rank, ways: Ways) -> Schedule {
     let size = group.size();
     let before = |rank: Rank| (rank != root).then_some((rank + size - 1) % size);
     let parents: Vec<Option<Rank>> = (0..size).map(before).collect();
-    over(group, (vec![Branch::of_parents(&parents)], vec![0]), false, ways)
+    over(group, vec![Branch::of_parents(&parents)], vec![0], false, ways)
 }

@@ -17,7 +17,7 @@ pub(super) fn all_reduce(group: &Group) -> Schedule {
     };
     let trees = [(0..size).map(first).collect::<Vec<_>>(), (0..size).map(other).collect()];
     let places = trees.iter().map(|parents| Branch::of_parents(parents)).collect();
-    over(group, (places, vec![0, 1]), false, Ways { up: true, down: true })
+    over(group, places, vec![0, 1], false, Ways { up: true, down: true })
 }
 
 /// The parent of a rank in the tree in which a rank's height is the number of zeros at the end of its number: rank 0 is the root,

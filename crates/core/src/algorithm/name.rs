@@ -80,25 +80,27 @@ impl FromStr for Algorithm {
 fn parse(text: &str) -> Option<Algorithm> {
     let (name, parameters) = split(text)?;
     match (name, &parameters[..]) {
-        ("coded", [plain]) => Some(parse_plain(split(plain)?)?.coded()),
-        name => parse_plain((name.0, name.1.to_vec())),
+        ("coded", [plain]) => Some(parse_plain(plain)?.coded()),
+        _ => parse_plain(text),
     }
 }
 
 /// Everything but coded forms, which do not nest.
-fn parse_plain((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
+fn parse_plain(text: &str) -> Option<Algorithm> {
+    let (name, parameters) = split(text)?;
     match (name, &parameters[..]) {
         ("hierarchical", []) => Some(Algorithm::hierarchical()),
         ("hierarchical", [inner, outer]) => Some(Algorithm::Hierarchical {
-            inner: Box::new(parse_flat(split(inner)?)?),
-            outer: Box::new(parse_flat(split(outer)?)?),
+            inner: Box::new(parse_flat(inner)?),
+            outer: Box::new(parse_flat(outer)?),
         }),
-        _ => parse_flat((name, parameters)),
+        _ => parse_flat(text),
     }
 }
 
 /// Everything but hierarchies, which do not nest.
-fn parse_flat((name, parameters): (&str, Vec<&str>)) -> Option<Algorithm> {
+fn parse_flat(text: &str) -> Option<Algorithm> {
+    let (name, parameters) = split(text)?;
     Some(match (name, &parameters[..]) {
         ("radix", []) | ("sharded", []) => Algorithm::radix(vec![]),
         ("radix", parameters) => radix(parameters)?,

@@ -111,7 +111,7 @@ fn schedule(group: &Group, trees: &[SpanningTree], is_canonical: bool, ways: Way
     let of_slices = |(at, tree): (usize, &SpanningTree)| vec![at; tree.slices() as usize];
     let of_chunk: Vec<usize> = trees.iter().enumerate().flat_map(of_slices).collect();
     let places = trees.iter().map(|tree| places(tree, group.size() as usize)).collect();
-    over(group, (places, of_chunk), is_canonical, ways)
+    over(group, places, of_chunk, is_canonical, ways)
 }
 
 /// The place of each rank in a tree.

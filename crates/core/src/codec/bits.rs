@@ -25,7 +25,7 @@ fn pack(values: &[f32], bytes: usize, coded: &mut Vec<u8>, bit: impl Fn(f32) -> 
 }
 
 #[inline(always)]
-fn unpack(coded: &[u8], values: &mut [f32], (set, clear): (f32, f32), put: impl Put) {
+fn unpack(coded: &[u8], values: &mut [f32], set: f32, clear: f32, put: impl Put) {
     for (values, byte) in values.chunks_mut(8).zip(coded) {
         for (at, value) in values.iter_mut().enumerate() {
             put(value, if byte >> (7 - at) & 1 == 1 { set } else { clear });
@@ -40,7 +40,7 @@ pub(super) fn one(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
 
 #[inline(always)]
 pub(super) fn from_one(coded: &[u8], values: &mut [f32], put: impl Put) {
-    unpack(coded, values, (1.0, -1.0), put);
+    unpack(coded, values, 1.0, -1.0, put);
 }
 
 const POSITIVE: u8 = 0b11;
@@ -101,5 +101,5 @@ pub(super) fn signs(values: &[f32], coded: &mut Vec<u8>) {
 pub(super) fn from_signs(coded: &[u8], values: &mut [f32], put: impl Put) {
     let Some((mean, bits)) = coded.split_first_chunk() else { return };
     let mean = f32::from_le_bytes(*mean);
-    unpack(bits, values, (-mean, mean), put);
+    unpack(bits, values, -mean, mean, put);
 }

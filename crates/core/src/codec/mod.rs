@@ -33,7 +33,7 @@ mod sparse;
 pub use choice::CodecChoice;
 pub use expected::CodecPace;
 pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
-pub use name::ParseCodecError;
+pub use name::{CodecCode, ParseCodecError};
 
 use alloc::vec::Vec;
 use format::{Put, tag};

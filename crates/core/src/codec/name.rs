@@ -8,6 +8,15 @@ use alloc::{
 };
 use core::{fmt, iter::once, str::FromStr};
 
+/// A codec as ranks compare it and as it goes over the wire. The default is that of [`Codec::Plain`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CodecCode {
+    /// Which codec.
+    pub number: u32,
+    /// The bits of its parameter; 0 if it has none.
+    pub parameter: u32,
+}
+
 /// A text that names no codec, or has no number that goes with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseCodecError {
@@ -83,9 +92,9 @@ impl Codec {
         Self::Exact,
     ];
 
-    /// The number that stands for it on the wire, and its parameter's bits. They never change.
-    pub fn code(self) -> (u32, u32) {
-        match self {
+    /// What stands for it on the wire, which never changes.
+    pub fn code(self) -> CodecCode {
+        let (number, parameter) = match self {
             Self::Plain => (0, 0),
             Self::Bf16 => (1, 0),
             Self::Fp16 => (2, 0),
@@ -97,13 +106,14 @@ impl Codec {
             Self::RandomK { share } => (8, share.0),
             Self::Threshold { threshold } => (9, threshold.0),
             Self::Exact => (10, 0),
-        }
+        };
+        CodecCode { number, parameter }
     }
 
-    /// The codec of a number and a parameter's bits, if this version has it.
-    pub fn from_code(code: u32, parameter: u32) -> Option<Self> {
-        let number = Parameter(parameter);
-        let codec = match code {
+    /// The codec that a code stands for, if this version has it.
+    pub fn from_code(code: CodecCode) -> Option<Self> {
+        let number = Parameter(code.parameter);
+        let codec = match code.number {
             0 => Self::Plain,
             1 => Self::Bf16,
             2 => Self::Fp16,
@@ -117,7 +127,7 @@ impl Codec {
             10 => Self::Exact,
             _ => return None,
         };
-        (codec.code() == (code, parameter) && codec.is_possible()).then_some(codec)
+        (codec.code() == code && codec.is_possible()).then_some(codec)
     }
 
     /// Whether its parameter makes sense.

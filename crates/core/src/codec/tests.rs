@@ -30,12 +30,16 @@ fn decoded(codec: Codec, coded: &[u8], count: usize) -> Vec<f32> {
 fn names_and_numbers_round_trip() {
     for codec in all() {
         assert_eq!(codec.to_string().parse(), Ok(codec), "{codec}");
-        let (code, parameter) = codec.code();
-        assert_eq!(Codec::from_code(code, parameter), Some(codec), "{codec}");
+        let code = codec.code();
+        assert_eq!(Codec::from_code(code), Some(codec), "{codec}");
     }
     assert_eq!(" topk : 0.5 ".parse(), "topk:0.5".parse::<Codec>());
-    assert_eq!(Codec::from_code(0, 1), None, "a parameter that it does not have");
-    assert_eq!(Codec::from_code(99, 0), None);
+    assert_eq!(
+        Codec::from_code(CodecCode { number: 0, parameter: 1 }),
+        None,
+        "a parameter that it does not have"
+    );
+    assert_eq!(Codec::from_code(CodecCode { number: 99, parameter: 0 }), None);
     for (text, said) in [
         ("", "topk:SHARE"),
         ("INT8", "no codec is called \"INT8\""),

@@ -8,7 +8,7 @@ use super::{
     request::DIMENSIONS,
 };
 use crate::{
-    codec::Codec,
+    codec::{Codec, CodecCode},
     element::{DType, ReduceOp},
 };
 use alloc::{string::String, vec::Vec};
@@ -88,8 +88,8 @@ fn write_call(to: &mut Vec<u8>, call: &NamedCall) {
     to.extend_from_slice(&call.root.to_le_bytes());
     to.extend_from_slice(&call.prescale.to_bits().to_le_bytes());
     to.extend_from_slice(&call.postscale.to_bits().to_le_bytes());
-    let (codec, parameter) = call.codec.code();
-    to.extend_from_slice(&codec.to_le_bytes());
+    let CodecCode { number, parameter } = call.codec.code();
+    to.extend_from_slice(&number.to_le_bytes());
     to.extend_from_slice(&parameter.to_le_bytes());
     numbers(to, &call.shape);
 }
@@ -103,7 +103,8 @@ fn read_call(from: &mut Bytes<'_>) -> Result<NamedCall, MalformedList> {
         root: from.u32()?,
         prescale: f64::from_bits(from.u64()?),
         postscale: f64::from_bits(from.u64()?),
-        codec: Codec::from_code(from.u32()?, from.u32()?).ok_or(MalformedList("a codec that is unknown"))?,
+        codec: Codec::from_code(CodecCode { number: from.u32()?, parameter: from.u32()? })
+            .ok_or(MalformedList("a codec that is unknown"))?,
         shape: from.numbers(DIMENSIONS)?,
     })
 }

@@ -3,7 +3,7 @@
 use super::DUPLICATE;
 use crate::{
     choice::choices,
-    codec::Codec,
+    codec::{Codec, CodecCode},
     element::{DType, ReduceOp},
     group::Rank,
 };
@@ -87,7 +87,7 @@ impl Eq for NamedCall {}
 
 impl NamedCall {
     /// All but the shape.
-    pub(super) fn key(&self) -> (NamedKind, DType, ReduceOp, Rank, [u64; 2], (u32, u32)) {
+    pub(super) fn key(&self) -> (NamedKind, DType, ReduceOp, Rank, [u64; 2], CodecCode) {
         let factors = [self.prescale.to_bits(), self.postscale.to_bits()];
         (self.kind, self.dtype, self.op, self.root, factors, self.codec.code())
     }

@@ -43,6 +43,14 @@ pub struct Fitted {
     pub predicted: Vec<Picoseconds>,
 }
 
+/// Constants that are tried, the nearer ones first in order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Fit {
+    /// How far predictions and constants are from what is known.
+    distance: u64,
+    numbers: [u64; CALIBRATION_NUMBERS],
+}
+
 /// A call with its schedule.
 struct Proved<'a, 'b> {
     timed: &'b TimedCall<'a>,
@@ -76,20 +84,19 @@ pub fn fit(
         sum + strangeness(numbers, &start.numbers())
     };
     let starts = starts(start.numbers());
-    let mut best = (u64::MAX, start.numbers());
+    let mut best = Fit { distance: u64::MAX, numbers: start.numbers() };
     for (at, first) in starts.into_iter().enumerate() {
         // One that is far behind after half of the rounds will not be the best.
-        let mut numbers = (cost(&first, u64::MAX), first);
+        let mut fit = Fit { distance: cost(&first, u64::MAX), numbers: first };
         for (round, step) in STEPS.into_iter().enumerate() {
-            if at == 0 || round < STEPS.len() / 2 || numbers.0 < 2 * best.0 {
-                descend(&mut numbers, &first, step, knows_ports, &cost);
+            if at == 0 || round < STEPS.len() / 2 || fit.distance < 2 * best.distance {
+                descend(&mut fit, &first, step, knows_ports, &cost);
             }
             shown();
         }
-        best = best.min(numbers);
+        best = best.min(fit);
     }
-    let numbers = best.1;
-    let calibration = Calibration::of_numbers(&numbers);
+    let calibration = Calibration::of_numbers(&best.numbers);
     let predicted = proved.iter().map(|call| call.predicted(&calibration, sizing)).collect();
     Ok(Fitted { calibration, predicted })
 }
@@ -112,7 +119,7 @@ fn starts(known: [u64; CALIBRATION_NUMBERS]) -> [[u64; CALIBRATION_NUMBERS]; STA
 
 /// A round: each constant goes as many steps as bring the predictions nearer.
 fn descend(
-    best: &mut (u64, [u64; CALIBRATION_NUMBERS]),
+    best: &mut Fit,
     first: &[u64; CALIBRATION_NUMBERS],
     step: u64,
     knows_ports: bool,
@@ -120,20 +127,20 @@ fn descend(
 ) {
     for name in Calibration::fitted(knows_ports) {
         for up in [true, false] {
-            let before = best.0;
+            let before = best.distance;
             for _ in 0..STRIDES {
-                let mut tried = best.1;
+                let mut numbers = best.numbers;
                 for at in name.iter().copied() {
                     let (least, most) = Calibration::plausible(at, first[at], FARTHEST);
-                    tried[at] = changed(tried[at], Calibration::step(at, step), up).clamp(least, most);
+                    numbers[at] = changed(numbers[at], Calibration::step(at, step), up).clamp(least, most);
                 }
-                let far = cost(&tried, best.0);
-                if far >= best.0 {
+                let distance = cost(&numbers, best.distance);
+                if distance >= best.distance {
                     break;
                 }
-                *best = (far, tried);
+                *best = Fit { distance, numbers };
             }
-            if best.0 < before {
+            if best.distance < before {
                 break;
             }
         }

@@ -118,7 +118,8 @@ impl Extent {
     pub(super) fn of(
         at: Viewpoint,
         sizes: &Lengths<'_>,
-        (input, output): (&[Range<usize>], &[Range<usize>]),
+        input: &[Range<usize>],
+        output: &[Range<usize>],
         collective: Collective,
     ) -> Self {
         let chunks = if collective == Collective::AllToAll { at.workers } else { at.cut.chunks() };
@@ -168,7 +169,8 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 /// # Errors
 /// [`TooManySegments`] if there would be more than [`MOST_SEGMENTS`].
 pub(super) fn segmentation(
-    (extent, cut): (Extent, Cut),
+    extent: Extent,
+    cut: Cut,
     call: &Call,
     wish: usize,
     medium: Medium,
@@ -260,14 +262,8 @@ mod tests {
         let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
         let longest = (0..chunks).map(|chunk| Cut::Even { chunks }.range(chunk, count, 4).len()).max();
         let extent = Extent { chunks: chunks as usize, longest: longest.unwrap(), uneven: false };
-        segmentation(
-            (extent, Cut::Even { chunks }),
-            &call,
-            wish,
-            medium,
-            Room { chunks: 1, bytes: usize::MAX },
-        )
-        .unwrap()
+        segmentation(extent, Cut::Even { chunks }, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
+            .unwrap()
     }
 
     #[test]

@@ -173,7 +173,7 @@ mod tests {
         let prepared: Vec<_> = (0..ranks)
             .map(|me| {
                 let program = verified.schedule().program(me);
-                prepare(&verified, &program, me, (call, None), sizing, |_| true).unwrap()
+                prepare(&verified, &program, me, call, None, sizing, |_| true).unwrap()
             })
             .collect();
         let mut found = Vec::new();

@@ -42,7 +42,8 @@ pub fn prepare(
     verified: &Verified,
     program: &Program,
     me: u32,
-    (call, parts): (Call, Option<&UnevenParts>),
+    call: Call,
+    parts: Option<&UnevenParts>,
     sizing: Sizing,
     shared: impl Fn(u32) -> bool,
 ) -> Result<Prepared, TooManySegments> {
@@ -64,9 +65,9 @@ pub fn prepare(
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let (input, output) = cutting::buffers(at, call.collective, &sizes);
-    let extent = Extent::of(at, &sizes, (&input, &output), call.collective);
+    let extent = Extent::of(at, &sizes, &input, &output, call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
-        segmentation((extent, cut), &call, sizing.segment_bytes, medium, room)?;
+        segmentation(extent, cut, &call, sizing.segment_bytes, medium, room)?;
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(per_segment, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(per_segment, form)).into_iter().max(),
@@ -156,7 +157,7 @@ mod tests {
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
-            let prepared = prepare(&verified, &program, me, (call, None), sizing, here).unwrap();
+            let prepared = prepare(&verified, &program, me, call, None, sizing, here).unwrap();
             prepared.staging_bytes(prepared.depth)
         };
         (0..group.size()).map(needed).collect()
@@ -175,7 +176,7 @@ mod tests {
         let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 3 << 20 };
         let staged = |me| {
             let program = verified.schedule().program(me);
-            let prepared = prepare(&verified, &program, me, (call, None), sizing, |_| false).unwrap();
+            let prepared = prepare(&verified, &program, me, call, None, sizing, |_| false).unwrap();
             prepared.staging_bytes(prepared.depth)
         };
         assert_eq!([0, 1, 2].map(staged), [0; 3]);
@@ -190,7 +191,7 @@ mod tests {
             let verified = verify(algorithm.unwrap(), collective, &group).unwrap();
             let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
             let program = verified.schedule().program(0);
-            let prepared = prepare(&verified, &program, 0, (call, parts), sizing, |_| false)?;
+            let prepared = prepare(&verified, &program, 0, call, parts, sizing, |_| false)?;
             let longest = (0..prepared.chunks()).map(|chunk| prepared.whole(chunk).len()).max().unwrap();
             assert!(prepared.per_segment * prepared.segments as usize >= longest);
             Ok::<u32, TooManySegments>(prepared.segments)
@@ -246,7 +247,7 @@ mod tests {
         let verified = verify(schedule, collective, &Group::of_size(workers))?;
         let sizing = Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: usize::MAX };
         let call = Call::new(collective, DType::F32, ReduceOp::Sum, 1);
-        Ok(prepare(&verified, &verified.schedule().program(0), 0, (call, None), sizing, |_| false).unwrap())
+        Ok(prepare(&verified, &verified.schedule().program(0), 0, call, None, sizing, |_| false).unwrap())
     }
 
     /// A worker that sends so many messages to a reducer, which answers once.

@@ -88,7 +88,7 @@ impl Late {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Fingerprint;
+    use crate::{codec::CodecCode, wire::Fingerprint};
 
     fn waits(of: &mut Lateness, rank: Rank, sequence: u64, round: u32) -> Option<Vec<Rank>> {
         let fingerprint = Fingerprint {
@@ -102,7 +102,7 @@ mod tests {
             plan: 0,
             priority: 0,
             mark: 0,
-            codec: (0, 0),
+            codec: CodecCode::default(),
         };
         let waiting = Waiting { rank, group: 7, generation: 0, round, hash: 0, fingerprint };
         of.waits(&waiting, 0..4).map(|late| late.ranks)

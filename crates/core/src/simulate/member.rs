@@ -64,7 +64,8 @@ impl SimulatedMember {
         prepared: Arc<Prepared>,
         me: u32,
         is_mapped: bool,
-        (rules, seats): (Rules, &[MemberId]),
+        rules: Rules,
+        seats: &[MemberId],
     ) -> Self {
         let is_worker = !prepared.is_reducer(me);
         let me = Participant {

@@ -23,6 +23,7 @@ mod machine;
 mod member;
 mod mirror;
 mod outcome;
+mod price;
 mod roofline;
 mod run;
 mod workload;

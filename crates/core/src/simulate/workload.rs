@@ -43,7 +43,7 @@ impl Workload<'_> {
         let program = self.verified.schedule().program(rank);
         let shared = |other| machine.is_shared(rank, other);
         let parts = self.parts.map(|parts| &parts[rank as usize]);
-        let mut prepared = prepare(self.verified, &program, rank, (self.call, parts), self.sizing, shared)?;
+        let mut prepared = prepare(self.verified, &program, rank, self.call, parts, self.sizing, shared)?;
         if self.segments > 0 && self.segments < prepared.segments {
             prepared.segments = self.segments;
             for peer in &mut prepared.peers {

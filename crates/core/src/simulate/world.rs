@@ -7,12 +7,12 @@ use super::{
     member::{Notice, SimulatedMember, Unit},
     mirror::Mirror,
     outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Used, What},
+    price::Price,
     workload::Workload,
 };
 use crate::{
     execution::{Course, Rules, SegmentMessage, SegmentStep},
-    prepare::{Kind, Loc, Operand, Prepared},
-    schedule::Form,
+    prepare::{Loc, Prepared},
     session::membership::MemberId,
     topology::random::SplitMix,
 };
@@ -28,10 +28,15 @@ struct Thread {
     until: Picoseconds,
     /// Whether its next turn is noted.
     goes_on: bool,
-    /// The first operation that is not complete, and the first that is not issued.
-    operations: (u32, u32),
+    /// The first operation that is not complete.
+    complete: u32,
+    /// The first operation that is not issued.
+    issued: u32,
     /// When the last operation was complete.
     finished: Picoseconds,
+    /// How long it was busy, and with how many bytes of messages.
+    busy: Picoseconds,
+    bytes: u64,
 }
 
 /// What is under way between members, by numbers that are used again.
@@ -66,7 +71,8 @@ pub(super) struct Simulator<'a> {
     agenda: Agenda,
     /// By which threads choose what they do next, if not in the order in which it comes up.
     chance: Option<SplitMix>,
-    used: (Vec<(Picoseconds, u64)>, u64),
+    /// How many messages were sent.
+    messages: u64,
     /// The time of the event that is dealt with.
     now: Picoseconds,
 }
@@ -88,7 +94,7 @@ impl<'a> Simulator<'a> {
         for _ in 0..work.operations {
             for (rank, prepared) in (0..).zip(&prepared) {
                 let is_mapped = chance.as_mut().is_some_and(|chance| chance.below(2) == 1);
-                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, (rules, &seats)));
+                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, rules, &seats));
             }
         }
         let hosts = machine.ports.len();
@@ -108,14 +114,14 @@ impl<'a> Simulator<'a> {
             under_way: UnderWay::default(),
             agenda: Agenda::default(),
             chance,
-            used: (vec![(0, 0); ranks], 0),
+            messages: 0,
             now: 0,
         }
     }
 
     pub(super) fn run(mut self, watch: &mut dyn FnMut(BusySpan)) -> Result<Prediction, Stalled> {
         for rank in 0..self.threads.len() as u32 {
-            self.threads[rank as usize].until = self.cost_of_member(rank, self.machine.costs.call);
+            self.threads[rank as usize].until = self.machine.slowed(rank, self.machine.costs.call);
             self.issue(rank, self.threads[rank as usize].until);
         }
         while let Some((now, event)) = self.agenda.next() {
@@ -159,11 +165,11 @@ impl<'a> Simulator<'a> {
             Some(_) => vec![self.threads[0].finished; workers],
             None => times.take(workers).collect(),
         };
-        let threads = (0..).zip(&self.used.0);
-        let threads = threads.map(|(rank, (busy, bytes))| Used {
+        let threads = (0..).zip(&self.threads);
+        let threads = threads.map(|(rank, thread)| Used {
             place: Resource::Thread(rank),
-            busy: *busy,
-            bytes: *bytes,
+            busy: thread.busy,
+            bytes: thread.bytes,
         });
         let staged = self.members.iter().take(ranks).map(|member| {
             let prepared = member.prepared();
@@ -171,7 +177,7 @@ impl<'a> Simulator<'a> {
         });
         Prediction {
             used: threads.chain(self.lines.used()).collect(),
-            messages: self.used.1 * if self.mirror.is_some() { workers as u64 } else { 1 },
+            messages: self.messages * if self.mirror.is_some() { workers as u64 } else { 1 },
             by_symmetry: self.mirror.is_some(),
             staged: staged.max().unwrap_or(0),
             finished,
@@ -182,18 +188,14 @@ impl<'a> Simulator<'a> {
         operation as usize * self.threads.len() + rank as usize
     }
 
-    fn cost_of_member(&self, rank: u32, cost: Picoseconds) -> Picoseconds {
-        self.machine.slowed(rank, cost)
-    }
-
     /// Issues operations as long as there is room for them.
     fn issue(&mut self, rank: u32, at: Picoseconds) {
         loop {
-            let (complete, issued) = self.threads[rank as usize].operations;
+            let Thread { complete, issued, .. } = self.threads[rank as usize];
             if issued == self.work.operations || issued >= complete + self.work.at_once {
                 break;
             }
-            self.threads[rank as usize].operations.1 += 1;
+            self.threads[rank as usize].issued += 1;
             let member = self.at(issued, rank);
             self.members[member].start();
             self.tell(issued, rank, at);
@@ -204,7 +206,7 @@ impl<'a> Simulator<'a> {
 
     /// Notes the next turn of a thread that has something to do and has none noted.
     fn go_on(&mut self, rank: u32, at: Picoseconds) {
-        let (complete, issued) = self.threads[rank as usize].operations;
+        let Thread { complete, issued, .. } = self.threads[rank as usize];
         let thread = &self.threads[rank as usize];
         let has_steps =
             (complete..issued).any(|operation| self.members[self.at(operation, rank)].ready() > 0);
@@ -221,7 +223,7 @@ impl<'a> Simulator<'a> {
     /// As [`look`](Self::look).
     fn turn(&mut self, rank: u32, watch: &mut dyn FnMut(BusySpan)) -> Result<(), Fault> {
         self.threads[rank as usize].goes_on = false;
-        let (complete, issued) = self.threads[rank as usize].operations;
+        let Thread { complete, issued, .. } = self.threads[rank as usize];
         let next = match self.chance.take() {
             Some(mut chance) => {
                 let next = self.drawn(rank, complete..issued, &mut chance);
@@ -275,7 +277,7 @@ impl<'a> Simulator<'a> {
 
     /// Keeps a rank's thread busy for what costs `cost`, on a core that is free; returns from when until when.
     fn spend(&mut self, rank: u32, cost: Picoseconds) -> (Picoseconds, Picoseconds) {
-        let cost = self.cost_of_member(rank, cost);
+        let cost = self.machine.slowed(rank, cost);
         let ready = self.now.max(self.threads[rank as usize].until);
         let computer = match self.machine.cores {
             Cores::Enough => None,
@@ -288,83 +290,23 @@ impl<'a> Simulator<'a> {
         if let Some(core) = core {
             *core = end;
         }
-        self.threads[rank as usize].until = end;
-        let busy = &mut self.used.0[rank as usize].0;
-        *busy = busy.saturating_add(cost);
+        let thread = &mut self.threads[rank as usize];
+        thread.until = end;
+        thread.busy = thread.busy.saturating_add(cost);
         (start, end)
     }
 
     fn step(&mut self, operation: u32, rank: u32, ready: SegmentStep, watch: &mut dyn FnMut(BusySpan)) {
         let member = self.at(operation, rank);
-        let prepared = self.members[member].prepared().clone();
-        let (what, bytes, cost) = self.price(member, &prepared, ready);
+        let Price { what, bytes, cost } = Price::of(&self.members[member], &self.machine.costs, ready);
         let (start, end) = self.spend(rank, cost);
-        if let Some(what) = what.filter(|_| cost > 0) {
+        if cost > 0 {
             let place = Resource::Thread(rank);
             watch(BusySpan { operation, segment: ready.segment, place, what, start, end, bytes });
         }
         self.members[member].step(ready);
         self.tell(operation, rank, end);
         self.conclude(rank, end);
-    }
-
-    /// What a step costs, without the messages of a send.
-    fn price(
-        &self,
-        member: usize,
-        prepared: &Prepared,
-        SegmentStep { segment, instr }: SegmentStep,
-    ) -> (Option<What>, u64, Picoseconds) {
-        let costs = &self.machine.costs;
-        let chunk_of = |loc: Loc| match loc {
-            Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. } => chunk,
-        };
-        let bytes = |chunk, form: Form| prepared.expected_bytes(chunk, segment, form) as u64;
-        match &prepared.instrs[instr as usize].kind {
-            Kind::Send(send) => {
-                let chunk = chunk_of(send.from);
-                let bytes = bytes(chunk, send.form);
-                let copies = send.copy.is_some() && !send.folded;
-                (Some(What::Copy(chunk)), bytes, if copies { costs.copy.of(bytes) } else { 0 })
-            }
-            Kind::Recv { head, into } => {
-                let form = prepared.heads[*head as usize].form;
-                let (chunk, placed) = (chunk_of(*into), self.members[member].is_placed(segment, *head));
-                let bytes = bytes(chunk, form);
-                (Some(What::Copy(chunk)), bytes, if placed { 0 } else { costs.copy.of(bytes) })
-            }
-            Kind::Copy { from, form, .. } => {
-                let chunk = chunk_of(*from);
-                let bytes = bytes(chunk, *form);
-                (Some(What::Copy(chunk)), bytes, costs.copy.of(bytes))
-            }
-            Kind::Encode { from, form, .. } => {
-                let chunk = chunk_of(*from);
-                let bytes = bytes(chunk, Form::Plain);
-                let codec = prepared.call.codec_of(*form).unwrap_or_default();
-                (Some(What::Code(chunk)), bytes, costs.encoding(codec).of(bytes))
-            }
-            Kind::Decode { into, .. } => {
-                let chunk = chunk_of(*into);
-                let bytes = bytes(chunk, Form::Plain);
-                (Some(What::Code(chunk)), bytes, costs.decoding(prepared.call.codec.result()).of(bytes))
-            }
-            Kind::Fold(fold) => {
-                let operands = &prepared.operands[fold.operands.start as usize..fold.operands.end as usize];
-                let chunk = chunk_of(fold.into);
-                let form = |operand: &Operand| match operand {
-                    Operand::At { form, .. } => *form,
-                    Operand::Head { head, .. } => prepared.heads[*head as usize].form,
-                };
-                let plain = |form: Form| if form == Form::Coded { Form::Plain } else { form };
-                let bytes_of = |operand| bytes(chunk, plain(form(operand)));
-                let coded = operands.iter().filter(|operand| form(operand) == Form::Coded).map(bytes_of);
-                let decoding = costs.decoding(prepared.call.codec);
-                let decoded = coded.fold(0u64, |sum, bytes| sum.saturating_add(decoding.of(bytes)));
-                let bytes = operands.iter().map(bytes_of).sum();
-                (Some(What::Fold(chunk)), bytes, decoded.saturating_add(costs.fold.of(bytes)))
-            }
-        }
     }
 
     /// Hands a message over to its connection.
@@ -378,8 +320,8 @@ impl<'a> Simulator<'a> {
         let bytes = prepared.expected_bytes(chunk, sent.ready.segment, send.form) as u64;
         let toll = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
         let (start, end) = self.spend(rank, toll.of(bytes));
-        self.used.0[rank as usize].1 += bytes;
-        self.used.1 += 1;
+        self.threads[rank as usize].bytes += bytes;
+        self.messages += 1;
         let (to, head) = match &self.mirror {
             Some(mirror) => (rank, mirror.heads[sent.lane as usize]),
             None => (peer.rank, self.head_at(operation, peer.rank, rank, lane.index)),
@@ -453,7 +395,7 @@ impl<'a> Simulator<'a> {
     /// The next burst begins to leave.
     fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
         if let Some(burst) = self.lines.next(place, self.now) {
-            self.show(place, burst, (self.now, self.now + burst.time), watch);
+            self.show(place, burst, self.now, self.now + burst.time, watch);
             self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
             self.agenda.note(self.now + burst.time, RigEvent::Served { place });
         }
@@ -471,9 +413,9 @@ impl<'a> Simulator<'a> {
         let comes = self.now + burst.time;
         let arrives = match self.lines.ways(&message)[1] {
             Some(place) => {
-                let span = self.lines.come_in(place, burst, self.now);
-                self.show(place, burst, span, watch);
-                span.1.max(comes)
+                let (start, end) = self.lines.come_in(place, burst, self.now);
+                self.show(place, burst, start, end, watch);
+                end.max(comes)
             }
             None => comes,
         };
@@ -486,7 +428,8 @@ impl<'a> Simulator<'a> {
         &self,
         place: Resource,
         burst: Burst,
-        (start, end): (Picoseconds, Picoseconds),
+        start: Picoseconds,
+        end: Picoseconds,
         watch: &mut dyn FnMut(BusySpan),
     ) {
         let message = &self.under_way.all[burst.message as usize];
@@ -519,7 +462,7 @@ impl<'a> Simulator<'a> {
         thread.inbox.push_back(index);
         let sleeps = !thread.goes_on && thread.until <= self.now;
         let wake = if sleeps && streams { self.machine.costs.wake } else { 0 };
-        let at = self.now + self.cost_of_member(to, wake);
+        let at = self.now + self.machine.slowed(to, wake);
         self.go_on(to, at);
     }
 
@@ -543,7 +486,7 @@ impl<'a> Simulator<'a> {
         let member = self.at(operation, to);
         let heard = match content {
             TransferContent::Data { sent, head } => {
-                self.used.0[to as usize].1 += bytes;
+                self.threads[to as usize].bytes += bytes;
                 let (place, what) = (Resource::Thread(to), What::Message { from, to: rank });
                 let segment = sent.ready.segment;
                 watch(BusySpan { operation, segment, place, what, start, end, bytes });
@@ -561,11 +504,11 @@ impl<'a> Simulator<'a> {
     fn conclude(&mut self, rank: u32, at: Picoseconds) {
         let mut any = false;
         loop {
-            let (complete, issued) = self.threads[rank as usize].operations;
+            let Thread { complete, issued, .. } = self.threads[rank as usize];
             if complete == issued || !self.members[self.at(complete, rank)].is_complete() {
                 break;
             }
-            self.threads[rank as usize].operations.0 += 1;
+            self.threads[rank as usize].complete += 1;
             self.threads[rank as usize].finished = at;
             any = true;
         }

@@ -44,7 +44,7 @@ fn trial(
             let both_work = rank.max(other) < schedule.workers();
             both_work && hosts[rank as usize] == hosts[other as usize]
         };
-        Arc::new(prepare(verified, &schedule.program(rank), rank, (call, None), sizing, shared).unwrap())
+        Arc::new(prepare(verified, &schedule.program(rank), rank, call, None, sizing, shared).unwrap())
     };
     let programs = (0..schedule.ranks()).map(program).collect();
     Trial { programs, rules: Rules::DEFAULT, in_turns: false, whim: Whim::First }

@@ -18,6 +18,7 @@ mod status;
 mod wire;
 
 use herringbone_core::{
+    codec::CodecCode,
     session::{
         formation::JobName,
         hub::Hub,
@@ -65,7 +66,7 @@ fn call() -> Fingerprint {
         plan: 7,
         priority: 0,
         mark: 0,
-        codec: (0, 0),
+        codec: CodecCode::default(),
     }
 }
 
@@ -83,7 +84,7 @@ fn any_fingerprint() -> impl Strategy<Value = Fingerprint> {
             plan,
             priority,
             mark,
-            codec: (op.into(), root),
+            codec: CodecCode { number: op.into(), parameter: root },
         },
     )
 }

@@ -1,6 +1,7 @@
 use crate::{any_fingerprint, call, crc32c};
-use herringbone_core::wire::{
-    FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, Kind, WireError, digest, roll,
+use herringbone_core::{
+    codec::CodecCode,
+    wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header, Kind, WireError, digest, roll},
 };
 use proptest::{prelude::*, sample::select};
 
@@ -77,7 +78,7 @@ fn a_fingerprint_has_these_bytes() {
         plan: 0x201f_1e1d_1c1b_1a19,
         priority: 0x2423_2221,
         mark: 0x2827_2625,
-        codec: (0x2c2b_2a29, 0x302f_2e2d),
+        codec: CodecCode { number: 0x2c2b_2a29, parameter: 0x302f_2e2d },
     };
     let bytes = fingerprint.encode(crc32c);
     assert_eq!(hex(&bytes[..48]), (1..=48).map(|byte| format!("{byte:02x}")).collect::<String>());

@@ -41,7 +41,7 @@ pub(super) fn chosen(fabric: &Fabric, group: &GroupHandle, call: &Call) -> (Code
 static WARNED: Once = Once::new();
 
 fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String) {
-    let settings = settings_of(fabric, group.number, (group.rank, &group.members), Vec::new());
+    let settings = settings_of(fabric, group.number, group.rank, &group.members, Vec::new());
     let (fold, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
     let guidance = &fabric.settings.guidance;
     let count = bytes as usize / DType::F32.bytes();

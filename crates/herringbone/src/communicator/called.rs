@@ -14,9 +14,9 @@ pub(crate) fn resting_group(whole: &Communicator, what: &str) -> Result<Communic
     let (fabric, of) = whole.parts();
     let (rank, members, timeout) = (of.rank, of.members.clone(), whole.timeout());
     let (number, ordinal) = whole.name_next(what, format_args!("group {:08x}", of.number), &members);
-    let settings = settings_of(fabric, number, (rank, &members), members.clone()).agreeing();
+    let settings = settings_of(fabric, number, rank, &members, members.clone()).agreeing();
     make_known(fabric, Settings { timeout, ..settings }, Some(ordinal));
-    let group = GroupHandle::new(fabric, (number, of.root), (rank, members), timeout);
+    let group = GroupHandle::new(fabric, number, of.root, rank, members, timeout);
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

@@ -14,22 +14,20 @@ use std::{sync::Arc, time::Duration};
 
 /// The number of the group that takes a call of this thread, once it is its turn, and what it draws if that is not `group`.
 pub(super) fn called_group(
-    (fabric, group): (&Arc<Fabric>, &GroupHandle),
+    fabric: &Arc<Fabric>,
+    group: &GroupHandle,
     call: &'static str,
     limit: Duration,
 ) -> Result<(u32, Option<Arc<Draws>>)> {
-    if !lines::is_in_turn() {
-        return Ok((group.number, None));
-    }
-    let Some(line) = own_line((fabric, group), call, limit)? else { return Ok((group.number, None)) };
-    let make = || make_group((fabric, group), &line).map_err(|error| error.about(fabric.job.rank, call));
-    let (number, draws) = line.group((fabric, group.number), make)?;
+    let Some(line) = own_line(fabric, call, limit)? else { return Ok((group.number, None)) };
+    let make = || make_group(fabric, group, &line).map_err(|error| error.about(fabric.job.rank, call));
+    let (number, draws) = line.group(fabric, group.number, make)?;
     Ok((number, Some(draws)))
 }
 
 /// The line of this thread's calls, `None` for the program's, once it is its turn.
 pub(super) fn own_line(
-    (fabric, _): (&Arc<Fabric>, &GroupHandle),
+    fabric: &Fabric,
     call: &'static str,
     limit: Duration,
 ) -> Result<Option<Arc<CallLine>>> {
@@ -40,7 +38,7 @@ pub(super) fn own_line(
 }
 
 /// Makes a group of the same ranks for the calls of a line.
-fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &CallLine) -> Result<u32> {
+fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u32> {
     let GroupHandle { number: of, rank, members, .. } = group;
     let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
     let (is_free, ordinal) =
@@ -50,7 +48,7 @@ fn make_group((fabric, group): (&Arc<Fabric>, &GroupHandle), line: &CallLine) ->
     }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
     let seats = members.iter().copied().chain(reducers).collect();
-    let settings = settings_of(fabric, number, (*rank, members), seats);
+    let settings = settings_of(fabric, number, *rank, members, seats);
     let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
     make_known(fabric, Settings { guidance, timeout, ..settings }, ordinal);
     Ok(number)

@@ -51,7 +51,8 @@ pub(crate) struct GroupHandle {
 pub(super) fn settings_of(
     fabric: &Fabric,
     number: u32,
-    (rank, members): (Rank, &[MemberId]),
+    rank: Rank,
+    members: &[MemberId],
     seats: Vec<MemberId>,
 ) -> Settings {
     let roster = &fabric.job.roster;
@@ -82,8 +83,10 @@ impl GroupHandle {
     /// Of a group that has done nothing yet, of which this process is the member at place `rank`; it is a part of `root`.
     pub(super) fn new(
         fabric: &Arc<Fabric>,
-        (number, root): (u32, u32),
-        (rank, members): (Rank, Vec<MemberId>),
+        number: u32,
+        root: u32,
+        rank: Rank,
+        members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
         Self {

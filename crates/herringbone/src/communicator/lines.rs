@@ -108,7 +108,7 @@ struct Turns {
 
 impl CallLine {
     /// A line that code of another one (`of`) asks a group for.
-    fn new(what: &'static str, (of, group, index): (u64, u32, u64)) -> Arc<Self> {
+    fn new(what: &'static str, of: u64, group: u32, index: u64) -> Arc<Self> {
         let bytes = [of.to_le_bytes(), u64::from(group).to_le_bytes(), index.to_le_bytes()].concat();
         // No line has the program's number.
         let number = digest(&[what.as_bytes(), &bytes].concat()).max(PROGRAM + 1);
@@ -165,7 +165,8 @@ impl CallLine {
     /// The number of the group that takes its calls which are meant for group `of`, and what these draw; `make` makes the group.
     pub(super) fn group(
         &self,
-        (fabric, of): (&Arc<Fabric>, u32),
+        fabric: &Arc<Fabric>,
+        of: u32,
         make: impl FnOnce() -> Result<u32>,
     ) -> Result<(u32, Arc<Draws>)> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,7 +210,7 @@ struct Asked {
 impl AskedLines {
     /// The next turn in the line of those callbacks (`what`) that code of line `asking` gives to operations of a group.
     pub(super) fn turn(&self, what: &'static str, group: u32, asking: u64) -> LineTurn {
-        let new = || CallLine::new(what, (asking, group, 0));
+        let new = || CallLine::new(what, asking, group, 0);
         self.lock().callbacks.entry((what, asking)).or_insert_with(new).take()
     }
 
@@ -218,17 +219,12 @@ impl AskedLines {
         let mut asked = self.lock();
         let index = asked.others.entry(asking).or_default();
         *index += 1;
-        CallLine::new("line", (asking, group, *index)).take()
+        CallLine::new("line", asking, group, *index).take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Asked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether this thread's calls are in a turn.
-pub(super) fn is_in_turn() -> bool {
-    !RUNNING.with_borrow(Vec::is_empty)
 }
 
 /// The line of this thread's calls, `None` for the program's, once all earlier turns are over.

@@ -66,7 +66,7 @@ impl GroupHandle {
         }
         let pair = [me.min(peer), me.max(peer)];
         let members = pair.map(|rank| self.members[rank as usize]);
-        let make = |what: &str, from: Rank, to: Rank| self.make_carrier(fabric, what, (from, to), members);
+        let make = |what: &str, from: Rank, to: Rank| self.make_carrier(fabric, what, from, to, members);
         let channel = Channel {
             records_to: make("records", me, peer)?,
             records_from: make("records", peer, me)?,
@@ -83,7 +83,8 @@ impl GroupHandle {
         &self,
         fabric: &Fabric,
         what: &str,
-        (from, to): (Rank, Rank),
+        from: Rank,
+        to: Rank,
         members: [MemberId; 2],
     ) -> Result<u32> {
         let name = format!("{what} of group {:08x} from {from} to {to}", self.number);
@@ -94,7 +95,7 @@ impl GroupHandle {
         let in_job = |rank: Rank| fabric.job.roster.rank_of(self.members[rank as usize]);
         let serves = in_job(from).zip(in_job(to)).map(|(from, to)| Service::Messages(from, to));
         let place = Rank::from(self.rank > from.min(to));
-        let settings = settings_of(fabric, number, (place, &members), members.to_vec());
+        let settings = settings_of(fabric, number, place, &members, members.to_vec());
         let ordinal = fabric.node.with(|engine| {
             engine.out.observer.name_group(number, &name);
             engine.ordinal_of(self.number)

@@ -85,7 +85,7 @@ impl Communicator {
 
     /// The number of this thread's line, once it is its turn.
     fn asking_line(&self) -> Result<u64> {
-        let line = calling::own_line(self.parts(), "turn", self.timeout())?;
+        let line = calling::own_line(self.parts().0, "turn", self.timeout())?;
         Ok(line.map_or(PROGRAM, |line| line.number))
     }
 
@@ -105,7 +105,8 @@ impl Communicator {
     /// [`ErrorKind::Unsupported`] if the call cannot be coded: if it is no all-reduce of f32.
     pub fn explain_compressed(
         &self,
-        (collective, dtype): (Collective, DType),
+        collective: Collective,
+        dtype: DType,
         count: usize,
         choice: CodecChoice,
     ) -> Result<String> {

@@ -50,7 +50,8 @@ impl Draws {
 pub(super) fn checked(
     call: &Call,
     compression: &Compression,
-    (group, draws): (&Residuals, &Draws),
+    group: &Residuals,
+    draws: &Draws,
     rank: u32,
 ) -> Result<Option<Fed>> {
     check(call)?;

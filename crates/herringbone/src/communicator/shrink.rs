@@ -35,11 +35,7 @@ pub(crate) enum Agreed {
 }
 
 /// Asks the hub who is left of a group, once all that live have asked.
-pub(crate) fn agree(
-    fabric: &Fabric,
-    group: &GroupHandle,
-    (least, timeout): (u32, Duration),
-) -> Result<Agreed> {
+pub(crate) fn agree(fabric: &Fabric, group: &GroupHandle, least: u32, timeout: Duration) -> Result<Agreed> {
     let me = fabric.job.rank;
     let rank_of = |member: &MemberId| fabric.job.roster.rank_of(*member);
     let ranks: Vec<Rank> = group.members.iter().filter_map(rank_of).collect();
@@ -54,11 +50,11 @@ pub(crate) fn agree(
     let (left, completed) = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
         Some(ShrinkAnswer::Decided(Shrunk { outcome, completed, .. })) => match outcome {
             Survival::GoOn(left) => (left, completed),
-            Survival::Late { missing } => return Err(at(late((me, timeout), &missing))),
+            Survival::Late { missing } => return Err(at(late(me, timeout, &missing))),
             outcome => return Err(at(refused(outcome, &ranks))),
         },
         Some(ShrinkAnswer::NoHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
-        None => return Err(at(late((me, timeout), &[]))),
+        None => return Err(at(late(me, timeout, &[]))),
     };
     let is_left = |member: &&MemberId| rank_of(member).is_some_and(|rank| left.contains(&rank));
     let members: Vec<MemberId> = group.members.iter().filter(is_left).copied().collect();
@@ -123,7 +119,7 @@ pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
 }
 
 /// Not all that live have called in time.
-pub(crate) fn late((rank, after): (Rank, Duration), missing: &[Rank]) -> Error {
+pub(crate) fn late(rank: Rank, after: Duration, missing: &[Rank]) -> Error {
     let who = match missing {
         [] => "other ranks that live".to_owned(),
         missing => Ranks(missing).to_string(),

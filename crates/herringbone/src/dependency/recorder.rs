@@ -32,7 +32,8 @@ impl Recorder {
         &mut self,
         number: u64,
         name: Option<&Arc<str>>,
-        (thread, began): (Option<u32>, Instant),
+        thread: Option<u32>,
+        began: Instant,
         is_well: bool,
     ) {
         if let Some(ran) = &mut self.ran {

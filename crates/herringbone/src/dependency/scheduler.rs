@@ -196,7 +196,7 @@ impl Scheduler {
             let mut state = self.lock();
             state.busy -= 1;
             if let Some(result) = result {
-                end(&mut state, operation, (Some(number), began), result);
+                end(&mut state, operation, Some(number), began, result);
             }
             self.tell(state, 1);
         }
@@ -295,10 +295,16 @@ impl Scheduler {
     }
 }
 
-/// Ends an operation; `ran` is the thread on which it was all the time, if it was on one, and when it began.
-fn end(state: &mut State, operation: u32, ran: (Option<u32>, Instant), result: Result<(), BoxedError>) {
+/// Ends an operation, which was on `thread` all the time, if that is one.
+fn end(
+    state: &mut State,
+    operation: u32,
+    thread: Option<u32>,
+    began: Instant,
+    result: Result<(), BoxedError>,
+) {
     let (number, name) = state.queues.identity(operation);
-    state.recorder.ended(number, name.as_ref(), ran, result.is_ok());
+    state.recorder.ended(number, name.as_ref(), thread, began, result.is_ok());
     state.queues.finish(operation, result.map_err(|error| OperationFailure::new(number, name, error)));
 }
 
@@ -409,7 +415,7 @@ impl OnComplete {
         let own = self.0.take().filter(|ticket| !ticket.scheduler.is_forked());
         if let Some(Ticket { scheduler, operation, began }) = own {
             let mut state = scheduler.lock();
-            end(&mut state, operation, (None, began), result);
+            end(&mut state, operation, None, began, result);
             scheduler.tell(state, 0);
         }
     }

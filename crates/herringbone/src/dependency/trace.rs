@@ -41,7 +41,7 @@ fn write(recorder: &Recorder) -> Result<String, fmt::Error> {
         ];
         let unnamed = format!("operation {}", ran.number);
         let name = ran.name.as_deref().unwrap_or(&unnamed);
-        trace.span(row, name, (start, micros(ran.began, ran.ended)), &arguments)?;
+        trace.span(row, name, start, micros(ran.began, ran.ended), &arguments)?;
     }
     trace.finish()
 }

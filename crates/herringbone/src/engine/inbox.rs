@@ -154,8 +154,7 @@ impl Engine {
                 fetch(content, (length, || segment.span(place..place + length)), endpoint, (is_mapped, eager))
             })?;
             operation.inspect(index, header, &io)?;
-            let from = (index, &io.endpoints[index]);
-            io.observer.received(&operation.id, header.segment, from, length);
+            io.observer.received(&operation.id, header.segment, index, &io.endpoints[index], length);
         } else {
             operation.hear(index, header, &mut io)?;
         }

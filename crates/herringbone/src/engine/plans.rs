@@ -331,9 +331,8 @@ impl Planned {
             return Ok(compiled.prepared.clone());
         }
         let Self { verified, program, call, .. } = self;
-        let call = (*call, parts.map(Arc::as_ref));
         let Settings { me, sizing, .. } = *settings;
-        let prepared = prepare::prepare(verified, program, me, call, sizing, shared);
+        let prepared = prepare::prepare(verified, program, me, *call, parts.map(Arc::as_ref), sizing, shared);
         let prepared = Arc::new(prepared.map_err(Error::unsupported)?);
         let script = Script::of(&prepared, &self.partners).filter(|_| self.verified.serial()).map(Arc::new);
         let parts = parts.cloned();

@@ -113,7 +113,7 @@ impl Runner {
         engine.out.observer.began_straight(&agreed.id);
         let is_early = !engine.backlog.early.is_empty();
         let notes = std::mem::take(&mut self.notes);
-        self.straight = Some(Straight::new(script, issue, agreed, memory, (notes, now)));
+        self.straight = Some(Straight::new(script, issue, agreed, memory, notes, now));
         if is_early && !self.take_early() {
             let completion = self.interrupt().unwrap_or_default();
             return Ok(Begun::Ordinary(completion));
@@ -206,7 +206,7 @@ impl Runner {
         out.observer.left_straight(&straight.id);
         let mut io =
             Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
-        let operation = straight.into_operation(key, counts, (&group.settings.seats, ops.rules), &mut io);
+        let operation = straight.into_operation(key, counts, &group.settings.seats, ops.rules, &mut io);
         ops.insert(operation, group, out);
         out.push(Todo::Started(key));
         out.push(Todo::Flush);

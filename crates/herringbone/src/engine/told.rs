@@ -113,7 +113,7 @@ pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
         dtype,
         op: ReduceOp::from_code(told.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
         count: addressable(told.count, dtype).ok_or_else(unknown)?,
-        codec: Codec::from_code(told.codec.0, told.codec.1).ok_or_else(unknown)?,
+        codec: Codec::from_code(told.codec).ok_or_else(unknown)?,
     })
 }
 

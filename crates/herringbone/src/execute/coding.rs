@@ -6,7 +6,7 @@
 use crate::{
     core::{
         codec::{BLOCK, Codec, CodedError, PREFIX_BYTES},
-        element::{DType, ReduceOp},
+        prepare::Call,
         schedule::Form,
     },
     feedback::Fed,
@@ -58,12 +58,7 @@ pub(super) fn check(
 }
 
 /// Encodes f32 into a slot. `range` are the elements' places in their buffer.
-pub(crate) fn encode(
-    codec: Codec,
-    (plain, range): (Span<'_>, Range<usize>),
-    slot: Span<'_>,
-    fed: Option<&Fed>,
-) {
+pub(crate) fn encode(codec: Codec, plain: Span<'_>, range: Range<usize>, slot: Span<'_>, fed: Option<&Fed>) {
     let mut left = fed.map(|fed| (fed.lock(), fed.first));
     let (mut bytes, mut values) = ([0; ELEMENT * BLOCK], [0.0; BLOCK]);
     let mut coded = Vec::with_capacity(slot.len());
@@ -102,8 +97,9 @@ pub(crate) fn decode(codec: Codec, slot: Span<'_>, plain: Span<'_>) {
 
 /// Folds parts, coded ones as they are decoded.
 pub(super) fn fold(
-    (codec, dtype, op): (Codec, DType, ReduceOp),
-    into: (Span<'_>, Form),
+    &Call { codec, dtype, op, .. }: &Call,
+    into: Span<'_>,
+    form: Form,
     parts: &[CodedPart<'_>],
     finish: Option<u32>,
 ) {
@@ -111,9 +107,8 @@ pub(super) fn fold(
     let messages: Vec<Vec<u8>> = parts.iter().map(coded).collect();
     let mut readers: Vec<_> = messages.iter().map(|coded| Reader { codec, coded }).collect();
     let mut blocks = vec![0; parts.len() * ELEMENT * BLOCK];
-    let (span, form) = into;
-    for at in (0..span.len()).step_by(ELEMENT * BLOCK) {
-        let range = at..span.len().min(at + ELEMENT * BLOCK);
+    for at in (0..into.len()).step_by(ELEMENT * BLOCK) {
+        let range = at..into.len().min(at + ELEMENT * BLOCK);
         let sources = parts.iter().zip(&mut readers).zip(blocks.chunks_mut(ELEMENT * BLOCK));
         let sources: Vec<Source<'_>> = sources
             .map(|((part, reader), block)| {
@@ -126,7 +121,7 @@ pub(super) fn fold(
                 Source { span: Span::of(block), form: Form::Plain, merges }
             })
             .collect();
-        kernel::fold(dtype, op, Target::of(span.slice(range), form), &sources, finish);
+        kernel::fold(dtype, op, Target::of(into.slice(range), form), &sources, finish);
     }
 }
 
@@ -154,6 +149,10 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::{
+        collective::Collective,
+        element::{DType, ReduceOp},
+    };
 
     #[test]
     fn what_is_encoded_is_folded_as_it_is_decoded() {
@@ -165,7 +164,7 @@ mod tests {
         for seed in [3, 5] {
             let mut plain = bytes(&values(seed).collect::<Vec<_>>());
             let mut slot = vec![0; Codec::Int8.bound(count)];
-            encode(Codec::Int8, (Span::of(&mut plain), 0..count), Span::of(&mut slot), None);
+            encode(Codec::Int8, Span::of(&mut plain), 0..count, Span::of(&mut slot), None);
             let received = length(Span::of(&mut slot));
             assert_eq!(check(Codec::Int8, Span::of(&mut slot), received, count), Ok(()));
             assert!(check(Codec::Int8, Span::of(&mut slot), received - 1, count).is_err());
@@ -181,8 +180,9 @@ mod tests {
             .map(|(slot, merges)| CodedPart { span: Span::of(slot), form: Form::Coded, merges })
             .collect();
         let mut folded = vec![0; ELEMENT * count];
-        let into = (Span::of(&mut folded), Form::Plain);
-        fold((Codec::Int8, DType::F32, ReduceOp::Sum), into, &parts, Some(2));
+        let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
+        let (call, into) = (Call { codec: Codec::Int8, ..call }, Span::of(&mut folded));
+        fold(&call, into, Form::Plain, &parts, Some(2));
         assert_eq!(folded, bytes(&sums));
     }
 }

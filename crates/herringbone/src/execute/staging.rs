@@ -38,8 +38,9 @@ pub(crate) struct Staging {
     /// Where `urgent` begins.
     border: usize,
     most: usize,
-    /// What operations have now, and the most that they had.
-    in_use: (usize, usize),
+    /// What operations have now.
+    in_use: usize,
+    most_in_use: usize,
 }
 
 /// How many bytes of a pool of `bytes` are for all operations: one operation can take as many.
@@ -52,7 +53,7 @@ impl Staging {
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
         let border = range.start + most_of(range.len());
         let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
-        Self { segment, common, urgent, border, most: border - range.start, in_use: (0, 0) }
+        Self { segment, common, urgent, border, most: border - range.start, in_use: 0, most_in_use: 0 }
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -66,7 +67,7 @@ impl Staging {
 
     /// The most bytes that operations had at once.
     pub(crate) fn most_in_use(&self) -> usize {
-        self.in_use.1
+        self.most_in_use
     }
 
     /// Takes `bytes` from the pool, or nothing if there is no such stretch now.
@@ -77,8 +78,8 @@ impl Staging {
     }
 
     fn count(&mut self, memory: &Range<usize>) {
-        let now = self.in_use.0 + memory.len();
-        self.in_use = (now, self.in_use.1.max(now));
+        self.in_use += memory.len();
+        self.most_in_use = self.most_in_use.max(self.in_use);
     }
 
     fn find(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
@@ -113,7 +114,7 @@ impl Staging {
 
     /// Gives back what `take` gave.
     pub(crate) fn give_back(&mut self, range: Range<usize>) {
-        self.in_use.0 -= range.len();
+        self.in_use -= range.len();
         self.free(range);
     }
 

@@ -80,7 +80,7 @@ impl Operation {
             }
             Kind::Fold(fold) if self.folds_coded(fold) => self.fold_coded(segment, fold, io),
             Kind::Fold(fold) => self.fold(segment, fold, io),
-            Kind::Encode { from, form, into } => self.encode(segment, *from, (*into, *form), io),
+            Kind::Encode { from, form, into } => self.encode(segment, *from, *into, *form, io),
             Kind::Decode { from, into } => self.decode(segment, *from, *into, io),
         }
         self.execution.complete(ready);
@@ -158,13 +158,12 @@ impl Operation {
         });
         let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
         let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), into) else { return };
-        let Call { codec, dtype, op, .. } = prepared.call;
         let finish = fold.finish.then_some(prepared.workers);
-        coding::fold((codec, dtype, op), (into, fold.form), &parts, finish);
+        coding::fold(&prepared.call, into, fold.form, &parts, finish);
     }
 
     /// Encodes an input with what is left of it, or a result.
-    fn encode(&self, segment: u32, from: Loc, (into, form): (Loc, Form), io: &Io<'_>) {
+    fn encode(&self, segment: u32, from: Loc, into: Loc, form: Form, io: &Io<'_>) {
         let prepared = &**self.prepared();
         let accesses = self.lent.accesses();
         let memory = self.memory(&accesses, segment, io);
@@ -174,7 +173,7 @@ impl Operation {
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = from;
         let codec = prepared.call.codec_of(form).unwrap_or_default();
         let fed = self.lent.fed.as_ref().filter(|_| form == Form::Coded);
-        coding::encode(codec, (plain, prepared.elements(chunk, segment)), slot, fed);
+        coding::encode(codec, plain, prepared.elements(chunk, segment), slot, fed);
     }
 
     /// Decodes a result.
@@ -335,7 +334,7 @@ impl Operation {
                     Clearance::Go { eager } => {
                         let endpoint = &mut io.endpoints[at];
                         endpoint.send_shared(&mut frame, to.index, eager);
-                        io.observer.sent(id, ready.segment, (at, endpoint), length);
+                        io.observer.sent(id, ready.segment, at, endpoint, length);
                     }
                 }
                 sent += 1;
@@ -364,7 +363,7 @@ impl Operation {
         }
         let at = self.execution.member(to.peer);
         let endpoint = &mut io.endpoints[at];
-        io.observer.sent(&self.id, segment, (at, endpoint), sent.len());
+        io.observer.sent(&self.id, segment, at, endpoint, sent.len());
         if endpoint.is_shared() {
             let body = self.body(send, segment, lane);
             endpoint.send_shared(&mut Frame::new(&header, Some(body)), to.index, eager);

@@ -98,7 +98,8 @@ impl Straight {
         issue: Issue,
         NumberedCall { id, plan, timeout }: NumberedCall,
         memory: Range<usize>,
-        (mut notes, now): (Notes, Moment),
+        mut notes: Notes,
+        now: Moment,
     ) -> Self {
         notes.blocked.clear();
         notes.arrived.clear();
@@ -187,7 +188,8 @@ impl Straight {
         self,
         key: OpKey,
         counts: Tally,
-        (seats, rules): (&[MemberId], Rules),
+        seats: &[MemberId],
+        rules: Rules,
         io: &mut Io<'_>,
     ) -> Operation {
         let Self { script, issue, id, plan, caller, memory, done, mut notes, .. } = self;
@@ -223,34 +225,6 @@ fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io:
     Arrival::Staged
 }
 
-/// Looks for a message. Returns where it lies, or an error if something else has come.
-fn look(
-    (common, id): (&Common, &Identity),
-    message: &Message,
-    notes: &mut Notes,
-    io: &mut Io<'_>,
-) -> Result<Option<(Source, usize)>, ()> {
-    let endpoint = &mut io.endpoints[message.endpoint];
-    let wanted = Wanted::new(common, message.bytes, message.index);
-    loop {
-        match endpoint.find(&wanted, &mut notes.flush) {
-            None => return Ok(None),
-            Some(Ok(found)) => {
-                if message.bytes > CELL_BYTES
-                    && let Some(payload) = endpoint.payload(found.1, message.bytes)
-                {
-                    payload.fetch(FETCHED_BYTES);
-                }
-                io.observer.received_straight(id, message.endpoint, message.bytes);
-                return Ok(Some(found));
-            }
-            Some(Err(())) if !endpoint.take_credits() => return Err(()),
-            // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
-            Some(Err(())) => notes.flush = true,
-        }
-    }
-}
-
 /// What a run of lines needs.
 struct Run<'a> {
     script: &'a Script,
@@ -271,7 +245,7 @@ impl Run<'_> {
     ) -> Pace {
         for at in line.messages.clone() {
             while notes.arrived[at] == Arrival::No {
-                match look((self.common, self.id), &self.script.messages[at], notes, io) {
+                match self.look(&self.script.messages[at], notes, io) {
                     Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
                     // At once: on some cores an instruction that says to wait lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
@@ -310,6 +284,34 @@ impl Run<'_> {
             }
         }
         Pace::Done
+    }
+
+    /// Looks for a message. Returns where it lies, or an error if something else has come.
+    fn look(
+        &self,
+        message: &Message,
+        notes: &mut Notes,
+        io: &mut Io<'_>,
+    ) -> Result<Option<(Source, usize)>, ()> {
+        let endpoint = &mut io.endpoints[message.endpoint];
+        let wanted = Wanted::new(self.common, message.bytes, message.index);
+        loop {
+            match endpoint.find(&wanted, &mut notes.flush) {
+                None => return Ok(None),
+                Some(Ok(found)) => {
+                    if message.bytes > CELL_BYTES
+                        && let Some(payload) = endpoint.payload(found.1, message.bytes)
+                    {
+                        payload.fetch(FETCHED_BYTES);
+                    }
+                    io.observer.received_straight(self.id, message.endpoint, message.bytes);
+                    return Ok(Some(found));
+                }
+                Some(Err(())) if !endpoint.take_credits() => return Err(()),
+                // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
+                Some(Err(())) => notes.flush = true,
+            }
+        }
     }
 
     /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.

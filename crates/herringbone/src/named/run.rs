@@ -26,9 +26,6 @@ const GROWTH: usize = 4 << 20;
 /// Tensors of more bytes than this go where they are: two copies of them cost more than an operation of their own.
 const COPIED: u64 = 128 << 10;
 
-/// Parts of bytes from all ranks to all.
-const GATHER: (Collective, DType, ReduceOp) = (Collective::AllGather, DType::U8, ReduceOp::Sum);
-
 /// An outcome for each task of a batch.
 pub(super) type Outcomes = Vec<NamedResult>;
 
@@ -90,7 +87,9 @@ impl BatchRunner {
     /// That of the engine.
     fn lack<T>(
         &self,
-        (collective, dtype, op): (Collective, DType, ReduceOp),
+        collective: Collective,
+        dtype: DType,
+        op: ReduceOp,
         bytes: usize,
     ) -> Result<T, NamedFailure> {
         let nothing = Region::lacking(bytes);
@@ -105,7 +104,8 @@ impl BatchRunner {
         &self,
         task: &NamedTask,
         bytes: usize,
-        (input, output): (Region, Region),
+        input: Region,
+        output: Region,
     ) -> Result<Pending, NamedFailure> {
         let call = &task.response.call;
         let count = bytes / call.dtype.bytes();
@@ -130,7 +130,7 @@ impl BatchRunner {
         let fused = if small.is_empty() { None } else { Some(self.put_together(&small, &places, trace)?) };
         let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
-            let fused = fused.iter().map(|fused| self.begin(small[0], bytes, (fused.clone(), fused.clone())));
+            let fused = fused.iter().map(|fused| self.begin(small[0], bytes, fused.clone(), fused.clone()));
             let (mut running, mut outcome) = (Vec::with_capacity(1 + large.len()), Ok(()));
             for begun in fused.chain(large.iter().map(|task| self.begin_where_it_is(task))) {
                 match begun {
@@ -161,13 +161,13 @@ impl BatchRunner {
             // This rank has joined.
             let bytes = capped(call.bytes());
             let zeros = memory::region(bytes).unwrap_or_else(|| Region::lacking(bytes));
-            return self.begin(task, bytes, (zeros.clone(), zeros));
+            return self.begin(task, bytes, zeros.clone(), zeros);
         };
         if call.prescale == 1.0 || task.lacks() {
-            return self.begin(task, output.len(), (input.clone(), output.clone()));
+            return self.begin(task, output.len(), input.clone(), output.clone());
         }
         copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-        self.begin(task, output.len(), (output.clone(), output.clone()))
+        self.begin(task, output.len(), output.clone(), output.clone())
     }
 
     /// Several tensors, one behind the other in these places: where their results go, if these lie so, else in the fusion buffer.
@@ -263,7 +263,7 @@ impl BatchRunner {
         let parts = Self::gathered(&task.response);
         let Some(Tensor { input, .. }) = &task.tensor else { return Ok(vec![NamedResult::default()]) };
         let (Some(result), false) = (memory::zeros(total(&parts)), task.lacks()) else {
-            return self.lack(GATHER, total(&parts));
+            return self.lack(Collective::AllGather, DType::U8, ReduceOp::Sum, total(&parts));
         };
         let result = Region::own(result);
         trace.run(&[task], "HERRINGBONE_ALLGATHER", || {
@@ -287,7 +287,7 @@ impl BatchRunner {
         let results: Option<Vec<Vec<u8>>> = parts.iter().map(|parts| memory::zeros(total(parts))).collect();
         let lacks = tasks.iter().any(NamedTask::lacks);
         let (Some(buffer), Some(mut results), false) = (self.fusion(bytes), results, lacks) else {
-            return self.lack(GATHER, bytes);
+            return self.lack(Collective::AllGather, DType::U8, ReduceOp::Sum, bytes);
         };
         let (input, output) = (buffer.part(0..own), buffer.part(own..buffer.len()));
         let all: Vec<&NamedTask> = tasks.iter().collect();
@@ -328,8 +328,7 @@ impl BatchRunner {
         };
         let (sends, receives) = (bytes(splits), bytes(&received));
         let (Some(result), false) = (memory::zeros(total(&receives)), task.lacks()) else {
-            let kind = (Collective::AllToAll, DType::U8, ReduceOp::Sum);
-            return self.lack(kind, total(&receives));
+            return self.lack(Collective::AllToAll, DType::U8, ReduceOp::Sum, total(&receives));
         };
         let result = Region::own(result);
         trace.run(&[task], "HERRINGBONE_ALLTOALL", || {
@@ -359,14 +358,15 @@ impl BatchRunner {
         let (least, longer) = (whole(rows / ranks)?, whole(rows % ranks)?);
         let part = row * (least + usize::from(longer > 0));
         let own = row * (least + usize::from((self.group.rank() as usize) < longer));
-        let kind = (Collective::ReduceScatter, call.dtype, call.op);
         let (Some(result), false) = (memory::zeros(part), task.lacks()) else {
-            return self.lack(kind, part);
+            return self.lack(Collective::ReduceScatter, call.dtype, call.op, part);
         };
         let source = if longer == 0 && call.prescale == 1.0 {
             input.clone()
         } else {
-            let Some(filled) = self.fusion(part * ranks as usize) else { return self.lack(kind, part) };
+            let Some(filled) = self.fusion(part * ranks as usize) else {
+                return self.lack(Collective::ReduceScatter, call.dtype, call.op, part);
+            };
             let (from, to) = (open(input)?, open(&filled)?);
             let mut at = 0;
             for rank in 0..ranks as usize {

@@ -124,7 +124,7 @@ impl Timeline {
             self.write(|trace| trace.begin(row, &format!("NEGOTIATE_{}", kind.name()), at, &[]));
         }
         for rank in ranks {
-            self.write(|trace| trace.span(row, &rank.to_string(), (at, 0.0), &[]));
+            self.write(|trace| trace.span(row, &rank.to_string(), at, 0.0, &[]));
         }
     }
 

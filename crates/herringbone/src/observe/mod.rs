@@ -164,13 +164,20 @@ impl Observer {
 
     /// A message was given to a link.
     #[inline]
-    pub(crate) fn sent(&mut self, id: &Identity, segment: u32, to: (MemberId, &Endpoint), bytes: usize) {
-        self.stats.sent(to.1, bytes);
-        self.link(to.0).sent += bytes as u64;
+    pub(crate) fn sent(
+        &mut self,
+        id: &Identity,
+        segment: u32,
+        to: MemberId,
+        endpoint: &Endpoint,
+        bytes: usize,
+    ) {
+        self.stats.sent(endpoint, bytes);
+        self.link(to).sent += bytes as u64;
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.sent += bytes as u64;
         }
-        self.tell(|| Happening::Sent { operation: operation(id), endpoint: to.0, segment, bytes });
+        self.tell(|| Happening::Sent { operation: operation(id), endpoint: to, segment, bytes });
     }
 
     /// A message of a straight run was given to a local rank.
@@ -187,15 +194,16 @@ impl Observer {
         &mut self,
         id: &Identity,
         segment: u32,
-        from: (MemberId, &Endpoint),
+        from: MemberId,
+        endpoint: &Endpoint,
         bytes: usize,
     ) {
-        self.stats.received(from.1, bytes);
-        self.link(from.0).received += bytes as u64;
+        self.stats.received(endpoint, bytes);
+        self.link(from).received += bytes as u64;
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.received += bytes as u64;
         }
-        self.tell(|| Happening::Received { operation: operation(id), endpoint: from.0, segment, bytes });
+        self.tell(|| Happening::Received { operation: operation(id), endpoint: from, segment, bytes });
     }
 
     /// A message of a local rank was taken in for a straight run.

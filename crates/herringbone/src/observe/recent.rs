@@ -4,6 +4,7 @@ use super::happening::OperationId;
 use crate::{
     clock::Moment,
     core::{
+        codec::CodecCode,
         collective::Collective,
         element::{DType, ReduceOp},
         wire::Fingerprint,
@@ -128,7 +129,7 @@ impl Entry {
             plan: 0,
             priority: 0,
             mark: 0,
-            codec: (0, 0),
+            codec: CodecCode::default(),
         };
         Self {
             group: 0,

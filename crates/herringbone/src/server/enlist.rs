@@ -39,7 +39,7 @@ pub(super) struct Enlisting {
 }
 
 impl Enlisting {
-    pub(super) fn new(at: Vec<String>, address: SocketAddr, (incarnation, token): (u64, &[u8])) -> Self {
+    pub(super) fn new(at: Vec<String>, address: SocketAddr, incarnation: u64, token: &[u8]) -> Self {
         Self { at, address, incarnation, token: token.to_vec(), said: Mutex::default() }
     }
 

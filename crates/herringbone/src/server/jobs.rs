@@ -65,8 +65,8 @@ pub(super) struct Jobs {
 #[derive(Default)]
 struct Table {
     present: BTreeMap<u64, Arc<Job>>,
-    served: u64,
-    past: (u64, u64),
+    /// How many jobs were served, and what has moved for those that are over.
+    past: ServerStats,
 }
 
 struct Job {
@@ -197,7 +197,7 @@ impl Jobs {
         let (present, served) = {
             let table = self.table();
             let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.world, job.node.clone());
-            (table.present.iter().map(of).collect::<Vec<_>>(), table.served)
+            (table.present.iter().map(of).collect::<Vec<_>>(), table.past.served)
         };
         inquiry.answer_of_reducer(self.identity(job), served, present)
     }
@@ -244,7 +244,7 @@ impl Jobs {
         let job = Job::begin(who.world, self.staging, who.job, Arc::downgrade(self))
             .map_err(|_| self.no_room("the memory for jobs"))?;
         table.present.insert(who.job, job.clone());
-        table.served += 1;
+        table.past.served += 1;
         Ok(job)
     }
 
@@ -259,7 +259,8 @@ impl Jobs {
             let mut table = self.table();
             // A worker may have called meanwhile.
             if job.is_over() && table.present.remove(&number).is_some() {
-                table.past = (table.past.0 + received, table.past.1 + sent);
+                table.past.received += received;
+                table.past.sent += sent;
                 job.node.close();
             }
         }
@@ -284,13 +285,16 @@ impl Jobs {
     }
 
     pub(super) fn stats(&self) -> ServerStats {
-        let (present, served, past) = {
+        let (present, past) = {
             let table = self.table();
-            (table.present.values().cloned().collect::<Vec<_>>(), table.served, table.past)
+            (table.present.values().cloned().collect::<Vec<_>>(), table.past)
         };
-        let moved = present.iter().map(|job| job.moved());
-        let (received, sent) = moved.fold(past, |sum, moved| (sum.0 + moved.0, sum.1 + moved.1));
-        ServerStats { jobs: present.len(), served, received, sent }
+        let all = ServerStats { jobs: present.len(), ..past };
+        present.iter().map(|job| job.moved()).fold(all, |all, (received, sent)| ServerStats {
+            received: all.received + received,
+            sent: all.sent + sent,
+            ..all
+        })
     }
 
     /// Does something with the engine of a job.

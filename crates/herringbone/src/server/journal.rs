@@ -24,12 +24,13 @@ pub(super) struct Journal {
     jobs: BTreeMap<u64, JobTold>,
     since: Instant,
     /// What had moved then.
-    before: (u64, u64),
+    received: u64,
+    sent: u64,
 }
 
 impl Journal {
     pub(super) fn new(who: String) -> Self {
-        Self { who, jobs: BTreeMap::new(), since: Instant::now(), before: (0, 0) }
+        Self { who, jobs: BTreeMap::new(), since: Instant::now(), received: 0, sent: 0 }
     }
 
     /// Says what has changed.
@@ -53,15 +54,20 @@ impl Journal {
     }
 
     fn tell_rates(&mut self) {
-        let total = self.jobs.values().fold((0, 0), |sum, job| (sum.0 + job.received, sum.1 + job.sent));
+        let received = self.jobs.values().map(|job| job.received).sum();
+        let sent = self.jobs.values().map(|job| job.sent).sum();
         let seconds = self.since.elapsed().as_secs_f64();
         let rate = |now: u64, before: u64| bytes((now.saturating_sub(before) as f64 / seconds) as u64);
-        let (received, sent) = (rate(total.0, self.before.0), rate(total.1, self.before.1));
-        if total != self.before {
-            let jobs = self.jobs.len();
-            crate::log::info(&self.who, format_args!("{jobs} jobs: {received}/s received and {sent}/s sent"));
+        if (received, sent) != (self.received, self.sent) {
+            let what = format_args!(
+                "{} jobs: {}/s received and {}/s sent",
+                self.jobs.len(),
+                rate(received, self.received),
+                rate(sent, self.sent)
+            );
+            crate::log::info(&self.who, what);
         }
-        (self.since, self.before) = (Instant::now(), total);
+        (self.since, self.received, self.sent) = (Instant::now(), received, sent);
     }
 }
 

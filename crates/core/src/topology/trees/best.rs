@@ -61,7 +61,8 @@ fn first(links: &LinkMatrix, root: usize, random: &mut SplitMix) -> (Parents, u3
     }
 }
 
-/// What MXNet's two modes reach.
+/// What trees reach: the best, or those of MXNet's two modes.
+#[derive(Clone, Copy)]
 struct Mark {
     weight: f64,
     load: f64,
@@ -93,7 +94,8 @@ struct Search<'a> {
     forest: Forest<'a>,
     mark: Mark,
     best: Forest<'a>,
-    best_figures: (f64, f64),
+    /// What the best trees reach.
+    reached: Mark,
     /// What trees would load each link with if their uses could be cut at will.
     fair: f64,
     /// Changes in each stage.
@@ -106,35 +108,35 @@ impl<'a> Search<'a> {
         let pairs = (0..size).flat_map(|b| (0..b).map(move |a| (a, b)));
         let total: f64 = pairs.map(|(a, b)| f64::from(forest.links.both_ways(a, b))).sum();
         let fair = (forest.roots.len() * (size - 1)) as f64 / total.max(f64::MIN_POSITIVE);
-        let best_figures = (forest.worst_load(), forest.weight());
+        let reached = Mark { weight: forest.weight(), load: forest.worst_load() };
         let steps = 500 * size as u64 + 2500 * forest.roots.len() as u64;
-        Self { best: forest.clone(), forest, mark, best_figures, fair, steps }
+        Self { best: forest.clone(), forest, mark, reached, fair, steps }
     }
 
     /// Whether the first is better: MXNet's marks reached, then less load, then more weight.
-    fn is_better(mark: &Mark, (load, weight): (f64, f64), (other_load, other_weight): (f64, f64)) -> bool {
-        let short = |load: f64, weight: f64| (mark.weight - weight).max(0.0) + (load - mark.load).max(0.0);
-        let (ours, theirs) = (short(load, weight), short(other_load, other_weight));
+    fn is_better(mark: Mark, one: Mark, other: Mark) -> bool {
+        let short = |of: Mark| (mark.weight - of.weight).max(0.0) + (of.load - mark.load).max(0.0);
+        let (ours, theirs) = (short(one), short(other));
         let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
         if !close(ours, theirs) {
             return ours < theirs;
         }
-        if close(load, other_load) { weight > other_weight + 1e-9 } else { load < other_load }
+        if close(one.load, other.load) { one.weight > other.weight + 1e-9 } else { one.load < other.load }
     }
 
     fn run(&mut self, prices: &Prices, heat: f64, steps: u64, random: &mut SplitMix) {
-        let Self { forest, mark, best, best_figures, .. } = self;
+        let Self { forest, mark, best, reached, .. } = self;
         let mut kept = 0u64;
         // Looking at all links of many is dear.
         let every = (forest.links.size() as u64 / 8).pow(2).max(1);
         let mut look = |forest: &Forest<'a>| {
             let load = forest.worst_load();
-            if load > best_figures.0 && best_figures.1 >= mark.weight && best_figures.0 <= mark.load {
+            if load > reached.load && reached.weight >= mark.weight && reached.load <= mark.load {
                 return;
             }
-            let figures = (load, forest.weight());
-            if Self::is_better(mark, figures, *best_figures) {
-                *best_figures = figures;
+            let figures = Mark { weight: forest.weight(), load };
+            if Self::is_better(*mark, figures, *reached) {
+                *reached = figures;
                 *best = forest.clone();
             }
         };
@@ -163,12 +165,12 @@ impl<'a> Search<'a> {
     /// Takes the worst load down as long as that succeeds.
     fn lower(&mut self, random: &mut SplitMix) {
         for _ in 0..6 {
-            let before = self.best_figures.0;
+            let before = self.reached.load;
             let Some(below) = self.next_load(before) else { return };
             self.forest = self.best.clone();
             let prices = capped(&self.forest, below, 0.02 * self.fair);
             self.run(&prices, 1.0, self.steps * 2, random);
-            if self.best_figures.0 >= before {
+            if self.reached.load >= before {
                 return;
             }
         }
@@ -190,8 +192,8 @@ impl<'a> Search<'a> {
 
     /// Adds weight without more load.
     fn fill(&mut self, random: &mut SplitMix) {
-        let mut caps = vec![self.best_figures.0];
-        if self.best_figures.1 < self.mark.weight && self.mark.load.is_finite() {
+        let mut caps = vec![self.reached.load];
+        if self.reached.weight < self.mark.weight && self.mark.load.is_finite() {
             caps.push(self.mark.load);
         }
         for cap in caps {

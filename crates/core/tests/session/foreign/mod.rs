@@ -7,7 +7,7 @@ mod targets;
 
 use crate::{any_fingerprint, control::any_message, wire::any_header};
 use herringbone_core::{
-    codec::Codec,
+    codec::{Codec, CodecCode},
     element::{DType, ReduceOp},
     named::{
         NamedAnswer, NamedCall, NamedGroup, NamedKind, NamedRequest, NamedResponse, Tuning, encode_answers,
@@ -140,9 +140,9 @@ fn coded() -> Vec<Vec<u8>> {
     let values: Vec<f32> = (0..50).map(|at| (at * at - 600) as f32 / 7.0).collect();
     let block = |name: &str| {
         let codec: Codec = name.parse().unwrap();
-        let (code, parameter) = codec.code();
+        let CodecCode { number, parameter } = codec.code();
         let mut bytes =
-            [&code.to_le_bytes()[..], &parameter.to_le_bytes(), &(values.len() as u16).to_le_bytes()]
+            [&number.to_le_bytes()[..], &parameter.to_le_bytes(), &(values.len() as u16).to_le_bytes()]
                 .concat();
         codec.encode(1, &values, &mut bytes);
         bytes

@@ -5,7 +5,7 @@
 //! them.
 
 use herringbone_core::{
-    codec::{BLOCK, Codec},
+    codec::{BLOCK, Codec, CodecCode},
     named::{Coordinator, StallSettings, decode_answers, decode_requests, encode_answers, encode_requests},
     plan::PlanRules,
     schedule::Schedule,
@@ -175,7 +175,9 @@ fn answers(bytes: &[u8]) -> bool {
 fn coded(bytes: &[u8]) -> bool {
     let Some((head, block)) = bytes.split_first_chunk::<10>() else { return false };
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let Some(codec) = Codec::from_code(number(0), number(4)) else { return false };
+    let Some(codec) = Codec::from_code(CodecCode { number: number(0), parameter: number(4) }) else {
+        return false;
+    };
     let elements = usize::from(u16::from_le_bytes([head[8], head[9]])) % (BLOCK + 1);
     let mut values = vec![0.0; elements];
     let decoded = codec.decode(block, &mut values);

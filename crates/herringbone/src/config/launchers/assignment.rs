@@ -51,10 +51,17 @@ pub(super) enum Saying {
 }
 
 impl Assignment {
-    pub(super) fn new(launcher: &'static str, rank: (&'static str, u32), size: (&'static str, u32)) -> Self {
-        let said = vec![(rank.0, rank.1.to_string()), (size.0, size.1.to_string())];
+    /// As two variables say it.
+    pub(super) fn new(
+        launcher: &'static str,
+        rank_name: &'static str,
+        rank: u32,
+        world_name: &'static str,
+        world: u32,
+    ) -> Self {
+        let said = vec![(rank_name, rank.to_string()), (world_name, world.to_string())];
         let (nesting, meeting) = (Nesting::Plain, Meeting::Unknown);
-        Self { launcher, rank: rank.1, world: size.1, local: None, said, nesting, meeting, job: None }
+        Self { launcher, rank, world, local: None, said, nesting, meeting, job: None }
     }
 
     /// Checks that another launcher, which comes later in the order, says the same or has started this one. If it says

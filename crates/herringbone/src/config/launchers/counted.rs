@@ -4,7 +4,7 @@ use super::assignment::{Assignment, Meeting, Nesting, Saying, first_number};
 use crate::{Error, Result, config::environment::Environment};
 
 /// What a launcher calls what it says; of several names the first that is set counts.
-struct Names {
+pub(super) struct Names {
     launcher: &'static str,
     rank: &'static [&'static str],
     size: &'static [&'static str],
@@ -14,7 +14,7 @@ struct Names {
     job: &'static [&'static str],
 }
 
-const HOROVOD: Names = Names {
+pub(super) const HOROVOD: Names = Names {
     launcher: "Horovod",
     rank: &["HOROVOD_RANK"],
     size: &["HOROVOD_SIZE"],
@@ -23,7 +23,7 @@ const HOROVOD: Names = Names {
     job: &["HOROVOD_GLOO_RENDEZVOUS_PORT"],
 };
 
-const OPEN_MPI: Names = Names {
+pub(super) const OPEN_MPI: Names = Names {
     launcher: "Open MPI",
     rank: &["OMPI_COMM_WORLD_RANK"],
     size: &["OMPI_COMM_WORLD_SIZE"],
@@ -32,7 +32,7 @@ const OPEN_MPI: Names = Names {
     job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
 };
 
-const MVAPICH: Names = Names {
+pub(super) const MVAPICH: Names = Names {
     launcher: "MVAPICH",
     rank: &["MV2_COMM_WORLD_RANK"],
     size: &["MV2_COMM_WORLD_SIZE"],
@@ -42,7 +42,7 @@ const MVAPICH: Names = Names {
 };
 
 /// MPICH's Hydra, Intel MPI, Cray's launchers and Slurm's plugin for PMI.
-const PMI: Names = Names {
+pub(super) const PMI: Names = Names {
     launcher: "MPICH (PMI)",
     rank: &["PMI_RANK"],
     size: &["PMI_SIZE"],
@@ -51,32 +51,16 @@ const PMI: Names = Names {
     job: &["PMI_JOBID"],
 };
 
-pub(super) fn horovod(environment: &Environment) -> Result<Option<Saying>> {
-    HOROVOD.read(environment)
-}
-
-pub(super) fn open_mpi(environment: &Environment) -> Result<Option<Saying>> {
-    OPEN_MPI.read(environment)
-}
-
-pub(super) fn mvapich(environment: &Environment) -> Result<Option<Saying>> {
-    MVAPICH.read(environment)
-}
-
-pub(super) fn pmi(environment: &Environment) -> Result<Option<Saying>> {
-    PMI.read(environment)
-}
-
 impl Names {
-    fn read(&self, environment: &Environment) -> Result<Option<Saying>> {
-        let (rank, size) =
+    pub(super) fn read(&self, environment: &Environment) -> Result<Option<Saying>> {
+        let ((rank_name, rank), (size_name, size)) =
             match [first_number(environment, self.rank)?, first_number(environment, self.size)?] {
                 [Some(rank), Some(size)] => (rank, size),
                 [None, None] => return Ok(None),
                 [Some((set, _)), None] => return Ok(Some(self.lacks(set, self.size[0]))),
                 [None, Some((set, _))] => return Ok(Some(self.lacks(set, self.rank[0]))),
             };
-        let mut place = Assignment::new(self.launcher, rank, size);
+        let mut place = Assignment::new(self.launcher, rank_name, rank, size_name, size);
         let local =
             [first_number(environment, self.local_rank)?, first_number(environment, self.local_size)?];
         if let [Some((_, rank)), Some((_, size))] = local {

@@ -32,8 +32,8 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     // A worker of BytePS is a machine, which has a process for each of its devices.
     let (local_rank, local_size) = local[0].zip(local[1]).unwrap_or((0, 1));
     let rank = machine.saturating_mul(local_size).saturating_add(local_rank);
-    let mut place =
-        Assignment::new("ps-lite", (id, rank), ("DMLC_NUM_WORKER", machines.saturating_mul(local_size)));
+    let world = machines.saturating_mul(local_size);
+    let mut place = Assignment::new("ps-lite", id, rank, "DMLC_NUM_WORKER", world);
     place.said = vec![(id, machine.to_string()), ("DMLC_NUM_WORKER", machines.to_string())];
     if let [Some(rank), Some(size)] = local {
         place.said.extend([("BYTEPS_LOCAL_RANK", rank.to_string()), ("BYTEPS_LOCAL_SIZE", size.to_string())]);

@@ -12,7 +12,7 @@ pub(super) fn indexed(environment: &Environment) -> Result<Option<Saying>> {
         None => &["HERRINGBONE_WORLD_SIZE", "WORLD_SIZE"],
         Some(_) => &[],
     };
-    let Some(size) = first_number(environment, sizes)? else {
+    let Some((size_name, size)) = first_number(environment, sizes)? else {
         let problem = format!(
             "Kubernetes says pod {rank} of an Indexed Job, and not of how many: set HERRINGBONE_WORLD_SIZE in the manifest \
              to the Job's completions, and HERRINGBONE_STORE to host:port of pod 0 (in a JobSet \
@@ -21,7 +21,7 @@ pub(super) fn indexed(environment: &Environment) -> Result<Option<Saying>> {
         );
         return Ok(Some(Saying::Lacking(Error::config(INDEX, problem))));
     };
-    Ok(Some(Saying::Place(Assignment::new("Kubernetes", (INDEX, rank), size))))
+    Ok(Some(Saying::Place(Assignment::new("Kubernetes", INDEX, rank, size_name, size))))
 }
 
 /// A pod of Kubeflow Trainer, which tells torchrun these; a program with one process a pod needs no torchrun.
@@ -45,7 +45,7 @@ pub(super) fn kubeflow(environment: &Environment) -> Result<Option<Saying>> {
         );
         return lacks("PET_NPROC_PER_NODE", problem);
     }
-    let mut place = Assignment::new("Kubeflow Trainer", ("PET_NODE_RANK", rank), ("PET_NNODES", nodes));
+    let mut place = Assignment::new("Kubeflow Trainer", "PET_NODE_RANK", rank, "PET_NNODES", nodes);
     let master = [environment.text("PET_MASTER_ADDR")?, environment.text("PET_MASTER_PORT")?];
     if let [Some(host), Some(port)] = master {
         place.meeting = Meeting::Address(address(host, port));

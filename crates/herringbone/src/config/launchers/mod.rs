@@ -30,10 +30,10 @@ type Reader = fn(&Environment) -> Result<Option<Saying>>;
 /// All launchers, in the order in which they count.
 const READERS: [Reader; 10] = [
     pair::theirs,
-    counted::horovod,
-    counted::open_mpi,
-    counted::mvapich,
-    counted::pmi,
+    |environment| counted::HOROVOD.read(environment),
+    |environment| counted::OPEN_MPI.read(environment),
+    |environment| counted::MVAPICH.read(environment),
+    |environment| counted::PMI.read(environment),
     slurm::read,
     kubernetes::kubeflow,
     kubernetes::indexed,

@@ -43,7 +43,7 @@ fn read(
     ];
     Ok(match (rank_is, world_is) {
         (Some(rank_is), Some(world_is)) => {
-            Some(Saying::Place(Assignment::new(launcher, (rank, rank_is), (world, world_is))))
+            Some(Saying::Place(Assignment::new(launcher, rank, rank_is, world, world_is)))
         }
         (None, None) => None,
         _ => {

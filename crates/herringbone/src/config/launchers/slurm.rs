@@ -16,12 +16,12 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
         return Ok(None);
     };
     let sizes = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
-    let Some(size) = first_number(environment, &sizes)? else {
+    let Some((size_name, size)) = first_number(environment, &sizes)? else {
         let problem = "Slurm has set it, and not SLURM_STEP_NUM_TASKS: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on \
                        every rank";
         return Ok(Some(Saying::Lacking(Error::config("SLURM_PROCID", problem))));
     };
-    let mut place = Assignment::new("Slurm", ("SLURM_PROCID", rank), size);
+    let mut place = Assignment::new("Slurm", "SLURM_PROCID", rank, size_name, size);
     place.nesting = Nesting::Daemons;
     place.local = local(environment, place.world)?;
     place.job = job(environment)?.map(|job| ("SLURM_STEP_ID", format!("{job}.{step}")));

@@ -58,7 +58,7 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     };
     let count = |replicas: usize| u32::try_from(replicas).unwrap_or(u32::MAX);
     let (rank, world) = (count(before).saturating_add(index), count(primary.len() + workers.len()));
-    let mut place = Assignment::new("Vertex AI", (VARIABLE, rank), (VARIABLE, world));
+    let mut place = Assignment::new("Vertex AI", VARIABLE, rank, VARIABLE, world);
     place.said = vec![(VARIABLE, format!("{pool}, replica {index}"))];
     place.meeting = Meeting::Address(primary[0].to_owned());
     Ok(Some(Saying::Place(place)))

@@ -4,6 +4,7 @@ use super::*;
 use crate::core::execution::SegmentStep;
 use crate::{
     core::{
+        codec::CodecCode,
         session::Role,
         session::handshake::{
             Client, Expected, Hello, Identity, NONCE_BYTES, Policy, Purpose, Server, Versions,
@@ -186,7 +187,7 @@ fn written(keys: Keys) -> [Vec<u8>; 3] {
         plan: 0,
         priority: 0,
         mark: 0,
-        codec: (0, 0),
+        codec: CodecCode::default(),
     };
     for index in 0..3 {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
