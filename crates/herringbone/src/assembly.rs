@@ -4,7 +4,6 @@ use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
     core::{
-        algorithm::{Algorithm, Unsupported},
         plan::Guidance,
         session::{self, Parameters, membership::MemberId},
         topology::LinkMatrix,
@@ -196,23 +195,19 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         );
         return Err(Error::config(settings::TOPOLOGY.name, problem));
     }
-    let forced = shared.guidance.forced.as_ref().filter(|forced| forced.needs_reducers());
-    if let Some(forced) = forced.filter(|_| job.roster.reducers().next().is_none() && job.roster.world() > 1)
-    {
+    let forced = shared.guidance.forced.as_ref().filter(|_| job.roster.world() > 1);
+    let lacks_reducers = job.roster.reducers().next().is_none();
+    if let Some(forced) = forced.filter(|forced| lacks_reducers && forced.needs_reducers()) {
         let problem = format!("{forced} needs reducers: set HERRINGBONE_REDUCERS=host:port,... on rank 0");
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }
-    if let Some((forced, reason)) = given_way(job, shared) {
+    if let Some(forced) = forced.filter(|_| job.rank == 0)
+        && let Some(reason) = job.stands_against(forced, &shared.parameters)
+    {
         let what = format_args!("the forced {forced} cannot be taken and sizes decide, because {reason}");
         crate::log::warn("rank 0", what);
     }
     Ok(())
-}
-
-/// The forced algorithm that hosts stand against, and how; for the rank that says so.
-fn given_way<'a>(job: &Job, shared: &'a Shared) -> Option<(&'a Algorithm, Unsupported)> {
-    let forced = shared.guidance.forced.as_ref().filter(|_| job.rank == 0 && job.roster.world() > 1)?;
-    job.stands_against(forced, &shared.parameters).map(|reason| (forced, reason))
 }
 
 /// A process's memory and engine, before it has threads.

@@ -82,9 +82,11 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
     communicator.barrier()?;
     if let Some(progress) = progress {
         progress.tell("fitting the constants");
-        let fitted =
+        let mut fitted =
             fit_constants(&communicator, &timed, start, options.ways.gbps.is_some(), || progress.step())?;
-        let fitted = with_codecs(fitted);
+        // The rates of codecs are measured by themselves.
+        let costs = &mut fitted.calibration.costs;
+        (costs.encode, costs.decode) = coding_rates();
         drop(progress);
         let about = format!("# {}\n# fitted by `herringbone bench --calibrate`\n", communicator.describe());
         fs::write(path, format!("{about}{}", fitted.calibration))
@@ -107,13 +109,6 @@ fn can_be_written(path: &Path) -> Result<(), Failure> {
         let _gone = fs::remove_file(path);
     }
     Ok(())
-}
-
-/// With the rates of this machine's codecs.
-fn with_codecs(mut fitted: Fitted) -> Fitted {
-    let costs = &mut fitted.calibration.costs;
-    (costs.encode, costs.decode) = coding_rates();
-    fitted
 }
 
 /// What is timed, the smallest first.

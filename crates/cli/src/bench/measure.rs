@@ -41,16 +41,12 @@ pub(super) fn time(
         each.push(now - last);
         last = now;
     }
-    let timing = Timing { wall: last - began, cpu: cpu_time() - cpu, each };
-    Ok(timing.sorted())
+    let (wall, cpu) = (last - began, cpu_time() - cpu);
+    each.sort_unstable();
+    Ok(Timing { wall, cpu, each })
 }
 
 impl Timing {
-    fn sorted(mut self) -> Self {
-        self.each.sort_unstable();
-        self
-    }
-
     /// The time below which `tenths` tenths of the operations stayed.
     pub(super) fn quantile(&self, tenths: usize) -> Duration {
         self.each[(self.each.len() * tenths / 10).min(self.each.len() - 1)]

@@ -97,7 +97,8 @@ impl Pattern {
 
     /// How many elements of `buffer`, which starts at element `first`, are not the fold of all ranks' inputs.
     pub(super) fn wrong_folds<T: Sample>(self, buffer: &[T], first: usize) -> u64 {
-        let table: Vec<T> = (0..self.period()).map(|index| self.folded(first + index)).collect();
+        let table: Vec<T> =
+            (0..self.period()).map(|index| self.folded(0..self.ranks, first + index)).collect();
         count_wrong(buffer, &table)
     }
 
@@ -107,11 +108,7 @@ impl Pattern {
         count_wrong(buffer, &table)
     }
 
-    fn folded<T: Sample>(self, index: usize) -> T {
-        self.folded_over(0..self.ranks, index)
-    }
-
-    fn folded_over<T: Sample>(self, ranks: impl Iterator<Item = u32>, index: usize) -> T {
+    fn folded<T: Sample>(self, ranks: impl Iterator<Item = u32>, index: usize) -> T {
         let values = ranks.map(|rank| self.value(rank, index));
         match self.op {
             ReduceOp::Sum => T::of(values.sum()),
@@ -140,7 +137,7 @@ mod tests {
         for op in ReduceOp::ALL {
             let pattern = Pattern { op, ranks: 4 };
             for missing in 0..4 {
-                let others = |index| pattern.folded_over((0..4).filter(|rank| *rank != missing), index);
+                let others = |index| pattern.folded((0..4).filter(|rank| *rank != missing), index);
                 let buffer: Vec<f32> = (0..200).map(others).collect();
                 assert!(pattern.wrong_folds(&buffer, 0) > 0, "{op:?} without rank {missing}");
             }

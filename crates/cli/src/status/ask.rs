@@ -57,17 +57,8 @@ impl Asker {
         Self { addresses, substitutes: Vec::new(), token, before: BTreeMap::new() }
     }
 
-    /// Asks each member, and those that answer once more a moment later.
-    pub(super) fn ask_twice(&mut self) -> Result<Round, Failure> {
-        self.ask_all(true)
-    }
-
-    /// Asks each member once. What it has said in the last round is what came before.
-    pub(super) fn ask_again(&mut self) -> Result<Round, Failure> {
-        self.ask_all(false)
-    }
-
-    fn ask_all(&mut self, twice: bool) -> Result<Round, Failure> {
+    /// Asks each member, and `twice` those that answer, a moment later. Else what they said in the last round came before.
+    pub(super) fn ask_all(&mut self, twice: bool) -> Result<Round, Failure> {
         let (address, first) = self.first()?;
         let job = first.identity.job;
         let Some(roster) = first.roster.clone() else {
@@ -186,16 +177,12 @@ fn unanswered(problems: &[(String, AskError)]) -> Failure {
         Some((_, AskError::Silent(_))) => {
             "name another member's ADDR:PORT: what others wait for, each of them says"
         }
-        _ => "name a member's ADDR:PORT; rank 0's log says its own at HERRINGBONE_LOG=info",
+        _ => "pass a member's ADDR:PORT; rank 0 logs its own with HERRINGBONE_LOG=info",
     };
     Failure::Unanswered { problem: texts.join("\n"), hint }
 }
 
 impl Party {
-    pub(super) fn is_worker(&self) -> bool {
-        self.role == Role::Worker
-    }
-
     /// How it stands in a job: in its own, or in one that it reduces for.
     pub(super) fn standing(&self, job: u64) -> Option<&Standing> {
         in_job(&self.heard.as_ref().ok()?.answer, job)

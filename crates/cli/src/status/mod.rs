@@ -63,14 +63,14 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let token = token_at(options.token_file.as_deref(), &addresses)?;
     let mut asker = Asker::new(addresses, token);
     let Some(pause) = options.watch else {
-        show(&asker.ask_twice()?, options.json, false, out)?;
+        show(&asker.ask_all(true)?, options.json, false, out)?;
         return Ok(Outcome::Passed);
     };
     end_well_on_signals()?;
     let redraws = !options.json && stdout().is_terminal();
     loop {
         let began = Instant::now();
-        show(&asker.ask_again()?, options.json, redraws, out)?;
+        show(&asker.ask_all(false)?, options.json, redraws, out)?;
         if !redraws && !options.json {
             writeln!(out)?;
         }
@@ -85,8 +85,8 @@ fn usual() -> Result<Vec<String>, Failure> {
     let found = store.map(|setting| setting.find(&Environment::of_process())).transpose()?.flatten();
     let found = found.filter(|found| address(&found.text).is_ok());
     found.map(|found| vec![found.text]).ok_or(Failure::Usage {
-        problem: "nobody is named to be asked".to_owned(),
-        hint: "name a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0's log says its own at HERRINGBONE_LOG=info",
+        problem: "no address to ask".to_owned(),
+        hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info",
     })
 }
 

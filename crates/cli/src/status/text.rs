@@ -4,7 +4,7 @@ use super::ask::{Party, Round, rates};
 use super::waits::{self, Wait, name, names};
 use crate::table;
 use herringbone::core::session::Ranks;
-use herringbone::status::{Doing, LinkStanding, MemberId, ServedJob, Standing, UnderWay, Way};
+use herringbone::status::{Doing, LinkStanding, MemberId, Role, ServedJob, Standing, UnderWay, Way};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -77,7 +77,10 @@ fn shown(table: &str) -> String {
 }
 
 fn row(round: &Round, party: &Party) -> [String; 5] {
-    let called = if party.is_worker() { party.name.clone() } else { format!("reducer {}", party.name) };
+    let called = match party.role {
+        Role::Worker => party.name.clone(),
+        Role::Reducer => format!("reducer {}", party.name),
+    };
     let heard = match &party.heard {
         Ok(heard) => heard,
         Err(error) => return [called, String::new(), error.to_string(), String::new(), String::new()],

@@ -148,7 +148,9 @@ fn both_levels(
 ) -> Result<[Vec<Level>; 2], Unsupported> {
     let (keys, pieces) = (group.keys(), pieces_of_hosts(group, hosts)?);
     let hosts: Level = pieces.iter().map(whole).collect();
-    let scatter = levels_through(keys, pieces.iter().flatten().cloned().collect(), inside, across);
+    let nodes: Level = pieces.iter().flatten().cloned().collect();
+    let below = levels_below(keys, &nodes, inside).into_iter();
+    let scatter: Vec<Level> = below.chain(levels(keys, nodes, across)).collect();
     let gather = match pieces.iter().all(|pieces| pieces.len() == 1) {
         true => scatter.clone(),
         // Nothing is added up, so that hosts may be told apart by their places in the list.
@@ -222,12 +224,6 @@ fn crossings(levels: &[Level], whole: &Node, host_of: &[usize], crosses: &mut im
         }
         crossings(below, &part, host_of, crosses);
     }
-}
-
-/// Levels from lone ranks through these nodes to all ranks.
-fn levels_through(keys: &[u32], nodes: Level, inside: &[u32], across: &[u32]) -> Vec<Level> {
-    let below = levels_below(keys, &nodes, inside);
-    below.into_iter().chain(levels(keys, nodes, across)).collect()
 }
 
 /// The levels below these runs of ranks: of each run as many as it has, the others as they are.

@@ -47,7 +47,8 @@ pub(super) fn agree(
             "Allreduce compressed with {codec} is not supported with Join; use twobit or int8."
         ));
     }
-    if has_rows(kind) && first.call.shape.is_empty() {
+    let has_rows = matches!(kind, NamedKind::AllGather | NamedKind::AllToAll | NamedKind::ReduceScatter);
+    if has_rows && first.call.shape.is_empty() {
         return Err(format!("Process-set rank zero tried to {} a rank-zero tensor.", kind.name()));
     }
     if kind == NamedKind::Broadcast && first.call.root >= size {
@@ -63,11 +64,6 @@ pub(super) fn agree(
         group: first.group.as_ref().map(|group| group.name.clone()),
         priority: first.priority,
     })
-}
-
-/// Whether tensors are cut into rows.
-fn has_rows(kind: NamedKind) -> bool {
-    matches!(kind, NamedKind::AllGather | NamedKind::AllToAll | NamedKind::ReduceScatter)
 }
 
 fn check_pair(first: &NamedCall, other: &NamedCall) -> Result<(), String> {

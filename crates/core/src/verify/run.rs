@@ -24,7 +24,10 @@ pub(super) fn joined(
     while let Some(node) = run.next() {
         step(node)?;
         match graph.op(node) {
-            Op::Send { to, .. } => run.start_send(node, to),
+            Op::Send { to, .. } => {
+                run.set_waits(node, graph.lists.len(to));
+                run.release_all(to);
+            }
             _ => run.end(node),
         }
     }
@@ -126,11 +129,6 @@ impl<'a> Run<'a> {
         for node in self.graph.lists.of(nodes) {
             self.release(node);
         }
-    }
-
-    fn start_send(&mut self, node: Node, to: List) {
-        self.set_waits(node, self.graph.lists.len(to));
-        self.release_all(to);
     }
 
     /// Ends a node, and the sends of which it took the last message.

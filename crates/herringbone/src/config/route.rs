@@ -1,6 +1,6 @@
 //! The address that this host has on its way to another one, which is the one that a process tells the others.
 
-use super::{Config, interface::present, resolve};
+use super::{Config, interface::present, launchers, resolve};
 use crate::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -39,7 +39,7 @@ pub fn is_own_address(address: IpAddr) -> Result<bool> {
 
 /// This host's address on the way to `host`.
 pub(crate) fn on_the_way_to(host: &str) -> Result<IpAddr> {
-    let there = resolve("MASTER_ADDR", &format!("{}:9", bracketed(host)))?;
+    let there = resolve("MASTER_ADDR", &launchers::address(host, 9))?;
     let any: IpAddr =
         if there.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     // Connecting a datagram socket sends nothing; it only asks for the route.
@@ -48,10 +48,6 @@ pub(crate) fn on_the_way_to(host: &str) -> Result<IpAddr> {
         socket.local_addr()
     });
     Ok(route.map_err(|error| Error::io(format_args!("finding the way to {host}"), error))?.ip())
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
 }
 
 #[cfg(test)]

@@ -208,11 +208,14 @@ impl Scheduler {
     pub(crate) fn retire(&self) {
         let mut state = self.lock();
         state.living -= 1;
-        let is_last = state.living == 0;
-        drop(state);
-        if is_last {
-            self.clear();
+        if state.living > 0 {
+            return;
         }
+        // What waits is dropped where no lock is held.
+        let waiting = state.queues.abandon_waiting();
+        drop(state);
+        self.over.notify_all();
+        drop(waiting);
     }
 
     /// Waits until all threads have ended, at most for `limit`; whether they have.
@@ -285,13 +288,6 @@ impl Scheduler {
         self.lock().closing = true;
         self.work.notify_all();
         self.over.notify_all();
-    }
-
-    /// Drops the functions that have not begun, when no thread is left to run them.
-    fn clear(&self) {
-        let waiting = self.lock().queues.abandon_waiting();
-        self.over.notify_all();
-        drop(waiting);
     }
 }
 

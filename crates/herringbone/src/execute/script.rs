@@ -2,7 +2,7 @@
 
 use super::places::{Part, Spot};
 use crate::core::{
-    prepare::{Fold, Kind, Operand, Prepared, Send},
+    prepare::{Fold, Kind, Operand, Prepared},
     schedule::Form,
     session::membership::MemberId,
 };
@@ -109,7 +109,10 @@ fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
     let part = |operand| Part::of(prepared, operand, 0);
     Some(match kind {
         Kind::Encode { .. } | Kind::Decode { .. } => return None,
-        Kind::Send(send) => Act::Send { from: spot(send.from, send.form), to: receivers(prepared, send) },
+        Kind::Send(send) => {
+            let lanes = send.lanes.start as usize..send.lanes.end as usize;
+            Act::Send { from: spot(send.from, send.form), to: To { all: for_all(prepared, &lanes), lanes } }
+        }
         Kind::Recv { head, into } => {
             let from = part(Operand::Head { head: *head, merges: 0 });
             Act::Move { into: spot(*into, from.form), from }
@@ -125,11 +128,6 @@ fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
             Act::Fold { parts, into: spot(*into, *form), form: *form, finish }
         }
     })
-}
-
-fn receivers(prepared: &Prepared, Send { lanes, .. }: &Send) -> To {
-    let lanes = lanes.start as usize..lanes.end as usize;
-    To { all: for_all(prepared, &lanes), lanes }
 }
 
 /// The number of a message that may be written once for all its receivers: the same for each, all of which have one for its

@@ -245,7 +245,8 @@ impl Operation {
 
     /// Where host-mates look for a copy of a message, if one of them has to.
     fn copy_of<'a>(&self, send: &Send, segment: u32, staging: &'a Staging) -> Option<Span<'a>> {
-        let is_there = send.direct && self.is_mapped() || self.all_placed(segment, &send.lanes);
+        let all_placed = || send.lanes.clone().all(|lane| self.place_of(segment, lane).is_some());
+        let is_there = send.direct && self.is_mapped() || all_placed();
         let offset = send.copy.filter(|_| !is_there)?;
         let length = Spot::of(self.prepared(), send.from, send.form, segment).len();
         Some(self.stage(segment, staging).slice(offset..offset + length))
@@ -257,11 +258,6 @@ impl Operation {
             Arrived::Direct(at) => Some(at),
             _ => None,
         }
-    }
-
-    /// Whether all receivers have a message where they want it.
-    fn all_placed(&self, segment: u32, lanes: &Range<u32>) -> bool {
-        lanes.clone().all(|lane| self.place_of(segment, lane).is_some())
     }
 
     /// Where a message to be sent lies, in a user's buffer or in the staging memory, and how long it is.

@@ -151,7 +151,11 @@ impl BatchRunner {
             take_apart(&small, &fused, trace)?;
         }
         large.iter().try_for_each(|task| scale_result(task))?;
-        Ok(tasks.iter().map(folded_result).collect())
+        let result = |task: &NamedTask| NamedResult {
+            shape: task.response.call.shape.clone(),
+            ..NamedResult::default()
+        };
+        Ok(tasks.iter().map(result).collect())
     }
 
     /// One tensor: from its input to its output, without a copy unless it is scaled.
@@ -453,10 +457,6 @@ fn scale_result(task: &NamedTask) -> Result<(), NamedFailure> {
         copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
     }
     Ok(())
-}
-
-fn folded_result(task: &NamedTask) -> NamedResult {
-    NamedResult { shape: task.response.call.shape.clone(), ..NamedResult::default() }
 }
 
 fn gathered_result(response: &NamedResponse, data: Vec<u8>) -> NamedResult {

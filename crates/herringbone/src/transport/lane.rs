@@ -121,7 +121,7 @@ impl Outlet {
         match carried {
             None => self.ring.try_push(words),
             Some(payload) => {
-                let at = self.payload_at(place);
+                let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
                 let into = self.segment.span(at..at + bytes);
                 copy_for_others(payload, into);
                 let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
@@ -129,11 +129,6 @@ impl Outlet {
                 self.ring.try_push(&placed)
             }
         }
-    }
-
-    /// Where in my segment a place of the payload ring is.
-    fn payload_at(&self, place: u64) -> usize {
-        self.at + RING_BYTES + place as usize % PAYLOAD_BYTES
     }
 
     /// The place of the next frame's payload, if there is room for both. Looks at the tails only at the end of a lap, or

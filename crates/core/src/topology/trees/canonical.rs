@@ -10,17 +10,13 @@ use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 /// What a choice is worth: the least weight of a link, then the sum of all.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
 struct Worth {
     slowest: f32,
     weight: f32,
 }
 
 impl Worth {
-    fn is_above(self, other: Self) -> bool {
-        (self.slowest, self.weight) > (other.slowest, other.weight)
-    }
-
     fn and(self, other: Self) -> Self {
         Self { slowest: self.slowest.min(other.slowest), weight: self.weight + other.weight }
     }
@@ -55,10 +51,6 @@ pub fn canonical(
     Some(SpanningTree::new(root, edges, FoundBy::Canonical))
 }
 
-fn lone() -> Worth {
-    Worth { slowest: f32::INFINITY, weight: 0.0 }
-}
-
 /// The worth of each holder of a node; nodes are listed after those below them.
 fn solve(
     links: &LinkMatrix,
@@ -70,7 +62,7 @@ fn solve(
     let none = Worth { slowest: -1.0, weight: 0.0 };
     let mut worth = vec![none; keys.len()];
     if node.len() == 1 {
-        worth[node.start] = lone();
+        worth[node.start] = Worth { slowest: f32::INFINITY, weight: 0.0 };
         return worth;
     }
     let bit = (keys[node.start] ^ keys[node.end - 1]).ilog2();
@@ -85,7 +77,7 @@ fn solve(
                 let weight = links.both_ways(holder, other) * discount(holder, other);
                 let link = Worth { slowest: weight, weight };
                 let found = link.and(own[holder]).and(theirs[other]);
-                if found.is_above(held[holder].0) {
+                if found > held[holder].0 {
                     held[holder] = (found, other);
                 }
             }

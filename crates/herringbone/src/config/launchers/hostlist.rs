@@ -23,13 +23,12 @@ fn expand(entry: &str) -> Option<String> {
         return (!entry.is_empty() && !entry.contains(']')).then(|| entry.to_owned());
     };
     let (ranges, after) = rest.split_once(']')?;
-    let number = ranges.split([',', '-']).next().filter(|number| is_number(number))?;
+    let number = ranges.split([',', '-']).next()?;
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     let after = if after.is_empty() { String::new() } else { expand(after)? };
     Some(format!("{before}{number}{after}"))
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// How many tasks a node has, of a list such as `2(x3),1`: two on each of the first three nodes, one on the fourth.
