@@ -85,7 +85,7 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     // Of a key that was drawn for this job nobody else knows.
     let (rank, is_drawn) = (job.rank, config.token.is_none() && !job.token.is_empty());
     let fabric = assemble(job, shared, parts, connections, doors);
-    let fabric = fabric.map_err(|error| Error::io("starting", error))?;
+    let fabric = fabric.map_err(|error| Error::io("starting the threads of this rank", error))?;
     let comm = whole(with_measured_links(fabric)?);
     if let Some(address) = comm.address().filter(|_| rank == 0) {
         let before = if is_drawn { "start every rank with one HERRINGBONE_TOKEN, then ask " } else { "" };
@@ -165,7 +165,9 @@ fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
         let what = format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s");
         crate::log::note(&who, what);
     }
-    let held = || Error::unsupported("a group that nobody knows uses the links that were measured, a bug");
+    let held = || {
+        Error::unsupported("a group uses the links before they are measured; this is a bug, please report it")
+    };
     let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
     let parameters =
         Parameters { links: Some(links), measure: false, ..Parameters::clone(&settings.parameters) };

@@ -179,7 +179,10 @@ impl Communicator {
             return Err(wrong(&format!("they have to ascend, and {} stands before {}", pair[0], pair[1])));
         }
         if let Some(last) = ranks.last().filter(|last| **last >= self.size()) {
-            return Err(wrong(&format!("{last} is no rank of the larger group, which has {}", self.size())));
+            return Err(wrong(&format!(
+                "{last} is no rank of the larger group: its last is {}",
+                self.size() - 1
+            )));
         }
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
             return Err(wrong("this rank is not one of them: only members form a group"));
@@ -458,7 +461,7 @@ impl Communicator {
             }
         }
         if !output.is_writable() {
-            return Err(Error::unsupported("the output can only be read"));
+            return Err(Error::unsupported("the output is read-only: pass a buffer that can be written"));
         }
         Ok(parts)
     }
@@ -477,7 +480,7 @@ impl Communicator {
         let heap = self.fabric.node.with(|engine| engine.ops.heap.clone());
         heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
             let bytes = count.saturating_mul(size_of::<T>());
-            let problem = format!("{bytes} bytes of mapped memory are more than there is left");
+            let problem = format!("{bytes} bytes of mapped memory are more than is left: drop other mapped buffers, or use ordinary memory");
             Error::config("a mapped buffer", problem).at(self.fabric.job.rank)
         })
     }

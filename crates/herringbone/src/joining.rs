@@ -129,7 +129,9 @@ impl Communicator {
                 Err(error) if Instant::now() < deadline => {
                     crate::log::warn(
                         &format!("rank {me}"),
-                        format_args!("looking for those that are left again: {error}"),
+                        format_args!(
+                            "another rank was lost meanwhile, so the remaining ranks are looked for again: {error}"
+                        ),
                     );
                 }
                 Err(error) => return Err(error),
@@ -166,8 +168,9 @@ impl Communicator {
     pub fn regather(&self, ranks: &[u32], timeout: Option<Duration>) -> Result<Self> {
         let origin = self.make_way("regather")?;
         let Some(rank) = ranks.iter().position(|rank| *rank == origin.rank) else {
-            let problem = format!("rank {} is not one of them", origin.rank);
-            return Err(Error::config("ranks that go on", problem).about(origin.rank, "regather"));
+            let problem =
+                format!("rank {} is not one of them: only the ranks in the list call this", origin.rank);
+            return Err(Error::config("ranks to regather", problem).about(origin.rank, "regather"));
         };
         let waits = WaitLimits { timeout: timeout.unwrap_or(self.timeout()), ..origin.waits };
         let next = Config {
@@ -185,7 +188,7 @@ impl Communicator {
     fn make_way(&self, operation: &'static str) -> Result<Config> {
         let fabric = self.parts().0;
         let Some(origin) = &fabric.origin else {
-            let problem = "ranks that are threads of one process are not replaced";
+            let problem = "ranks that are threads of one process are not replaced: start the program again";
             return Err(Error::unsupported(problem).about(fabric.job.rank, operation));
         };
         if !fabric.makes_way() {
@@ -238,7 +241,8 @@ fn regather(
 ) -> Result<Communicator> {
     let (job, settings) = (&fabric.job, &fabric.settings);
     let rank = left.iter().position(|rank| *rank == job.rank);
-    let rank = rank.ok_or_else(|| shrink::lost(vec![job.rank], "the others go on without it".to_owned()))?;
+    let rank =
+        rank.ok_or_else(|| shrink::lost(vec![job.rank], "the other ranks continue without it".to_owned()))?;
     let mut next = Config {
         rank: rank as Rank,
         world: left.len() as u32,

@@ -119,7 +119,7 @@ fn calls(with_reducers: bool) -> Result<Vec<(usize, Algorithm)>, Failure> {
     let named = |(bytes, name): (usize, &str)| Some((bytes, name.parse().ok()?));
     calls.into_iter().map(named).collect::<Option<_>>().ok_or_else(|| Failure::Usage {
         problem: "an algorithm of the calibration is unknown".into(),
-        hint: "this is a bug",
+        hint: "this is a bug, please report it",
     })
 }
 
@@ -132,8 +132,10 @@ fn rules(calls: &[(usize, Algorithm)]) -> Result<PlanRules, Failure> {
         let comma = if at == 0 { "" } else { "," };
         let _ = write!(text, "{comma}{from}-{to}:{algorithm}");
     }
-    PlanRules::parse(&text)
-        .map_err(|error| Failure::Usage { problem: error.to_string(), hint: "this is a bug" })
+    PlanRules::parse(&text).map_err(|error| Failure::Usage {
+        problem: error.to_string(),
+        hint: "this is a bug, please report it",
+    })
 }
 
 /// Measured and predicted seconds of each call.

@@ -27,7 +27,9 @@ pub enum PartsError {
         collective: &'static str,
     },
     /// There are too many or too few.
-    #[error("{collective}: {buffer} has {given} parts where rank {rank} needs {needed}: pass one for each")]
+    #[error(
+        "{collective}: {buffer} has {given} parts where rank {rank} needs {needed}: pass one for each rank"
+    )]
     Number {
         /// The collective's name.
         collective: &'static str,
@@ -41,7 +43,7 @@ pub enum PartsError {
         needed: usize,
     },
     /// A rank has more for itself than it takes, or less.
-    #[error("{collective}: rank {rank} has {given} elements for itself and takes {taken}: make them equal")]
+    #[error("{collective}: rank {rank} sends itself {given} elements and expects {taken}: make them equal")]
     Own {
         /// The collective's name.
         collective: &'static str,
@@ -173,7 +175,7 @@ mod tests {
         assert!(of(gather, 0, &[4], &[]).is_ok() && of(gather, 1, &[4], &[0, 4, 9]).is_ok());
         for (collective, me, input, output, said) in [
             (gather, 0, &[4][..], &[0, 4, 9][..], "the output has 3 parts where rank 0 needs 0"),
-            (gather, 1, &[4], &[4, 5, 9], "rank 1 has 4 elements for itself and takes 5"),
+            (gather, 1, &[4], &[4, 5, 9], "rank 1 sends itself 4 elements and expects 5"),
             (
                 Collective::Scatter { root: 0 },
                 1,

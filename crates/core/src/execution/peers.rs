@@ -45,7 +45,7 @@ pub enum Misfit {
     #[error("it sent a message of a segment that is over, or that it was not allowed to begin")]
     NoRoom,
     /// A length that the message cannot have.
-    #[error("it sent a message of another length than the schedule has")]
+    #[error("it sent a message whose length is not the schedule's")]
     Length,
     /// A message that has come.
     #[error("it sent a message twice")]
@@ -54,10 +54,10 @@ pub enum Misfit {
     #[error("it sent a result before it had all data that the result overwrites")]
     TooEarly,
     /// An offer to put a result where the schedule has no answer to the message.
-    #[error("it offered a place for a result that the schedule does not send to it")]
+    #[error("it offered memory for a result that the schedule does not send to it")]
     NoAnswer,
     /// A message that is said to be where it belongs in the output, where the schedule has no result.
-    #[error("it said that it has put a result where it belongs, and the schedule has none there")]
+    #[error("it said that it has written a result to the output, and the schedule has none there")]
     NoResult,
     /// A grant for segments that have not begun, or for fewer than before.
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! Which group takes a call: the program's, or that of the line in which this thread makes it.
 
 use super::{
-    handle::{GroupHandle, make_known, settings_of},
+    handle::{GroupHandle, clash, make_known, settings_of},
     lines::{self, CallLine, StillEarlier},
     residuals::Draws,
 };
@@ -44,7 +44,7 @@ fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u
     let (is_free, ordinal) =
         fabric.node.with(|engine| (engine.add_line(*of, number, line.what), engine.ordinal_of(*of)));
     if !is_free? {
-        return Err(Error::config("the name of a group", "it meets another one: choose other names"));
+        return Err(clash());
     }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
     let seats = members.iter().copied().chain(reducers).collect();

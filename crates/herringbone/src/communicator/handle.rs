@@ -5,6 +5,7 @@ use super::{
     residuals::{AutomaticCodecs, Draws},
 };
 use crate::{
+    Error,
     core::{
         group::Rank,
         session::{
@@ -72,6 +73,12 @@ pub(super) fn make_known(fabric: &Fabric, settings: Settings, ordinal: Option<Or
     }
     let member = Member::new(settings.id, fabric.job.rank, members).named(ordinal);
     fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));
+}
+
+/// The error of a group whose number, the hash of its name, another one has.
+pub(super) fn clash() -> Error {
+    let problem = "its hash is that of another one: give one of the two another name";
+    Error::config("the name of a group", problem)
 }
 
 /// As many as there can be.

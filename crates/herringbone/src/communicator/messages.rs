@@ -1,6 +1,6 @@
 //! Messages between two ranks of a group.
 
-use super::handle::{GroupHandle, make_known, settings_of};
+use super::handle::{GroupHandle, clash, make_known, settings_of};
 use crate::{
     Error, ErrorKind, Result,
     core::{group::Rank, session::membership::MemberId},
@@ -40,7 +40,9 @@ impl GroupHandle {
             ToOrFrom::From(None) => 0..self.members.len() as u32,
         };
         if matches!(to_or_from, ToOrFrom::From(_)) && !region.is_writable() {
-            return Err(at(Error::unsupported("the buffer of a receive can only be read")));
+            return Err(at(Error::unsupported(
+                "the buffer of a receive is read-only: pass one that can be written",
+            )));
         }
         for peer in peers {
             self.open_channel(fabric, peer).map_err(at)?;
@@ -90,7 +92,7 @@ impl GroupHandle {
         let name = format!("{what} of group {:08x} from {from} to {to}", self.number);
         let number = group::number_of(&name, &members);
         if fabric.node.with(|engine| engine.has_had_group(number)) {
-            return Err(Error::config("the name of a group", "it meets another one: choose other names"));
+            return Err(clash());
         }
         let in_job = |rank: Rank| fabric.job.roster.rank_of(self.members[rank as usize]);
         let serves = in_job(from).zip(in_job(to)).map(|(from, to)| Service::Messages(from, to));

@@ -59,7 +59,7 @@ pub(crate) fn agree(fabric: &Fabric, group: &GroupHandle, least: u32, timeout: D
     let is_left = |member: &&MemberId| rank_of(member).is_some_and(|rank| left.contains(&rank));
     let members: Vec<MemberId> = group.members.iter().filter(is_left).copied().collect();
     let Some(rank) = members.iter().position(|member| *member == fabric.job.me) else {
-        return Err(at(lost(vec![me], "the others have gone on without this rank".to_owned())));
+        return Err(at(lost(vec![me], "the other ranks have continued without this one".to_owned())));
     };
     let name = format!("survivors of group {:08x}", group.number);
     let number = group::number_of(&name, &members);
@@ -105,14 +105,16 @@ pub(crate) fn lost(ranks: Vec<Rank>, reason: String) -> Error {
 pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
     let without = |left: &[Rank]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
-        Survival::GoOn(left) => lost(without(&left), "nobody says where those meet that go on".to_owned()),
+        Survival::GoOn(left) => {
+            lost(without(&left), "no rank said where the remaining ranks meet".to_owned())
+        }
         Survival::Late { missing } => lost(missing, "they did not come in time".to_owned()),
         Survival::TooFew { left, least } => {
             let reason = format!("{} of at least {least} are left ({})", left.len(), Ranks(&left));
             lost(without(&left), reason)
         }
         Survival::Unsure { silent } => {
-            let reason = "silent, and no fewer than the others: they may go on by themselves for all that is known here";
+            let reason = "silent, and not fewer than the ranks that answer, so they may be running on the other side of a network split";
             lost(silent, reason.to_owned())
         }
     }
@@ -121,7 +123,7 @@ pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
 /// Not all that live have called in time.
 pub(crate) fn late(rank: Rank, after: Duration, missing: &[Rank]) -> Error {
     let who = match missing {
-        [] => "other ranks that live".to_owned(),
+        [] => "other live ranks".to_owned(),
         missing => Ranks(missing).to_string(),
     };
     Error::new(ErrorKind::Timeout { rank, after, missing: vec![format!("{who} to call shrink")] })

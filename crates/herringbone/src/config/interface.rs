@@ -62,7 +62,7 @@ impl Interfaces {
                 Err(Error::config(&self.setting, format_args!("{:?} names no interface", self.text)))
             }
             Some(name) => {
-                let problem = format_args!("{name:?}: ^ and = stand before the whole list, once").to_string();
+                let problem = format_args!("{name:?}: write ^ or = once, before the whole list").to_string();
                 Err(Error::config(&self.setting, problem))
             }
             None => Ok(Choice { names, excluded, whole }),

@@ -298,7 +298,7 @@ impl Config {
         }
         if self.waits.patience < PATIENCE {
             let problem = format!(
-                "{} s: signs of life come every second and may be held up on their way; write 6 or more",
+                "{} s is too short, because heartbeats come every second and may be delayed: write 6 or more",
                 self.waits.patience.as_secs_f64()
             );
             return Err(Error::config(settings::PATIENCE_S.name, problem));
@@ -357,7 +357,7 @@ impl Config {
                 ));
             }
             if self.reducers[..at].contains(reducer) {
-                return refuse(format!("{reducer} is there twice; a reducer is listed once"));
+                return refuse(format!("{reducer} is there twice: list each reducer once"));
             }
             // Rank 0's token is everybody's; names are looked up, and checked, when they are called.
             if let (0, Ok(address)) = (self.rank, reducer.parse()) {

@@ -266,7 +266,8 @@ impl Operation {
         let Some(codec) = self.prepared().call.codec_of(wanted.form) else { return Ok(()) };
         let elements = self.prepared().elements(wanted.chunk, header.segment).len();
         let slot = self.message(header.segment, head, io);
-        let slot = slot.ok_or(Broken::Protocol("a coded message outside its segment"))?;
+        let slot =
+            slot.ok_or(Broken::Protocol("a compressed message that lies outside its sender's memory"))?;
         coding::check(codec, slot, header.length as usize, elements)
             .map_err(|problem| Broken::Coded { codec, problem })
     }

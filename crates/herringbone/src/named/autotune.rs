@@ -62,7 +62,7 @@ impl Autotune {
         if let Some(file) = &mut self.log
             && let Err(error) = writeln!(file, "{line}")
         {
-            log::warn("rank 0", format_args!("the autotuner's log ends, as it cannot be written: {error}"));
+            log::warn("rank 0", format_args!("the autotuner's log cannot be written and ends: {error}"));
             self.log = None;
         }
     }

@@ -36,10 +36,11 @@ fn capped(bytes: u64) -> usize {
 
 /// How many bytes a region can have.
 fn whole(bytes: u64) -> Result<usize, NamedFailure> {
-    usize::try_from(bytes)
-        .ok()
-        .filter(|bytes| *bytes <= isize::MAX as usize)
-        .ok_or_else(|| NamedFailure::Engine(Error::unsupported("a tensor is longer than memory can be")))
+    usize::try_from(bytes).ok().filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(|| {
+        NamedFailure::Engine(Error::unsupported(
+            "a tensor has more bytes than memory can hold: send it in parts",
+        ))
+    })
 }
 
 impl BatchRunner {

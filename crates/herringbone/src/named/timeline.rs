@@ -84,7 +84,7 @@ impl Timeline {
     /// Brings all events to the file.
     pub(super) fn flush(&mut self) {
         let Some(Err(error)) = self.trace.as_mut().map(|trace| trace.out().flush()) else { return };
-        log::warn("rank 0", format_args!("the timeline ends, as it cannot be written: {error}"));
+        log::warn("rank 0", format_args!("the timeline ends here, because it cannot be written: {error}"));
         self.trace = None;
     }
 

@@ -59,7 +59,10 @@ impl Store for MachineStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let failed = |error: io::Error| {
             StoreError::of(
-                format_args!("{} already has a rank 0 on this machine, or no socket", self.job),
+                format_args!(
+                    "{} already has a rank 0 on this machine, or the system refuses a socket",
+                    self.job
+                ),
                 error,
             )
         };

@@ -74,7 +74,7 @@ impl Enlisting {
             Ok(()) => self.say(hub, false, format!("takes part in the job of rank 0 at {hub}")),
             Err(error) => {
                 let advice = match error.may_pass() {
-                    true => "it is called again and again",
+                    true => "this reducer keeps calling",
                     false => "--join takes the address of a job's rank 0, or of another reducer",
                 };
                 self.say(hub, true, format!("takes no part in a job at {hub}: {error}; {advice}"));

@@ -228,17 +228,17 @@ pub(super) fn unpack(words: &[u64; CELL_WORDS], used: usize, here: usize) -> Res
     let flag = words[0] & (CARRIED_FLAG | DIRECT_FLAG | PLACED_FLAG);
     let body = match (kind, flag) {
         (Kind::Data, CARRIED_FLAG) if length > EAGER_BYTES_HERE => {
-            return Err(Broken::Protocol("a message too long to go with its frame"));
+            return Err(Broken::Protocol("a frame that carries more bytes than frames can"));
         }
         (Kind::Data, CARRIED_FLAG) if used != words_with(length) => {
-            return Err(Broken::Protocol("a frame without its message"));
+            return Err(Broken::Protocol("a frame that lacks the message that it announces"));
         }
         (Kind::Data, CARRIED_FLAG) if length <= CELL_BYTES => Some(Body::Carried(here)),
         (Kind::Data, CARRIED_FLAG) => Some(Body::Carried(words[PAYLOAD_WORD] as usize)),
         (Kind::Data, DIRECT_FLAG) => Some(Body::Direct(words[PAYLOAD_WORD] as usize)),
         (Kind::Data, PLACED_FLAG) => Some(Body::Placed),
         (Kind::Data, 0) => Some(Body::At(words[PAYLOAD_WORD] as usize)),
-        (Kind::Data, _) => return Err(Broken::Protocol("a message in two places")),
+        (Kind::Data, _) => return Err(Broken::Protocol("a frame that names two places for one message")),
         _ => None,
     };
     Ok((header, body))

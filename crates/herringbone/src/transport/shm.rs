@@ -201,11 +201,11 @@ impl ShmLink {
             return if source == Source::Lane { self.inn.peek() } else { Ok(None) };
         };
         match board.peek()? {
-            Some((header, _)) if header.eager || header.credits > 0 => Err(Broken::Protocol(
-                "it wrote what is for one rank to the ring that all ranks of the host read",
-            )),
+            Some((header, _)) if header.eager || header.credits > 0 => {
+                Err(Broken::Protocol("a frame for one rank in the ring that all ranks of the host read"))
+            }
             Some((_, None | Some(Body::At(_) | Body::Direct(_) | Body::Placed))) => Err(Broken::Protocol(
-                "it wrote a frame without its message to the ring that all ranks of the host read",
+                "a frame without its message in the ring that all ranks of the host read",
             )),
             next => Ok(next),
         }

@@ -177,7 +177,7 @@ impl Region {
     fn take_back(&self) -> Option<Box<dyn Any + Send>> {
         if self.memory.turn.held_here() {
             eprintln!(
-                "herringbone: memory was revoked by the thread that is using it; this is a bug in Herringbone"
+                "herringbone: memory was revoked by the thread that is using it; this is a bug, please report it"
             );
             std::process::abort();
         }

@@ -90,7 +90,7 @@ impl Assignment {
     pub(super) fn contradicted(&self, other: &str) -> Error {
         let problem = format!(
             "{self}, but {other}: start the program with one launcher, unset the variables of the other one, or set \
-             HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE, which come before both"
+             HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE, which override both"
         );
         Error::config(self.said[0].0, problem)
     }

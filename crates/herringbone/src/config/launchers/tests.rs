@@ -188,7 +188,7 @@ fn launchers_that_contradict_each_other_are_named_with_their_values() {
         let text = refused(&record(name, more));
         assert!(parts.iter().all(|part| text.contains(part)), "{name}: {text}");
         assert!(
-            text.contains("set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE, which come before both"),
+            text.contains("set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE, which override both"),
             "{text}"
         );
         let ours = [("HERRINGBONE_RANK", "2"), ("HERRINGBONE_WORLD_SIZE", "5")];

@@ -137,7 +137,7 @@ impl Incoming {
         let sealed = |bytes: &[u8]| crc32c::crc32c(bytes) ^ seal;
         let header = Header::decode(head, sealed).map_err(|error| match error {
             WireError::HeaderChecksum { .. } => Broken::Corrupt,
-            _ => Broken::Protocol("a frame that this version does not know"),
+            _ => Broken::Protocol("a frame that this release does not know"),
         })?;
         if !header.fingerprint {
             return Ok(Some((header, None, HEADER_BYTES)));
