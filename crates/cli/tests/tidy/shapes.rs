@@ -183,7 +183,7 @@ fn tuples(code: &[Code]) -> Vec<(String, String)> {
             let name = first_name(&text[at + 3..]);
             let rest = &text[at + 3 + name.len()..];
             // Behind the generic parameters, if there are any.
-            let [_, rest] = if rest.starts_with('<') { apart(&rest[1..]) } else { ["", rest] };
+            let rest = rest.strip_prefix('<').map_or(rest, |generic| apart(generic)[1]);
             let Some(list) = rest.strip_prefix('(') else { continue };
             let mut list = apart(list)[0];
             while let Some(parameter) = Some(first_of(list)).filter(|parameter| !parameter.is_empty()) {

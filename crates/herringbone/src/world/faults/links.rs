@@ -88,12 +88,15 @@ fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
     }
 }
 
+/// What is done to a message.
+type Damage = fn(&mut Vec<u8>);
+
 /// A coded message that no codec writes is refused, though its checksums are right. All ranks are told whose it was and what is
 /// wrong.
 #[test]
 fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
     // What a message begins with, after its prefix of 4 bytes: for topk the indices, for int8 the tag.
-    let cases: [(&str, fn(&mut Vec<u8>), &str); 5] = [
+    let cases: [(&str, Damage, &str); 5] = [
         ("topk:0.01", |coded| coded[4..6].fill(0xff), "an index out of range or out of order"),
         ("int8", |coded| coded[4] = 77, "a code that its codec does not have"),
         ("twobit:0.5", |coded| coded[5] = 0b0100_0000, "a code that its codec does not have"),
