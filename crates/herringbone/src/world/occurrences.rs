@@ -90,17 +90,7 @@ impl VirtualWorld {
                 self.machine(caller).connect(endpoint, end, pipe, now);
                 self.settle(caller);
             }
-            Occurrence::Greeted { at, address } => {
-                let reducer = self.reducer_at(&address);
-                let answers = |reducer: &usize| {
-                    let is_apart = self.is_blocked(at, *reducer) || self.is_blocked(*reducer, at);
-                    self.machines[*reducer].as_ref().is_some_and(|of| !of.is_hung && !is_apart)
-                };
-                let life = reducer.filter(answers).map(|at| self.life(at));
-                let watch = self.machine(at).watch.as_mut().expect("a worker greets");
-                watch.greeted(&address, life, now.since_start());
-                self.settle(at);
-            }
+            Occurrence::Greeted { at, address } => self.greeted(at, &address),
         }
     }
 
@@ -188,6 +178,17 @@ impl VirtualWorld {
             let delay = self.delay(from, to) + self.network.control_delay;
             self.after(delay, Occurrence::Said { from, to, message });
         }
+    }
+
+    fn greeted(&mut self, at: usize, address: &str) {
+        let answers = |reducer: &usize| {
+            let is_apart = self.is_blocked(at, *reducer) || self.is_blocked(*reducer, at);
+            self.machines[*reducer].as_ref().is_some_and(|of| !of.is_hung && !is_apart)
+        };
+        let life = self.reducer_at(address).filter(answers).map(|at| self.life(at));
+        let now = self.clock.now().since_start();
+        self.machine(at).watch.as_mut().expect("a worker greets").greeted(address, life, now);
+        self.settle(at);
     }
 
     fn called(&mut self, caller: usize, endpoint: MemberId, other: usize, for_so_long: Duration) {
