@@ -72,7 +72,7 @@ impl fmt::Debug for Rendezvous {
 
 /// All that a communicator is formed from. [`Config::from_env`] reads what launchers set; the methods override it.
 ///
-#[doc = include_str!("settings.md")]
+#[doc = include_str!("config/settings.md")]
 ///
 /// A variable that is set to nothing counts as not set. Names that look like a setting's and are none are warned about.
 /// `herringbone settings` shows what counts here and now; [`settings`](crate::settings) has the same as data.
