@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TESTS = re.compile(r"(^|/)(tests|benches|lab|testdata|fuzz)/|(^|/)tests?\.rs$|(^|/)world/|/test_\w+\.py$")
+TESTS = re.compile(r"(^|/)(tests|benches|lab|testdata|fuzz)/|(^|/)tests?\.rs$|^crates/herringbone/src/world[/.]|/test_\w+\.py$")
 UNIT_TESTS = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[[^\n]*\n)*mod \w+ \{", re.MULTILINE)
 AREAS = ("crates/core", "crates/sys", "crates/herringbone", "crates/cli", "python/src", "python/herringbone")
 
