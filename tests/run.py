@@ -34,6 +34,8 @@ CARGO_TEST = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) i
 WARNED = re.compile(r"^warning: `[\w-]+` \(.*\) generated \d+ warning", re.MULTILINE)
 WORKERS = 3
 """Of pytest: more than there are cores, as tests wait."""
+THREADS = 2 * (os.cpu_count() or 1)
+"""Tests in Rust that run at once: likewise."""
 PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
 MISSING = 77
 """The exit code of tests/crates.py if a tool is missing."""
@@ -146,7 +148,7 @@ def pytest_counts(output):
 def rust_tests(title, packages, only="all()"):
     """The tests of some packages, and with nextest only those."""
     if shutil.which("cargo-nextest"):
-        return Stage(title, f"cargo nextest run {packages} --filterset '{only}'", rust_counts)
+        return Stage(title, f"cargo nextest run {packages} --test-threads {THREADS} --filterset '{only}'", rust_counts)
     # Tests start examples, which nextest builds by itself.
     commands = f"cargo build {packages} --examples && cargo test {packages} --lib --bins --tests"
     return Stage(title, f"sh -c '{commands}'", rust_counts)
