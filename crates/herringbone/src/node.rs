@@ -128,6 +128,13 @@ impl Node {
         result
     }
 
+    /// Does something with the engine. Returns what the engine asks for, to which the caller sees itself.
+    pub(crate) fn asked(&self, f: impl FnOnce(&mut Engine)) -> Vec<Event> {
+        let mut runner = self.lock_as_is();
+        f(self.engine(&mut runner));
+        self.release(runner)
+    }
+
     /// As [`with`](Self::with), unless another thread has the engine.
     pub(crate) fn with_if_free<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         let mut runner = self.try_lock()?;
@@ -174,7 +181,15 @@ impl Node {
         engine.at(Moment::now())
     }
 
-    fn aftermath(&self, mut runner: MutexGuard<'_, Runner>) {
+    fn aftermath(&self, runner: MutexGuard<'_, Runner>) {
+        let events = self.release(runner);
+        if !events.is_empty() {
+            self.surroundings.handle(events);
+        }
+    }
+
+    /// Lets go of the engine, and wakes those that wait for what has ended. Returns what the engine asks for.
+    fn release(&self, mut runner: MutexGuard<'_, Runner>) -> Vec<Event> {
         let engine = runner.as_it_is();
         self.poller.watch(engine);
         let finished = engine.take_finished();
@@ -190,9 +205,7 @@ impl Node {
         if finished && self.napping.load(Ordering::SeqCst) {
             self.wake();
         }
-        if !events.is_empty() {
-            self.surroundings.handle(events);
-        }
+        events
     }
 
     fn poller_taken(&self) -> MutexGuard<'_, bool> {

@@ -72,10 +72,11 @@ const ORDERS: [Order; 6] = [
             "engine/backlog engine/ops",
             "engine/queue",
             "engine/groups",
+            "engine/failure",
             "engine/links",
             "engine/outbox",
             "engine/buffers engine/early engine/elsewhere engine/group engine/refused engine/rules engine/table engine/timers engine/touched",
-            "engine/counts engine/doom engine/farewell engine/told",
+            "engine/counts engine/reducer",
             "engine/plans",
             "engine/settings",
             // An operation that runs.

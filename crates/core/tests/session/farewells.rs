@@ -10,7 +10,7 @@ use herringbone_core::{
         Cause, Mismatch,
         control::{Death, Message, Waiting},
         farewell::FarewellQuestion,
-        fence::{Action, Directed, FarewellAnswer, Member, NotIssued},
+        fence::{Action, Directed, Member, NotIssued},
         hub::Hub,
         membership::MemberId,
         recovery::{Calls, Gain, Held, carrier_of, heir_of},
@@ -152,17 +152,14 @@ fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
     assert_eq!(member.receive(&asked(0, first.hash)), Action::Nothing);
     assert_eq!(member.next_answer(), None, "it is under way");
     member.complete(0, false);
-    assert_eq!(
-        member.next_answer(),
-        Some(FarewellAnswer::Confirmed(Message::Confirmed(question(0, 0, first.hash).confirmed())))
-    );
-    assert!(!member.is_asked());
+    assert_eq!(member.next_answer(), Some(Message::Confirmed(question(0, 0, first.hash).confirmed())));
+    assert_eq!(member.next_answer(), None, "once");
     member.receive(&asked(1, 1));
     assert_eq!(member.next_answer(), None, "it has not come that far");
     let own = issue(&mut member, 1).fingerprint;
     let theirs = question(0, 1, 1).fingerprint;
     let mismatch = Cause::Mismatch(Mismatch::new(1, [(0, theirs), (2, own)]));
-    assert_eq!(member.next_answer(), Some(FarewellAnswer::Differs(mismatch)));
+    assert_eq!(member.next_answer(), Some(dispute(&[0, 1, 2], mismatch)));
 }
 
 /// Also if the group is over, and whether it has made the call itself or not; once.
@@ -241,7 +238,7 @@ fn a_member_that_leaves_is_not_told_what_failed_in_calls_that_it_has_not_made() 
     let operation = question(0, 0, 0).fingerprint;
     settle(&mut member, 1, Cause::Timeout { rank: 2, operation, milliseconds: 500, waiting_for: vec![1] });
     assert_eq!(member.take_unlearnt(), None, "rank 2 has waited for it in vain");
-    assert!(matches!(member.issue(call()), Err(NotIssued::Failed(_))), "a call would have learnt of it");
+    assert!(matches!(member.issue(call()), Err(NotIssued::Counted(..))), "a call would have learnt of it");
 }
 
 /// The hub's decision about a timeout of operation 1 on rank 1, and whether it fails what each of the members has under way.

@@ -330,7 +330,7 @@ fn causes_are_shared_not_copied() {
     let mut member = member(1);
     settle(&mut member, 2, corrupt());
     let causes = [(); 2].map(|()| match member.issue(call()) {
-        Err(NotIssued::Failed(failed)) => failed.cause,
+        Err(NotIssued::Counted(_, cause)) => cause,
         other => panic!("{other:?}"),
     });
     assert!(Arc::ptr_eq(&causes[0], &causes[1]));

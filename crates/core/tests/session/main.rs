@@ -7,6 +7,7 @@ mod fence;
 #[cfg(all(feature = "named", feature = "topology-readers"))]
 mod foreign;
 mod formation;
+mod group_state;
 mod handshake;
 mod hub;
 mod keys;

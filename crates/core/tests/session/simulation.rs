@@ -6,7 +6,7 @@ use herringbone_core::{
     session::{
         Cause, Mismatch,
         control::{Death, Decision, Decoder, Message},
-        fence::{Action, Admission, Check, FarewellAnswer, Issued, Member, NotIssued, Settled},
+        fence::{Action, Admission, Check, Issued, Member, NotIssued, Settled},
         hub::Hub,
     },
     wire::Fingerprint,
@@ -95,6 +95,14 @@ struct Process {
     issued: Vec<u64>,
     /// Whether it leaves, and waits for the others' answer.
     asks: bool,
+}
+
+impl Process {
+    /// How its caller has learnt of a decision.
+    fn news_of(&mut self, cause: &Arc<Cause>) -> &mut News {
+        let same = |news: &&mut News| Arc::ptr_eq(&news.settled.cause, cause);
+        self.news.iter_mut().find(same).expect("a call fails for a decision")
+    }
 }
 
 pub(crate) struct Simulation {
@@ -212,13 +220,13 @@ impl Simulation {
                 Some(issued)
             }
             Err(NotIssued::Frozen) => None,
-            Err(NotIssued::Failed(failed)) => {
-                let same = |news: &&mut News| Arc::ptr_eq(&news.settled.cause, &failed.cause);
-                let news = process.news.iter_mut().find(same).expect("a call fails for a decision");
-                match failed.sequence {
-                    Some(sequence) => news.numbered.push(sequence),
-                    None => news.bare += 1,
-                }
+            Err(NotIssued::Failed(cause)) => {
+                process.news_of(&cause).bare += 1;
+                self.progress += 1;
+                None
+            }
+            Err(NotIssued::Counted(issued, cause)) => {
+                process.news_of(&cause).numbered.push(issued.fingerprint.sequence);
                 self.progress += 1;
                 None
             }
@@ -260,11 +268,7 @@ impl Simulation {
     /// Answers what others ask that leave.
     fn answer(&mut self, rank: u32) {
         while let Some(answer) = self.processes[rank as usize].member.next_answer() {
-            let message = match answer {
-                FarewellAnswer::Confirmed(message) => Some(message),
-                FarewellAnswer::Differs(cause) => self.processes[rank as usize].member.dispute(cause),
-            };
-            self.tell_hub(rank, message);
+            self.tell_hub(rank, Some(answer));
         }
     }
 
@@ -474,10 +478,10 @@ impl Simulation {
         for rank in (0..self.trouble.members).filter(|rank| *rank != dead) {
             let member = &mut self.processes[rank as usize].member;
             for _ in 0..2 {
-                let Err(NotIssued::Failed(failed)) = member.issue(call()) else {
+                let Err(NotIssued::Failed(cause)) = member.issue(call()) else {
                     panic!("rank {rank} goes on")
                 };
-                assert_eq!((failed.sequence, &*failed.cause), (None, &Cause::PeerLost { ranks: vec![dead] }));
+                assert_eq!(*cause, Cause::PeerLost { ranks: vec![dead] });
             }
             assert_eq!(member.generation() as usize, self.decisions.len());
         }

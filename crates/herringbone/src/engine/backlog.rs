@@ -2,7 +2,7 @@
 
 use super::{
     early::{Content, Early, Parked},
-    group::{Group, Recovering},
+    group::Group,
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
@@ -52,7 +52,8 @@ impl Backlog {
     /// Ends `completion` when another rank calls the next operation of a group; at once if one has. Returns whether it ended.
     pub(super) fn watch(&mut self, group: &Group, completion: Arc<Completion>) -> bool {
         let number = group.settings.id;
-        if group.is_lost() || group.doom.is_some() || !self.early.of(number, group.member.next()).is_empty() {
+        let next = group.state.next();
+        if group.state.failure().is_some() || !self.early.of(number, next).is_empty() {
             completion.finish(Ok(()));
             return true;
         }
@@ -101,7 +102,7 @@ impl Backlog {
         groups: &mut Groups,
         (links, out): (&mut Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        let agreed = groups.agree(issue, None, (links.rank, out))?;
+        let agreed = groups.agree(issue, None, (links, out))?;
         let id = agreed.id;
         let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
         if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
@@ -180,8 +181,8 @@ impl Queued {
 
 /// Whether a call was to use reducers of a group that uses none any more.
 pub(super) fn is_redone(group: &mut Group, call: Call, out: &mut Outbox) -> bool {
-    let is_over = matches!(group.recovering, Recovering::Over { .. });
-    is_over && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
+    group.state.replaced().is_some()
+        && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
 }
 
 /// Tells those that wait for an operation which has not started that it failed.

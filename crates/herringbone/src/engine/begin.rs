@@ -2,7 +2,7 @@
 
 use super::{
     backlog::Backlog,
-    group::{Group, Planned, Recovering, Settings},
+    group::{Group, Planned, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
@@ -14,7 +14,7 @@ use crate::{
     core::{
         collective::UnevenParts,
         prepare::Prepared,
-        session::{Cause, membership::MemberId},
+        session::{Cause, group_state::ReducerUse, membership::MemberId},
         wire::{Fingerprint, Header},
     },
     execute::{
@@ -120,17 +120,17 @@ fn can_start(
     (links, out): (&mut Links, &mut Outbox),
 ) -> Start {
     let Queued { id, plan, call, lacks, .. } = *queued;
-    let recovering = group.recovering;
+    let reducers = group.state.reducers();
     let (planned, settings) = match group.plan_at(Some(plan), call, &mut out.observer) {
         Ok(planned) => planned,
         Err(error) => return Start::Never(error),
     };
     let with_reducers = planned.with_reducers;
-    let waits = match recovering {
-        Recovering::No => false,
-        Recovering::StandsStill => with_reducers,
+    let waits = match reducers {
+        ReducerUse::InUse => false,
+        ReducerUse::Suspended => with_reducers,
         // What is to be redone will be taken out of the queue.
-        Recovering::Over { .. } => with_reducers && lacks.is_none(),
+        ReducerUse::Replaced { .. } => with_reducers && lacks.is_none(),
     };
     if waits {
         return Start::Later(None);
@@ -186,11 +186,11 @@ fn give_up(queued: &mut Queued, reducer: MemberId, group: &Group, (links, out): 
 
 /// This rank lacks memory for a queued operation: it fails with everybody's, by a fence. Older ones end first, because a fence
 /// does not wait long for ranks that have not come to these.
-fn lack(queued: &mut Queued, bytes: u64, group: &Group, (links, out): (&Links, &mut Outbox)) {
+fn lack(queued: &mut Queued, bytes: u64, group: &mut Group, (links, out): (&Links, &mut Outbox)) {
     let operation = queued.id.fingerprint;
     let has_older = group.running.first().is_some_and(|first| first < operation.sequence);
     if !has_older && !std::mem::replace(&mut queued.given_up, true) {
-        out.dispute(group, Cause::Memory { rank: links.rank, operation, bytes });
+        group.state.dispute(Cause::Memory { rank: links.rank, operation, bytes }, out);
     }
 }
 

@@ -37,11 +37,11 @@ const SUSPECT: Duration = Duration::from_secs(2);
 const LOST: Duration = Duration::from_secs(3);
 
 impl Engine {
-    /// Something has happened to groups, as the control thread knows. Returns what to answer to the hub.
-    pub(crate) fn take(&mut self, event: GroupEvent) -> Option<Message> {
+    /// Something has happened to groups, as the control thread knows.
+    pub(crate) fn take(&mut self, event: GroupEvent) {
         match event {
             GroupEvent::FromHub { group, message: Message::Forget { .. } } => self.left_by_all(group),
-            GroupEvent::FromHub { group, message } => return self.told_by_hub(group, &message),
+            GroupEvent::FromHub { group, message } => self.told_by_hub(group, message),
             GroupEvent::PeerDied { worker, death, hub_is_gone } => {
                 self.lose(worker, &death.to_string(), hub_is_gone);
             }
@@ -50,7 +50,6 @@ impl Engine {
             GroupEvent::NoLink { endpoint, problem } => self.no_link(endpoint, problem),
             GroupEvent::NoHub => self.without_hub(),
         }
-        None
     }
 
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
@@ -223,8 +222,7 @@ impl Engine {
 
     /// Nobody decides any more: rank 0 has left, and is not there for the others either.
     pub(crate) fn without_hub(&mut self) {
-        self.links.without_hub = true;
-        self.groups.doom_undecided(&self.links, &mut self.out);
+        self.groups.lose_hub(&mut self.out);
         self.look_at_farewells();
     }
 
@@ -234,46 +232,23 @@ impl Engine {
         self.catch_up();
     }
 
-    /// Something went wrong in a generation of a group: the hub is told, unless that generation is over. A reducer has no hub, and
-    /// tells a worker.
-    pub(super) fn dispute(&mut self, number: u32, generation: u32, cause: Cause) {
-        let Self { links, groups, out, .. } = self;
-        if self.reduces {
-            if let Some(group) = groups.get(number) {
-                links.tell_worker(group, generation, cause);
-                out.push(Todo::Flush);
-            }
-        } else if let Some(message) = groups.dispute(number, generation, cause) {
-            out.events.push(Event::ToHub(message));
-            groups.doom_without_hub(number, links, out);
-        }
-    }
-
-    /// What the hub says about a group, and what to answer.
-    pub(crate) fn told_by_hub(&mut self, number: u32, message: &Message) -> Option<Message> {
+    /// What the hub says about a group.
+    pub(crate) fn told_by_hub(&mut self, number: u32, message: Message) {
         let Self { links, groups, ops, backlog, recoveries, waits, out, .. } = self;
-        let answer = match message {
+        match message {
             Message::Recover { .. } => {
                 recoveries.stand_still(number, &mut EngineParts { groups, ops, backlog, links, out });
-                None
             }
-            Message::Resume(resume) => {
-                self.resume(number, resume.clone());
-                None
-            }
-            Message::Late(late) => {
-                waits.tell(late, (groups, ops, backlog), recoveries, (links, out));
-                None
-            }
+            Message::Resume(resume) => self.resume(number, resume),
+            Message::Late(late) => waits.tell(&late, (groups, ops, backlog), recoveries, (links, out)),
             message => {
-                if let Message::Waiting(waiting) = message {
+                if let Message::Waiting(waiting) = &message {
                     groups.make_way(waiting, (links, out));
                 }
-                groups.told_by_hub(number, message, (links, out))
+                groups.told_by_hub(number, &message, (links.rank, out));
             }
-        };
+        }
         self.catch_up();
-        answer
     }
 
     /// No member takes part in a group any more, says the hub.
@@ -298,7 +273,7 @@ impl Engine {
 
     /// Whether there are groups that have not ended.
     pub(crate) fn has_groups(&self) -> bool {
-        self.groups.iter().any(|group| !group.is_lost())
+        self.groups.iter().any(|group| !group.state.is_over())
     }
 
     /// Shows on every socket that this process lives.
@@ -355,8 +330,9 @@ impl Engine {
                 }
             }
             Timer::Silence => self.listen_for_silence(),
-            Timer::Answer(number) => groups.answer(number, true, out),
-            Timer::Doom(number) => groups.fail_doomed(number, out),
+            Timer::Group(number) => {
+                groups.get_mut(number).into_iter().for_each(|group| group.state.time_has_passed(out));
+            }
             Timer::UnderWay(index) => {
                 let endpoint = &mut links.endpoints[index];
                 if matches!(endpoint.link, Link::None | Link::Wanted) {
@@ -429,11 +405,11 @@ impl Engine {
         };
         let group = self.groups.get_mut(id.group)?;
         if waited < timeout + PATIENCE {
-            self.out.dispute(group, cause);
+            group.state.dispute(cause, &mut self.out);
             return None;
         }
-        group.member.fail(id.fingerprint.sequence);
-        Some(super::doom::error(&cause, &[]))
+        group.state.fail(id.fingerprint.sequence);
+        Some(super::failure::error(&cause, &[]))
     }
 
     /// Gives up reducers that hang: their kernels keep connections open and take in what is sent, but no sign of life has come

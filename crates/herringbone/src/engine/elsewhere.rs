@@ -1,12 +1,10 @@
 //! In what ranks wait, as the hub has shown it: why they do not come to a call of another group.
 
 use crate::{
-    Error,
     clock::Moment,
     core::{
         group::Rank,
         session::{
-            Cause,
             control::Waiting,
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
         },
@@ -15,7 +13,7 @@ use crate::{
     execute::issue::WORLD_GROUP,
     observe::Observer,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 /// For how long what was shown holds: who still waits says so again before.
 const HOLDS: Duration = Duration::from_millis(2 * WAITING_AGAIN_MILLISECONDS + WAITING_MILLISECONDS);
@@ -32,8 +30,6 @@ struct Wait {
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     waits: BTreeMap<Rank, Wait>,
-    /// The last decision of each group that was explained by it, for calls still to come that fail of it.
-    explained: BTreeMap<u32, (Arc<Cause>, Error)>,
 }
 
 impl Elsewhere {
@@ -46,21 +42,6 @@ impl Elsewhere {
     pub(super) fn of(&self, rank: Rank, but: u32, now: Moment) -> Option<(u32, Fingerprint)> {
         let holds = |wait: &&Wait| wait.group != but && now.since(wait.shown) <= HOLDS;
         self.waits.get(&rank).filter(holds).map(|wait| (wait.group, wait.call))
-    }
-
-    /// A decision of a group was explained so.
-    pub(super) fn keep(&mut self, group: u32, cause: &Arc<Cause>, error: &Error) {
-        self.explained.insert(group, (cause.clone(), error.clone()));
-    }
-
-    /// How a decision of a group was explained, if it was.
-    pub(super) fn explained(&self, group: u32, cause: &Arc<Cause>) -> Option<&Error> {
-        self.explained.get(&group).filter(|(own, _)| Arc::ptr_eq(own, cause)).map(|(_, error)| error)
-    }
-
-    /// A group is gone.
-    pub(super) fn forget(&mut self, group: u32) {
-        self.explained.remove(&group);
     }
 }
 

@@ -2,15 +2,14 @@
 
 use super::{
     backlog::Backlog,
-    doom::{Doom, GONE, error},
     elsewhere::title,
+    failure::{explained, left_because},
     group::{Group, number_of},
     groups::Groups,
     links::Links,
     ops::Ops,
-    outbox::{Event, Outbox, Todo},
-    timers::Timer,
-    told::call_of,
+    outbox::{Outbox, Todo},
+    reducer::call_of,
 };
 use crate::{
     Error, ErrorKind,
@@ -20,104 +19,50 @@ use crate::{
         group::Rank,
         prepare::Call,
         session::{
-            Cause, Mismatch, Ranks,
-            control::{Message, Ordinal, Report, Waiting},
-            fence::{Action, Member, Settled},
+            Cause, Ranks,
+            control::{Message, Ordinal, Waiting},
+            fence::{Member, Settled},
+            group_state::{GroupFailure, GroupState, Output, Outputs},
             membership::MemberId,
         },
     },
     execute::operation::Operation,
     observe::Observer,
-    transport::{endpoint::Endpoint, ticket::OpKey},
+    transport::ticket::OpKey,
 };
-use std::time::Duration;
-
-/// How long operations before a disputed one have to end.
-const AGREED_END: Duration = Duration::from_secs(1);
-/// How long operations may stand still after the hub's death, which needed nothing of it themselves.
-const GRACE: Duration = Duration::from_millis(300);
+use std::{sync::Arc, time::Duration};
 
 /// Of so many ranks is said where they wait.
 const NAMED: usize = 4;
 
-/// Why a rank is missed that left in order.
-const LEFT: &str = "it left, by close() or the end of its program";
-
-/// The operation before which all end first when a fence is called for.
-fn disputed(cause: &Cause) -> Option<u64> {
-    match cause {
-        Cause::Mismatch(Mismatch { sequence, .. }) | Cause::ReducerLost { sequence, .. } => Some(*sequence),
-        Cause::Uneven { operation, .. } | Cause::Memory { operation, .. } | Cause::Left { operation, .. } => {
-            Some(operation.sequence)
-        }
-        Cause::Aborted { sequence, .. } => Some(*sequence),
-        _ => None,
-    }
-}
-
 impl Groups {
-    /// Something went wrong in a generation of a group: what to tell the hub, unless that generation is over.
-    pub(super) fn dispute(&mut self, number: u32, generation: u32, cause: Cause) -> Option<Message> {
-        let member = &mut self.get_mut(number)?.member;
-        if member.generation() == generation { member.dispute(cause) } else { None }
-    }
-
-    /// What the hub says about a group, and what this rank answers.
-    pub(super) fn told_by_hub(
-        &mut self,
-        number: u32,
-        message: &Message,
-        (links, out): (&Links, &mut Outbox),
-    ) -> Option<Message> {
-        if let Message::Confirm(question) = message
-            && !self.rules.compares_calls
-        {
-            return Some(Message::Confirmed(question.confirmed()));
-        }
+    /// What the hub says about a group.
+    pub(super) fn told_by_hub(&mut self, number: u32, message: &Message, (me, out): (Rank, &mut Outbox)) {
         if let Message::Waiting(waiting) = message {
             self.elsewhere.note(waiting, out.now());
         }
-        let Some(group) = self.groups.get_mut(&number) else {
-            return self.told_early(number, message, (links.rank, out));
-        };
-        // The hub does not wait for a rank that has aborted. What that has left to be read goes on, for earlier calls of others.
-        if group.ending.is_aborted {
-            return None;
+        match self.groups.get_mut(&number) {
+            Some(group) => group.state.receive(message, out),
+            None => self.told_early(number, message, (me, out)),
         }
-        if let Message::Fence { generation, cause, .. } = message
-            && let Some(sequence) = disputed(cause)
-            && *generation == group.member.generation()
-            && group.unanswered.is_none()
-        {
-            group.frozen = Some(sequence);
-            group.unanswered = Some(message.clone());
-            out.after(Timer::Answer(number), AGREED_END);
-            out.push(Todo::Answer(number));
-            return None;
-        }
-        match group.member.receive(message) {
-            Action::Nothing => {
-                out.answer(group);
-                if let Message::Confirm(_) = message {
-                    // It may have been closed without the call that this asks for.
-                    out.push(Todo::Forget(number));
+    }
+
+    /// What a group wants done.
+    pub(super) fn perform(&mut self, number: u32, output: Output, (links, out): (&mut Links, &mut Outbox)) {
+        match output {
+            Output::TellWorker(generation, cause) => {
+                if let Some(group) = self.get(number) {
+                    links.tell_worker(group, generation, cause);
+                    out.push(Todo::Flush);
                 }
-                None
             }
-            Action::Send(answer) => {
-                if matches!(message, Message::Fence { .. }) {
-                    group.frozen = Some(0);
-                }
-                Some(answer)
+            Output::Fail(failure) => {
+                let Some(group) = self.get(number) else { return };
+                let (error, keep_memory) = (explained(&failure, group, links), !group.reduces());
+                self.fail(number, &error, keep_memory, out);
             }
-            Action::Settled(settled) => {
-                self.settle(number, &settled, (links, out));
-                None
-            }
-            Action::Confirmed => {
-                out.push(Todo::Forget(number));
-                None
-            }
+            Output::Settled(settled) => self.settled(number, &settled, (links, out)),
+            output => out.put(number, output),
         }
     }
 
@@ -126,7 +71,9 @@ impl Groups {
     pub(super) fn make_way(&mut self, waiting: &Waiting, (links, out): (&mut Links, &mut Outbox)) {
         let is_to_come = |group: &&mut Group| {
             let sequence = waiting.fingerprint.sequence;
-            group.generation() == waiting.generation && group.member.next() <= sequence && !group.is_lost()
+            let Group { state, .. } = group;
+            let is_now = state.generation() == waiting.generation && !state.is_over();
+            is_now && state.next() <= sequence
         };
         let Some(group) = self.groups.get_mut(&waiting.group).filter(is_to_come) else { return };
         let planned = call_of(&waiting.fingerprint).and_then(|call| group.plan(call, &mut out.observer));
@@ -140,17 +87,12 @@ impl Groups {
     /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
     /// has called nothing, whose first calls fail then. One that is named by a count, and in which others give up waiting, is never
     /// made here: the next one that this rank makes is their next one.
-    fn told_early(
-        &mut self,
-        number: u32,
-        message: &Message,
-        (me, out): (Rank, &mut Outbox),
-    ) -> Option<Message> {
+    fn told_early(&mut self, number: u32, message: &Message, (me, out): (Rank, &mut Outbox)) {
         let mut is_made = true;
-        if matches!(message, Message::Fence { .. } | Message::Confirm(_)) && !self.forgotten.contains(&number)
-        {
-            let ordinal = if let Message::Fence { ordinal, .. } = message { *ordinal } else { None };
-            self.unmade.entry(number).or_insert_with(|| Member::new(number, me, Vec::new()).named(ordinal));
+        if let Message::Fence { ordinal, .. } = message {
+            self.unmade(number, *ordinal, me);
+        } else if let Message::Confirm(_) = message {
+            self.unmade(number, None, me);
         }
         if let Message::Fence { cause, ordinal: Some(ordinal), .. } = message {
             is_made = self.counts.has_made(*ordinal);
@@ -158,60 +100,47 @@ impl Groups {
                 self.counts.pass(*ordinal);
             }
         }
-        match self.unmade.get_mut(&number)?.receive(message) {
-            Action::Send(Message::Report(report)) => Some(Message::Report(Report { is_made, ..report })),
-            Action::Send(answer) => Some(answer),
-            Action::Settled(settled) if matches!(*settled.cause, Cause::Unmade { .. }) => {
-                let ordinal = self.unmade.remove(&number).and_then(|member| member.ordinal());
-                self.forgotten.insert(number);
-                out.push(Todo::RedeliverGroup(number));
-                self.end_all_named(ordinal, &settled.cause, out);
-                Some(Message::Forget { group: number })
-            }
-            Action::Nothing | Action::Settled(_) | Action::Confirmed => None,
-        }
-    }
-
-    /// Answers a fence once the operations before a disputed one have ended, also those that are to be called yet: they were
-    /// agreed on, or need no reducer. If they do not end in time (`late`), something was wrong before, or this rank is late.
-    pub(super) fn answer(&mut self, number: u32, late: bool, out: &mut Outbox) {
-        let Some(group) = self.groups.get_mut(&number) else { return };
-        if !late && !group.member.has_completed(group.frozen.unwrap_or(0)) {
-            return;
-        }
-        let Some(message) = group.unanswered.take() else { return };
-        out.timers.clear(Timer::Answer(number));
-        group.frozen = Some(0);
-        if let Action::Send(answer) = group.member.receive(&message) {
-            out.events.push(Event::ToHub(answer));
-        }
-    }
-
-    fn settle(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
-        let Some(group) = self.get(number) else { return };
-        let mut error = error_of(&settled.cause, group, links);
-        if let Some(explained) = self.explained(&settled.cause, number, &out.observer) {
-            self.elsewhere.keep(number, &settled.cause, &explained);
-            error = explained;
-        }
-        let is_final = settled.cause.is_final();
-        self.fail(number, &error, is_final, out);
-        if !is_final {
-            out.push(Todo::FailRedone { group: number, error: error.clone() });
-        }
-        if let Some(group) = self.get_mut(number) {
-            (group.frozen, group.unanswered) = (None, None);
-            out.observer.fenced(number, group.generation(), &settled.cause);
-            out.timers.clear(Timer::Answer(number));
-            match &*settled.cause {
-                Cause::ReducerLost { .. } => group.without_reducers = Some(error),
-                _ if is_final => group.lost = Some(error),
-                _ => {}
-            }
-        }
-        if matches!(*settled.cause, Cause::Unmade { .. }) {
-            let ordinal = self.get(number).and_then(|group| group.member.ordinal());
+        let Some(state) = self.unmade.get_mut(&number) else { return };
+        let Some(settled) = state.receive_early(message, is_made, out) else { return };
+        if let Cause::Unmade { .. } = *settled.cause {
+            let ordinal = state.ordinal();
+            self.unmade.remove(&number);
+            self.forgotten.insert(number);
+            out.push(Todo::RedeliverGroup(number));
             self.end_all_named(ordinal, &settled.cause, out);
+            out.put(number, Output::Tell(Message::Forget { group: number }));
+        }
+    }
+
+    /// This rank, `me`, in a group that it has not made yet, of which others speak; nothing if the group is over.
+    pub(super) fn unmade(
+        &mut self,
+        number: u32,
+        ordinal: Option<Ordinal>,
+        me: Rank,
+    ) -> Option<&mut GroupState> {
+        let Self { unmade, forgotten, rules, .. } = self;
+        let member = || Member::new(number, me, Vec::new()).named(ordinal);
+        let made = || GroupState::of_worker(member()).with_rules(*rules);
+        (!forgotten.contains(&number)).then(|| unmade.entry(number).or_insert_with(made))
+    }
+
+    fn settled(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
+        let cause = &settled.cause;
+        let why_late = self.why_late(cause, number, &out.observer);
+        let Some(group) = self.get_mut(number) else { return };
+        if let Some(error) = why_late {
+            group.explained = Some((cause.clone(), error));
+        }
+        let ordinal = group.state.ordinal();
+        let error = explained(&GroupFailure::Decided(cause.clone()), group, links);
+        self.fail(number, &error, cause.is_final(), out);
+        if !cause.is_final() {
+            out.push(Todo::FailRedone { group: number, error });
+        }
+        out.observer.fenced(number, settled.generation, cause);
+        if let Cause::Unmade { .. } = **cause {
+            self.end_all_named(ordinal, cause, out);
         }
         out.push(Todo::RedeliverGroup(number));
         // It may have been closed, and waited for this.
@@ -220,11 +149,10 @@ impl Groups {
     }
 
     /// A group that a member has not made is over, with all that is a part of it: what carries its messages, and its lines.
-    fn end_all_named(&mut self, ordinal: Option<Ordinal>, cause: &Cause, out: &mut Outbox) {
-        let is_part = |group: &&Group| group.member.ordinal() == ordinal && !group.is_lost();
-        let parts: Vec<u32> = self.iter().filter(is_part).map(|group| group.settings.id).collect();
-        for part in parts.into_iter().filter(|_| ordinal.is_some()) {
-            self.close(part, &error(cause, &[]), out);
+    fn end_all_named(&mut self, ordinal: Option<Ordinal>, cause: &Arc<Cause>, out: &mut Outbox) {
+        let is_part = |group: &&mut Group| group.state.ordinal() == ordinal && !group.state.is_over();
+        for part in self.groups.values_mut().filter(|_| ordinal.is_some()).filter(is_part) {
+            part.state.end(GroupFailure::Decided(cause.clone()), out);
         }
         out.finished = true;
     }
@@ -232,16 +160,18 @@ impl Groups {
     /// A message of a group has waited for its timeout. If a member has not made the group, that is to come out as it does after
     /// a call; it is asked under a number of its own, so nothing of the group fails if all have made it.
     pub(super) fn ask_who_has_made(&mut self, number: u32, after: Duration, (me, out): (Rank, &mut Outbox)) {
-        let Some(group) = self.groups.get_mut(&number).filter(|group| !group.is_lost()) else { return };
-        let Some(ordinal) = group.member.ordinal() else { return };
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        let Some(ordinal) = group.state.ordinal().filter(|_| !group.state.is_over()) else {
+            return;
+        };
         let barrier = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
         let Ok(planned) = group.plan(barrier, &mut out.observer) else { return };
         let (operation, milliseconds) = (planned.fingerprint, after.as_millis() as u64);
         let question = number_of(&format!("who has made group {number:08x}"), group.settings.members());
-        let asking = || Member::new(question, me, group.settings.ranks.clone()).named(Some(ordinal));
-        let member = self.unmade.entry(question).or_insert_with(asking);
+        let member = || Member::new(question, me, group.settings.ranks.clone()).named(Some(ordinal));
+        let asking = self.unmade.entry(question).or_insert_with(|| GroupState::of_worker(member()));
         let cause = Cause::Timeout { rank: me, operation, milliseconds, waiting_for: Vec::new() };
-        out.events.extend(member.dispute(cause).map(Event::ToHub));
+        asking.dispute(cause, out);
     }
 
     /// In what calls of other groups these ranks wait instead of coming to a call of a group, and what to do about it; nothing if
@@ -266,7 +196,7 @@ impl Groups {
     }
 
     /// The error of a call that has waited for ranks which wait in calls of other groups, if it has.
-    fn explained(&self, cause: &Cause, number: u32, observer: &Observer) -> Option<Error> {
+    fn why_late(&self, cause: &Cause, number: u32, observer: &Observer) -> Option<Error> {
         let Cause::Timeout { rank, milliseconds, waiting_for, .. } = cause else { return None };
         let instead = self.instead(waiting_for, number, observer)?;
         let (after, which) = (Duration::from_millis(*milliseconds), title(number, observer));
@@ -275,7 +205,7 @@ impl Groups {
     }
 
     /// Fails all operations of a group. Slots that others may still read stay until no member needs the group if `keep_memory`.
-    fn fail(&mut self, number: u32, error: &Error, keep_memory: bool, out: &mut Outbox) {
+    pub(super) fn fail(&self, number: u32, error: &Error, keep_memory: bool, out: &mut Outbox) {
         let Some(group) = self.get(number) else { return };
         out.push(Todo::FailQueued { group: number, error: error.clone() });
         for (_, key) in group.running.iter() {
@@ -283,25 +213,12 @@ impl Groups {
         }
     }
 
-    /// Fails everything of one group, for ever.
-    pub(super) fn close(&mut self, number: u32, error: &Error, out: &mut Outbox) {
-        let keep_memory = self.get(number).is_some_and(|group| !group.reduces());
-        self.fail(number, error, keep_memory, out);
-        if let Some(group) = self.get_mut(number) {
-            group.lost = Some(error.clone());
-        }
-    }
-
     /// A thread has panicked in the engine, so nothing there is to be relied on: all groups end; everywhere, if this is a rank.
     pub(super) fn break_down(&mut self, me: Option<Rank>, out: &mut Outbox) {
-        let cause = me.map(|rank| Cause::Panicked { rank });
-        for number in self.numbers() {
-            if let (Some(cause), Some(group)) = (&cause, self.get(number)) {
-                out.dispute(group, cause.clone());
-            }
-            let error =
-                cause.as_ref().map_or_else(|| Error::new(ErrorKind::Closed), |cause| error(cause, &[]));
-            self.close(number, &error, out);
+        let cause = me.map(|rank| Arc::new(Cause::Panicked { rank }));
+        for Group { state, .. } in self.groups.values_mut() {
+            cause.iter().for_each(|cause| state.dispute(Cause::clone(cause), out));
+            state.end(cause.clone().map_or(GroupFailure::Closed, GroupFailure::Decided), out);
         }
         out.finished = true;
     }
@@ -324,57 +241,25 @@ impl Groups {
         (ops, backlog): (&Ops, &Backlog),
         (links, out): (&Links, &mut Outbox),
     ) {
-        let mut numbers = self.numbers_with(index);
         if hub_is_gone {
-            // Groups that wait for its decision wait in vain, also without it as a member.
-            let waits = |group: &&Group| group.is_undecided() && !group.has(index);
-            numbers.extend(self.iter().filter(waits).map(|group| group.settings.id));
+            self.lose_hub(out);
         }
-        for number in numbers {
-            if !self.doom(number, index, reason, links) {
-                continue;
+        let Some(rank) = links.endpoints[index].rank else { return };
+        for number in self.numbers_with(index) {
+            let Some(group) = self.get_mut(number) else { continue };
+            if group.state.lose(rank, reason, out) {
+                // What waits for a decision in a carrier fails.
+                out.push(Todo::Served(number));
+                self.fail_what_needs(number, index, (ops, backlog), (links, out));
             }
-            if hub_is_gone {
-                out.after(Timer::Doom(number), GRACE);
-            }
-            // What waits for a decision in a carrier fails.
-            out.push(Todo::Served(number));
-            self.fail_what_needs(number, index, (ops, backlog), out);
         }
         out.finished = true;
     }
 
-    /// A group cannot go on without a rank that has died. Returns whether it could before.
-    fn doom(&mut self, number: u32, index: MemberId, reason: &str, links: &Links) -> bool {
-        let Some(group) = self.get_mut(number).filter(|group| !group.is_lost()) else { return false };
-        let mut ranks = group.doom.take().map_or(Vec::new(), |doom| doom.ranks);
-        ranks.extend(links.endpoints[index].rank);
-        ranks.sort_unstable();
-        ranks.dedup();
-        let error = links.lost(&ranks, reason);
-        group.doom = Some(Doom { ranks, error });
-        true
-    }
-
-    /// What is called for a fence in a group whose hub has died before: nobody decides.
-    pub(super) fn doom_without_hub(&mut self, number: u32, links: &Links, out: &mut Outbox) {
-        if self.get(number).is_none_or(|group| group.doom.is_some()) {
-            return;
-        }
-        if let Some(hub) = links.lost_hub()
-            && self.doom(number, hub, "rank 0 is gone, which decides", links)
-        {
-            out.after(Timer::Doom(number), GRACE);
-            // What waits for a decision in a carrier fails.
-            out.push(Todo::Served(number));
-        }
-    }
-
-    /// Groups that wait for a decision of the hub wait in vain.
-    pub(super) fn doom_undecided(&mut self, links: &Links, out: &mut Outbox) {
-        let waits = |group: &&Group| group.is_undecided();
-        let numbers: Vec<u32> = self.iter().filter(waits).map(|group| group.settings.id).collect();
-        numbers.into_iter().for_each(|number| self.doom_without_hub(number, links, out));
+    /// Nobody decides any more: groups that wait for a decision wait in vain.
+    pub(super) fn lose_hub(&mut self, out: &mut Outbox) {
+        self.hub_is_gone = true;
+        self.groups.values_mut().for_each(|group| group.state.lose_hub(out));
         out.finished = true;
     }
 
@@ -383,33 +268,21 @@ impl Groups {
         number: u32,
         index: MemberId,
         (ops, backlog): (&Ops, &Backlog),
-        out: &mut Outbox,
+        (links, out): (&Links, &mut Outbox),
     ) {
         let Some(group) = self.get(number) else { return };
-        let Some(Doom { error, ranks }) = &group.doom else { return };
-        let (error, ranks) = (error.clone(), ranks.clone());
         let needs = |(_, key): &&(u64, OpKey)| ops.needs(*key, index, self);
         let running: Vec<(u64, OpKey)> = group.running.iter().filter(needs).copied().collect();
         if running.is_empty() && !backlog.has_any(number) {
             return;
         }
-        let Some(group) = self.get_mut(number) else { return };
-        for (sequence, key) in running {
-            group.member.fail(sequence);
-            out.push(Todo::Fail { key, error: error.clone(), keep_memory: true });
+        let error = group.failure(links).unwrap_or_else(|| Error::new(ErrorKind::Closed));
+        for (_, key) in &running {
+            out.push(Todo::Fail { key: *key, error: error.clone(), keep_memory: true });
         }
         out.push(Todo::FailQueued { group: number, error });
-        out.dispute(group, Cause::PeerLost { ranks });
-    }
-
-    /// With the hub dead, nobody will say that an operation failed elsewhere: those that still stand fail here too.
-    pub(super) fn fail_doomed(&mut self, number: u32, out: &mut Outbox) {
-        let Some(group) = self.get(number).filter(|group| !group.is_lost()) else { return };
-        let Some(error) = group.doom.as_ref().map(|doom| doom.error.clone()) else { return };
-        self.fail(number, &error, true, out);
-        if let Some(group) = self.get_mut(number) {
-            group.lost = Some(error);
-        }
+        let Some(group) = self.get_mut(number) else { return };
+        group.state.fail_needing(running.into_iter().map(|(sequence, _)| sequence), out);
     }
 
     /// An operation needs more of an endpoint that has left.
@@ -421,29 +294,29 @@ impl Groups {
         (links, out): (&Links, &mut Outbox),
     ) {
         let Some(group) = self.get_mut(number) else { return };
-        group.member.fail(sequence);
         // Where a member died, that is why this one left.
-        let is_dropped = group.ending.is_dropped;
-        let lost = group.doom.as_ref().map(|doom| (doom.ranks.clone(), doom.error.clone()));
-        let (ranks, error) =
-            lost.unwrap_or_else(|| (links.ranks(&[index]), left_because(index, is_dropped, links)));
+        let gone = group.state.gone().map(|gone| gone.ranks.clone());
+        let ranks = gone.unwrap_or_else(|| links.ranks(&[index]));
+        let left = || left_because(index, group.state.is_closed(), links);
+        let error = group.failure(links).unwrap_or_else(left);
         out.push(Todo::Fail { key, error, keep_memory: true });
-        out.dispute(group, Cause::PeerLost { ranks });
+        group.state.fail(sequence);
+        group.state.dispute(Cause::PeerLost { ranks }, out);
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
     pub(super) fn dispute_all_with(
-        &self,
+        &mut self,
         index: MemberId,
         cause: &Cause,
         (ops, backlog): (&Ops, &Backlog),
         out: &mut Outbox,
     ) {
-        for group in self.iter().filter(|group| group.has(index)) {
+        for group in self.groups.values_mut().filter(|group| group.has(index)) {
             let needs =
                 |key: OpKey| ops.get(key).is_some_and(|operation: &Operation| operation.involves(index));
             if backlog.has_any(group.settings.id) || group.running.iter().any(|(_, key)| needs(*key)) {
-                out.dispute(group, cause.clone());
+                group.state.dispute(cause.clone(), out);
             }
         }
     }
@@ -451,45 +324,10 @@ impl Groups {
     /// A reducer has lost a worker: operations with it cannot end here. The workers know why.
     pub(super) fn drop_operations_with(&mut self, index: MemberId, out: &mut Outbox) {
         for number in self.numbers_with(index) {
-            self.close(number, &Error::new(ErrorKind::Closed), out);
+            let group = self.get_mut(number);
+            group.into_iter().for_each(|group| group.state.end(GroupFailure::Closed, out));
             // It goes on without this reducer, in another group.
             self.dropped_by(index, number, out);
         }
-    }
-}
-
-/// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
-/// that this rank has closed itself, that is why.
-pub(super) fn left_because(index: MemberId, is_dropped: bool, links: &Links) -> Error {
-    if is_dropped {
-        return Error::new(ErrorKind::Closed);
-    }
-    let named = |which: &dyn Fn(&Endpoint) -> bool| {
-        let names = links.endpoints.iter().filter(|endpoint| which(endpoint));
-        names.map(|endpoint| endpoint.name.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    let left = links.endpoints[index].left;
-    let dead = named(&|endpoint| endpoint.dead);
-    let before = named(&|endpoint| endpoint.left.is_some_and(|at| Some(at) < left));
-    let after = match (dead.as_str(), before.as_str()) {
-        ("", "") => String::new(),
-        ("", _) => format!(", after {before} had left"),
-        _ => format!(", after {dead} had died"),
-    };
-    links.lost(&links.ranks(&[index]), format_args!("{LEFT}{after}"))
-}
-
-/// A decision of the hub as an error: where all ranks that are lost have left in order, this rank knows more than the hub says.
-fn error_of(cause: &Cause, group: &Group, links: &Links) -> Error {
-    let has_only_left = |rank: &Rank| {
-        links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
-    };
-    match cause {
-        Cause::PeerLost { ranks } if ranks.iter().all(has_only_left) => match group.ending.is_dropped {
-            true => Error::new(ErrorKind::Closed),
-            false => links.lost(ranks, LEFT),
-        },
-        Cause::PeerLost { ranks } => links.lost(ranks, GONE),
-        _ => error(cause, &group.settings.ranks),
     }
 }

@@ -1,27 +1,26 @@
 //! A group, as one of its ranks (or a reducer) sees it: who is in it, what its calls mean, where it stands.
 
-use super::{
-    farewell::Farewell,
-    plans::Plans,
-    told::{Told, call_of},
-};
 pub(crate) use super::{
     plans::Planned,
     settings::{Service, Settings},
 };
+use super::{
+    plans::Plans,
+    reducer::{call_of, compared},
+};
 use crate::{
     Error, Result,
+    completion::Completion,
     core::{
         prepare::Call,
         session::{
-            Basis,
-            control::Message,
-            fence::{Admission, Check, Member, Phase},
+            Basis, Cause,
+            fence::Member,
+            group_state::{GroupState, TooManyPlans},
             membership::MemberId,
         },
         wire::{Fingerprint, Header, digest},
     },
-    engine::doom::Doom,
     execute::{
         issue::{PlanKey, WORLD_GROUP},
         script::Script,
@@ -29,11 +28,7 @@ use crate::{
     observe::Observer,
     transport::{Broken, stats::Stats, ticket::OpKey},
 };
-use std::{
-    collections::{BTreeSet, VecDeque},
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 /// Operations by their numbers, ascending. Most come last, and most go first.
 #[derive(Debug, Default)]
@@ -88,78 +83,32 @@ impl InProgress {
     }
 }
 
-/// How far a group has come to its end.
-#[derive(Debug, Default)]
-pub(crate) struct Ending {
-    /// Whether nothing more is called in it here.
-    pub(crate) is_dropped: bool,
-    /// Whether this rank has said that it takes no part any more.
-    pub(crate) is_left: bool,
-    /// Whether it has said that it aborts the group.
-    pub(crate) is_aborted: bool,
-    /// Staging memory of operations that failed: other ranks of the host may still read it.
-    pub(crate) kept: Vec<Range<usize>>,
-    /// Workers that have told a reducer that they take no part in it any more.
-    pub(crate) dropped_by: BTreeSet<MemberId>,
-    pub(crate) farewell: Farewell,
-}
-
-/// Whether a group's operations use reducers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Recovering {
-    /// Those whose plan says so.
-    #[default]
-    No,
-    /// One is lost: those that do stand still.
-    StandsStill,
-    /// None any more. From the operation of this number on the group's calls are another group's.
-    Over { from: u64, next: u32 },
-}
-
 /// A group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) settings: Settings,
-    pub(crate) member: Member,
-    pub(crate) ending: Ending,
+    pub(crate) state: GroupState,
     /// Operations that have begun and are not over, oldest first.
     pub(crate) running: InProgress,
-    /// Set when the group cannot go on.
-    pub(crate) lost: Option<Error>,
-    /// Why operations that need reducers fail, once all ranks have agreed that one is lost.
-    pub(crate) without_reducers: Option<Error>,
-    /// Set when a member is gone that operations under way may not need any more.
-    pub(crate) doom: Option<Doom>,
-    /// While a fence is under way: the operations that do not move any more, from this one on.
-    pub(crate) frozen: Option<u64>,
-    /// A fence that is answered once the operations before the disputed one are complete.
-    pub(crate) unanswered: Option<Message>,
-    pub(crate) recovering: Recovering,
-    told: Told,
+    /// Staging memory of operations that failed: other ranks of the host may still read it.
+    pub(crate) kept: Vec<Range<usize>>,
+    /// Somebody waits until this rank has left the group.
+    pub(crate) farewell: Option<Arc<Completion>>,
+    /// What the last decision is called here, if more is known of it than was decided.
+    pub(crate) explained: Option<(Arc<Cause>, Error)>,
     plans: Plans,
 }
 
 impl Group {
+    /// A group of which this process is a worker.
     pub(crate) fn new(settings: Settings, member: Member) -> Self {
-        Self {
-            plans: Plans::new(&settings),
-            settings,
-            member,
-            ending: Ending::default(),
-            running: InProgress::default(),
-            lost: None,
-            without_reducers: None,
-            doom: None,
-            frozen: None,
-            unanswered: None,
-            recovering: Recovering::No,
-            told: Told::default(),
-        }
+        Self::of(settings, GroupState::of_worker(member))
     }
 
-    /// Goes on where the hub has left a member of which nothing but its number was known.
-    pub(crate) fn follow(&mut self, member: Member) {
-        self.member = member.made(&self.member);
+    /// A group in which this process takes part so.
+    pub(crate) fn of(settings: Settings, state: GroupState) -> Self {
+        let (running, kept, farewell, explained) = (InProgress::default(), Vec::new(), None, None);
+        Self { plans: Plans::new(&settings), settings, state, running, kept, farewell, explained }
     }
 
     /// Whether this process is one of the group's reducers.
@@ -167,62 +116,25 @@ impl Group {
         self.settings.is_reducer(self.settings.me)
     }
 
-    /// The generation that this process works in.
-    pub(crate) fn generation(&self) -> u32 {
-        if self.reduces() { self.told.generation } else { self.member.generation() }
-    }
-
     /// The running operation with a sequence number.
     pub(crate) fn operation(&self, sequence: u64) -> Option<OpKey> {
         self.running.find(sequence)
     }
 
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.is_some()
+    /// A worker tells a reducer what a plan was made from. It is taken if the same is made of it here.
+    pub(crate) fn take_plan(&mut self, worker: &str, theirs: &Basis) -> Result<(), Broken> {
+        let Self { state, plans, settings, .. } = self;
+        let Some(reducer) = state.reducer() else { return Ok(()) };
+        let taken = reducer.plan(theirs.digest(), || compared(worker, theirs, plans, settings));
+        taken.map_err(|TooManyPlans| Broken::Protocol("more plans than a reducer remembers"))
     }
 
-    /// Whether it waits for a decision of the hub.
-    pub(crate) fn is_undecided(&self) -> bool {
-        let stops = self.frozen.is_some() || self.unanswered.is_some();
-        stops || self.member.phase() != Phase::Running || self.recovering == Recovering::StandsStill
-    }
-
-    /// Whether an operation must not move because of a fence.
-    pub(crate) fn is_frozen(&self, sequence: u64) -> bool {
-        self.frozen.is_some_and(|from| sequence >= from)
-    }
-
-    /// What to do with a frame, by its generation.
-    pub(crate) fn admission(&self, header: &Header, reduces: bool) -> Admission {
-        match (reduces, header.generation.cmp(&self.told.generation)) {
-            (false, _) => self.member.admit(header.generation),
-            (true, std::cmp::Ordering::Equal) => Admission::Accept,
-            (true, _) => Admission::Discard,
+    /// The first worker to come announces an operation to a reducer.
+    pub(crate) fn announce(&mut self, header: &Header) {
+        let Self { state, running, .. } = self;
+        if let Some(reducer) = state.reducer() {
+            reducer.announce(header.sequence, header.hash, |sequence| running.find(sequence).is_some());
         }
-    }
-
-    /// How a frame's rolling hash compares with what was issued here, or with what other workers have told.
-    pub(crate) fn check(&self, header: &Header, reduces: bool) -> Check {
-        if !reduces {
-            return self.member.check(header.sequence, header.hash);
-        }
-        self.told.check(header)
-    }
-
-    /// A reducer remembers what the first worker to come says of an operation, and of those that run.
-    pub(crate) fn note_told(&mut self, header: &Header, told: Fingerprint) {
-        let Self { told: known, running, .. } = self;
-        known.note(header, told, |sequence| running.find(sequence).is_some());
-    }
-
-    /// A worker tells a reducer what a plan was made from.
-    pub(crate) fn told_plan(&mut self, worker: &str, theirs: &Basis) -> Result<(), Broken> {
-        self.told.plan(worker, theirs, &self.plans, &self.settings)
-    }
-
-    /// Why a reducer does not take part in operations of a plan, if it does not.
-    pub(crate) fn refused_plan(&self, plan: u64) -> Option<&str> {
-        self.told.refused(plan)
     }
 
     /// A reducer's address, as its workers know it.
@@ -230,16 +142,6 @@ impl Group {
         let Settings { parameters, .. } = &self.settings;
         let address = self.settings.own_reducer().and_then(|at| parameters.reducers.get(at));
         address.cloned().unwrap_or_default()
-    }
-
-    /// The generation that a reducer works in.
-    pub(crate) fn told_generation(&self) -> u32 {
-        self.told.generation
-    }
-
-    /// A reducer is told of a new generation.
-    pub(crate) fn begin_generation(&mut self, generation: u32) {
-        self.told = Told::of(generation);
     }
 
     /// Whether a member of the job is one of the group.
@@ -259,10 +161,10 @@ impl Group {
         call: Call,
         observer: &mut Observer,
     ) -> Result<(&mut Planned, &Settings)> {
-        let Self { plans, settings, member, .. } = self;
+        let Self { plans, settings, state, .. } = self;
         let planned = plans.recall(key, &call, observer, |plans| {
             let planned = plans.chosen(settings, call)?;
-            member.planned(planned.fingerprint.plan, &planned.basis);
+            state.planned(planned.fingerprint.plan, &planned.basis);
             Ok(planned)
         })?;
         Ok((planned, settings))
@@ -275,7 +177,7 @@ impl Group {
 
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
     pub(crate) fn script(&self, call: &Call, links: u64) -> Option<(PlanKey, &Arc<Script>)> {
-        let idle = self.running.is_empty() && self.frozen.is_none() && self.unanswered.is_none();
+        let idle = self.running.is_empty() && !self.state.is_fenced();
         let planned = self.plans.known(call).filter(|_| idle)?;
         Some((planned.key, planned.script(links)?))
     }
@@ -297,9 +199,11 @@ impl Group {
         observer: &mut Observer,
     ) -> Result<(&mut Planned, &Settings)> {
         let call = call_of(told)?;
-        let Self { plans, settings, told: known, .. } = self;
+        let Self { plans, settings, state, .. } = self;
         let planned = plans.recall(None, &call, observer, |plans| {
-            plans.made(settings, call, &known.algorithm(told.plan)?, String::new())
+            let algorithm = state.reducer().and_then(|reducer| reducer.algorithm(told.plan));
+            let unknown = || Error::unsupported("an operation of a plan that was not told");
+            plans.made(settings, call, algorithm.ok_or_else(unknown)?, String::new())
         })?;
         if planned.fingerprint.plan != told.plan {
             return Err(Error::unsupported("another plan than it had before"));
@@ -323,7 +227,10 @@ mod tests {
         collective::Collective,
         element::{DType, ReduceOp},
         plan::Guidance,
-        session::{Parameters, fence::REMEMBERED},
+        session::{
+            Parameters,
+            fence::{Check, REMEMBERED},
+        },
         wire::Kind,
     };
 
@@ -334,7 +241,15 @@ mod tests {
         let guidance = Arc::new(Guidance::of(&parameters).unwrap());
         let seats = [0, 1, 2].map(MemberId::new).into();
         let settings = Settings::new(7, 0, (seats, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
-        Group::new(Settings { guidance, ..settings }, Member::new(7, me, vec![0, 1]))
+        let state = match settings.is_reducer(me) {
+            true => GroupState::of_reducer(7, 0),
+            false => GroupState::of_worker(Member::new(7, me, vec![0, 1])),
+        };
+        Group::of(Settings { guidance, ..settings }, state)
+    }
+
+    fn refused(reducer: &mut Group, plan: u64) -> Option<&str> {
+        reducer.state.reducer().unwrap().refused(plan)
     }
 
     fn parameters() -> Parameters {
@@ -349,13 +264,12 @@ mod tests {
     #[test]
     fn a_reducer_remembers_what_runs() {
         let mut group = group(2, parameters());
-        let told = group.plan(CALL, &mut Observer::default()).unwrap().fingerprint;
         let header = |sequence| Header::new(Kind::Data, 7, 0, sequence);
         group.running.insert(3, OpKey { number: 0, place: 0 });
         let many = 2 * REMEMBERED as u64;
-        (0..many).for_each(|sequence| group.note_told(&header(sequence), told));
+        (0..many).for_each(|sequence| group.announce(&header(sequence)));
         let known: Vec<u64> =
-            (0..many).filter(|sequence| group.check(&header(*sequence), true) == Check::Match).collect();
+            (0..many).filter(|sequence| group.state.check(*sequence, 0) == Check::Match).collect();
         let expected = [3].into_iter().chain(many - REMEMBERED as u64 + 1..many);
         assert_eq!(known, expected.collect::<Vec<_>>());
     }
@@ -366,8 +280,8 @@ mod tests {
         let mut stats = Observer::default();
         let planned = worker.plan(CALL, &mut stats).unwrap();
         assert!(reducer.plan_as_told(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
-        reducer.told_plan("rank 0", &planned.basis).unwrap();
-        assert_eq!(reducer.refused_plan(planned.fingerprint.plan), None);
+        reducer.take_plan("rank 0", &planned.basis).unwrap();
+        assert_eq!(refused(&mut reducer, planned.fingerprint.plan), None);
         let (told, _) = reducer.plan_as_told(&planned.fingerprint, &mut stats).unwrap();
         assert_eq!((&told.basis, told.fingerprint), (&planned.basis, planned.fingerprint));
     }
@@ -388,28 +302,28 @@ mod tests {
             let mut theirs = Basis::clone(&basis);
             change(&mut theirs);
             let mut reducer = group(2, parameters());
-            reducer.told_plan("rank 1", &theirs).unwrap();
-            let reason = reducer.refused_plan(theirs.digest()).unwrap().to_owned();
+            reducer.take_plan("rank 1", &theirs).unwrap();
+            let reason = refused(&mut reducer, theirs.digest()).unwrap().to_owned();
             let [ours, theirs] = [&*basis, &theirs].map(|basis| basis.value(name).unwrap());
             let expected = format!("otherwise than rank 1: {name} {ours} there and {theirs} at rank 1;");
             assert!(reason.contains(&expected), "{reason}");
         }
         let mut reducer = group(2, parameters());
         let unknown = Basis { algorithm: "butterfly".to_owned(), ..Basis::clone(&basis) };
-        reducer.told_plan("rank 1", &unknown).unwrap();
-        assert!(reducer.refused_plan(unknown.digest()).unwrap().contains("plan of rank 1: no algorithm"));
+        reducer.take_plan("rank 1", &unknown).unwrap();
+        assert!(refused(&mut reducer, unknown.digest()).unwrap().contains("plan of rank 1: no algorithm"));
     }
 
     #[test]
     fn a_reducer_remembers_so_many_plans_and_no_more() {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         let mut reducer = group(2, parameters());
-        let mut tell = |epoch| reducer.told_plan("rank 0", &Basis { epoch, ..Basis::clone(&basis) });
+        let mut tell = |epoch| reducer.take_plan("rank 0", &Basis { epoch, ..Basis::clone(&basis) });
         let told = (0..1000).take_while(|epoch| tell(*epoch).is_ok()).count();
         assert_eq!(told, 64);
         assert!(tell(0).is_ok(), "what it knows it may be told again");
-        reducer.begin_generation(1);
-        assert!(reducer.told_plan("rank 0", &basis).is_ok());
+        reducer.state = GroupState::of_reducer(7, 1);
+        assert!(reducer.take_plan("rank 0", &basis).is_ok());
     }
 
     /// A change of membership makes plans of its own.
@@ -419,7 +333,7 @@ mod tests {
         let first = group(0, parameters()).plan(CALL, &mut observer).unwrap().fingerprint;
         let earlier = group(0, parameters());
         let settings = Settings { epoch: 1, ..earlier.settings };
-        let mut later = Group::new(settings, earlier.member);
+        let mut later = Group::of(settings, earlier.state);
         let second = later.plan(CALL, &mut observer).unwrap();
         assert_eq!(first.difference(&second.fingerprint), ["plan"]);
         assert_eq!(second.basis.epoch, 1);

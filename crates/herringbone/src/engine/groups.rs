@@ -2,24 +2,26 @@
 
 use super::{
     counts::Counts,
-    doom::{Doom, error},
     elsewhere::Elsewhere,
-    group::{Group, Recovering, Settings},
+    failure::{error, explained},
+    group::{Group, Settings},
     links::Links,
     outbox::Outbox,
     refused::Refused,
 };
 #[cfg(any(test, feature = "simulator"))]
-use crate::core::wire::Kind;
+use crate::core::{session::group_state::ReducerUse, wire::Kind};
 use crate::{
     Error, ErrorKind,
     core::{
         group::Rank,
         session::{
-            Cause, GroupRules, Mismatch, Parameters,
+            Cause, GroupRules, Parameters,
             control::{Introduction, PlanTold},
-            fence::{Admission, Check, Member, NotIssued},
+            fence::{Admission, Check, Issued, NotIssued},
+            group_state::GroupState,
             membership::MemberId,
+            recovery::Resume,
         },
         wire::{Fingerprint, Header},
     },
@@ -55,8 +57,10 @@ pub(crate) struct Groups {
     pub(super) forgotten: BTreeSet<u32>,
     /// The groups that take calls which are lines of their own, and the group that they are meant for.
     lines: BTreeMap<u32, u32>,
-    /// What the hub has said of groups that this rank has not made yet.
-    pub(super) unmade: BTreeMap<u32, Member>,
+    /// This rank in groups that it has not made yet, of which the hub has spoken.
+    pub(super) unmade: BTreeMap<u32, GroupState>,
+    /// Whether nobody decides any more.
+    pub(super) hub_is_gone: bool,
     pub(super) counts: Counts,
     pub(super) elsewhere: Elsewhere,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
@@ -111,78 +115,63 @@ impl Groups {
         self.lines.retain(|line, of| *line != number && *of != number);
     }
 
-    /// Adds a group, which goes on where the hub has left it.
-    pub(super) fn add(&mut self, mut group: Group, links: &Links) {
-        let id = group.settings.id;
-        if let Some(member) = self.unmade.remove(&id) {
-            group.follow(member);
+    /// Adds a group, which goes on where the hub has left it. Returns what that had decided of its reducers before.
+    pub(super) fn add(&mut self, mut group: Group, (links, out): (&Links, &mut Outbox)) -> Option<Resume> {
+        let Group { settings, state, .. } = &mut group;
+        let id = settings.id;
+        let made = std::mem::replace(state, GroupState::of_reducer(id, 0)).with_rules(self.rules);
+        *state = match self.unmade.remove(&id) {
+            Some(known) => known.made(made),
+            None => made,
+        };
+        if self.hub_is_gone {
+            state.lose_hub(out);
         }
-        group.doom = doomed_by(group.settings.members(), links);
+        let dead = settings.members().iter().copied().filter(|id| links.endpoints[*id].dead);
+        for rank in links.ranks(&dead.collect::<Vec<MemberId>>()) {
+            state.lose(rank, "died before", out);
+        }
+        let resume = state.take_early_resume();
         self.groups.insert(id, group);
+        resume
     }
 
-    /// Numbers a call, whose plan may be known, and adds it to what rank `me` has issued.
+    /// Numbers a call, whose plan may be known, and adds it to what this rank has issued.
     pub(super) fn agree(
         &mut self,
         issue: &Issue,
         plan: Option<PlanKey>,
-        (me, out): (Rank, &mut Outbox),
+        (links, out): (&Links, &mut Outbox),
     ) -> Result<NumberedCall, Refused> {
-        let Self { groups, elsewhere, rules, .. } = self;
-        let group = groups.get_mut(&issue.group).filter(|group| !group.ending.is_dropped);
+        let me = links.rank;
+        let group = self.groups.get_mut(&issue.group).filter(|group| !group.state.is_closed());
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
         let (planned, _) =
             group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
         let mut fingerprint = planned.fingerprint;
-        fingerprint.sequence = group.member.next();
+        fingerprint.sequence = group.state.next();
         (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
-        if let Some(error) = &group.lost {
-            let error = error.about(me, group.settings.named(fingerprint));
-            group.member.learn();
-            return Err(error.into());
-        }
-        if let Some(doom) = &group.doom {
-            let error = doom.error.about(me, group.settings.named(fingerprint));
-            out.dispute(group, Cause::PeerLost { ranks: doom.ranks.clone() });
-            return Err(error.into());
-        }
-        if rules.stands_still && group.recovering == Recovering::StandsStill {
-            // The others were told how many calls there are here.
-            return Err(Refused::Frozen);
-        }
-        let at = (issue.group, group.member.generation());
-        let issued = group.member.issue(fingerprint).map_err(|reason| match reason {
-            NotIssued::Frozen => Refused::Frozen,
-            NotIssued::Failed(failed) => {
-                let explained = elsewhere.explained(issue.group, &failed.cause).cloned();
-                let error = explained.unwrap_or_else(|| error(&failed.cause, &group.settings.ranks));
-                let error = error.about(me, group.settings.named(fingerprint));
-                if failed.sequence.is_none() {
-                    return Refused::Failed(error);
-                }
-                let (group, generation) = at;
-                let id = Identity { group, generation, hash: 0, fingerprint, number: out.observer.next() };
-                out.observer.issued(&id, algorithm);
-                out.observer.ended(&id, out.now(), &Err(error.clone()));
-                Refused::Counted(error)
+        let issued = group.state.issue(fingerprint, with_reducers, out);
+        let (issued, failure) = match issued {
+            Ok(issued) => (issued, None),
+            Err(NotIssued::Counted(issued, failure)) => (issued, Some(failure)),
+            Err(NotIssued::Frozen) => return Err(Refused::Frozen),
+            Err(NotIssued::Failed(failure)) => {
+                let error = explained(&failure, group, links);
+                return Err(Refused::Failed(error.about(me, group.settings.named(fingerprint))));
             }
-        })?;
-        if let Some(cause) = group.member.departs(&issued) {
-            out.dispute(group, cause);
-        }
-        let (hash, generation) = (issued.hash, issued.generation);
+        };
+        let Issued { generation, hash, fingerprint } = issued;
         let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
         out.observer.issued(&id, algorithm);
-        if let Some(error) = group.without_reducers.as_ref().filter(|_| with_reducers) {
-            // All ranks know, and fail the same call: there is nothing to decide.
-            group.member.complete(issued.fingerprint.sequence, false);
-            let error = error.about(me, group.settings.named(issued.fingerprint));
+        if let Some(failure) = failure {
+            let error = explained(&failure, group, links);
+            let error = error.about(me, group.settings.named(fingerprint));
             out.observer.ended(&id, out.now(), &Err(error.clone()));
             return Err(Refused::Counted(error));
         }
-        out.answer(group);
         Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
     }
 
@@ -197,46 +186,43 @@ impl Groups {
         waiting_for: Vec<Rank>,
         (links, out): (&Links, &mut Outbox),
     ) -> Result<(), Refused> {
-        let NumberedCall { id, timeout, .. } = self.agree(issue, None, (links.rank, out))?;
+        let NumberedCall { id, timeout, .. } = self.agree(issue, None, (links, out))?;
         let Some(group) = self.get_mut(issue.group) else { return Ok(()) };
-        group.member.fail(id.fingerprint.sequence);
+        group.state.fail(id.fingerprint.sequence);
         let milliseconds = timeout.as_millis() as u64;
         let (rank, operation) = (links.rank, id.fingerprint);
         let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
         let error = error(&cause, &[]);
         out.observer.ended(&id, out.now(), &Err(error.clone()));
-        out.dispute(group, cause);
+        group.state.dispute(cause, out);
         Err(Refused::Counted(error))
     }
 
     /// What a frame means to its group, by its generation, its number and the hash of all that was issued before.
-    pub(super) fn judge(&self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
+    pub(super) fn judge(&mut self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
         #[cfg(any(test, feature = "simulator"))]
         self.note_frame(header);
-        let Some(group) = self.get(header.group) else {
+        let Some(group) = self.groups.get_mut(&header.group) else {
             let is_early = self.rules.keeps_early && !self.forgotten.contains(&header.group);
             return if is_early { Verdict::Park } else { Verdict::Discard };
         };
+        let Group { state, .. } = group;
         // Nothing that begins later is called here any more.
-        let early = if group.ending.is_dropped { Verdict::Discard } else { Verdict::Park };
-        if group.is_lost() {
+        let early = if state.is_closed() { Verdict::Discard } else { Verdict::Park };
+        if state.is_over() {
             return Verdict::Discard;
         }
-        match group.admission(header, group.reduces()) {
+        match state.admit(header.generation) {
             Admission::Accept => {}
             Admission::Hold => return early,
             Admission::Discard => return Verdict::Discard,
         }
-        match group.check(header, group.reduces()) {
-            Check::Match => match group.operation(header.sequence) {
-                Some(key) => Verdict::Deliver(key),
-                None => Verdict::NotRunning,
-            },
+        match state.check(header.sequence, header.hash) {
+            Check::Match => group.operation(header.sequence).map_or(Verdict::NotRunning, Verdict::Deliver),
             Check::NotYet => early,
             Check::Forgotten => Verdict::Discard,
             Check::Differs => {
-                let own = group.member.issued(header.sequence).map(|own| (me, *own));
-                out.dispute(group, Cause::Mismatch(Mismatch::new(header.sequence, own)));
+                state.dispute_frame(header.sequence, me, out);
                 Verdict::Discard
             }
         }
@@ -247,13 +233,13 @@ impl Groups {
         let state = match self.get(header.group) {
             None if self.forgotten.contains(&header.group) => "a group that is over",
             None => "no group yet",
-            Some(group) if group.is_lost() => "a group that is lost",
-            Some(group) => match (group.admission(header, group.reduces()), group.recovering) {
+            Some(group) if group.state.is_over() => "a group that is lost",
+            Some(Group { state, .. }) => match (state.admit(header.generation), state.reducers()) {
                 (Admission::Discard, _) => "an old generation",
                 (Admission::Hold, _) => "a generation to come",
-                (Admission::Accept, Recovering::No) => "runs",
-                (Admission::Accept, Recovering::StandsStill) => "stands still",
-                (Admission::Accept, Recovering::Over { .. }) => "has recovered",
+                (Admission::Accept, ReducerUse::InUse) => "runs",
+                (Admission::Accept, ReducerUse::Suspended) => "stands still",
+                (Admission::Accept, ReducerUse::Replaced { .. }) => "has recovered",
             },
         };
         let input = match header.kind {
@@ -267,21 +253,21 @@ impl Groups {
 
     /// A message's sender has more for this rank than it expects, or less: what the two have.
     pub(super) fn uneven(
-        &self,
+        &mut self,
         (number, sequence): (u32, u64),
         (from, to): (Rank, Rank),
         (sent, expected): (u64, u64),
         out: &mut Outbox,
     ) {
-        let Some(group) = self.get(number) else { return };
-        let Some(operation) = group.member.issued(sequence).copied() else { return };
-        out.dispute(group, Cause::Uneven { operation, from, to, sent, expected });
+        let Some(Group { state, .. }) = self.get_mut(number) else { return };
+        let Some(operation) = state.issued(sequence).copied() else { return };
+        state.dispute(Cause::Uneven { operation, from, to, sent, expected }, out);
     }
 
     /// Whether a frame's operation is over, so that damage to it does not matter.
     pub(super) fn is_over(&self, header: &Header) -> bool {
-        let Some(group) = self.get(header.group) else { return false };
-        group.is_lost() || group.admission(header, group.reduces()) == Admission::Discard
+        let Some(Group { state, .. }) = self.get(header.group) else { return false };
+        state.is_over() || state.admit(header.generation) == Admission::Discard
     }
 
     /// A worker's first message tells a reducer of an operation. Returns whether it is to begin.
@@ -295,14 +281,16 @@ impl Groups {
         let Some(group) = self.get_mut(header.group) else {
             return Err(Broken::Protocol("an operation of a group that was not introduced"));
         };
-        let current = group.admission(header, true) == Admission::Accept;
-        if group.is_lost() || !current || group.check(header, true) != Check::NotYet {
+        let is_current = group.state.admit(header.generation) == Admission::Accept;
+        let is_new = group.state.check(header.sequence, header.hash) == Check::NotYet;
+        if group.state.is_over() || !is_current || !is_new {
             return Ok(false);
         }
-        group.note_told(header, *told);
-        let Some(reason) = group.refused_plan(told.plan) else { return Ok(true) };
-        let (address, reason, sequence) = (group.own_address(), reason.to_owned(), told.sequence);
-        out.dispute(group, Cause::ReducerLost { address, rank: worker, reason, sequence });
+        group.announce(header);
+        let refused = group.state.reducer().and_then(|reducer| reducer.refused(told.plan));
+        let Some(reason) = refused.map(ToOwned::to_owned) else { return Ok(true) };
+        let (address, sequence) = (group.own_address(), told.sequence);
+        group.state.dispute(Cause::ReducerLost { address, rank: worker, reason, sequence }, out);
         Ok(false)
     }
 
@@ -325,7 +313,7 @@ impl Groups {
         (links, out): (&Links, &mut Outbox),
     ) -> Result<(), Broken> {
         let known = self.get(told.group);
-        if known.is_some_and(|group| group.told_generation() >= told.generation) {
+        if known.is_some_and(|group| group.state.generation() >= told.generation) {
             return Ok(());
         }
         let before = known.map(|group| group.settings.parameters.clone());
@@ -339,18 +327,17 @@ impl Groups {
         if self.groups.len() >= REDUCER_GROUPS || !possible {
             return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
         }
-        let settings = Settings::told(told, links.me, ranks.clone(), parameters);
-        let mut group = Group::new(settings, Member::new(told.group, links.rank, ranks));
-        group.begin_generation(told.generation);
-        self.groups.insert(told.group, group);
+        let settings = Settings::told(told, links.me, ranks, parameters);
+        let state = GroupState::of_reducer(told.group, told.generation);
+        self.groups.insert(told.group, Group::of(settings, state));
         Ok(())
     }
 
     /// A worker tells a reducer what a plan is made from.
     pub(super) fn told_plan(&mut self, worker: &str, planned: &PlanTold) -> Result<(), Broken> {
         let PlanTold { group, generation, basis } = planned;
-        match self.get_mut(*group).filter(|group| group.told_generation() == *generation) {
-            Some(group) => group.told_plan(worker, basis),
+        match self.get_mut(*group).filter(|group| group.state.generation() == *generation) {
+            Some(group) => group.take_plan(worker, basis),
             // Of a group or a generation that is over here.
             None => Ok(()),
         }
@@ -358,24 +345,15 @@ impl Groups {
 
     /// A reducer is done with a group.
     fn remove(&mut self, number: u32, out: &mut Outbox) {
-        self.close(number, &Error::new(ErrorKind::Closed), out);
+        self.fail(number, &Error::new(ErrorKind::Closed), false, out);
         self.groups.remove(&number);
     }
 
     /// A worker tells a reducer that it takes no part in a group any more.
     pub(super) fn dropped_by(&mut self, worker: MemberId, number: u32, out: &mut Outbox) {
-        let Some(group) = self.get_mut(number) else { return };
-        group.ending.dropped_by.insert(worker);
-        if group.settings.members().iter().all(|worker| group.ending.dropped_by.contains(worker)) {
+        let Some(Group { settings, state, .. }) = self.get_mut(number) else { return };
+        if state.reducer().is_some_and(|reducer| reducer.left_by(worker, settings.members())) {
             self.remove(number, out);
         }
     }
-}
-
-/// What a group that is made now learns of members that died before.
-fn doomed_by(members: &[MemberId], links: &Links) -> Option<Doom> {
-    let dead: Vec<MemberId> = members.iter().copied().filter(|id| links.endpoints[*id].dead).collect();
-    let ranks = links.ranks(&dead);
-    let error = links.lost(&ranks, "died before");
-    (!ranks.is_empty()).then_some(Doom { ranks, error })
 }

@@ -3,7 +3,6 @@
 use super::{
     Engine,
     early::{Content, Parked},
-    group::Recovering,
     groups::Verdict,
     outbox::{Event, Todo},
 };
@@ -116,8 +115,7 @@ impl Engine {
     /// Whether nothing of an operation changes any more, as its group has lost a reducer.
     fn stands_still(&self, group: u32, key: OpKey) -> bool {
         self.recoveries.have_begun()
-            && self.groups.rules.stands_still
-            && self.groups.get(group).is_some_and(|group| group.recovering != Recovering::No)
+            && self.groups.get(group).is_some_and(|group| group.state.holds_still())
             && self.ops.get(key).is_some_and(|operation| operation.with_reducers())
     }
 

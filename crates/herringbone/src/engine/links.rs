@@ -1,7 +1,7 @@
 //! The links of an engine: made, served, broken.
 
 use super::{
-    group::{Group, Recovering},
+    group::Group,
     outbox::{Event, Interest, Outbox, Todo},
 };
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
         session::{
             Basis, Cause, Parameters,
             control::{Dispute, Introduction, Message, PlanTold},
+            group_state::ReducerUse,
             membership::MemberId,
             recovery::{Accuse, Gain, LostReducer},
         },
@@ -53,8 +54,6 @@ pub(crate) struct Links {
     pub(super) board: Board,
     /// Where the job's hub listens, as far as a reducer was told.
     pub(crate) hub: Option<String>,
-    /// Whether rank 0 decides nothing any more, though it has not died.
-    pub(super) without_hub: bool,
     /// When reducers' silence was last looked at, while it counts.
     looked: Option<Moment>,
 }
@@ -70,7 +69,6 @@ impl Links {
             changes: 0,
             board: Board::default(),
             hub: None,
-            without_hub: false,
             looked: None,
         }
     }
@@ -225,7 +223,7 @@ impl Links {
     /// first operation.
     pub(super) fn introduce(&mut self, group: &Group, plan: PlanKey) {
         let Some(planned) = group.planned(plan).filter(|_| !group.reduces()) else { return };
-        let (generation, plan) = (group.member.generation(), planned.fingerprint.plan);
+        let (generation, plan) = (group.state.generation(), planned.fingerprint.plan);
         for (position, index) in group.settings.servers().iter().enumerate() {
             let endpoint = &mut self.endpoints[*index];
             let before = endpoint.introduced.remove(&group.settings.id);
@@ -279,7 +277,7 @@ impl Links {
     /// A reducer is of no use to a group any more: its ranks go on without, if they have not agreed on that before.
     pub(super) fn accuse(&self, group: &Group, index: MemberId, reason: &str, out: &mut Outbox) {
         let uses_it = group.settings.servers().contains(&index);
-        if group.recovering == Recovering::No && uses_it {
+        if group.state.reducers() == ReducerUse::InUse && uses_it {
             let reason = reason.to_owned();
             let address = self.endpoints[index].name.clone();
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
@@ -302,7 +300,8 @@ impl Links {
     /// Asks for the reducers that a group could use and does not, if this rank is the one to ask.
     pub(super) fn gain(&self, group: &Group, out: &mut Outbox) {
         let Group { settings, .. } = group;
-        if group.recovering != Recovering::No || settings.me != 0 || settings.serves.is_some() {
+        let is_whole = group.state.reducers() == ReducerUse::InUse;
+        if !is_whole || settings.me != 0 || settings.serves.is_some() {
             return;
         }
         let is_new = |id: &MemberId| {
@@ -342,12 +341,6 @@ impl Links {
         layout::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
-    /// Rank 0, if nobody decides for groups any more.
-    pub(super) fn lost_hub(&self) -> Option<MemberId> {
-        let hub = self.endpoints.ids().find(|id| self.endpoints[*id].rank == Some(0))?;
-        (self.endpoints[hub].dead || self.without_hub).then_some(hub)
-    }
-
     /// The endpoints that left so long ago and from which nothing more will come, in the order in which they left.
     pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<MemberId> {
         let left = |index: &MemberId| self.endpoints[*index].left;
@@ -379,7 +372,7 @@ fn introduction(group: &Group, reducer: u32) -> Introduction {
     let settings = &group.settings;
     Introduction {
         group: settings.id,
-        generation: group.member.generation(),
+        generation: group.state.generation(),
         epoch: settings.epoch,
         members: settings.members().to_vec(),
         reducer,

@@ -14,10 +14,9 @@ mod buffers;
 pub(crate) mod control;
 mod counts;
 mod disband;
-mod doom;
 mod early;
 mod elsewhere;
-mod farewell;
+mod failure;
 mod fences;
 pub(crate) mod group;
 pub(crate) mod groups;
@@ -29,6 +28,7 @@ pub(crate) mod outbox;
 mod plans;
 mod queue;
 mod recovery;
+mod reducer;
 pub(crate) mod refused;
 pub(crate) mod rules;
 mod settings;
@@ -36,7 +36,6 @@ pub(crate) mod status;
 pub(crate) mod straight;
 mod table;
 mod timers;
-mod told;
 mod touched;
 mod waits;
 
@@ -56,7 +55,7 @@ use crate::{
     transport::{Broken, endpoint::Endpoints, stats::Stats},
 };
 use backlog::Backlog;
-use group::{Group, Recovering};
+use group::Group;
 use groups::Groups;
 use links::{DRAINS, Links};
 use messages::{Mail, Others, Posted, ToOrFrom};
@@ -130,7 +129,7 @@ impl Engine {
     /// Ends `completion` when another rank has called the next operation of a group, or none can be called any more. The group
     /// is one in which ranks [agree](group::Service::Agreement): the next call of another one might be an heir's.
     pub(crate) fn watch(&mut self, number: u32, completion: Arc<Completion>) {
-        match self.groups.get(number).filter(|group| !group.ending.is_dropped) {
+        match self.groups.get(number).filter(|group| !group.state.is_closed()) {
             Some(group) => {
                 debug_assert_eq!(group.settings.serves, Some(group::Service::Agreement));
                 self.out.finished |= self.backlog.watch(group, completion);
@@ -158,10 +157,10 @@ impl Engine {
     /// Adds a group. Returns what the hub had decided of it before.
     fn insert(&mut self, group: Group) -> Option<Resume> {
         let number = group.settings.id;
-        self.groups.add(group, &self.links);
+        let resume = self.groups.add(group, (&self.links, &mut self.out));
         self.gain(number);
         self.out.push(Todo::RedeliverGroup(number));
-        self.recoveries.made(number, &mut self.groups)
+        resume
     }
 
     /// The hub has decided how a group goes on without a reducer.
@@ -173,7 +172,7 @@ impl Engine {
             new.into_iter().filter_map(|group| Some((group.settings.id, self.insert(group)?))).collect();
         // What was under way goes on in a group that is closed, too: first it is handed to the others.
         self.catch_up();
-        if self.groups.get(number).is_some_and(|group| group.ending.is_dropped) {
+        if self.groups.get(number).is_some_and(|group| group.state.is_closed()) {
             self.drop_group(number);
         }
         self.shorten(number);
@@ -184,20 +183,14 @@ impl Engine {
     /// left out of their line, once it is known that all have called the same in it.
     fn shorten(&mut self, last: u32) {
         let before = |groups: &Groups, of: u32| {
-            let next = |group: &Group| match group.recovering {
-                Recovering::Over { from, next } => Some((from, next)),
-                _ => None,
-            };
-            groups.iter().find_map(|group| {
-                next(group).filter(|at| at.1 == of).map(|(from, _)| (group.settings.id, from))
-            })
+            let is_before = |group: &&Group| group.state.replaced().is_some_and(|(_, by)| by == of);
+            groups.iter().find(is_before).map(|group| group.settings.id)
         };
-        let Some((middle, from)) = before(&self.groups, last) else { return };
-        let is_over = |group: &Group| group.member.next() >= from && group.member.question().is_none();
-        let is_past = self.groups.get(middle).is_some_and(is_over);
-        let Some((first, its_from)) = before(&self.groups, middle).filter(|_| is_past) else { return };
+        let Some(middle) = before(&self.groups, last) else { return };
+        let is_past = self.groups.get(middle).is_some_and(|group| group.state.is_past());
+        let Some(first) = before(&self.groups, middle).filter(|_| is_past) else { return };
         if let Some(group) = self.groups.get_mut(first) {
-            group.recovering = Recovering::Over { from: its_from, next: last };
+            group.state.replaced_by(last);
         }
         self.groups.drop_group(middle, &mut self.out);
         let Self { links, groups, ops, backlog, recoveries, out, .. } = self;
@@ -237,8 +230,7 @@ impl Engine {
             return number;
         }
         while let Some(group) = self.groups.get(number)
-            && let Recovering::Over { from, next } = group.recovering
-            && group.member.next() >= from
+            && let Some(next) = group.state.successor()
         {
             number = next;
         }
@@ -270,7 +262,7 @@ impl Engine {
 
     /// What names a group, if it was [named so](Self::name_next), or is part of one that was.
     pub(crate) fn ordinal_of(&self, number: u32) -> Option<Ordinal> {
-        self.groups.get(number)?.member.ordinal()
+        self.groups.get(number)?.state.ordinal()
     }
 
     /// A group was closed, or its last handle is gone: nothing more is called in it here. What is under way goes on.
@@ -295,8 +287,7 @@ impl Engine {
             let runs = group.running.iter().any(|(_, key)| self.ops.is_awaited(*key));
             runs || self.backlog.has_any(group.settings.id)
         };
-        let hears_all =
-            |group: &Group| group.member.last().is_some_and(|last| last.hears_all(group.settings.me));
+        let hears_all = |group: &Group| group.state.hears_all(group.settings.me);
         let asks =
             |number: &u32| !self.groups.get(*number).is_some_and(|group| is_busy(group) && hears_all(group));
         let asking: Vec<u32> = self.family(number).into_iter().filter(asks).collect();
@@ -325,10 +316,8 @@ impl Engine {
         let mut at = 0;
         while let Some(&number) = family.get(at) {
             family.extend(self.groups.lines_of(number));
-            if let Some(Recovering::Over { next, .. }) = self.groups.get(number).map(|group| group.recovering)
-            {
-                family.push(next);
-            }
+            let replaced = self.groups.get(number).and_then(|group| group.state.replaced());
+            family.extend(replaced.map(|(_, by)| by));
             at += 1;
         }
         family
@@ -419,7 +408,7 @@ impl Engine {
         called: Posted,
     ) -> Result<Arc<Completion>> {
         let (now, completion) = (self.out.now(), called.completion.clone());
-        let me = self.groups.get(group).filter(|group| !group.ending.is_dropped);
+        let me = self.groups.get(group).filter(|group| !group.state.is_closed());
         let me = me.map(|group| group.settings.me).ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let Self { links, groups, backlog, messages, out, .. } = self;
         out.look_soon(timers::Timer::Operations);
@@ -463,7 +452,7 @@ impl Engine {
         }
         let mut called = group.plan(issue.call, &mut self.out.observer).ok()?.fingerprint;
         let earlier = self.late.iter().filter(|late| late.group == issue.group).count();
-        called.sequence = group.member.next() + earlier as u64;
+        called.sequence = group.state.next() + earlier as u64;
         let (rank, name) = (self.links.rank, group.settings.named(called));
         let error = Error::new(ErrorKind::Timeout { rank, after, missing: Vec::new() }).about(rank, name);
         // Nothing touches its buffers any more, which are the caller's again.
@@ -601,7 +590,7 @@ impl Engine {
             }
             Todo::NotStarted { queued, error } => {
                 if let Some(group) = groups.get_mut(queued.id.group) {
-                    group.member.fail(queued.id.fingerprint.sequence);
+                    group.state.fail(queued.id.fingerprint.sequence);
                 }
                 backlog::not_started(*queued, &error, groups, (links, out));
             }
@@ -626,7 +615,6 @@ impl Engine {
             Todo::Redo(number) => {
                 recoveries.redo(number, &mut EngineParts { groups, ops, backlog, links, out });
             }
-            Todo::Answer(number) => groups.answer(number, false, out),
             Todo::Forget(number) if backlog.has_any(number) => {}
             Todo::Forget(number) => {
                 groups.forget_if_over(number, ops, (links, out));
@@ -638,7 +626,7 @@ impl Engine {
                 backlog.start_ready(groups, ops, (links, out));
                 out.finished = true;
             }
-            Todo::Dispute { group, generation, cause } => self.dispute(group, generation, cause),
+            Todo::Group(number, output) => groups.perform(number, *output, (links, out)),
             Todo::Flush => drop(ops.flush(links, out)),
         }
     }

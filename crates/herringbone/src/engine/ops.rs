@@ -1,7 +1,7 @@
 //! The operations under way, and the memory that they use.
 
 use super::{
-    group::{Group, Recovering},
+    group::Group,
     groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
@@ -124,19 +124,15 @@ impl Ops {
         let me = links.rank;
         let Some((operation, mut io)) = self.running(key, links, out) else { return };
         let sequence = operation.id.fingerprint.sequence;
-        let stands_still = |group: &Group| {
-            group.is_frozen(sequence) || group.recovering != Recovering::No && operation.with_reducers()
-        };
-        let Some(group) = groups.get_mut(operation.id.group).filter(|group| !stands_still(group)) else {
-            return;
-        };
+        let may_run = |group: &&mut Group| group.state.may_run(sequence, operation.with_reducers());
+        let Some(group) = groups.get_mut(operation.id.group).filter(may_run) else { return };
         let progress = operation.run(&mut io);
         if progress == ExecutionProgress::Running {
             io.observer.waited(&operation.id, || operation.missing());
         } else if let Some((ended, touches)) = ended(operation, Ok(())) {
             self.released(touches);
             out.conclude(group, me, ended);
-            if group.ending.is_dropped {
+            if group.state.is_closed() {
                 out.push(Todo::Forget(group.settings.id));
             }
         }
@@ -158,7 +154,7 @@ impl Ops {
         let number = operation.id.group;
         if let Some(group) = groups.get_mut(number) {
             let kept = if keep_memory { std::mem::take(&mut operation.memory) } else { 0..0 };
-            group.ending.kept.extend((!kept.is_empty()).then_some(kept));
+            group.kept.extend((!kept.is_empty()).then_some(kept));
             if let Some((ended, touches)) = ended(operation, Err(error.clone())) {
                 self.released(touches);
                 out.conclude(group, links.rank, ended);
@@ -215,7 +211,7 @@ impl Ops {
             if was_running && operation.with_reducers() {
                 group.running.with_reducers[usize::from(operation.id.is_urgent())] -= 1;
             }
-            if group.ending.is_dropped {
+            if group.state.is_closed() {
                 out.push(Todo::Forget(number));
             }
         }

@@ -11,7 +11,11 @@ use crate::{
     completion::Completion,
     core::{
         group::Rank,
-        session::{Cause, control::Message, fence::FarewellAnswer, membership::MemberId},
+        session::{
+            control::Message,
+            group_state::{Output, Outputs},
+            membership::MemberId,
+        },
     },
     execute::issue::{Identity, PlanKey, Queued},
     observe::Observer,
@@ -76,8 +80,6 @@ pub(super) enum Todo {
     Redeliver(Vec<Parked>),
     /// All frames that came early for a group may be of use now.
     RedeliverGroup(u32),
-    /// A group may be able to answer a fence.
-    Answer(u32),
     /// A group that was dropped may be over.
     Forget(u32),
     /// Nothing more will come from an endpoint that has left.
@@ -86,8 +88,8 @@ pub(super) enum Todo {
     Served(u32),
     /// The operations of a group that use reducers are to be finished without.
     Redo(u32),
-    /// Something went wrong in a generation of a group, which has to be fenced.
-    Dispute { group: u32, generation: u32, cause: Cause },
+    /// What a group wants done.
+    Group(u32, Box<Output>),
     /// Links may take something.
     Flush,
 }
@@ -154,24 +156,6 @@ impl Outbox {
         self.timers.ensure(timer, self.now() + LOOK);
     }
 
-    /// Has a group fenced.
-    pub(super) fn dispute(&mut self, group: &Group, cause: Cause) {
-        let (group, generation) = (group.settings.id, group.generation());
-        self.push(Todo::Dispute { group, generation, cause });
-    }
-
-    /// Answers what other members have asked that leave, as far as this one can.
-    pub(super) fn answer(&mut self, group: &mut Group) {
-        while group.member.is_asked()
-            && let Some(answer) = group.member.next_answer()
-        {
-            match answer {
-                FarewellAnswer::Confirmed(message) => self.events.push(Event::ToHub(message)),
-                FarewellAnswer::Differs(cause) => self.dispute(group, cause),
-            }
-        }
-    }
-
     /// Tells those that wait for an operation of rank `me` how it ended.
     pub(super) fn conclude(&mut self, group: &mut Group, me: Rank, ended: Ended) {
         let Ended { id, plan, completion, issued, result } = ended;
@@ -180,18 +164,30 @@ impl Outbox {
         if result.is_ok() {
             group.completed(plan);
             let hears_all = id.fingerprint.hears_all(group.settings.me);
-            group.member.complete(id.fingerprint.sequence, hears_all);
-            self.answer(group);
+            group.state.complete(id.fingerprint.sequence, hears_all, self);
         }
-        if group.unanswered.is_some() {
-            self.push(Todo::Answer(id.group));
-        }
+        group.state.ended(self);
         if group.settings.serves.is_some() {
             self.push(Todo::Served(id.group));
         }
         if let Some(completion) = completion {
             completion.finish(result);
             self.finished = true;
+        }
+    }
+}
+
+impl Outputs for Outbox {
+    fn put(&mut self, group: u32, output: Output) {
+        match output {
+            Output::Tell(message) => self.events.push(Event::ToHub(message)),
+            Output::Leave => self.push(Todo::Forget(group)),
+            Output::After(delay) => {
+                self.after(Timer::Group(group), delay);
+                // What waits for a decision in a carrier may have failed.
+                self.push(Todo::Served(group));
+            }
+            output => self.push(Todo::Group(group, Box::new(output))),
         }
     }
 }

@@ -9,7 +9,7 @@
 use super::{
     backlog::Backlog,
     begin::prepared,
-    group::{Group, Recovering, Service, Settings},
+    group::{Group, Service, Settings},
     groups::Groups,
     links::{DRAINS, Links},
     ops::Ops,
@@ -83,7 +83,7 @@ impl Redone {
     fn issue(&mut self, parts: &mut EngineParts<'_>) {
         while let Some(issue) = self.issues.front() {
             let completion = Arc::<Completion>::default();
-            let number = parts.groups.get(issue.group).map_or(0, |carrier| carrier.member.next());
+            let number = parts.groups.get(issue.group).map_or(0, |carrier| carrier.state.next());
             let EngineParts { groups, backlog, links, out, .. } = parts;
             let issued = match self.is_late {
                 true => groups.issue_late(issue, Vec::new(), (links, out)),
@@ -113,12 +113,11 @@ impl Redone {
         let Err(error) = result else { return false };
         let Identity { group, generation, fingerprint, .. } = self.queued.id;
         let differs = matches!(error.kind(), ErrorKind::Mismatch { .. });
-        let is_new = |group: &&Group| !group.is_lost() && group.generation() == generation;
-        let Some(group) = parts.groups.get(group).filter(|group| differs && is_new(group)) else {
-            return false;
-        };
-        let own = (parts.links.rank, fingerprint);
-        parts.out.dispute(group, Cause::Mismatch(Mismatch::new(fingerprint.sequence, [own])));
+        let is_new =
+            |group: &&mut Group| differs && !group.state.is_over() && group.state.generation() == generation;
+        let Some(group) = parts.groups.get_mut(group).filter(is_new) else { return false };
+        let mismatch = Mismatch::new(fingerprint.sequence, [(parts.links.rank, fingerprint)]);
+        group.state.dispute(Cause::Mismatch(mismatch), parts.out);
         true
     }
 }
@@ -142,8 +141,6 @@ pub(crate) struct Recoveries {
     carriers: BTreeMap<u32, u32>,
     /// Whether a reducer was ever lost.
     has_begun: bool,
-    /// What the hub has decided of groups that this rank has not made yet; `None` while it decides.
-    unmade: BTreeMap<u32, Option<Resume>>,
     /// What was said last of reducers, by their addresses: whether they are used.
     said: BTreeMap<String, bool>,
 }
@@ -181,26 +178,14 @@ impl Recoveries {
 
     /// The hub asks what this rank holds: from now on nothing of it changes.
     pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
-        let EngineParts { groups, ops, backlog, out, .. } = parts;
-        let rules = groups.rules;
+        let EngineParts { groups, ops, backlog, links, out } = parts;
         self.has_begun = true;
-        if groups.forgotten.contains(&number) {
-            // The hub hears that this rank has left before it waits for an answer.
-            return;
-        }
         let Some(group) = groups.get_mut(number) else {
-            self.unmade.entry(number).or_default();
-            out.events.push(Event::ToHub(Message::Held(Held {
-                group: number,
-                calls: Calls::default(),
-                operations: Vec::new(),
-            })));
+            // Where this rank has left, the hub hears of that before it waits for an answer.
+            if let Some(state) = groups.unmade(number, None, links.rank) {
+                state.suspend(Vec::new(), *out);
+            }
             return;
-        };
-        group.recovering = Recovering::StandsStill;
-        let calls = match rules.says_calls {
-            true => group.member.calls(),
-            false => Calls { hashes: Vec::new(), ..group.member.calls() },
         };
         let running = group.running.iter().filter_map(|(_, key)| ops.get(*key));
         let running =
@@ -219,28 +204,25 @@ impl Recoveries {
             }
         }
         operations.sort_by_key(|holding| holding.sequence);
-        out.events.push(Event::ToHub(Message::Held(Held { group: number, calls, operations })));
+        group.state.suspend(operations, *out);
     }
 
     /// The hub has decided: operations that stand still are finished without reducers. Returns the groups to be added.
     pub(super) fn resume(&mut self, number: u32, resume: Resume, parts: &mut EngineParts<'_>) -> Vec<Group> {
         let EngineParts { groups, links, out, .. } = parts;
         let Some(group) = groups.get_mut(number) else {
-            if let Some(known) = self.unmade.get_mut(&number) {
-                *known = Some(resume);
-            } else {
-                leave_followers(number, resume.calls, out);
+            let (known, calls) = (groups.unmade.get_mut(&number), resume.calls.clone());
+            if !known.is_some_and(|state| state.resume_early(resume)) {
+                leave_followers(number, calls, out);
             }
             return Vec::new();
         };
-        if matches!(group.recovering, Recovering::Over { .. }) {
+        if !group.state.resume(&resume) {
             return Vec::new();
         }
-        group.member.follow(&resume);
         let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
         self.tell(&resume, heir.reducers(), links);
-        group.recovering = Recovering::Over { from: resume.calls.next, next: heir.id };
-        let (ranks, ordinal) = (&group.settings.ranks, group.member.ordinal());
+        let (ranks, ordinal) = (&group.settings.ranks, group.state.ordinal());
         let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
         let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
         self.carriers.insert(carrier.id, number);
@@ -255,15 +237,6 @@ impl Recoveries {
         out.push(Todo::Redo(number));
         out.push(Todo::Start);
         new.into()
-    }
-
-    /// A group is there that was not made when the hub spoke of it.
-    pub(super) fn made(&mut self, number: u32, groups: &mut Groups) -> Option<Resume> {
-        let resume = self.unmade.remove(&number)?;
-        if let Some(group) = groups.get_mut(number) {
-            group.recovering = Recovering::StandsStill;
-        }
-        resume
     }
 
     /// Says what was lost or has come, and with what this rank goes on: for the first group that hears of it.
@@ -319,7 +292,7 @@ impl Recoveries {
     /// See [`Groups::agree`].
     pub(super) fn issue_late(&mut self, issue: &Issue, parts: &mut EngineParts<'_>) -> Result<(), Refused> {
         let EngineParts { groups, links, out, .. } = parts;
-        let agreed = groups.agree(issue, None, (links.rank, out))?;
+        let agreed = groups.agree(issue, None, (links, out))?;
         let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
         let queued = Queued::new(agreed, issue, None, out.now());
         let prepared = prepared(group, &queued, links, &mut out.observer)?;
@@ -399,15 +372,15 @@ impl Recoveries {
         }
         let under_way = decided.redone.values().flat_map(|redone| &redone.parts);
         let first = under_way.filter(|(_, part)| !part.is_done()).map(|(number, _)| *number).min();
-        if let Some((first, carrier)) = first.zip(parts.groups.get(decided.carrier)) {
-            parts.out.dispute(carrier, Cause::Mismatch(Mismatch::new(first, [])));
+        if let Some((first, carrier)) = first.zip(parts.groups.get_mut(decided.carrier)) {
+            carrier.state.dispute(Cause::Mismatch(Mismatch::new(first, [])), parts.out);
         }
         self.step(number, parts);
     }
 
     /// A group was closed here. What is under way goes on. Returns the group that takes its calls.
     pub(super) fn close(&mut self, number: u32, parts: &mut EngineParts<'_>) -> Option<u32> {
-        let Recovering::Over { next, .. } = parts.groups.get(number)?.recovering else { return None };
+        let (_, next) = parts.groups.get(number)?.state.replaced()?;
         self.decided.get_mut(&number)?.is_closing = true;
         self.close_if_over(number, parts);
         Some(next)
@@ -429,11 +402,8 @@ impl Recoveries {
         for (_, redone) in decided.redone {
             end(redone.queued, Err(error.clone()), parts);
         }
-        let next = parts.groups.get(number).and_then(|group| match group.recovering {
-            Recovering::Over { next, .. } => Some(next),
-            _ => None,
-        });
-        next.into_iter().chain([decided.carrier]).collect()
+        let next = parts.groups.get(number).and_then(|group| group.state.replaced());
+        next.map(|(_, next)| next).into_iter().chain([decided.carrier]).collect()
     }
 }
 
@@ -446,7 +416,7 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
         return;
     };
     if result.is_err() {
-        group.member.fail(id.fingerprint.sequence);
+        group.state.fail(id.fingerprint.sequence);
     }
     out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
     out.push(Todo::Forget(id.group));

@@ -6,6 +6,7 @@ use crate::{
     core::{
         group::Rank,
         session::{
+            fence::Member,
             membership::MemberId,
             status::{
                 GROUPS, GroupStanding, LINKS, LinkStanding, OPERATIONS, Standing, UnderWay, WAITS, Way,
@@ -48,10 +49,13 @@ fn groups(engine: &Engine) -> Vec<GroupStanding> {
         group: group.settings.id,
         name: engine.out.observer.name_of(group.settings.id),
         ranks: group.settings.workers(),
-        generation: group.generation(),
-        next: (!group.reduces()).then(|| group.member.next()),
-        over: if group.reduces() { None } else { group.member.over() },
-        lost: group.lost.as_ref().map(|error| error.kind().to_string()),
+        generation: group.state.generation(),
+        next: group.state.member().map(Member::next),
+        over: group.state.member().and_then(Member::over),
+        lost: group
+            .failure(&engine.links)
+            .filter(|_| group.state.is_over())
+            .map(|error| error.kind().to_string()),
     };
     engine.groups.iter().filter(|group| group.settings.serves.is_none()).map(shown).collect()
 }

@@ -96,7 +96,7 @@ impl Runner {
         let Some(memory) = engine.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
-        let agreed = match engine.groups.agree(&issue, Some(plan), (engine.links.rank, &mut engine.out)) {
+        let agreed = match engine.groups.agree(&issue, Some(plan), (&engine.links, &mut engine.out)) {
             Ok(agreed) => agreed,
             Err(refused) => {
                 engine.ops.staging.give_back(memory);

@@ -10,10 +10,8 @@ pub(super) enum Timer {
     Operations,
     /// Reducers are looked at for those that have been silent.
     Silence,
-    /// A group answers a fence, although operations before the disputed one have not ended.
-    Answer(u32),
-    /// What a group still has under way fails, because no hub is left to say so.
-    Doom(u32),
+    /// A group waits no longer for operations before a disputed one to end, or for a hub that is gone.
+    Group(u32),
     /// A link that was under way from an endpoint that has left does not come any more.
     UnderWay(MemberId),
     /// Operations that still need an endpoint that has left fail.
@@ -35,11 +33,6 @@ impl Timers {
     /// Sets a timer, unless it has a time already.
     pub(super) fn ensure(&mut self, timer: Timer, at: Moment) {
         self.due.entry(timer).or_insert(at);
-    }
-
-    /// Takes a timer's time away.
-    pub(super) fn clear(&mut self, timer: Timer) {
-        self.due.remove(&timer);
     }
 
     /// When the next timer is due.
@@ -70,16 +63,14 @@ mod tests {
     #[test]
     fn timers_expire_in_the_order_of_their_times() {
         let mut timers = Timers::default();
-        timers.set(Timer::Doom(3), at(30));
+        timers.set(Timer::Group(3), at(30));
         timers.set(Timer::Operations, at(20));
         timers.ensure(Timer::Operations, at(5));
-        timers.set(Timer::Answer(1), at(10));
-        timers.set(Timer::Silence, at(7));
-        timers.clear(Timer::Silence);
+        timers.set(Timer::Group(1), at(10));
         assert_eq!((timers.next(), timers.expire(at(9))), (Some(at(10)), None));
         let expired: Vec<_> = std::iter::from_fn(|| timers.expire(at(25))).collect();
-        assert_eq!(expired, [Timer::Answer(1), Timer::Operations]);
-        timers.set(Timer::Doom(3), at(40));
-        assert_eq!((timers.expire(at(39)), timers.expire(at(40))), (None, Some(Timer::Doom(3))));
+        assert_eq!(expired, [Timer::Group(1), Timer::Operations]);
+        timers.set(Timer::Group(3), at(40));
+        assert_eq!((timers.expire(at(39)), timers.expire(at(40))), (None, Some(Timer::Group(3))));
     }
 }

@@ -84,7 +84,7 @@ impl Waits {
                 let told = Message::GroupInfo { group: *number, generation: 0, members };
                 out.events.push(Event::ToHub(told));
             }
-            let message = group.member.waiting(first.id.fingerprint.sequence, first.told);
+            let message = group.state.waiting(first.id.fingerprint.sequence, first.told);
             first.told += 1;
             out.observer.suspected(|| missing(group, first.id.fingerprint.sequence, ops), waited);
             if let Some(Message::Waiting(own)) = &message {
@@ -116,7 +116,7 @@ impl Waits {
         if late.ranks.contains(&links.rank) && self.are_elsewhere(late.group, groups) {
             return;
         }
-        let next = group.member.next();
+        let next = group.state.next();
         let is_known = |(ranks, then): &(Vec<Rank>, u64)| {
             *ranks == late.ranks && (late.sequence < *then || *then == next)
         };
@@ -163,13 +163,13 @@ fn missing(group: &Group, sequence: u64, ops: &Ops) -> Vec<MemberId> {
 fn name_of(late: &Late, group: &Group, groups: &Groups, recoveries: &Recoveries) -> String {
     let origin = recoveries.origin(late.group, late.sequence);
     let named = |id: &Identity| groups.get(id.group).map(|group| group.settings.named(id.fingerprint));
-    let called = || group.member.issued(late.sequence).map(|called| group.settings.named(*called));
+    let called = || group.state.issued(late.sequence).map(|called| group.settings.named(*called));
     let name = match group.settings.serves {
         Some(Service::Remains) => origin.and_then(named),
         _ => called(),
     };
     let carried = recoveries.carried_group(late.group).and_then(|number| groups.get(number));
-    let number = carried.map_or(late.sequence, |group| group.member.next());
+    let number = carried.map_or(late.sequence, |group| group.state.next());
     name.as_ref().map_or_else(|| format!("operation {number}"), Named::to_string)
 }
 

@@ -20,6 +20,7 @@ use crate::{
             watch::{Effect, RankPatience, TICK, Watch},
         },
     },
+    engine::Engine,
     node::Node,
     sys::{fork::Guarded, pidfd::Pidfd},
 };
@@ -212,17 +213,20 @@ impl Control {
                 }
                 Effect::Probe(address) => reducers::look_for(&self.job, &self.commands, address),
                 Effect::Members(roster) => {
-                    self.node.with(|engine| engine.renew(&roster));
+                    self.tell_engine(|engine| engine.renew(&roster));
                     self.job.roster = roster;
                 }
                 Effect::Answer { group, answer } => self.commands.answer(group, answer),
                 Effect::Log { warns, line } => crate::log::of_rank(self.job.rank, warns, line),
-                Effect::Groups(event) => {
-                    let answer = self.node.with(|engine| engine.take(event));
-                    answer.into_iter().for_each(|answer| self.watch.tell_hub(answer));
-                }
+                Effect::Groups(event) => self.tell_engine(|engine| engine.take(event)),
             }
         }
+    }
+
+    /// Has the engine do something, and the watch see at once to what the engine asks for then.
+    fn tell_engine(&mut self, what: impl FnOnce(&mut Engine)) {
+        let events = self.node.asked(what);
+        events.into_iter().for_each(|event| pass_on(event, &mut self.watch, Moment::now()));
     }
 
     fn beat(&mut self) {

@@ -57,8 +57,9 @@ pub(super) fn make_next(world: &mut VirtualWorld, ranks: &[Rank], rank: Rank) ->
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let ordinal = world.machine(rank as usize).engine.name_next(number_of("groups", &members));
     let number = number_of(&format!("group {}", ordinal.at), &members);
-    let Group { settings, member, .. } = group(&world.setup, &world.roster, number, ranks, rank);
-    make_known(world, Group::new(settings, member.named(Some(ordinal))), rank);
+    let Group { settings, .. } = group(&world.setup, &world.roster, number, ranks, rank);
+    let member = crate::core::session::fence::Member::new(number, rank, ranks.to_vec()).named(Some(ordinal));
+    make_known(world, Group::new(settings, member), rank);
     number
 }
 
@@ -69,8 +70,8 @@ pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let (number, now) = (number_of("agreement", &members), world.clock.now());
     for rank in &ranks {
-        let mut made = group(&world.setup, &world.roster, number, &ranks, *rank);
-        made = Group::new(made.settings.agreeing(), made.member);
+        let made = group(&world.setup, &world.roster, number, &ranks, *rank);
+        let made = Group::of(made.settings.agreeing(), made.state);
         world.machine(*rank as usize).engine.at(now).add_group(made);
         world.settle(*rank as usize);
     }

@@ -10,11 +10,13 @@ use crate::{
     clock::Moment,
     core::session::{
         control::Message,
+        group_state::ReducerUse,
         membership::{MemberId, Roster},
         watch::{Effect, GroupEvent, Watch},
     },
-    engine::{Engine, group::Recovering, outbox::Event, outbox::Interest, refused::Refused},
+    engine::{Engine, outbox::Event, outbox::Interest, refused::Refused},
     execute::issue::{Issue, WORLD_GROUP},
+    fabric::command::pass_on,
     feedback::{Fed, Feedback},
     request::Manner,
     seen,
@@ -234,10 +236,7 @@ impl Machine {
                 Effect::Groups(event) => {
                     moved = true;
                     note_group_event(engine, &event);
-                    if let Some(answer) = engine.at(now).take(event) {
-                        seen::to_hub(watch, &answer);
-                        watch.tell_hub(answer);
-                    }
+                    engine.at(now).take(event);
                 }
                 Effect::Members(members) => {
                     moved = true;
@@ -245,6 +244,10 @@ impl Machine {
                     *roster = members;
                 }
                 effect => effects.push(effect),
+            }
+            for event in std::mem::take(&mut engine.out.events) {
+                note_event((engine, watch), &event);
+                pass_on(event, watch, now);
             }
         }
         (effects, moved)
@@ -281,11 +284,12 @@ impl Machine {
 /// Notes what comes to a group, as a member and as one that may recover.
 fn note_group(engine: &Engine, number: u32, input: &'static str) {
     let group = engine.groups.get(number);
-    let member = group.map(|group| seen::member_state(group.member.phase(), group.member.is_over()));
-    let recovery = group.map(|group| match group.recovering {
-        Recovering::No => "whole",
-        Recovering::StandsStill => "stands still",
-        Recovering::Over { .. } => "over",
+    let member = group.and_then(|group| group.state.member());
+    let member = member.map(|member| seen::member_state(member.phase(), member.is_over()));
+    let recovery = group.map(|group| match group.state.reducers() {
+        ReducerUse::InUse => "whole",
+        ReducerUse::Suspended => "stands still",
+        ReducerUse::Replaced { .. } => "over",
     });
     if !["Recover", "Resume", "a reducer is lost"].contains(&input) {
         seen::note("member", member.unwrap_or("not made"), input);
@@ -296,13 +300,13 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
 }
 
 /// Notes that an engine has lost a reducer, or tells the hub something, if this says so.
-pub(super) fn note_event(Machine { engine, watch, .. }: &Machine, event: &Event) {
-    match (event, watch) {
-        (Event::Broken { endpoint, .. }, _) if engine.links.endpoints[*endpoint].is_reducer() => {
+pub(super) fn note_event((engine, watch): (&Engine, &Watch), event: &Event) {
+    match event {
+        Event::Broken { endpoint, .. } if engine.links.endpoints[*endpoint].is_reducer() => {
             let numbers = engine.groups.numbers().into_iter();
             numbers.for_each(|number| note_group(engine, number, "a reducer is lost"));
         }
-        (Event::ToHub(message), Some(watch)) => seen::to_hub(watch, message),
+        Event::ToHub(message) => seen::to_hub(watch, message),
         _ => {}
     }
 }

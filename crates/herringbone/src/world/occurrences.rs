@@ -102,8 +102,8 @@ impl VirtualWorld {
             let events = machine.drive(now);
             let idle = events.is_empty();
             for event in events {
-                note_event(machine, &event);
                 if let Some(watch) = &mut machine.watch {
+                    note_event((&machine.engine, watch), &event);
                     pass_on(event, watch, now);
                 }
             }

@@ -72,7 +72,7 @@ struct Debt {
 pub struct Issued {
     /// Its generation.
     pub generation: u32,
-    /// The rolling hash after it.
+    /// The rolling hash after it; 0 of one that has failed already.
     pub hash: u64,
     /// What it is, with its number.
     pub fingerprint: Fingerprint,
@@ -80,20 +80,24 @@ pub struct Issued {
 
 /// Why a call does not become an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotIssued {
-    /// A fence is under way: call again after the decision.
+pub enum NotIssued<Why> {
+    /// A decision is under way: call again after it.
     Frozen,
-    /// The call has failed.
-    Failed(Failed),
+    /// The group is over here, so it has failed, and took no number.
+    Failed(Why),
+    /// It has failed, as the operation of its number does on the other members.
+    Counted(Issued, Why),
 }
 
-/// A call that failed because of a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// The number that it took; `None` if the group is over at this member.
-    pub sequence: Option<u64>,
-    /// Why.
-    pub cause: Arc<Cause>,
+impl<Why> NotIssued<Why> {
+    /// The same, with another form of the reason.
+    pub(crate) fn map<Other>(self, form: impl FnOnce(Why) -> Other) -> NotIssued<Other> {
+        match self {
+            Self::Frozen => NotIssued::Frozen,
+            Self::Failed(why) => NotIssued::Failed(form(why)),
+            Self::Counted(issued, why) => NotIssued::Counted(issued, form(why)),
+        }
+    }
 }
 
 /// How a frame's rolling hash compares with this member's own.
@@ -132,16 +136,6 @@ pub enum Action {
     Settled(Settled),
     /// All members have made the same calls as this one.
     Confirmed,
-}
-
-/// What comes of a question that a member was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
-pub enum FarewellAnswer {
-    /// Send this to the hub.
-    Confirmed(Message),
-    /// It has called something else: [dispute](Member::dispute) this.
-    Differs(Cause),
 }
 
 /// The end of a generation at this member.
@@ -192,6 +186,11 @@ impl Member {
     #[must_use]
     pub fn made(self, made: &Self) -> Self {
         Self { members: made.members.clone(), ordinal: made.ordinal, ..self }
+    }
+
+    /// The group's number.
+    pub fn group(&self) -> u32 {
+        self.group
     }
 
     /// The current generation, to be written into frames.
@@ -271,29 +270,24 @@ impl Member {
     ///
     /// A call that has to learn of decisions learns of one, in their order. If more than 64 are outstanding, the last
     /// one stands for those that follow.
-    pub fn issue(&mut self, call: Fingerprint) -> Result<Issued, NotIssued> {
+    pub fn issue(&mut self, call: Fingerprint) -> Result<Issued, NotIssued<Arc<Cause>>> {
         if let Some(cause) = self.ended.clone() {
             self.learn();
-            return Err(NotIssued::Failed(Failed { sequence: None, cause }));
+            return Err(NotIssued::Failed(cause));
         }
-        if let Some(failed) = self.pay_debt() {
-            return Err(NotIssued::Failed(failed));
+        let generation = self.generation;
+        self.debts.retain(|debt| self.history.next < debt.below);
+        if let Some(debt) = self.debts.front_mut() {
+            debt.is_learnt = true;
+            let fingerprint = Fingerprint { sequence: self.history.next, ..call };
+            self.history.next += 1;
+            return Err(NotIssued::Counted(Issued { generation, hash: 0, fingerprint }, debt.cause.clone()));
         }
         if self.phase != Phase::Running {
             return Err(NotIssued::Frozen);
         }
         let (hash, fingerprint) = self.history.add(call);
-        Ok(Issued { generation: self.generation, hash, fingerprint })
-    }
-
-    fn pay_debt(&mut self) -> Option<Failed> {
-        self.debts.retain(|debt| self.history.next < debt.below);
-        let debt = self.debts.front_mut()?;
-        debt.is_learnt = true;
-        let cause = debt.cause.clone();
-        let sequence = Some(self.history.next);
-        self.history.next += 1;
-        Some(Failed { sequence, cause })
+        Ok(Issued { generation, hash, fingerprint })
     }
 
     /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
@@ -403,15 +397,10 @@ impl Member {
         Some(Cause::Left { ranks: [self.rank].into(), operation, caller })
     }
 
-    /// Whether it was asked what it has not answered. An answer may be there whenever it has issued or completed an operation, and
-    /// when it was asked.
-    pub fn is_asked(&self) -> bool {
-        !self.questions.is_empty()
-    }
-
-    /// The next answer that it can give.
-    pub fn next_answer(&mut self) -> Option<FarewellAnswer> {
-        if self.phase != Phase::Running || self.told {
+    /// The next answer to what it was [asked](super::super::farewell), for the hub: that it has made the same calls, or a dispute. There
+    /// may be one whenever it has issued or completed an operation, and when it was asked.
+    pub fn next_answer(&mut self) -> Option<Message> {
+        if self.questions.is_empty() || self.phase != Phase::Running || self.told {
             return None;
         }
         let answer = |question: &FarewellQuestion| {
@@ -426,10 +415,10 @@ impl Member {
             self.questions.iter().enumerate().find_map(|(at, question)| Some((at, answer(question)?)));
         let (at, check) = found?;
         let question = self.questions.swap_remove(at);
-        Some(match check {
-            Check::Differs => FarewellAnswer::Differs(self.mismatch(question.rank, question.fingerprint)),
-            _ => FarewellAnswer::Confirmed(Message::Confirmed(question.confirmed())),
-        })
+        match check {
+            Check::Differs => self.dispute(self.mismatch(question.rank, question.fingerprint)),
+            _ => Some(Message::Confirmed(question.confirmed())),
+        }
     }
 
     /// This member takes no part any more, and what it has under way fails here: to be sent to the hub, in any phase. `None` if
@@ -494,18 +483,7 @@ impl Member {
         if cause.is_final() {
             self.ended = Some(cause.clone());
         }
-        Action::Settled(self.end_generation(decision.next, cause))
-    }
-
-    /// Ends the group at this member, whatever the others do: open operations and all calls to come fail.
-    pub fn close(&mut self, cause: Cause) -> Settled {
-        let cause = Arc::new(cause);
-        self.ended = Some(cause.clone());
-        self.end_generation(self.history.next, cause)
-    }
-
-    fn end_generation(&mut self, below: u64, cause: Arc<Cause>) -> Settled {
-        let fails_open = self.history.open > 0;
+        let (below, fails_open) = (decision.next, self.history.open > 0);
         if self.debts.len() == DEBTS {
             self.debts.pop_back();
         }
@@ -514,7 +492,7 @@ impl Member {
         self.told = false;
         self.questions.clear();
         self.history = History::new(self.history.next, below);
-        Settled { generation: self.generation, below, cause, fails_open }
+        Action::Settled(Settled { generation: self.generation, below, cause, fails_open })
     }
 
     fn compare(&mut self, theirs: &Waiting) -> Action {

@@ -38,9 +38,7 @@ mod member;
 
 pub(super) use fences::Fences;
 pub use fences::{Directed, HubState};
-pub use member::{
-    Action, Admission, Check, Failed, FarewellAnswer, Issued, Member, NotIssued, Phase, Settled,
-};
+pub use member::{Action, Admission, Check, Issued, Member, NotIssued, Phase, Settled};
 
 /// How long a member waits before it first tells the hub what it is waiting for.
 pub const WAITING_MILLISECONDS: u64 = 50;

@@ -474,10 +474,10 @@ fn place(one: Rank, other: Rank) -> Rank {
 
 /// How long the next record is that has come in a group.
 pub(super) fn next_length(group: u32, others: &Others<'_>) -> Option<usize> {
-    let member = &others.groups.get(group)?.member;
-    let mut early = others.backlog.early.of(group, member.next()).iter();
+    let state = &others.groups.get(group)?.state;
+    let mut early = others.backlog.early.of(group, state.next()).iter();
     let first = early
-        .find(|parked| (parked.header.kind, parked.header.generation) == (Kind::Data, member.generation()));
+        .find(|parked| (parked.header.kind, parked.header.generation) == (Kind::Data, state.generation()));
     first.map(|parked| parked.header.length as usize)
 }
 

@@ -11,7 +11,7 @@ use crate::{
         group::Rank,
         session::{mailbox::Record, membership::MemberId},
     },
-    engine::{fences::left_because, groups::Groups, outbox::Outbox},
+    engine::{failure::left_because, groups::Groups, outbox::Outbox},
 };
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ impl Exchange {
         let Some(group) = others.groups.get(channel.records_from) else {
             return Some(Error::new(ErrorKind::Closed));
         };
-        if let Some(error) = group.lost.as_ref().or(group.doom.as_ref().map(|doom| &doom.error)) {
-            return Some(error.clone());
+        if let Some(error) = group.failure(others.links) {
+            return Some(error);
         }
         let me = others.links.me;
         let away = group
@@ -144,7 +144,7 @@ impl Exchange {
         let mut error = None;
         for number in [channel.records_to, channel.records_from] {
             let Some(group) = others.groups.get(number) else { continue };
-            let now = group.member.generation();
+            let now = group.state.generation();
             let before = self.generations.insert(number, now).unwrap_or(0);
             if before < now {
                 let (from, to) = (self.in_job(peer, others.groups), others.links.rank);

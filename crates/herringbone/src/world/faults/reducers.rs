@@ -1,7 +1,7 @@
 //! Reducers end, hang or are slow: what the ranks are told, and that they go on.
 
 use super::*;
-use crate::{engine::group::Group, transport::tcp::virtual_link::Dice, world::groups};
+use crate::{transport::tcp::virtual_link::Dice, world::groups};
 
 /// The ranks disagree about an operation that a lost reducer has left: its carrier's calls differ, and the error names the
 /// programs' calls.
@@ -77,7 +77,7 @@ fn a_group_that_stands_still_fails_with_the_hub() {
     let stands_still = |world: &mut VirtualWorld| {
         let of =
             |rank: usize| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
-        [1, 2].into_iter().all(|rank| of(rank).is_some_and(Group::is_undecided))
+        [1, 2].into_iter().all(|rank| of(rank).is_some_and(|group| group.state.is_undecided()))
     };
     assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
     world.hang(0);

@@ -1,24 +1,76 @@
-//! Why a group, or an operation, cannot go on.
+//! Why a group, or an operation, cannot go on, as users read it.
 
+use super::{group::Group, links::Links};
 use crate::{
     Error, ErrorKind,
     core::{
         group::Rank,
-        session::{Cause, Ranks},
+        session::{
+            Cause, Ranks,
+            group_state::{Gone, GroupFailure},
+            membership::MemberId,
+        },
     },
+    transport::endpoint::Endpoint,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// What is known of ranks that the hub calls lost.
-pub(super) const GONE: &str = "ended, hung or left";
+const GONE: &str = "ended, hung or left";
 /// Why a rank is missed that lives.
 pub(crate) const ABORTED: &str = "it aborted the group";
 
-/// Why a group takes no new operations, while those under way may still end well.
-#[derive(Debug)]
-pub(crate) struct Doom {
-    pub(crate) ranks: Vec<Rank>,
-    pub(crate) error: Error,
+/// Why a rank is missed that left in order.
+const LEFT: &str = "it left, by close() or the end of its program";
+
+/// A failure in a group as a user's error: where all ranks that are lost have left in order, this rank knows more than the hub says.
+pub(super) fn explained(failure: &GroupFailure, group: &Group, links: &Links) -> Error {
+    let has_only_left = |rank: &Rank| {
+        links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
+    };
+    match failure {
+        GroupFailure::Closed => Error::new(ErrorKind::Closed),
+        GroupFailure::Gone(Gone { ranks, reason }) => links.lost(ranks, reason),
+        GroupFailure::Decided(cause) => match (&group.explained, &**cause) {
+            (Some((explained, error)), _) if Arc::ptr_eq(explained, cause) => error.clone(),
+            (_, Cause::PeerLost { ranks }) if ranks.iter().all(has_only_left) => {
+                match group.state.is_closed() {
+                    true => Error::new(ErrorKind::Closed),
+                    false => links.lost(ranks, LEFT),
+                }
+            }
+            (_, Cause::PeerLost { ranks }) => links.lost(ranks, GONE),
+            (_, cause) => error(cause, &group.settings.ranks),
+        },
+    }
+}
+
+impl Group {
+    /// Why the group is over here, or takes no calls because members are gone.
+    pub(super) fn failure(&self, links: &Links) -> Option<Error> {
+        self.state.failure().map(|failure| explained(&failure, self, links))
+    }
+}
+
+/// Why a rank that left is missed where none of the group died: perhaps one of another group did, or left before. In a group
+/// that this rank has closed itself, that is why.
+pub(super) fn left_because(index: MemberId, is_closed: bool, links: &Links) -> Error {
+    if is_closed {
+        return Error::new(ErrorKind::Closed);
+    }
+    let named = |which: &dyn Fn(&Endpoint) -> bool| {
+        let names = links.endpoints.iter().filter(|endpoint| which(endpoint));
+        names.map(|endpoint| endpoint.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let left = links.endpoints[index].left;
+    let dead = named(&|endpoint| endpoint.dead);
+    let before = named(&|endpoint| endpoint.left.is_some_and(|at| Some(at) < left));
+    let after = match (dead.as_str(), before.as_str()) {
+        ("", "") => String::new(),
+        ("", _) => format!(", after {before} had left"),
+        _ => format!(", after {dead} had died"),
+    };
+    links.lost(&links.ranks(&[index]), format_args!("{LEFT}{after}"))
 }
 
 /// A cause as a user's error, in a group whose workers have these ranks in the job.

@@ -1,0 +1,121 @@
+//! How a process comes to the end of a group.
+//!
+//! Operations that are under way go on when it is closed. A rank that does not know whether all have made the same calls
+//! [asks](super::super::farewell) before it takes no part any more, and stays as long as somebody waits for the answer.
+
+use super::{
+    super::{
+        cause::Cause,
+        control::Message,
+        fence::{Member, Phase},
+        recovery::Held,
+    },
+    Farewell, GroupState, Leaving, Output, Outputs, Side,
+};
+use alloc::{sync::Arc, vec::Vec};
+
+/// What comes of the wish to take no part in a group any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Somebody waits for what the others say.
+    Stays,
+    /// It has left. An operation has failed elsewhere for this reason, if that is news.
+    Left(Option<Arc<Cause>>),
+}
+
+impl GroupState {
+    /// Whether nothing more is called in the group here.
+    pub fn is_closed(&self) -> bool {
+        self.leaving.is_closed
+    }
+
+    /// Whether this process takes no part in the group any more.
+    pub fn has_left(&self) -> bool {
+        self.leaving.has_left
+    }
+
+    /// Nothing more is called in the group here. What is under way goes on.
+    pub fn close(&mut self, out: &mut impl Outputs) {
+        self.leaving.is_closed = true;
+        out.put(self.group, Output::Leave);
+    }
+
+    /// The same, and what is under way fails here. If it `tells` the others, their calls fail as well: all but those before the
+    /// first that fails here.
+    pub fn abort(&mut self, tells: bool, out: &mut impl Outputs) {
+        let tells = tells && self.rules.says_aborts && !self.leaving.has_left;
+        if tells && !core::mem::replace(&mut self.leaving.has_aborted, true) {
+            let message = self.member().and_then(Member::abort);
+            message.into_iter().for_each(|message| out.put(self.group, Output::Tell(message)));
+        }
+        self.leaving.farewell = Farewell::Over;
+        self.close(out);
+    }
+
+    /// Somebody waits, once the group is closed, until all members have made the same calls: until this process
+    /// [leaves](Self::leave).
+    pub fn await_farewell(&mut self) {
+        self.leaving.farewell = Farewell::Awaited;
+    }
+
+    /// Nobody waits for that any more.
+    pub fn end_farewell(&mut self, out: &mut impl Outputs) {
+        self.leaving.farewell = Farewell::Over;
+        out.put(self.group, Output::Leave);
+    }
+
+    /// Nothing is under way any more in a group that is closed: this process takes no part in it from now on, unless somebody waits
+    /// for what the others say. `counts`: whether ranks have to make the same calls in it.
+    pub fn leave(&mut self, counts: bool, out: &mut impl Outputs) -> Departure {
+        if self.leaving.has_left {
+            return Departure::Left(None);
+        }
+        let departure = self.depart(counts, out);
+        if departure == Departure::Stays {
+            return departure;
+        }
+        (self.leaving.has_left, self.leaving.farewell) = (true, Farewell::Over);
+        let group = self.group;
+        if counts && self.rules.counts_calls {
+            let calls = self.member().map_or_else(Default::default, Member::calls);
+            let held = Held { group, calls, operations: Vec::new() };
+            out.put(group, Output::Tell(Message::Held(held)));
+        }
+        out.put(group, Output::Tell(Message::Forget { group }));
+        departure
+    }
+
+    fn depart(&mut self, counts: bool, out: &mut impl Outputs) -> Departure {
+        const LEAVES: Departure = Departure::Left(None);
+        let (is_fenced, hub_is_gone) = (self.is_fenced(), self.hub_is_gone);
+        let is_over = self.lost.is_some() || self.gone.is_some() || hub_is_gone;
+        let Self { group, side, leaving: Leaving { farewell, .. }, .. } = self;
+        let is_awaited = matches!(farewell, Farewell::Awaited | Farewell::Asked);
+        let Side::Worker(member) = side else { return LEAVES };
+        if *farewell == Farewell::Over {
+            return LEAVES;
+        }
+        // An operation that was complete here has failed elsewhere.
+        if let Some(cause) = member.take_unlearnt() {
+            return Departure::Left(Some(cause));
+        }
+        if is_over || !counts {
+            return LEAVES;
+        }
+        if is_fenced || member.phase() != Phase::Running {
+            return if is_awaited { Departure::Stays } else { LEAVES };
+        }
+        if let Some(cause) = member.missed() {
+            return Departure::Left(Some(Arc::new(cause)));
+        }
+        let Some(question) = member.question() else { return LEAVES };
+        if *farewell != Farewell::Asked {
+            out.put(*group, Output::Tell(Message::Confirm(question)));
+        }
+        if !is_awaited {
+            return LEAVES;
+        }
+        *farewell = Farewell::Asked;
+        Departure::Stays
+    }
+}

@@ -1,0 +1,98 @@
+//! What a reducer knows of a group: it plans and calls nothing by itself.
+
+use super::super::fence::{Admission, Check, REMEMBERED};
+use crate::algorithm::Algorithm;
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::String,
+};
+
+use super::super::membership::MemberId;
+
+/// How many plans a reducer remembers for a generation of a group. Few algorithms go through reducers.
+const PLANS: usize = 64;
+
+/// A reducer was told of more plans than it remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyPlans;
+
+/// What workers have told a reducer of a generation of a group.
+#[derive(Debug)]
+pub struct ReducerMember {
+    generation: u32,
+    /// The operations that were announced last, and those that run: their numbers and rolling hashes.
+    announced: VecDeque<(u64, u64)>,
+    /// By digest: the algorithm of a plan, or why operations of it are refused.
+    plans: BTreeMap<u64, Result<Algorithm, String>>,
+    /// Workers that take no part in the group any more.
+    left: BTreeSet<MemberId>,
+}
+
+impl ReducerMember {
+    /// Nothing, of a generation that begins.
+    pub(super) fn new(generation: u32) -> Self {
+        Self { generation, announced: VecDeque::new(), plans: BTreeMap::new(), left: BTreeSet::new() }
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn admit(&self, generation: u32) -> Admission {
+        if generation == self.generation { Admission::Accept } else { Admission::Discard }
+    }
+
+    pub(super) fn check(&self, sequence: u64, hash: u64) -> Check {
+        match self.announced.iter().find(|(announced, _)| *announced == sequence) {
+            Some((_, known)) if *known == hash => Check::Match,
+            Some(_) => Check::Differs,
+            None => Check::NotYet,
+        }
+    }
+
+    /// The first worker to come announces an operation. `runs` says which of the earlier ones run still, and are remembered.
+    pub fn announce(&mut self, sequence: u64, hash: u64, runs: impl Fn(u64) -> bool) {
+        if self.announced.len() >= REMEMBERED {
+            // Few run at once, so what is over is found soon.
+            let over = self.announced.iter().position(|(earlier, _)| !runs(*earlier));
+            over.and_then(|over| self.announced.remove(over));
+        }
+        self.announced.push_back((sequence, hash));
+    }
+
+    /// A worker says what the plan of this digest was made from. The first time `judge` says which algorithm it takes, or why its
+    /// operations are refused.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn plan(
+        &mut self,
+        digest: u64,
+        judge: impl FnOnce() -> Result<Algorithm, String>,
+    ) -> Result<(), TooManyPlans> {
+        if self.plans.contains_key(&digest) {
+            return Ok(());
+        }
+        if self.plans.len() >= PLANS {
+            return Err(TooManyPlans);
+        }
+        self.plans.insert(digest, judge());
+        Ok(())
+    }
+
+    /// Why operations of a plan are refused, if they are.
+    pub fn refused(&self, plan: u64) -> Option<&str> {
+        self.plans.get(&plan)?.as_ref().err().map(String::as_str)
+    }
+
+    /// The algorithm of a plan, if that was told and is taken.
+    pub fn algorithm(&self, plan: u64) -> Option<&Algorithm> {
+        self.plans.get(&plan)?.as_ref().ok()
+    }
+
+    /// A worker takes no part in the group any more. Returns whether none of these does.
+    pub fn left_by(&mut self, worker: MemberId, workers: &[MemberId]) -> bool {
+        self.left.insert(worker);
+        workers.iter().all(|worker| self.left.contains(worker))
+    }
+}

@@ -1,0 +1,424 @@
+//! The group states of a group and its hub, in whatever order things happen: calls that differ, ranks that give up, close, abort or
+//! die, a reducer that is lost, the hub's death.
+
+use crate::{a_hub, call};
+use herringbone_core::{
+    session::{
+        Cause, GroupRules,
+        control::{Death, Message},
+        fence::{Check, Directed, Issued, Member, NotIssued},
+        group_state::{Departure, GroupState, Output, Outputs},
+        hub::Hub,
+        membership::MemberId,
+        recovery::{Accuse, LostReducer},
+    },
+    wire::Fingerprint,
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{TestRng, TestRunner},
+};
+use std::collections::{BTreeMap, VecDeque};
+
+const GROUP: u32 = 5;
+
+/// What comes to a rank by way of rank 0.
+#[derive(Debug)]
+enum Packet {
+    Hub(Message),
+    Dead(u32),
+}
+
+/// What happens next, to some rank.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Call,
+    CallOther,
+    /// A rank's oldest operation goes on, as far as it can.
+    GoOn,
+    ToHub,
+    FromHub,
+    GiveUp,
+    Close {
+        waits: bool,
+    },
+    Abort,
+    Die,
+    LoseReducer,
+}
+
+#[derive(Default)]
+struct Out(Vec<Output>);
+
+impl Outputs for Out {
+    fn put(&mut self, group: u32, output: Output) {
+        assert_eq!(group, GROUP);
+        self.0.push(output);
+    }
+}
+
+struct Process {
+    state: GroupState,
+    is_alive: bool,
+    running: VecDeque<Issued>,
+    to_hub: VecDeque<Message>,
+    from_hub: VecDeque<Packet>,
+    waits: bool,
+    /// Calls that took a number.
+    counted: u64,
+}
+
+struct World {
+    hub: Hub,
+    processes: Vec<Process>,
+    /// The hashes of operations, by generation and number, and who issued them.
+    issued: BTreeMap<(u32, u64), BTreeMap<u32, u64>>,
+}
+
+impl World {
+    fn new(ranks: u32, rules: GroupRules) -> Self {
+        let members: Vec<u32> = (0..ranks).collect();
+        let process = |rank| Process {
+            state: GroupState::of_worker(Member::new(GROUP, rank, members.clone())).with_rules(rules),
+            is_alive: true,
+            running: VecDeque::new(),
+            to_hub: VecDeque::new(),
+            from_hub: VecDeque::new(),
+            waits: false,
+            counted: 0,
+        };
+        let processes = members.iter().map(|rank| process(*rank)).collect();
+        let mut hub = a_hub();
+        hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members });
+        Self { hub, processes, issued: BTreeMap::new() }
+    }
+
+    fn alive(&self) -> Vec<u32> {
+        let ranks = 0..self.processes.len() as u32;
+        ranks.filter(|rank| self.processes[*rank as usize].is_alive).collect()
+    }
+
+    /// Does something with a state, and then what it wants done.
+    fn with<R>(&mut self, rank: u32, f: impl FnOnce(&mut GroupState, &mut Out) -> R) -> R {
+        let mut out = Out::default();
+        let process = &mut self.processes[rank as usize];
+        let result = f(&mut process.state, &mut out);
+        for output in out.0 {
+            match output {
+                Output::Tell(message) => process.to_hub.push_back(message),
+                Output::TellWorker(..) => panic!("it is no reducer"),
+                Output::Fail(_) | Output::Settled(_) => process.running.clear(),
+                Output::After(_) => process.waits = true,
+                Output::Leave => {}
+            }
+        }
+        self.leave(rank);
+        result
+    }
+
+    /// A rank that has closed the group leaves it as soon as it may.
+    fn leave(&mut self, rank: u32) {
+        let Process { state, running, to_hub, .. } = &mut self.processes[rank as usize];
+        if state.is_closed() && !state.has_left() && running.is_empty() {
+            let mut out = Out::default();
+            let departure = state.leave(true, &mut out);
+            assert_eq!(state.has_left(), departure != Departure::Stays);
+            to_hub.extend(out.0.into_iter().filter_map(|output| match output {
+                Output::Tell(message) => Some(message),
+                _ => None,
+            }));
+        }
+    }
+
+    fn direct(&mut self, messages: Vec<Directed>) {
+        for Directed { to, message } in messages {
+            self.processes[to as usize].from_hub.push_back(Packet::Hub(message));
+        }
+    }
+
+    fn happen(&mut self, event: Event, rank: u32) {
+        if !self.processes[rank as usize].is_alive {
+            return;
+        }
+        match event {
+            Event::Call => self.call(rank, call()),
+            Event::CallOther => self.call(rank, Fingerprint { count: 1001, ..call() }),
+            Event::GoOn => drop(self.go_on(rank)),
+            Event::ToHub => drop(self.hub_hears(rank)),
+            Event::FromHub => drop(self.hears_hub(rank)),
+            Event::GiveUp => self.give_up(rank),
+            Event::Close { waits } if !self.processes[rank as usize].state.is_closed() => {
+                self.with(rank, |state, out| {
+                    if waits {
+                        state.await_farewell();
+                    }
+                    state.close(out);
+                });
+            }
+            Event::Abort if !self.processes[rank as usize].state.has_left() => {
+                self.processes[rank as usize].running.clear();
+                self.with(rank, |state, out| state.abort(true, out));
+            }
+            Event::Close { .. } | Event::Abort => {}
+            Event::Die => self.die(rank),
+            Event::LoseReducer => {
+                let id = MemberId::new(99);
+                let lost = LostReducer { id, address: "a:1".to_owned(), reason: "gone".to_owned() };
+                let members = (0..self.processes.len() as u32).collect();
+                let accuse = Message::Accuse(Accuse { group: GROUP, members, lost });
+                self.processes[rank as usize].to_hub.push_back(accuse);
+            }
+        }
+    }
+
+    /// Whether a rank goes on with calls in this group.
+    fn calls(&self, rank: u32) -> bool {
+        let Process { state, is_alive, .. } = &self.processes[rank as usize];
+        *is_alive && !state.is_closed() && state.successor().is_none()
+    }
+
+    fn call(&mut self, rank: u32, called: Fingerprint) {
+        if !self.calls(rank) {
+            return;
+        }
+        let issued = self.with(rank, |state, out| state.issue(called, false, out));
+        let process = &mut self.processes[rank as usize];
+        match issued {
+            Ok(issued) => {
+                let Issued { generation, hash, fingerprint } = issued;
+                assert_eq!((generation, fingerprint.sequence), (process.state.generation(), process.counted));
+                process.counted += 1;
+                process.running.push_back(issued);
+                self.issued.entry((generation, fingerprint.sequence)).or_default().insert(rank, hash);
+            }
+            Err(NotIssued::Counted(issued, _)) => {
+                assert_eq!(issued.fingerprint.sequence, process.counted);
+                process.counted += 1;
+            }
+            Err(NotIssued::Failed(_)) => assert!(process.state.failure().is_some()),
+            Err(NotIssued::Frozen) => {}
+        }
+    }
+
+    /// A rank's oldest operation ends if all ranks have come to it, and is disputed if one has called something else. Returns
+    /// whether anything came of it.
+    fn go_on(&mut self, rank: u32) -> bool {
+        let Process { state, running, .. } = &self.processes[rank as usize];
+        let Some(Issued { generation, hash, fingerprint }) = running.front().copied() else { return false };
+        assert_eq!(generation, state.generation(), "a new generation begins with nothing under way");
+        let sequence = fingerprint.sequence;
+        let others = &self.issued[&(generation, sequence)];
+        if let Some(differs) = others.values().copied().find(|other| *other != hash) {
+            assert_eq!(state.check(sequence, differs), Check::Differs);
+            let phase = state.member().map(Member::phase);
+            self.with(rank, |state, out| state.dispute_frame(sequence, rank, out));
+            return self.processes[rank as usize].state.member().map(Member::phase) != phase;
+        }
+        let ends = others.len() == self.processes.len() && state.may_run(sequence, false);
+        if ends {
+            self.processes[rank as usize].running.pop_front();
+            self.with(rank, |state, out| {
+                state.complete(sequence, true, out);
+                state.ended(out);
+            });
+        }
+        ends
+    }
+
+    fn hub_hears(&mut self, rank: u32) -> bool {
+        let Some(message) = self.processes[rank as usize].to_hub.pop_front() else { return false };
+        if self.processes[0].is_alive {
+            let messages = self.hub.receive(rank, message);
+            self.direct(messages);
+        }
+        true
+    }
+
+    fn hears_hub(&mut self, rank: u32) -> bool {
+        let Some(packet) = self.processes[rank as usize].from_hub.pop_front() else { return false };
+        match packet {
+            Packet::Dead(dead) => self.lose(rank, dead),
+            Packet::Hub(Message::Recover { .. }) => {
+                self.with(rank, |state, out| state.suspend(Vec::new(), out));
+            }
+            Packet::Hub(Message::Resume(resume)) => {
+                let is_new = self.with(rank, |state, _| state.resume(&resume));
+                assert!(is_new, "the hub decides once");
+            }
+            Packet::Hub(message) => self.with(rank, |state, out| state.receive(&message, out)),
+        }
+        true
+    }
+
+    fn lose(&mut self, rank: u32, dead: u32) {
+        if dead == 0 {
+            self.with(rank, |state, out| state.lose_hub(out));
+        }
+        if !self.with(rank, |state, out| state.lose(dead, "it died", out)) {
+            return;
+        }
+        let needs = |issued: &Issued| {
+            let others = &self.issued[&(issued.generation, issued.fingerprint.sequence)];
+            !others.contains_key(&dead)
+        };
+        let running = &self.processes[rank as usize].running;
+        let needing: Vec<u64> =
+            running.iter().filter(|issued| needs(issued)).map(|issued| issued.fingerprint.sequence).collect();
+        if !needing.is_empty() {
+            let running = &mut self.processes[rank as usize].running;
+            running.retain(|issued| !needing.contains(&issued.fingerprint.sequence));
+            self.with(rank, |state, out| state.fail_needing(needing, out));
+        }
+    }
+
+    /// A rank has waited in its oldest operation for its timeout.
+    fn give_up(&mut self, rank: u32) {
+        let Some(Issued { fingerprint: operation, .. }) =
+            self.processes[rank as usize].running.front().copied()
+        else {
+            return;
+        };
+        let cause = Cause::Timeout { rank, operation, milliseconds: 1, waiting_for: Vec::new() };
+        self.with(rank, |state, out| state.dispute(cause, out));
+    }
+
+    fn die(&mut self, rank: u32) {
+        if self.alive().len() < 3 {
+            return;
+        }
+        let process = &mut self.processes[rank as usize];
+        (process.is_alive, process.running) = (false, VecDeque::new());
+        for other in self.alive() {
+            self.processes[other as usize].from_hub.push_back(Packet::Dead(rank));
+        }
+        if self.processes[0].is_alive {
+            // What it said before is heard.
+            while self.hub_hears(rank) {}
+            let messages = self.hub.lose(rank, &Death::Exited);
+            self.direct(messages);
+        }
+    }
+
+    /// Lets all messages arrive and everything end, as if time passed whenever nothing moves.
+    fn come_to_the_end(&mut self) {
+        for _ in 0..1000 {
+            let alive = self.alive();
+            let step = |world: &mut Self, rank: u32| {
+                world.go_on(rank) | world.hub_hears(rank) | world.hears_hub(rank)
+            };
+            if alive.iter().fold(false, |moved, rank| moved | step(self, *rank)) {
+                continue;
+            }
+            let Some(rank) = alive.into_iter().find(|rank| self.time_passes(*rank)) else { return };
+            self.leave(rank);
+        }
+        panic!("it does not come to its end");
+    }
+
+    /// Time passes for a rank that can do nothing else. Returns whether it had waited for that.
+    fn time_passes(&mut self, rank: u32) -> bool {
+        let process = &mut self.processes[rank as usize];
+        if std::mem::take(&mut process.waits) {
+            self.with(rank, |state, out| state.time_has_passed(out));
+        } else if !process.running.is_empty() {
+            self.give_up(rank);
+            return !self.processes[rank as usize].to_hub.is_empty();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// What holds once nothing moves any more.
+    fn check(&self) {
+        let alive: Vec<&Process> = self.processes.iter().filter(|process| process.is_alive).collect();
+        for Process { state, running, counted, .. } in &alive {
+            assert!(
+                state.replaced().is_none_or(|(from, _)| *counted <= from),
+                "more calls than were told: {state:?}"
+            );
+            assert!(running.is_empty(), "something is still under way: {state:?}");
+            assert!(state.has_left() || !state.is_closed(), "it cannot leave: {state:?}");
+            assert!(state.is_closed() || state.is_over() || !state.is_fenced(), "it is fenced: {state:?}");
+        }
+        let of_group = |process: &&&Process| {
+            let Process { state, .. } = process;
+            state.failure().is_none() && !state.is_closed()
+        };
+        let whole: Vec<&GroupState> = alive.iter().filter(of_group).map(|process| &process.state).collect();
+        for (one, next) in whole.iter().zip(whole.iter().skip(1)) {
+            assert_eq!(one.generation(), next.generation());
+            assert_eq!(one.replaced(), next.replaced());
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        20 => Just(Event::Call),
+        1 => Just(Event::CallOther),
+        20 => Just(Event::GoOn),
+        20 => Just(Event::ToHub),
+        20 => Just(Event::FromHub),
+        1 => Just(Event::GiveUp),
+        1 => any::<bool>().prop_map(|waits| Event::Close { waits }),
+        1 => Just(Event::Abort),
+        1 => Just(Event::Die),
+        1 => Just(Event::LoseReducer),
+    ]
+}
+
+/// How many ranks there are, and what happens to which of them.
+fn run() -> impl Strategy<Value = (u32, Vec<(Event, u32)>)> {
+    (2u32..5, vec((event(), 0u32..5), 0..120))
+}
+
+/// Has all of this happen in a group that follows these rules, and checks what has come of it.
+fn comes_into_step(ranks: u32, events: Vec<(Event, u32)>, rules: GroupRules) {
+    let mut world = World::new(ranks, rules);
+    for (event, rank) in events {
+        world.happen(event, rank % ranks);
+    }
+    world.come_to_the_end();
+    world.check();
+    // If nobody is gone, all make the same number of calls.
+    if (0..ranks).all(|rank| world.calls(rank)) {
+        let most = world.processes.iter().map(|process| process.counted).max().unwrap_or_default();
+        for _ in 0..=most {
+            for rank in 0..ranks {
+                if world.processes[rank as usize].counted <= most {
+                    world.call(rank, call());
+                }
+            }
+        }
+        world.come_to_the_end();
+        world.check();
+        let counted: Vec<u64> = world.processes.iter().map(|process| process.counted).collect();
+        let is_over = world.processes.iter().any(|process| process.state.failure().is_some());
+        assert!(is_over || counted.iter().all(|calls| *calls == most + 1), "{counted:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn whatever_happens_a_group_comes_back_into_step_or_is_over((ranks, events) in run()) {
+        comes_into_step(ranks, events, GroupRules::DEFAULT);
+    }
+}
+
+/// Else what the test above checks would be of no use.
+#[test]
+fn a_rank_that_calls_after_it_has_said_how_many_calls_it_has_made_is_found() {
+    let rules = GroupRules { stands_still: false, ..GroupRules::DEFAULT };
+    let config =
+        ProptestConfig { max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::with_cases(2000) };
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let found = TestRunner::new_with_rng(config, rng).run(&run(), |(ranks, events)| {
+        comes_into_step(ranks, events, rules);
+        Ok(())
+    });
+    assert!(found.is_err());
+}
