@@ -68,7 +68,7 @@ const AMBIGUOUS: [(&str, usize); 27] = [
 /// The folders in which parameters or fields are tuples, and how many.
 const TUPLES: [(&str, usize); 3] = [
     ("crates/core/src/session/", 1),
-    ("crates/herringbone/src/engine/", 54),
+    ("crates/herringbone/src/engine/", 51),
     ("crates/herringbone/src/fabric/", 9),
 ];
 

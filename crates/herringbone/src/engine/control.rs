@@ -245,7 +245,7 @@ impl Engine {
                 if let Message::Waiting(waiting) = &message {
                     groups.make_way(waiting, (links, out));
                 }
-                groups.told_by_hub(number, &message, (links.rank, out));
+                groups.told_by_hub(number, &message, links.rank, out);
             }
         }
         self.catch_up();

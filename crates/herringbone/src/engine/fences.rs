@@ -37,18 +37,18 @@ const NAMED: usize = 4;
 
 impl Groups {
     /// What the hub says about a group.
-    pub(super) fn told_by_hub(&mut self, number: u32, message: &Message, (me, out): (Rank, &mut Outbox)) {
+    pub(super) fn told_by_hub(&mut self, number: u32, message: &Message, me: Rank, out: &mut Outbox) {
         if let Message::Waiting(waiting) = message {
             self.elsewhere.note(waiting, out.now());
         }
         match self.groups.get_mut(&number) {
             Some(group) => group.state.receive(message, out),
-            None => self.told_early(number, message, (me, out)),
+            None => self.told_early(number, message, me, out),
         }
     }
 
     /// What a group wants done.
-    pub(super) fn perform(&mut self, number: u32, output: Output, (links, out): (&mut Links, &mut Outbox)) {
+    pub(super) fn perform(&mut self, number: u32, output: Output, links: &mut Links, out: &mut Outbox) {
         match output {
             Output::TellWorker(generation, cause) => {
                 if let Some(group) = self.get(number) {
@@ -61,7 +61,7 @@ impl Groups {
                 let (error, keep_memory) = (explained(&failure, group, links), !group.reduces());
                 self.fail(number, &error, keep_memory, out);
             }
-            Output::Settled(settled) => self.settled(number, &settled, (links, out)),
+            Output::Settled(settled) => self.settled(number, &settled, links, out),
             output => out.put(number, output),
         }
     }
@@ -87,7 +87,7 @@ impl Groups {
     /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
     /// has called nothing, whose first calls fail then. One that is named by a count, and in which others give up waiting, is never
     /// made here: the next one that this rank makes is their next one.
-    fn told_early(&mut self, number: u32, message: &Message, (me, out): (Rank, &mut Outbox)) {
+    fn told_early(&mut self, number: u32, message: &Message, me: Rank, out: &mut Outbox) {
         let mut is_made = true;
         if let Message::Fence { ordinal, .. } = message {
             self.unmade(number, *ordinal, me);
@@ -125,7 +125,7 @@ impl Groups {
         (!forgotten.contains(&number)).then(|| unmade.entry(number).or_insert_with(made))
     }
 
-    fn settled(&mut self, number: u32, settled: &Settled, (links, out): (&Links, &mut Outbox)) {
+    fn settled(&mut self, number: u32, settled: &Settled, links: &Links, out: &mut Outbox) {
         let cause = &settled.cause;
         let why_late = self.why_late(cause, number, &out.observer);
         let Some(group) = self.get_mut(number) else { return };

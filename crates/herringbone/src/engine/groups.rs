@@ -116,7 +116,7 @@ impl Groups {
     }
 
     /// Adds a group, which goes on where the hub has left it. Returns what that had decided of its reducers before.
-    pub(super) fn add(&mut self, mut group: Group, (links, out): (&Links, &mut Outbox)) -> Option<Resume> {
+    pub(super) fn add(&mut self, mut group: Group, links: &Links, out: &mut Outbox) -> Option<Resume> {
         let Group { settings, state, .. } = &mut group;
         let id = settings.id;
         let made = std::mem::replace(state, GroupState::of_reducer(id, 0)).with_rules(self.rules);

@@ -157,7 +157,7 @@ impl Engine {
     /// Adds a group. Returns what the hub had decided of it before.
     fn insert(&mut self, group: Group) -> Option<Resume> {
         let number = group.settings.id;
-        let resume = self.groups.add(group, (&self.links, &mut self.out));
+        let resume = self.groups.add(group, &self.links, &mut self.out);
         self.gain(number);
         self.out.push(Todo::RedeliverGroup(number));
         resume
@@ -626,7 +626,7 @@ impl Engine {
                 backlog.start_ready(groups, ops, (links, out));
                 out.finished = true;
             }
-            Todo::Group(number, output) => groups.perform(number, *output, (links, out)),
+            Todo::Group(number, output) => groups.perform(number, *output, links, out),
             Todo::Flush => drop(ops.flush(links, out)),
         }
     }

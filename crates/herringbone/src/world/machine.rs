@@ -246,7 +246,7 @@ impl Machine {
                 effect => effects.push(effect),
             }
             for event in std::mem::take(&mut engine.out.events) {
-                note_event((engine, watch), &event);
+                note_event(engine, watch, &event);
                 pass_on(event, watch, now);
             }
         }
@@ -300,7 +300,7 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
 }
 
 /// Notes that an engine has lost a reducer, or tells the hub something, if this says so.
-pub(super) fn note_event((engine, watch): (&Engine, &Watch), event: &Event) {
+pub(super) fn note_event(engine: &Engine, watch: &Watch, event: &Event) {
     match event {
         Event::Broken { endpoint, .. } if engine.links.endpoints[*endpoint].is_reducer() => {
             let numbers = engine.groups.numbers().into_iter();

@@ -103,7 +103,7 @@ impl VirtualWorld {
             let idle = events.is_empty();
             for event in events {
                 if let Some(watch) = &mut machine.watch {
-                    note_event((&machine.engine, watch), &event);
+                    note_event(&machine.engine, watch, &event);
                     pass_on(event, watch, now);
                 }
             }
