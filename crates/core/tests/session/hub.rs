@@ -9,6 +9,8 @@ use herringbone_core::{
         Cause, Mismatch,
         control::{Death, Decision, Dispute, Message, Ordinal, Report, Waiting},
         fence::{Action, Directed, Member, NotIssued},
+        membership::MemberId,
+        recovery::{Accuse, Calls, Held, LostReducer},
     },
     wire::Fingerprint,
 };
@@ -85,6 +87,29 @@ fn an_abort_ends_the_group_whatever_is_under_way() {
         decided(&hub.leave(1))
     };
     assert_eq!((to, decision.cause), (vec![2], aborted(1)));
+}
+
+/// Nor does a recovery go on that is under way: what a rank has aborted would go on in the group that follows.
+#[test]
+fn a_group_that_is_over_does_not_go_on_with_other_reducers() {
+    let lost = || LostReducer { id: MemberId::new(9), address: "a:1".into(), reason: "gone".into() };
+    let accuse = || Message::Accuse(Accuse { group: GROUP, members: vec![1, 2], lost: lost() });
+    let held = || {
+        let calls = Calls { next: 7, ..Calls::default() };
+        Message::Held(Held { group: GROUP, calls, operations: vec![] })
+    };
+    for is_over_first in [true, false] {
+        let mut hub = a_hub();
+        let mut accused = if is_over_first { Vec::new() } else { targets(&hub.receive(1, accuse())) };
+        hub.receive(2, dispute(&[1, 2], Cause::Aborted { rank: 2, sequence: 7 }));
+        hub.receive(2, report(7, vec![]));
+        assert_eq!(decided(&hub.receive(1, report(7, vec![]))).0, [1, 2]);
+        if is_over_first {
+            accused = targets(&hub.receive(1, accuse()));
+        }
+        assert_eq!(accused.is_empty(), is_over_first, "a recovery begins in a group that works");
+        assert!(hub.receive(1, held()).is_empty() && hub.receive(2, held()).is_empty());
+    }
 }
 
 /// Else its next call would be the others' second next one.

@@ -74,6 +74,8 @@ struct Group {
     issued: BTreeMap<Rank, u64>,
     /// How its operations go on without a reducer, once one was lost.
     recovery: Option<Recovery>,
+    /// Whether it has ended on all members, so that nothing of it goes on.
+    is_over: bool,
     lateness: Lateness,
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
@@ -272,6 +274,9 @@ impl Fences {
             because(recovery);
             return Vec::new();
         }
+        if group.is_over {
+            return Vec::new();
+        }
         group.members = members;
         let awaited: BTreeSet<Rank> = group.live(&self.gone).collect();
         let message = Message::Recover { group: number };
@@ -429,6 +434,7 @@ impl Group {
             Some(unmade) => unmade,
             None => explain(cause, &reports),
         };
+        self.is_over |= cause.is_final();
         let next = failing_below(&cause, &reports);
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
@@ -445,7 +451,9 @@ impl Group {
 
     /// The decision of a recovery, if all is known; a fence, if members have not called the same.
     fn resume_if_known(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
-        let Self { recovery: Some(recovery), fence: None, .. } = self else { return Vec::new() };
+        let Self { recovery: Some(recovery), fence: None, is_over: false, .. } = self else {
+            return Vec::new();
+        };
         match recovery.decide(number, &self.called_by_left) {
             Some(RecoveryEnd::Resume(resume)) => {
                 let message = Message::Resume(resume);
