@@ -149,7 +149,7 @@ pub(crate) fn control(watch: &Watch, message: &Message) {
 
 /// Something is for the hub, which may be here.
 pub(crate) fn to_hub(watch: &Watch, message: &Message) {
-    let (Some(hub), Some(number)) = (watch.hub(), group_of(message)) else { return };
+    let (Some(hub), Some(number)) = (watch.hub(), message.group()) else { return };
     let state = hub.states().find(|(other, _)| *other == number);
     note("hub", state.map_or("no group", |(_, state)| state_of(state)), name_of(message));
 }
@@ -192,22 +192,6 @@ fn state_of(HubState { fences, recovers }: HubState) -> &'static str {
         (false, Some(false)) => "recovered",
         (true, Some(false)) => "fence after a recovery",
     }
-}
-
-/// The group that a message for the hub is about.
-fn group_of(message: &Message) -> Option<u32> {
-    Some(match message {
-        Message::GroupInfo { group, .. } | Message::Forget { group } => *group,
-        Message::Waiting(waiting) => waiting.group,
-        Message::Dispute(dispute) => dispute.group,
-        Message::Report(report) => report.group,
-        Message::Accuse(accuse) => accuse.group,
-        Message::Gain(gain) => gain.group,
-        Message::Held(held) => held.group,
-        Message::Confirm(question) => question.group,
-        Message::Confirmed(told) => told.group,
-        _ => return None,
-    })
 }
 
 /// What a message is called.

@@ -15,6 +15,7 @@ use super::{
     fence::Directed,
     hub::Hub,
     membership::{MemberId, Roster},
+    survivors::Shrink,
 };
 use crate::group::Rank;
 use alloc::{
@@ -151,7 +152,7 @@ impl Watch {
 
     fn send(&mut self, to: Rank, message: Message) {
         if self.peers.contains_key(&to) {
-            self.effects.push_back(Effect::Send { to, message });
+            self.effects.push_back(Effect::Send(Directed { to, message }));
         }
     }
 
@@ -202,6 +203,11 @@ impl Watch {
 
     /// A message for the hub: dealt with here if this is it, else sent there.
     pub fn tell_hub(&mut self, message: Message) {
+        if let Message::Shrink(Shrink { group, .. }) | Message::Unshrink { group } = message
+            && !self.shrinks(group)
+        {
+            return;
+        }
         if self.hub.is_some() {
             self.at_hub(self.me, message);
         } else {
@@ -223,19 +229,12 @@ impl Watch {
     }
 
     fn from_hub(&mut self, message: Message) {
-        let group = match &message {
-            Message::Fence { group, .. } | Message::Recover { group } | Message::Forget { group } => *group,
-            Message::Decide(decision) => decision.group,
-            Message::Resume(resume) => resume.group,
-            Message::Waiting(waiting) => waiting.group,
-            Message::Late(late) => late.group,
-            Message::Confirm(question) => question.group,
-            Message::Confirmed(confirmation) => confirmation.group,
-            Message::Shrunk(shrunk) => return self.shrunk(shrunk.clone()),
-            Message::Members(roster) => return self.members(roster.clone()),
-            _ => return,
-        };
-        self.groups(GroupEvent::FromHub { group, message });
+        match message {
+            Message::Shrunk(shrunk) => self.shrunk(shrunk),
+            Message::Members(roster) => self.members(roster),
+            message if message.group().is_some() => self.groups(GroupEvent::FromHub(message)),
+            _ => {}
+        }
     }
 
     fn disconnect(&mut self, rank: Rank) {
@@ -373,16 +372,6 @@ impl Watch {
         }
     }
 
-    /// A link could not be made.
-    pub fn no_link(&mut self, endpoint: MemberId, problem: String, now: Duration) {
-        let name = self.roster.name(endpoint);
-        self.log(true, format!("no link to {name}: {problem}"));
-        self.groups(GroupEvent::NoLink { endpoint, problem });
-        if !self.roster.is_reducer(endpoint) {
-            self.broken.push((endpoint, LinkFault::Lost, now));
-        }
-    }
-
     /// Time has passed. Called about ten times a second.
     pub fn tick(&mut self, now: Duration) {
         let late = now.saturating_sub(mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
@@ -390,7 +379,7 @@ impl Watch {
         self.look_at_links(now);
         if now.saturating_sub(self.beat) >= HEARTBEAT {
             self.beat = now;
-            self.effects.push_back(Effect::Heartbeat);
+            self.spread(self.me, &Message::Heartbeat);
         }
         self.listen_for_silence(now);
         if let Some(hub) = self.hub.as_mut().filter(|_| self.leaving.is_none()) {

@@ -15,7 +15,7 @@ use crate::{
         },
     },
     engine::group::{Group, Settings},
-    fabric::{Fabric, command::Command},
+    fabric::Fabric,
     residuals::Residuals,
 };
 use std::{
@@ -69,7 +69,7 @@ pub(super) fn make_known(fabric: &Fabric, settings: Settings, ordinal: Option<Or
     let members = settings.ranks.clone();
     if settings.me == 0 {
         let message = Message::GroupInfo { group: settings.id, generation: 0, members: members.clone() };
-        fabric.commands.send(Command::ToHub(message));
+        fabric.commands.tell_hub(message);
     }
     let member = Member::new(settings.id, fabric.job.rank, members).named(ordinal);
     fabric.node.with(|engine| engine.add_group(Group::new(settings, member)));

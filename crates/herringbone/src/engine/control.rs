@@ -40,14 +40,17 @@ impl Engine {
     /// Something has happened to groups, as the control thread knows.
     pub(crate) fn take(&mut self, event: GroupEvent) {
         match event {
-            GroupEvent::FromHub { group, message: Message::Forget { .. } } => self.left_by_all(group),
-            GroupEvent::FromHub { group, message } => self.told_by_hub(group, message),
+            GroupEvent::FromHub(Message::Forget { group }) => self.left_by_all(group),
+            GroupEvent::FromHub(message) => {
+                if let Some(group) = message.group() {
+                    self.told_by_hub(group, message);
+                }
+            }
             GroupEvent::PeerDied { worker, death, hub_is_gone } => {
                 self.lose(worker, &death.to_string(), hub_is_gone);
             }
             GroupEvent::PeerLeft(worker) => self.leave(worker),
             GroupEvent::LinkBroke { endpoint, cause } => self.dispute_all_with(endpoint, &cause),
-            GroupEvent::NoLink { endpoint, problem } => self.no_link(endpoint, problem),
             GroupEvent::NoHub => self.without_hub(),
         }
     }
@@ -74,7 +77,8 @@ impl Engine {
     pub(crate) fn no_link(&mut self, index: MemberId, problem: String) {
         let endpoint = &mut self.links.endpoints[index];
         if matches!(endpoint.link, Link::Wanted) {
-            endpoint.lose(problem);
+            endpoint.lose(problem.clone());
+            self.out.events.push(Event::Broken { endpoint: index, reason: Broken::Io(problem) });
         }
         if endpoint.is_reducer() {
             self.out.observer.lost(index, self.links.why_lost(index));

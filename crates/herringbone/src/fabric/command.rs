@@ -31,20 +31,8 @@ const LAST_WORD: Duration = Duration::from_millis(300);
 /// What other threads ask of the control thread.
 pub(crate) enum Command {
     Event(Event),
-    /// For the hub, wherever it is.
-    ToHub(Message),
     /// A host-mate's process, to be watched.
     Watch(MemberId, Pidfd),
-    /// A link could not be made.
-    NoLink {
-        endpoint: MemberId,
-        problem: String,
-    },
-    /// The members of a group that are left go on, or this rank waits for that no longer.
-    Shrink {
-        group: u32,
-        message: Message,
-    },
     /// A reducer has answered, or has called by itself, in this life; or it has not answered.
     Greeted {
         address: String,
@@ -88,6 +76,11 @@ impl Commands {
         let _rung = self.bell.ring();
     }
 
+    /// For the hub, wherever it is.
+    pub(crate) fn tell_hub(&self, message: Message) {
+        self.send(Command::Event(Event::ToHub(message)));
+    }
+
     /// Somebody may wait for this.
     pub(super) fn answer(&self, group: u32, answer: ShrinkAnswer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,9 +119,9 @@ impl Commands {
     pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<ShrinkAnswer> {
         let group = shrink.group;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-        self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
+        self.tell_hub(Message::Shrink(shrink));
         self.answer_within(group, timeout).or_else(|| {
-            self.send(Command::Shrink { group, message: Message::Unshrink { group } });
+            self.tell_hub(Message::Unshrink { group });
             self.answer_within(group, LAST_WORD)
         })
     }
@@ -137,7 +130,7 @@ impl Commands {
     pub(super) fn known_to_be_gone(&self, shrink: Shrink) -> Option<BTreeMap<Rank, bool>> {
         let group = shrink.group;
         let answer = self.answer_within(group, Duration::ZERO);
-        self.send(Command::Shrink { group, message: Message::Shrink(shrink) });
+        self.tell_hub(Message::Shrink(shrink));
         match answer {
             Some(ShrinkAnswer::NoHub(gone)) => Some(gone),
             _ => None,

@@ -16,6 +16,7 @@ use crate::{
         group::Rank,
         session::{
             control::Message,
+            fence::Directed,
             membership::MemberId,
             watch::{Effect, RankPatience, TICK, Watch},
         },
@@ -202,11 +203,14 @@ impl Control {
     fn carry_out(&mut self) {
         while let Some(effect) = self.watch.next_effect() {
             match effect {
-                Effect::Send { to, message } => {
-                    // One that is broken is noticed when it is read.
-                    let _noticed = self.connections.get_mut(&to).map(|connection| connection.say(&message));
+                Effect::Send(Directed { to, message }) => {
+                    let connection = self.connections.get_mut(&to);
+                    let is_broken = connection.is_some_and(|connection| !connection.say(&message));
+                    if is_broken && message == Message::Heartbeat {
+                        // Other messages are sent while some are being read, and what was said last may be that it leaves.
+                        self.hear(to);
+                    }
                 }
-                Effect::Heartbeat => self.beat(),
                 Effect::Disconnect(rank) => drop(self.connections.remove(&rank)),
                 Effect::Connect(endpoint) => {
                     links::make(&self.job, &self.node, &self.mapping, &self.commands, endpoint);
@@ -229,16 +233,6 @@ impl Control {
         events.into_iter().for_each(|event| pass_on(event, &mut self.watch, Moment::now()));
     }
 
-    fn beat(&mut self) {
-        let broken: Vec<Rank> = self
-            .connections
-            .iter_mut()
-            .filter_map(|(rank, connection)| (!connection.say(&Message::Heartbeat)).then_some(*rank))
-            .collect();
-        // What it said last may be that it leaves.
-        broken.into_iter().for_each(|rank| self.hear(rank));
-    }
-
     fn ended(&mut self, mate: MemberId) {
         let ended = self.lives.get(&mate).is_some_and(|life| life.has_ended().unwrap_or(true));
         if ended
@@ -255,10 +249,7 @@ impl Control {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Event(event) => pass_on(event, &mut self.watch, Moment::now()),
-            Command::ToHub(message) => self.watch.tell_hub(message),
             Command::Watch(mate, life) => self.look_after(mate, life),
-            Command::NoLink { endpoint, problem } => self.watch.no_link(endpoint, problem, now()),
-            Command::Shrink { group, message } => self.watch.shrink(group, message),
             Command::Greeted { address, life } => self.watch.greeted(&address, life, now()),
             Command::Close { lingers } => {
                 self.node.with(|engine| engine.say_goodbye());

@@ -54,7 +54,7 @@ pub(crate) fn make(
 ) {
     let (job, node, mapping, commands) = (job.clone(), node.clone(), mapping.clone(), commands.clone());
     let spawned = std::thread::Builder::new().name("herringbone-link".to_owned()).spawn({
-        let commands = commands.clone();
+        let (job, node) = (job.clone(), node.clone());
         move || {
             let result = if mapping.reaches(endpoint) {
                 share(&job, &node, &mapping, &commands, endpoint).or_else(|error| {
@@ -65,13 +65,20 @@ pub(crate) fn make(
                 call(&job, &node, endpoint)
             };
             if let Err(error) = result {
-                commands.send(Command::NoLink { endpoint, problem: error.to_string() });
+                no_link(&job, &node, endpoint, error.to_string());
             }
         }
     });
     if let Err(error) = spawned {
-        commands.send(Command::NoLink { endpoint, problem: error.to_string() });
+        no_link(&job, &node, endpoint, error.to_string());
     }
+}
+
+/// A link could not be made.
+fn no_link(job: &Job, node: &Node, endpoint: MemberId, problem: String) {
+    let name = job.roster.name(endpoint);
+    crate::log::of_rank(job.rank, true, format_args!("no link to {name}: {problem}"));
+    node.with(|engine| engine.no_link(endpoint, problem));
 }
 
 /// Whether the link is still wanted, and by whom it was not made in the meantime.

@@ -315,8 +315,10 @@ pub(super) fn note_event(engine: &Engine, watch: &Watch, event: &Event) {
 fn note_group_event(engine: &Engine, event: &GroupEvent) {
     match event {
         // It changes nothing.
-        GroupEvent::FromHub { message: Message::Late(_) | Message::Forget { .. }, .. } => {}
-        GroupEvent::FromHub { group, message } => note_group(engine, *group, seen::name_of(message)),
+        GroupEvent::FromHub(Message::Late(_) | Message::Forget { .. }) => {}
+        GroupEvent::FromHub(message) => {
+            message.group().into_iter().for_each(|group| note_group(engine, group, seen::name_of(message)));
+        }
         _ => {}
     }
 }

@@ -4,6 +4,7 @@ use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence
 use crate::{
     core::session::{
         control::Message,
+        fence::Directed,
         membership::MemberId,
         watch::{Effect, TICK},
     },
@@ -139,17 +140,7 @@ impl VirtualWorld {
 
     fn carry_out(&mut self, at: usize, effect: Effect) {
         match effect {
-            Effect::Send { to, message } => self.say(at, to as usize, message),
-            Effect::Heartbeat => {
-                let peers: Vec<usize> = self
-                    .network
-                    .control
-                    .iter()
-                    .filter(|(end, _)| *end == at)
-                    .map(|(_, peer)| *peer)
-                    .collect();
-                peers.into_iter().for_each(|peer| self.say(at, peer, Message::Heartbeat));
-            }
+            Effect::Send(Directed { to, message }) => self.say(at, to as usize, message),
             Effect::Disconnect(rank) => {
                 self.network.control.remove(&(at, rank as usize));
                 let delay = self.delay(at, rank as usize) + self.network.control_delay;
@@ -201,8 +192,7 @@ impl VirtualWorld {
             let link = &self.machine(caller).engine.links.endpoints[endpoint].link;
             if for_so_long >= patience {
                 let problem = "nobody answers".to_owned();
-                let watch = self.machine(caller).watch.as_mut().expect("workers call");
-                watch.no_link(endpoint, problem, now.since_start());
+                self.machine(caller).engine.at(now).no_link(endpoint, problem);
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;

@@ -246,6 +246,28 @@ impl Message {
         )
     }
 
+    /// The group that it is about, if members and the hub say it about one.
+    pub fn group(&self) -> Option<u32> {
+        Some(match self {
+            Message::GroupInfo { group, .. }
+            | Message::Fence { group, .. }
+            | Message::Recover { group }
+            | Message::Forget { group } => *group,
+            Message::Waiting(waiting) => waiting.group,
+            Message::Late(late) => late.group,
+            Message::Confirm(question) => question.group,
+            Message::Confirmed(confirmation) => confirmation.group,
+            Message::Dispute(dispute) => dispute.group,
+            Message::Report(report) => report.group,
+            Message::Decide(decision) => decision.group,
+            Message::Accuse(accuse) => accuse.group,
+            Message::Gain(gain) => gain.group,
+            Message::Held(held) => held.group,
+            Message::Resume(resume) => resume.group,
+            _ => return None,
+        })
+    }
+
     /// The message as bytes, prefix included.
     ///
     /// # Errors

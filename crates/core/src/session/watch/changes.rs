@@ -3,22 +3,23 @@
 use super::{Effect, PeerEnd, ShrinkAnswer, Watch};
 use crate::{
     group::Rank,
-    session::{control::Message, membership::Roster, survivors::Shrunk},
+    session::{membership::Roster, survivors::Shrunk},
 };
 use alloc::{collections::BTreeMap, format, string::String, sync::Arc};
 use core::{mem, time::Duration};
 
 impl Watch {
-    /// This rank wants to go on with the members of a group that are left, or waits for that no longer.
-    pub fn shrink(&mut self, group: u32, message: Message) {
+    /// This rank wants to go on with the members of a group that are left, or waits for that no longer. Returns whether the hub is
+    /// there to be told.
+    pub(super) fn shrinks(&mut self, group: u32) -> bool {
         // Whoever waits no longer hears why not all came.
         self.shrinking.insert(group);
         // A rank 0 that leaves as a rank decides for a while yet, but the next group would be without a hub.
-        if self.is_alone() || self.hub.is_none() && self.gone.contains_key(&0) {
+        let has_hub = !self.is_alone() && (self.hub.is_some() || !self.gone.contains_key(&0));
+        if !has_hub {
             self.shrink_without_hub();
-        } else {
-            self.tell_hub(message);
         }
+        has_hub
     }
 
     pub(super) fn shrunk(&mut self, shrunk: Shrunk) {

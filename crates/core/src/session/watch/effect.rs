@@ -5,6 +5,7 @@ use crate::{
     session::{
         Cause,
         control::{Death, Message},
+        fence::Directed,
         membership::{MemberId, Roster},
         survivors::Shrunk,
     },
@@ -25,15 +26,8 @@ pub enum LinkFault {
 /// What a watch wants done.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send this on the control connection with a rank.
-    Send {
-        /// Whom.
-        to: Rank,
-        /// What.
-        message: Message,
-    },
-    /// Send a heartbeat on all control connections; those that are broken are [unreachable](super::Watch::unreachable).
-    Heartbeat,
+    /// Send this on the control connection with a rank, which may turn out to be [unreachable](super::Watch::unreachable).
+    Send(Directed),
     /// Close the control connection with a rank.
     Disconnect(Rank),
     /// Make a link to this member.
@@ -73,12 +67,7 @@ pub enum ShrinkAnswer {
 #[derive(Debug)]
 pub enum GroupEvent {
     /// The hub says this to a group.
-    FromHub {
-        /// The group.
-        group: u32,
-        /// What it says.
-        message: Message,
-    },
+    FromHub(Message),
     /// A worker has died.
     PeerDied {
         /// Which.
@@ -96,13 +85,6 @@ pub enum GroupEvent {
         endpoint: MemberId,
         /// Why.
         cause: Cause,
-    },
-    /// A link could not be made.
-    NoLink {
-        /// The other end.
-        endpoint: MemberId,
-        /// Why.
-        problem: String,
     },
     /// Nobody decides any more: rank 0 has left, and is not there for the others either.
     NoHub,
