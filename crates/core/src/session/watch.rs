@@ -445,6 +445,11 @@ impl Watch {
         for (rank, seconds) in suspected {
             self.log(true, format!("rank {rank} has been silent for {seconds} s"));
         }
-        dead.into_iter().for_each(|(rank, milliseconds)| self.died(rank, Death::Silent { milliseconds }));
+        for (rank, milliseconds) in dead {
+            self.died(rank, Death::Silent { milliseconds });
+            // Rank 0 may have left as a rank before, and have decided on until it hung.
+            self.disconnect(rank);
+            self.lose_hub(rank);
+        }
     }
 }

@@ -16,6 +16,7 @@ mod recoveries;
 mod settled;
 mod simulation;
 mod status;
+mod watch;
 mod wire;
 
 use herringbone_core::{
