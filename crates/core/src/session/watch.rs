@@ -193,7 +193,7 @@ impl Watch {
             }
             Message::Dead { rank, death } => self.died(rank, death),
             Message::Leave { rank } => self.left(rank),
-            message if from == 0 && self.hub.is_none() => self.from_hub(message),
+            message if from == 0 && self.hub.is_none() => self.receive_from_hub(message),
             message if message.is_the_hubs() => {
                 self.broke_protocol(from, "it sent a decision, which only rank 0 makes");
             }
@@ -224,11 +224,11 @@ impl Watch {
 
     fn direct(&mut self, messages: Vec<Directed>) {
         for Directed { to, message } in messages {
-            if to == self.me { self.from_hub(message) } else { self.send(to, message) }
+            if to == self.me { self.receive_from_hub(message) } else { self.send(to, message) }
         }
     }
 
-    fn from_hub(&mut self, message: Message) {
+    fn receive_from_hub(&mut self, message: Message) {
         match message {
             Message::Shrunk(shrunk) => self.shrunk(shrunk),
             Message::Members(roster) => self.members(roster),
