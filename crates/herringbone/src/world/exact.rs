@@ -3,9 +3,11 @@
 #[cfg(test)]
 use super::machine::ToCall;
 use super::{Setup, VirtualWorld, calls::Task, groups};
+#[cfg(test)]
+use crate::transport::tcp::virtual_link::PipeEnd;
 use crate::{
     core::algorithm::Algorithm,
-    transport::tcp::virtual_link::{Dice, Nature, PipeEnd},
+    transport::tcp::virtual_link::{Dice, Nature},
 };
 use std::time::Duration;
 
