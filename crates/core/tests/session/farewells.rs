@@ -8,7 +8,7 @@ use crate::{
 use herringbone_core::{
     session::{
         Cause, Mismatch,
-        control::{Death, Message, Waiting},
+        control::{Death, Decision, Message, Waiting},
         farewell::FarewellQuestion,
         fence::{Action, Directed, Member, NotIssued},
         hub::Hub,
@@ -187,6 +187,21 @@ fn a_member_is_told_who_has_left_without_a_call() {
     leaves.receive(&Message::Confirm(question(1, 1, 3)));
     let missed = Cause::Left { ranks: vec![2], operation: question(1, 1, 3).fingerprint, caller: 1 };
     assert_eq!(leaves.missed(), Some(missed));
+}
+
+/// What is left of a call without its reducer may end while its group stands still: the decision fails the call on others, and no call
+/// to come here takes its number.
+#[test]
+fn a_member_that_leaves_learns_of_a_call_that_has_ended_after_its_report() {
+    let mut member = member(1);
+    issue(&mut member, 1);
+    let fence = Message::Fence { group: GROUP, generation: 0, cause: corrupt(), ordinal: None };
+    assert!(matches!(member.receive(&fence), Action::Send(Message::Report(_))));
+    member.complete(0, false);
+    let decision = Decision { group: GROUP, generation: 0, next: 1, cause: corrupt() };
+    assert!(matches!(member.receive(&Message::Decide(decision)), Action::Settled(_)));
+    assert_eq!(issue(&mut member, 1).fingerprint.sequence, 1);
+    assert_eq!((member.take_unlearnt().as_deref(), member.take_unlearnt()), (Some(&corrupt()), None));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod formation;
 mod group_state;
 mod handshake;
 mod hub;
+mod job;
 mod keys;
 mod plans;
 mod recoveries;

@@ -37,6 +37,8 @@ pub struct Member {
     history: History,
     /// Whether a call of this generation has failed already, ahead of the decision.
     told: bool,
+    /// Whether an operation has ended well since this member has reported: the decision fails it on others.
+    has_ended_late: bool,
     debts: VecDeque<Debt>,
     /// What others have asked that leave, and this member has not answered.
     questions: Vec<FarewellQuestion>,
@@ -65,6 +67,8 @@ struct Debt {
     cause: Arc<Cause>,
     /// Whether a call has.
     is_learnt: bool,
+    /// Whether a call has ended well that is below it: no call to come fails for that.
+    is_late: bool,
 }
 
 /// An operation that may begin.
@@ -163,6 +167,7 @@ impl Member {
             phase: Phase::Running,
             history: History::default(),
             told: false,
+            has_ended_late: false,
             debts: VecDeque::new(),
             questions: Vec::new(),
             plans: BTreeMap::new(),
@@ -276,8 +281,9 @@ impl Member {
             return Err(NotIssued::Failed(cause));
         }
         let generation = self.generation;
-        self.debts.retain(|debt| self.history.next < debt.below);
-        if let Some(debt) = self.debts.front_mut() {
+        let next = self.history.next;
+        self.debts.retain(|debt| next < debt.below || debt.is_late && !debt.is_learnt);
+        if let Some(debt) = self.debts.iter_mut().find(|debt| next < debt.below) {
             debt.is_learnt = true;
             let fingerprint = Fingerprint { sequence: self.history.next, ..call };
             self.history.next += 1;
@@ -293,6 +299,7 @@ impl Member {
     /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
     /// to it.
     pub fn complete(&mut self, sequence: u64, hears_all: bool) {
+        self.has_ended_late |= self.phase == Phase::Frozen && sequence >= self.history.first;
         self.history.complete(sequence);
         let hears_all = hears_all && self.history.remembered(sequence).is_none_or(|own| !own.besides_uneven);
         if hears_all && sequence >= self.history.first {
@@ -381,7 +388,7 @@ impl Member {
         let Self { debts, history, ended, .. } = self;
         let is_news = |debt: &&mut Debt| {
             let was_issued = debt.cause.sequence().is_none_or(|sequence| sequence < history.next);
-            let failed = ended.is_none() && history.next < debt.below && was_issued;
+            let failed = ended.is_none() && (history.next < debt.below || debt.is_late) && was_issued;
             !debt.is_learnt && (failed || matches!(*debt.cause, Cause::Left { .. }))
         };
         let debt = debts.iter_mut().find(is_news)?;
@@ -488,7 +495,8 @@ impl Member {
             self.debts.pop_back();
         }
         let is_learnt = fails_open || self.told;
-        self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt });
+        let is_late = core::mem::take(&mut self.has_ended_late);
+        self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt, is_late });
         self.told = false;
         self.questions.clear();
         self.history = History::new(self.history.next, below);
