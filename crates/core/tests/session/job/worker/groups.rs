@@ -90,7 +90,7 @@ impl Worker {
         let holding = |(sequence, open): (&u64, &Open)| Holding {
             sequence: *sequence,
             segments: 1,
-            chunks: vec![if open.holds { vec![0..1] } else { Vec::new() }],
+            chunks: vec![open.holds.then_some(0..1).into_iter().collect()],
         };
         let operations = place.open.iter().filter(|(_, open)| open.with_reducers).map(holding).collect();
         self.act(group, job, |state, out| state.suspend(operations, out));
