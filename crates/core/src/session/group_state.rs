@@ -302,36 +302,44 @@ impl GroupState {
         with_reducers: bool,
         out: &mut impl Outputs,
     ) -> Result<Issued, NotIssued<GroupFailure>> {
+        let is_suspended = self.rules.stands_still && self.reducers == ReducerUse::Suspended;
+        if self.lost.is_some() || self.gone.is_some() || is_suspended {
+            return Err(self.refuse(out));
+        }
         let Side::Worker(member) = &mut self.side else {
             return Err(NotIssued::Failed(GroupFailure::Closed));
         };
-        if let Some(failure) = &self.lost {
-            member.learn();
-            return Err(NotIssued::Failed(failure.clone()));
-        }
-        if let Some(gone) = self.gone.clone() {
-            self.dispute(Cause::PeerLost { ranks: gone.ranks.clone() }, out);
-            return Err(NotIssued::Failed(GroupFailure::Gone(gone)));
-        }
-        if self.rules.stands_still && self.reducers == ReducerUse::Suspended {
-            // The hub was told how many calls there are here.
-            return Err(NotIssued::Frozen);
-        }
-        let issued = member.issue(call).map_err(|not| not.map(GroupFailure::Decided))?;
+        let issued = match member.issue(call) {
+            Ok(issued) => issued,
+            Err(not) => return Err(not.map(GroupFailure::Decided)),
+        };
         let departs = member.departs(&issued);
-        let failure = self.without_reducers.as_ref().filter(|_| with_reducers).cloned();
-        if failure.is_some() {
+        let fails = with_reducers && self.without_reducers.is_some();
+        if fails {
             // All members know, and fail the same call: there is nothing to decide.
             member.complete(issued.fingerprint.sequence, false);
         }
         if let Some(cause) = departs {
             self.dispute(cause, out);
         }
-        if let Some(failure) = failure {
-            return Err(NotIssued::Counted(issued, failure));
+        if let Some(failure) = self.without_reducers.as_ref().filter(|_| fails) {
+            return Err(NotIssued::Counted(issued, failure.clone()));
         }
         self.answer_questions(out);
         Ok(issued)
+    }
+
+    /// Why nothing can be called now: the group is over, members are gone, or the hub was told how many calls there are here.
+    #[cold]
+    fn refuse(&mut self, out: &mut impl Outputs) -> NotIssued<GroupFailure> {
+        if let Some(failure) = &self.lost {
+            let failure = failure.clone();
+            self.member_mut().into_iter().for_each(Member::learn);
+            return NotIssued::Failed(failure);
+        }
+        let Some(gone) = self.gone.clone() else { return NotIssued::Frozen };
+        self.dispute(Cause::PeerLost { ranks: gone.ranks.clone() }, out);
+        NotIssued::Failed(GroupFailure::Gone(gone))
     }
 
     /// An operation has succeeded, and its caller can know; see [`Member::complete`].

@@ -19,6 +19,10 @@ pub(super) struct History {
     pub(super) open: u64,
     /// All members have issued the same below this number, as far as is known.
     pub(super) confirmed: u64,
+    /// Whether a call has failed already, ahead of the decision.
+    pub(super) has_failed_early: bool,
+    /// Whether an operation has ended well since this member has reported: the decision fails it on others.
+    pub(super) has_ended_late: bool,
     /// What others have called, as far as this member has to follow it.
     pub(super) others: Calls,
     /// How many open operations have parts that may differ.

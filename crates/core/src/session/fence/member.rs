@@ -35,10 +35,6 @@ pub struct Member {
     generation: u32,
     phase: Phase,
     history: History,
-    /// Whether a call of this generation has failed already, ahead of the decision.
-    told: bool,
-    /// Whether an operation has ended well since this member has reported: the decision fails it on others.
-    has_ended_late: bool,
     debts: VecDeque<Debt>,
     /// What others have asked that leave, and this member has not answered.
     questions: Vec<FarewellQuestion>,
@@ -166,8 +162,6 @@ impl Member {
             generation: 0,
             phase: Phase::Running,
             history: History::default(),
-            told: false,
-            has_ended_late: false,
             debts: VecDeque::new(),
             questions: Vec::new(),
             plans: BTreeMap::new(),
@@ -299,7 +293,7 @@ impl Member {
     /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
     /// to it.
     pub fn complete(&mut self, sequence: u64, hears_all: bool) {
-        self.has_ended_late |= self.phase == Phase::Frozen && sequence >= self.history.first;
+        self.history.has_ended_late |= self.phase == Phase::Frozen && sequence >= self.history.first;
         self.history.complete(sequence);
         let hears_all = hears_all && self.history.remembered(sequence).is_none_or(|own| !own.besides_uneven);
         if hears_all && sequence >= self.history.first {
@@ -310,7 +304,7 @@ impl Member {
     /// An operation has failed, and its caller can know, ahead of a decision; [`dispute`](Self::dispute) must follow.
     pub fn fail(&mut self, sequence: u64) {
         self.history.complete(sequence);
-        self.told |= sequence >= self.history.first;
+        self.history.has_failed_early |= sequence >= self.history.first;
     }
 
     /// Compares a frame of the current generation with the history.
@@ -407,7 +401,7 @@ impl Member {
     /// The next answer to what it was [asked](super::super::farewell), for the hub: that it has made the same calls, or a dispute. There
     /// may be one whenever it has issued or completed an operation, and when it was asked.
     pub fn next_answer(&mut self) -> Option<Message> {
-        if self.questions.is_empty() || self.phase != Phase::Running || self.told {
+        if self.questions.is_empty() || self.phase != Phase::Running || self.history.has_failed_early {
             return None;
         }
         let answer = |question: &FarewellQuestion| {
@@ -474,7 +468,7 @@ impl Member {
         let plans = plans.map(|basis| Basis::clone(basis)).collect();
         let Self { group, generation, .. } = *self;
         let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
-        let learns_later = self.history.open == 0 && !self.told;
+        let learns_later = self.history.open == 0 && !self.history.has_failed_early;
         let below = after_debts.saturating_add(u64::from(learns_later));
         let is_made = true;
         Action::Send(Message::Report(Report { group, generation, is_made, next, below, recent, plans }))
@@ -494,10 +488,9 @@ impl Member {
         if self.debts.len() == DEBTS {
             self.debts.pop_back();
         }
-        let is_learnt = fails_open || self.told;
-        let is_late = core::mem::take(&mut self.has_ended_late);
+        let is_learnt = fails_open || self.history.has_failed_early;
+        let is_late = self.history.has_ended_late;
         self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt, is_late });
-        self.told = false;
         self.questions.clear();
         self.history = History::new(self.history.next, below);
         Action::Settled(Settled { generation: self.generation, below, cause, fails_open })
