@@ -28,7 +28,8 @@ def printing(text, code=0):
 def files(*folders):
     """All files there that belong to the tree."""
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    return [path for path in found if path.suffix != ".so" and not {"__pycache__", "target"} & {*path.relative_to(ROOT).parts}]
+    made = re.compile(r"(^|/)(__pycache__|target|\.\w+)/|\.so$")  # what git ignores
+    return [path for path in found if not made.search(str(path.relative_to(ROOT)))]
 
 
 @pytest.mark.parametrize(
