@@ -39,10 +39,11 @@ pub(crate) struct Trouble {
 }
 
 /// The numbers of SplitMix64: the same everywhere.
-struct Dice(u64);
+#[derive(Debug)]
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,7 +51,7 @@ impl Dice {
         (value ^ (value >> 31)) % limit
     }
 
-    fn one_in(&mut self, times: u64) -> bool {
+    pub(crate) fn one_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
 

@@ -8,7 +8,7 @@ mod reducer;
 mod scenario;
 mod worker;
 
-use crate::a_roster;
+use crate::{a_roster, simulation::Dice};
 use herringbone_core::{
     group::Rank,
     session::{
@@ -62,24 +62,6 @@ enum Parcel {
     Broken(LinkFault),
     /// From an engine to its control thread: a link broke.
     LinkBroke(MemberId, LinkFault),
-}
-
-/// The numbers of SplitMix64: the same everywhere.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % limit
-    }
-
-    fn one_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
 }
 
 /// All that is on its way. Each pipe keeps its order.
