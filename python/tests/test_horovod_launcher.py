@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
 from herringbone.horovod.launch import Job, Part, Worker
+from herringbone.horovod.processes import Process
 from lab.job import python
 
 SHOW = "import os; print(*(os.environ['HOROVOD_' + n] for n in ('RANK', 'SIZE', 'LOCAL_RANK', 'CROSS_RANK', 'HOSTNAME')))"
@@ -89,22 +91,50 @@ def test_a_rank_that_fails_ends_the_others() -> None:
 
 
 def test_of_ranks_that_end_shortly_after_each_other_the_first_is_named(tmp_path: Path) -> None:
+    # Rank 2 begins once the launcher watches rank 1.
     program = f"""import os, pathlib, select, time
-number = pathlib.Path({str(tmp_path / "number")!r})
-if os.environ['HOROVOD_RANK'] == '1':
-    number.with_suffix('.new').write_text(str(os.getpid()))
-    number.with_suffix('.new').rename(number)
-    os._exit(3)
-while not number.exists(): time.sleep(0.001)
+rank = os.environ['HOROVOD_RANK']
+file = pathlib.Path({str(tmp_path)!r}) / rank
+file.with_suffix('.new').write_text(str(os.getpid()))
+file.with_suffix('.new').rename(file)
+awaited = file.with_name({{'0': '1', '1': '2', '2': 'none'}}[rank])
+while not awaited.exists(): time.sleep(0.001)
+if rank == '1': os._exit(3)
 try:
-    select.select([os.pidfd_open(int(number.read_text()))], [], [])
+    select.select([os.pidfd_open(int(awaited.read_text()))], [], [])
 except ProcessLookupError:
     pass
 os._exit(4)"""
     for _ in range(2):
-        (tmp_path / "number").unlink(missing_ok=True)
-        outcome = horovodrun("-np", "2", sys.executable, "-S", "-c", program)
-        assert outcome.returncode == 3 and "rank 1 failed first, with exit status 3" in outcome.stderr
+        for rank in range(3):
+            (tmp_path / str(rank)).unlink(missing_ok=True)
+        outcome = horovodrun("-np", "3", sys.executable, "-S", "-c", program)
+        assert outcome.returncode == 3 and "rank 1 failed first, with exit status 3; its own" in outcome.stderr
+
+
+def test_those_that_ended_while_one_was_started_are_named_together(capfd: pytest.CaptureFixture[str]) -> None:
+    options = parse(["-np", "4", "sleep", "100"])
+    slots = [Slot("localhost", rank, rank, 4, 0, 1) for rank in range(4)]
+    job = Job(slots, options, {})
+    processes: list[Process] = []
+
+    def kill(rank: int) -> None:
+        processes[rank].signal(signal.SIGKILL)
+        os.waitid(os.P_PID, processes[rank].pid, os.WEXITED | os.WNOWAIT)
+
+    for slot in slots:
+        processes.append(Process(slot, options.command, dict(os.environ), options, None))
+        # The order is known of 2 and 0, and not of 3 and 1.
+        for rank in {2: (0,), 3: (3, 1)}.get(slot.rank, ()):
+            kill(rank)
+        job._ends.watch(slot.rank, processes[-1])
+        job._workers[slot.rank] = Worker(slot.rank, slot, processes[-1], True, Part.STAYS)
+    kill(2)
+    assert job._ends.next(0) == [[0], [1, 3], [2]] and job._ends.next(0) == []
+    job._workers[1].process.status()
+    assert job._after(job._workers[1], [job._workers[rank] for rank in (1, 3)]) == 128 + signal.SIGKILL
+    job._ends.close()
+    assert "rank 1 failed first, by signal 9, or rank 3, by signal 9; its own" in capfd.readouterr().err
 
 
 def test_a_process_is_started_again_as_often_as_the_limit_says(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
         }
         command.envs(common.iter().map(|(name, value)| (name, value)));
         command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         processes.start_rank(&mut command)?;
     }
     processes.run(&signals)
@@ -91,12 +91,15 @@ fn become_program(parent: i32, command: &mut Command) -> Failure {
     if let Err(failure) = end_with_parent(Signal::KILL) {
         return failure;
     }
+    if let Err(error) = processes::await_watch() {
+        return Failure::system("cannot wait for the launcher")(error);
+    }
     if getppid() != Pid::from_raw(parent) {
         // The parent has ended before the kernel was asked to tell.
         std::process::exit(crate::failure::RUN);
     }
     let program = command.get_program().to_string_lossy().into_owned();
-    Failure::system(format!("cannot start `{program}`"))(command.exec())
+    Failure::system(format!("cannot start `{program}`"))(command.stdin(Stdio::null()).exec())
 }
 
 /// What the environment of all ranks holds; starts the reducers that it names.

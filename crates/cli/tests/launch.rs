@@ -174,6 +174,23 @@ fn the_exit_code_is_that_of_the_rank_that_failed_first() {
 }
 
 #[test]
+fn no_program_begins_before_the_launcher_watches_it() {
+    let folder = std::env::temp_dir().join(format!("herringbone-launch-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let watched = folder.join("watched");
+    let script = format!("[ -e {} ] && readlink /proc/self/fd/0", watched.display());
+    let mut command = launch(&["--child", &std::process::id().to_string(), "--", "sh", "-c", &script]);
+    let mut rank = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // A program that did not wait would be likely to begin now.
+    thread::sleep(Duration::from_millis(100));
+    fs::write(&watched, "").unwrap();
+    drop(rank.stdin.take());
+    let output = rank.wait_with_output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "/dev/null\n");
+}
+
+#[test]
 fn a_rank_that_fails_ends_those_that_sleep() {
     let script = "sleep 1000 & echo $$; echo $!; [ $RANK = 0 ] && exit 3; wait";
     let (code, lines, stderr) = shell("3", script);

@@ -153,13 +153,15 @@ class Job:
     def _watch(self) -> int:
         """Until all have ended, or one fails that is not started again."""
         while self._workers and self._stopped is None:
-            for number in self._ends.next(LOOK_SECONDS):
-                worker = self._workers.pop(number)
-                worker.process.finish()
-                status = self._after(worker, worker.process.status())
-                if status:
-                    self.failed = worker.number
-                    return status
+            for numbers in self._ends.next(LOOK_SECONDS):
+                together = [self._workers.pop(number) for number in numbers]
+                for worker in together:
+                    worker.process.finish()
+                for worker in together:
+                    status = self._after(worker, together)
+                    if status:
+                        self.failed = worker.number
+                        return status
             if self._elastic and not self._succeeded:
                 self._change()
             if self._succeeded and all(self._came_too_late(worker) for worker in self._workers.values()):
@@ -168,9 +170,9 @@ class Job:
                 worker.process.look()
         return self._stopped or 0
 
-    def _after(self, worker: Worker, status: int) -> int:
-        """What follows from the end of a process; 0 if the job does not end by it."""
-        rank = worker.process.slot.rank
+    def _after(self, worker: Worker, together: Sequence[Worker]) -> int:
+        """What follows from the end of a process, one of those that ended together; 0 if the job does not end by it."""
+        rank, status = worker.process.slot.rank, worker.process.status()
         if worker.part is Part.LEAVES:
             say(f"rank {rank} has left")
         elif status == 0:
@@ -184,7 +186,9 @@ class Job:
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
             say(f"rank {rank} ended {_told(status)}; it is started again")
         else:
-            say(f"rank {rank} failed first, {_told(status)}; its own message is above, if it left one")
+            others = [other.process for other in together if other is not worker and other.process.status()]
+            or_others = "".join(f", or rank {other.slot.rank}, {_told(other.status())}" for other in others)
+            say(f"rank {rank} failed first, {_told(status)}{or_others}; its own message is above, if it left one")
             return status if status > 0 else 128 - status
         return 0
 

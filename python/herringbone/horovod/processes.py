@@ -173,31 +173,43 @@ class Process:
 
 
 class Ends:
-    """In which order processes end: the kernel puts them in line, so those that end within one look are not confused."""
+    """In which order processes end: the kernel queues those that it watches, so it is known whenever this process looks."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._numbers: dict[int, int] = {}
         self._unwatched: dict[int, Process] = {}
+        self._ended: list[list[int]] = []
 
     def watch(self, number: int, process: Process) -> None:
-        """Tell of this process by this number."""
+        """Tell of this process by this number. One that has ended by now may have ended before those of this moment or after."""
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError:
-            # The kernel is older, or its container forbids the call: the order of looks has to do.
+            # The kernel is older, or its container forbids the call.
             self._unwatched[number] = process
             return
         self._numbers[descriptor] = number
         self._epoll.register(descriptor, select.EPOLLIN)
+        ended = self._look(0)
+        self._ended += [ended] if number in ended else [[other] for other in ended]
 
-    def next(self, seconds: float) -> list[int]:
-        """Wait for processes to end, for at most this long. Returns their numbers, the first one first."""
-        descriptors = [descriptor for descriptor, _ in self._epoll.poll(seconds)]
-        ended = [number for number, process in self._unwatched.items() if process.ended() is not None]
-        for number in ended:
+    def next(self, seconds: float) -> list[list[int]]:
+        """Wait for processes to end, for at most this long.
+
+        Returns:
+            Their numbers, the first one first; those of one list ended in an order that is not known.
+        """
+        ended = self._ended + [[number] for number in self._look(0 if self._ended else seconds)]
+        self._ended = []
+        together = [number for number, process in self._unwatched.items() if process.ended() is not None]
+        for number in together:
             del self._unwatched[number]
-        for descriptor in descriptors:
+        return ended + ([together] if together else [])
+
+    def _look(self, seconds: float) -> list[int]:
+        ended = []
+        for descriptor, _ in self._epoll.poll(seconds):
             ended.append(self._numbers.pop(descriptor))
             # To close it is not enough: a process that is being started holds a copy until it runs its program.
             self._epoll.unregister(descriptor)

@@ -49,6 +49,12 @@ impl Signals {
     }
 }
 
+/// Returns in a rank's process once the launcher watches it and has closed its input. So no rank fails unwatched, and the first
+/// one is known.
+pub(super) fn await_watch() -> io::Result<u64> {
+    io::copy(&mut io::stdin(), &mut io::sink())
+}
+
 /// Whether this process was started with `signal` ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -98,12 +104,13 @@ impl Processes {
         Ok(address)
     }
 
-    /// Starts the next rank and copies its output.
+    /// Starts the next rank, which [awaits the watch](await_watch), and copies its output.
     pub(super) fn start_rank(&mut self, command: &mut Command) -> Result<(), Failure> {
         let name = format!("rank {}", self.ranks.len());
         let mut process = spawn(command, &name)?;
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
         self.ends.watch(self.ranks.len(), Pid::from_child(&process));
+        drop(process.stdin.take());
         self.ranks.push(Rank { process, is_running: true });
         let copied = stdout
             .map_or(Ok(()), |from| self.copies.start(&name, from, io::stdout()))
