@@ -135,7 +135,7 @@ def arguments():
     option("--budget", type=float, default=0.1, help="seconds for each size in a round")
     option("--seconds", type=float, default=0.5, help="seconds for each size that constants are fitted to")
     option("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES, help="bytes")
-    option("--select", default="", help="only layouts whose name contains this")
+    option("--select", default="", help="only layouts whose name contains this; the record stays as it was")
     option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")
     option("--json", action="store_true", help="an object for each row, not a table")
     option("--record", type=pathlib.Path, help="write the table to this file, too")
@@ -150,7 +150,7 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = (row for layout, rate in cells for row in cells_of(options, layout, rate))
         rows = list(printed(HEAD, found, shown, options.json))
-    if options.record:
+    if options.record and not options.select:
         options.record.write_text(page(options, rows))
     return 0 if rows and within(rows, "regret") >= CELLS_WITHIN else 1
 

@@ -195,7 +195,7 @@ def arguments():
     option("--constants", type=pathlib.Path, help="a file of constants; fitted on the rig unless said")
     option("--rounds", type=int, default=3, help="jobs for each layout and algorithm; the median counts")
     option("--budget", type=float, default=0.5, help="seconds for each size in a round")
-    option("--select", default="", help="only cells whose layout and algorithm contain this")
+    option("--select", default="", help="only cells whose layout and algorithm contain this; the record stays as it was")
     option("--known", dest="unseen", action="store_false", help="leave the cells out that the constants have not seen")
     option("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "herringbone", help="ours")
     option("--json", action="store_true", help="an object for each row, not a table")
@@ -229,10 +229,11 @@ def page(options, rows):
 def main():
     options = arguments()
     options.binary = options.binary.resolve()
-    rows = []
+    rows, is_whole = [], False
     with contextlib.suppress(KeyboardInterrupt):
         rows.extend(printed(HEAD, compared(options), cells_of, options.json))
-    if options.record:
+        is_whole = options.unseen and not options.select
+    if options.record and is_whole:
         options.record.write_text(page(options, rows))
     return 0 if rows and all(map(is_within, rows)) else 1
 

@@ -29,10 +29,11 @@ EXPECTED = {
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--world-size", type=int, action="append", help="2, 3 and 4 if it is not given")
-    parser.add_argument("--backend", choices=[*BACKENDS, "gloo"], action="append", help="both of Herringbone's")
-    parser.add_argument("--checks", choices=["on", "off", "both"], default="both", help="of the profiler's events")
-    parser.add_argument("--select", action="append", default=[], help="methods, with wildcards")
+    part = parser.add_argument_group("a part of the suite; the record stays as it was").add_argument
+    part("--world-size", type=int, action="append", help="2, 3 and 4 if it is not given")
+    part("--backend", choices=[*BACKENDS, "gloo"], action="append", help="both of Herringbone's")
+    part("--checks", choices=["on", "off", "both"], default="both", help="of the profiler's events")
+    part("--select", action="append", default=[], help="methods, with wildcards")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one method")
     parser.add_argument("--json", type=pathlib.Path, help="a file for all outcomes")
     parser.add_argument("--record", type=pathlib.Path, help="a file for the tables")
@@ -166,7 +167,7 @@ def main():
                 runs[-1].start(names, options.timeout)
     text = tables(runs, gloo, torch)
     print(text)
-    if options.record:
+    if options.record and not (options.world_size or options.backend or options.select or options.checks != "both"):
         machine = f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}; `make conformance` writes this page."
         options.record.write_text(f"# Conformance: torch's own suite\n{machine}\n\n{text}")
     if options.json:

@@ -44,8 +44,8 @@ OWN_METHODS = {
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="Horovod's sources")
-    parser.add_argument("--np", type=int, action="append", help="ranks, in place of each file's own numbers")
-    parser.add_argument("--only", action="append", default=[], help="a part of the names of files that are run")
+    parser.add_argument("--np", type=int, action="append", help="ranks, not each file's own numbers; the page stays as it was")
+    parser.add_argument("--only", action="append", help="files with this in their names; the page stays as it was")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for one method; default: %(default)s")
     parser.add_argument("--of", default="", help="a sentence for the page about which Horovod it is")
     parser.add_argument("--record", type=pathlib.Path, help="a file for the tables")
@@ -167,7 +167,7 @@ def main():
     for file in missing:
         print(f"{file} is not in {options.folder}", file=sys.stderr)
     print(tables(runs))
-    if options.record:
+    if options.record and not (options.np or options.only or missing):
         options.record.write_text(page(runs, options.of))
     failures = [
         name for run in runs for name, (outcome, why) in run.rows.items() if outcome == "failed" and own_reason(name, why) is None

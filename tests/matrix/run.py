@@ -210,8 +210,10 @@ def surprises(versions: list[Version]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", action="append", help=f"a version, or `own`: {', '.join(OLDER)}, own")
-    parser.add_argument("--select", default="", help="only features whose titles have this in them")
+    parser.add_argument(
+        "--torch", action="append", help=f"a version, or `own`, of {', '.join(OLDER)}, own; the table stays as it was"
+    )
+    parser.add_argument("--select", default="", help="only features whose titles have this in them; the table stays as it was")
     parser.add_argument("--record", type=pathlib.Path, help="a file for the table")
     options = parser.parse_args()
     began, versions = time.monotonic(), []
@@ -223,7 +225,7 @@ def main() -> None:
         sys.exit(f"matrix: {error}")
     text = page(versions)
     print(text)
-    if options.record:
+    if options.record and not (options.torch or options.select):
         of = f"Herringbone {importlib.metadata.version('herringbone')}, {wheel().name}; {os.cpu_count()} cores"
         head = f"# Features and versions of torch\n{of}, {time.strftime('%Y-%m-%d')}; `make matrix` writes this page."
         options.record.write_text(f"{head} Each row is a job of two ranks that checks its values.\n\n{text}")
