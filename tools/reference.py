@@ -15,8 +15,8 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "python" / "herringbone"
 SECTIONS = ("Args:", "Returns:", "Raises:")
 NOTE = "<!-- Written by tools/reference.py; `make reference` writes it again. -->"
 PARTS = [
-    ("Joining and leaving", "herringbone", "communicator.py", ["init", "finalize", "empty"]),
-    ("Communicator", "group", None, []),
+    ("Joining and leaving", "herringbone", "joining.py", ["init", "finalize", "empty"]),
+    ("Communicator", "group", "communicator.py", ["Communicator"]),
     ("Work", "work", "work.py", ["Work"]),
     ("Error feedback", "residuals", "compression.py", ["Residuals"]),
     ("Options", "herringbone", "options.py", ["Options"]),
@@ -30,9 +30,6 @@ PARTS = [
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""
-
-CLASSES = [("communicator.py", "Communicator"), ("messages.py", "Messages"), ("parts.py", "Parts"), ("caller.py", "Caller")]
-"""A communicator and what it inherits from."""
 
 
 def told(binary, *words):
@@ -65,7 +62,7 @@ def python():
     ]
     for heading, prefix, file, names in PARTS:
         parts.append(f"## {heading}")
-        parts += communicator() if file is None else entries(prefix, tree(file), names)
+        parts += entries(prefix, tree(file), names)
     parts.append("## Errors\n\n[Troubleshooting](../troubleshooting.md) says what to do about each.")
     parts.append("\n".join(error(item) for item in tree("errors.py").body if isinstance(item, ast.ClassDef)))
     return "\n\n".join(parts) + "\n"
@@ -96,18 +93,6 @@ def entries(prefix, module, names):
             yield from members(item, prefix)
         else:
             yield entry(prefix, item)
-
-
-def communicator():
-    """The class that has most of it, with what it inherits."""
-    classes = [named(tree(file).body, name) for file, name in CLASSES]
-    yield prose(ast.get_docstring(classes[0]))
-    seen = set()
-    for each in (classes[-1], *classes):
-        for item in each.body:
-            if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and item.name not in seen:
-                seen.add(item.name)
-                yield entry("group", item)
 
 
 def members(item, prefix):

@@ -17,14 +17,16 @@ from __future__ import annotations
 from . import errors
 from ._herringbone import __version__
 from .aliases import replace_horovod_if_asked
-from .communicator import Communicator, Work, empty, finalize, init
+from .communicator import Communicator
 from .compression import Residuals
 from .dependency import Engine
 from .elastic import Elastic
 from .errors import *
+from .joining import empty, finalize, init
 from .options import Options
 from .registration import register_once_torch_is_there
 from .state import broadcast_state
+from .work import Work
 
 __all__ = [
     "Communicator",

@@ -63,7 +63,9 @@ def lengths(call: str, argument: str, value: Any) -> tuple[int, ...]:
 
 
 def check_seconds(call: str, value: Any) -> None:
-    """Refuse a ``timeout`` that is no number of seconds."""
+    """Refuse a ``timeout`` that is no number of seconds; ``None`` stands for the default."""
+    if value is None:
+        return
     try:
         fits = math.isfinite(value) and 0 <= value < LONGEST
     except TypeError:

@@ -1,21 +1,18 @@
-"""Collectives on numpy arrays, without torch."""
+"""Collectives and messages on numpy arrays, without torch."""
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arguments import check_explained, check_seconds, whole
-from .arrays import fold_type, mapped_array, move_type, new_array, same_size
-from .closing import at_exit, close_each, tell
+from ._herringbone import Extras, Kind
+from .arguments import check_explained, check_seconds, level, message_tag, whole
+from .arrays import fold_type, mapped_array, move_type, new_array, readable, row, same_size, writable, wrong_op
+from .closing import close_each, tell
 from .compression import LOAD, Residuals, compressed
-from .errors import ClosedError, ConfigError
+from .errors import ConfigError
 from .kinds import BARRIER, kind_of
-from .messages import Messages
-from .options import Options
 from .work import Work
 
 if TYPE_CHECKING:
@@ -26,10 +23,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Communicator", "Work", "empty", "finalize", "init"]
+__all__ = ["Communicator", "made"]
+
+made: list[Communicator] = []
+"""Those that :func:`init` has made in this process and nobody has closed."""
 
 
-class Communicator(Messages):
+class Communicator:
     """This process's membership in a group of ranks; :func:`init` makes the first one.
 
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
@@ -40,6 +40,20 @@ class Communicator(Messages):
     a socket the higher priority goes first. If a rank has no memory for a result that a call makes, the call fails on all ranks
     with ``OutOfMemoryError``, on that one also a ``MemoryError``. A communicator is a context manager that closes itself.
     """
+
+    def __init__(self, native: _herringbone.Communicator) -> None:
+        """For :func:`init` and :meth:`subgroup`."""
+        self._native = native
+
+    @property
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks in the group."""
+        return self._native.size
 
     @property
     def completed_before(self) -> int | None:
@@ -168,6 +182,194 @@ class Communicator(Messages):
         same_size("reduce_scatter", array, out, array.size // self.size)
         return self._run(kind, out.size, 0, array, out, async_op, timeout, priority)
 
+    def all_gather(
+        self,
+        array: Array,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Give every rank the arrays of all ranks, one after the other along the first axis; any type.
+
+        Args:
+            array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
+            out: shape ``(size * n, ...)``; made if it is not given.
+            counts: for arrays that differ in the first length: that of each rank's.
+
+        Raises:
+            MismatchError: a rank's array has another length than another rank's ``counts`` say; on all ranks.
+        """
+        return self._gathered("all_gather", array, None, out, counts, async_op, timeout, priority)
+
+    def gather(
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Give ``root`` the arrays of all ranks, one after the other along the first axis; any type.
+
+        Args:
+            array: shape ``(n, ...)``, the same on every rank; a scalar counts as ``(1,)``.
+            root: the rank that gets the result.
+            out: on ``root``, shape ``(size * n, ...)``; made if it is not given. The other ranks have none.
+            counts: for arrays that differ in the first length: on ``root`` the first length of each rank's, on the
+                others an empty sequence.
+
+        Returns:
+            The result array, or a :class:`Work`; on the other ranks ``None``, or a work without a result.
+        """
+        return self._gathered("gather", array, self._root("gather", root), out, counts, async_op, timeout, priority)
+
+    def scatter(
+        self,
+        array: Array | None,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Give rank ``i`` the ``i``-th of ``size`` equal parts of ``root``'s array; any type.
+
+        Args:
+            array: on ``root``, shape ``(size * n, ...)``; ``None`` on the other ranks.
+            root: the rank whose array it is.
+            out: shape ``(n, ...)``. The other ranks need one; ``root``'s is made if it is not given.
+            counts: for parts that differ in the first length: on ``root`` the first length of each rank's, on the
+                others an empty sequence.
+        """
+        root = self._root("scatter", root)
+        is_root = root == self.rank
+        if is_root and array is None:
+            raise ValueError(f"scatter on rank {root}: the root has to pass an array with a part for each rank")
+        if not is_root and (array is not None or out is None):
+            raise ValueError(f"scatter on rank {self.rank}: only rank {root} has an array; pass out= and no array")
+        given: list[int] | None = None
+        if array is not None:
+            given = self._lengths("scatter", array, counts)
+            own = array.shape[0] // self.size if given is None else given[self.rank]
+            if out is None:
+                out = new_array((own, *array.shape[1:]), array.dtype)
+            same_size("scatter", array, out, own * row(array))
+        elif counts is not None:
+            given = []
+        assert out is not None
+        dtype, scale = move_type("scatter", out)
+        extras = None
+        if given is not None:
+            rows = scale * (row(array) if array is not None else 1)
+            extras = Extras(parts=([length * rows for length in given], [out.size * scale]))
+        count = out.size * scale
+        return self._run(kind_of("scatter", dtype), count, root, array, out, async_op, timeout, priority, extras)
+
+    def all_to_all(
+        self,
+        array: Array,
+        *,
+        out: Array | None = None,
+        sends: Sequence[int] | None = None,
+        receives: Sequence[int] | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Send rank ``i`` the ``i``-th part of ``array`` and receive the ``i``-th part of the result from it; any type.
+
+        Args:
+            array: shape ``(size * n, ...)``, the same on every rank.
+            out: shape ``(size * n, ...)``; made if it is not given. It may be ``array``.
+            sends: for parts that differ in the first length: that of the part for each rank.
+            receives: that of the part from each rank. Both are given on all ranks, or neither.
+
+        Raises:
+            MismatchError: a rank sends another length than its receiver expects; on all ranks.
+        """
+        if (sends is None) != (receives is None):
+            raise ValueError(f"all_to_all on rank {self.rank}: pass both sends and receives, or neither")
+        dtype, scale = move_type("all_to_all", array)
+        given = self._lengths("all_to_all", array, sends)
+        extras, rows = None, row(array)
+        taken = None if receives is None else self._counts("all_to_all", "receives", receives)
+        total = array.shape[0] if taken is None else sum(taken)
+        if out is None:
+            out = new_array((total, *array.shape[1:]), array.dtype)
+        same_size("all_to_all", array, out, total * rows)
+        if given is not None and taken is not None:
+            sent, received = ([length * rows * scale for length in side] for side in (given, taken))
+            extras = Extras(parts=(sent, received))
+        count = array.size // self.size * scale
+        return self._run(kind_of("all_to_all", dtype), count, 0, array, out, async_op, timeout, priority, extras)
+
+    def send(self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
+
+        Returns once the receiver has it, or has a place for it and it has left.
+        At most 16,384 messages to a rank can be announced to it and unanswered; further ones wait here for their turn.
+
+        Args:
+            array: any shape; the receiver's has as many elements of the same type.
+            to: a rank of the group. It may be this one, with ``async_op``.
+            tag: a whole number of 64 bits, by which the receiver tells messages apart.
+            async_op: return a :class:`Work` at once; the array may not be changed until it has finished.
+            timeout: seconds that it may take.
+
+        Raises:
+            MismatchError: the receiver's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("send", array)
+        to, tag = self._root("send", to, "to"), message_tag("send", tag)
+        source = readable("send", array)
+        check_seconds("send", timeout)
+        handle = self._native.send(to, (dtype, array.size * scale, tag, source, array, timeout))
+        work = Work("send", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def recv(
+        self,
+        array: Array,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive into ``array`` what rank ``source`` sends with this tag, or any rank if it is ``None``.
+
+        Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in
+        which they were sent.
+
+        Returns:
+            The rank that has sent it, or a :class:`Work`, whose ``source`` tells.
+
+        Raises:
+            MismatchError: the sender's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("recv", array)
+        of = None if source is None else self._root("recv", source, "source")
+        tag = message_tag("recv", tag)
+        target = writable("recv", array)
+        check_seconds("recv", timeout)
+        handle = self._native.receive(of, (dtype, array.size * scale, tag, target, array, timeout))
+        work = Work("recv", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return work.source
+
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Return once every rank has called it."""
         return self._run(BARRIER, 0, 0, None, None, async_op, timeout, 0)
@@ -227,8 +429,7 @@ class Communicator(Messages):
         least = whole("shrink", "least", least, "a number of ranks")
         if not 1 <= least <= self.size:
             raise ValueError(f"shrink: least is {least}; the group has {self.size} ranks, and one at least is left")
-        if timeout is not None:
-            check_seconds("shrink", timeout)
+        check_seconds("shrink", timeout)
         return self._followed_by(self._native.shrink(least, timeout))
 
     def replace(self, *, timeout: float | None = None) -> Communicator:
@@ -247,8 +448,7 @@ class Communicator(Messages):
             HerringboneError: not all came in time; rank 0's error names those that are missing. This may be called again.
             UnsupportedError: ranks that are threads of one process are not replaced.
         """
-        if timeout is not None:
-            check_seconds("replace", timeout)
+        check_seconds("replace", timeout)
         return self._followed_by(self._native.replace(timeout))
 
     def regather(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator:
@@ -260,8 +460,7 @@ class Communicator(Messages):
         Raises:
             HerringboneError: not all came in time. This may be called again, with others.
         """
-        if timeout is not None:
-            check_seconds("regather", timeout)
+        check_seconds("regather", timeout)
         ranks = [whole("regather", "one of ranks", rank, "a rank") for rank in ranks]
         return self._followed_by(self._native.regather(ranks, timeout))
 
@@ -271,13 +470,6 @@ class Communicator(Messages):
         They are numbered as at the job's start. With all lost ones there, :meth:`replace` does not have to wait.
         """
         return self._native.newcomers()
-
-    def _followed_by(self, native: _herringbone.Communicator) -> Communicator:
-        """The communicator that takes this one's place."""
-        communicator = Communicator(native)
-        if self in _made:
-            _made[_made.index(self)] = communicator
-        return communicator
 
     def stats(self) -> dict[str, Any]:
         """Counters of this process since it joined, over all groups: operations, bytes moved, seconds waited."""
@@ -335,8 +527,8 @@ class Communicator(Messages):
                 It is left all the same. While another exception is under way this is only printed.
             PeerLostError: a rank has left such a group without one of its last calls; as before.
         """
-        if self in _made:
-            _made.remove(self)
+        if self in made:
+            made.remove(self)
         tell(close_each([self._native]))
 
     def __enter__(self) -> Communicator:
@@ -348,89 +540,97 @@ class Communicator(Messages):
     def __repr__(self) -> str:
         return f"<herringbone.Communicator rank {self.rank} of {self.size}>"
 
+    def _gathered(
+        self,
+        name: str,
+        array: Array,
+        root: int | None,
+        out: Array | None,
+        counts: Sequence[int] | None,
+        async_op: bool,
+        timeout: float | None,
+        priority: int,
+    ) -> Any:
+        """Gather ``array`` to ``root``, or to all."""
+        dtype, scale = move_type(name, array)
+        shape, rows = array.shape or (1,), row(array)
+        takes = root in (None, self.rank)
+        taken = self._counts(name, "counts", counts, self.size if takes else 0) if counts is not None else None
+        total = shape[0] * self.size if taken is None else sum(taken)
+        if not takes and out is not None:
+            raise ValueError(f"{name} on rank {self.rank}: only rank {root} has a result; pass out= there only")
+        if takes and out is None:
+            out = new_array((total, *shape[1:]), array.dtype)
+        if out is not None:
+            same_size(name, array, out, total * rows)
+        extras = None
+        if taken is not None:
+            extras = Extras(parts=([array.size * scale], [length * rows * scale for length in taken]))
+        count = array.size * scale
+        return self._run(kind_of(name, dtype), count, root or 0, array, out, async_op, timeout, priority, extras)
 
-_made: list[Communicator] = []
-"""What :func:`init` has made in this process and nobody has closed."""
+    def _lengths(self, name: str, array: Array, counts: Sequence[int] | None) -> list[int] | None:
+        """The first lengths of the parts of ``array`` where they are given; refuses what does not make it up."""
+        if array.ndim == 0 or (counts is None and array.shape[0] % self.size):
+            raise ValueError(f"{name}: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
+        if counts is None:
+            return None
+        lengths = self._counts(name, "the parts", counts)
+        if sum(lengths) != array.shape[0]:
+            raise ValueError(f"{name}: parts of {lengths} do not make up the first of {array.shape}")
+        return lengths
 
+    def _counts(self, name: str, role: str, counts: Sequence[int], number: int | None = None) -> list[int]:
+        """One length for each rank."""
+        if not isinstance(counts, Iterable):
+            raise TypeError(f"{name}: {role} are a {type(counts).__name__}, not a length for each rank")
+        lengths = [whole(name, f"one of {role}", length, "a length") for length in counts]
+        number = self.size if number is None else number
+        if len(lengths) != number or any(length < 0 for length in lengths):
+            raise ValueError(f"{name} on rank {self.rank}: {role} are {lengths}; pass {number} lengths of 0 or more")
+        return lengths
 
-def init(
-    *,
-    rank: int | None = None,
-    size: int | None = None,
-    store: str | None = None,
-    options: Options | None = None,
-    timeout: float | None = None,
-) -> Communicator:
-    """Join the job and return when all its ranks have.
+    def _root(self, name: str, root: int, role: str = "root") -> int:
+        root = whole(name, role, root, "a rank")
+        if not 0 <= root < self.size:
+            raise ValueError(f"{name} on rank {self.rank}: {role} {root} is not a rank of this group of {self.size}")
+        return root
 
-    ``rank``, ``size`` and ``store`` are given together, or come from the environment: from ``HERRINGBONE_RANK``,
-    ``HERRINGBONE_WORLD_SIZE`` and ``HERRINGBONE_STORE``, or from what torchrun, mpirun, srun or another launcher sets. Without
-    any of these the job is this process alone, which is a warning.
+    def _folding(self, name: str, array: Array, op: str) -> Kind:
+        """The kind of a call that folds ``array``."""
+        dtype = fold_type(name, array, op)
+        try:
+            return kind_of(name, dtype, op)
+        except (TypeError, ValueError):
+            raise wrong_op(f"{name} on rank {self.rank}", op) from None
 
-    Args:
-        rank: this process's rank, 0 to ``size - 1``.
-        size: the number of ranks.
-        store: ``"host:port"`` where rank 0 listens for the others to find each other.
-        options: settings; see :class:`Options`.
-        timeout: seconds for the joining and, by default, for each operation; 30 minutes if it is not given.
+    def _run(
+        self,
+        kind: Kind,
+        count: int,
+        root: int,
+        array: Array | None,
+        out: Array | None,
+        async_op: bool,
+        timeout: float | None,
+        priority: int,
+        extras: Extras | None = None,
+    ) -> Any:
+        name = kind.collective
+        check_seconds(name, timeout)
+        if type(priority) is not int or priority != 0:
+            priority = level(name, "priority", priority)
+        target = writable(name, out)
+        source = target if array is out else readable(name, array)
+        call = (kind, count, root, source, target, (array, out), timeout, priority, extras)
+        if async_op:
+            return Work(name, self._native.submit(call), out)
+        self._native.run(call)
+        return out
 
-    Raises:
-        ConfigError: a setting is missing, malformed or impossible.
-        HerringboneError: the ranks did not come together.
-    """
-    options = Options() if options is None else options
-    if not isinstance(options, Options):
-        raise TypeError(f"init: options is a {type(options).__name__}; pass herringbone.Options(...)")
-    if timeout is not None:
-        check_seconds("init", timeout)
-        if not (timeout > 0 and math.isfinite(timeout)):
-            raise ValueError(f"init: timeout is a positive number of seconds, not {timeout}")
-    native = _herringbone.Communicator.connect(
-        rank=rank,
-        size=size,
-        store=store,
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=timeout,
-    )
-    communicator = Communicator(native)
-    _made.append(communicator)
-    return communicator
-
-
-def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", communicator: Communicator | None = None) -> Array:
-    """A zeroed array that all ranks of this host map; see :meth:`Communicator.empty`.
-
-    Args:
-        communicator: whose ranks; of those that :func:`init` has made and nobody has closed, the last if it is not given.
-
-    Raises:
-        ClosedError: there is none.
-    """
-    if communicator is None:
-        if not _made:
-            raise ClosedError("empty: this process has no communicator; call herringbone.init() first, or pass one")
-        communicator = _made[-1]
-    return communicator.empty(shape, dtype)
-
-
-def finalize() -> None:
-    """Close every communicator that :func:`init` has made. The end of the process does it, too.
-
-    Raises:
-        MismatchError: as of :meth:`Communicator.close`, once all are closed. At the end of the process it is only printed.
-    """
-    tell(_close_made())
-
-
-def _close_made() -> list[Exception]:
-    made = [communicator._native for communicator in reversed(_made)]
-    _made.clear()
-    return close_each(made)
-
-
-at_exit(_close_made)
-os.register_at_fork(after_in_child=_made.clear)
+    def _followed_by(self, native: _herringbone.Communicator) -> Communicator:
+        """The communicator that takes this one's place."""
+        communicator = Communicator(native)
+        if self in made:
+            made[made.index(self)] = communicator
+        return communicator

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .arguments import whole
-from .communicator import Communicator, init
+from .communicator import Communicator
 from .errors import ConnectionLostError, PeerLostError, RendezvousError
+from .joining import init
 from .state import broadcast_state
 
 if TYPE_CHECKING:

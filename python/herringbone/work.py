@@ -33,8 +33,7 @@ class Work:
         Raises:
             HerringboneError: the collective failed, or the wait took longer than ``timeout``.
         """
-        if timeout is not None:
-            check_seconds("wait", timeout)
+        check_seconds("wait", timeout)
         if not self._handle.wait(timeout):
             raise OperationTimeoutError(
                 f"{self._name} is still running after the wait's timeout of {timeout:g} s; it can be waited for again"

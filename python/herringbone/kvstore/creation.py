@@ -6,7 +6,8 @@ import os
 import pathlib
 
 from .. import _herringbone
-from ..communicator import Communicator, init
+from ..communicator import Communicator
+from ..joining import init
 from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
 from .store import KVStore

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...communicator import Communicator
-from ...communicator import init as join_job
+from ...joining import init as join_job
 from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError, RendezvousError
 from .settings import Settings
 
