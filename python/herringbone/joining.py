@@ -52,17 +52,7 @@ def init(
     check_seconds("init", timeout)
     if timeout == 0:
         raise ValueError("init: timeout is 0; pass a number of seconds above 0, or leave it out")
-    native = _herringbone.Communicator.connect(
-        rank=rank,
-        size=size,
-        store=store,
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=timeout,
-    )
+    native = _herringbone.Communicator.connect(rank=rank, size=size, store=store, timeout=timeout, **vars(options))
     communicator = Communicator(native)
     made.append(communicator)
     return communicator

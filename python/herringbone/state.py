@@ -50,10 +50,7 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
     import numpy as np
 
     newest = whole("broadcast_state", "newest", newest, "a number")
-    if root is None:
-        root = _furthest(communicator, newest)
-    elif not 0 <= (root := whole("broadcast_state", "root", root, "a rank")) < communicator.size:
-        raise ValueError(f"broadcast_state: root {root} is not a rank of this group of {communicator.size}")
+    root = _furthest(communicator, newest) if root is None else communicator._root("broadcast_state", root)
     if communicator.rank == root:
         return _send(communicator, state, root)
     length = int(communicator.broadcast(np.zeros(1, np.int64), root)[0])

@@ -18,10 +18,10 @@ from ..arguments import level
 from ..communicator import Communicator
 from ..dependency import Engine, Variable
 from ..errors import ArgumentError, PeerLostError, UnsupportedError
+from ..hosts import hosts_of
 from ..plain import pack
 from .compression import GradientCompression, compression_of
 from .exchange import Exchange, with_rows
-from .hosts import places
 from .optimizer import Optimizer, agreed, create_optimizer, states_of
 from .sparse import RowSparse, wanted_rows
 from .stored import Stored, Updater
@@ -58,7 +58,9 @@ class KVStore:
         if communicator is not None:
             # Collectives that were pushed before are issued before.
             self._engine.wait(communicator)
-            self._local = places(communicator)
+            hosts = hosts_of(communicator)
+            here = [rank for rank, host in enumerate(hosts) if host == hosts[communicator.rank]]
+            self._local = here.index(communicator.rank), len(here)
 
     @property
     def type(self) -> str:
@@ -255,7 +257,9 @@ class KVStore:
                 self._push("pushpull", one, values, priority)
                 source, result = self._stored[one].variable, self._stored[one].value
             else:
-                source, result = self._sum("pushpull", one, values, priority)
+                source = self._engine.var(f"sum {one}")
+                result = self._summed([view("pushpull", value) for value in values], self._trees)
+                self._exchange.sum("pushpull", one, result, source, result, priority)
             self._copy_later("pushpull", source, result, arrays, targets[one], priority)
         if not async_op:
             stored = [self._stored[one].variable for one, _ in pairs] if stores else []
@@ -267,13 +271,6 @@ class KVStore:
             self._check_read(call, values)
             check_alike(call, one, [view(call, array) for array in values], view(call, values[0]))
         self._wait_for_all(array for _, values in pairs for array in values)
-
-    def _sum(self, call: str, key: Any, values: list[Any], priority: int) -> tuple[Variable, Any]:
-        """The sum over workers, which is not stored."""
-        arrays, merged = [view(call, value) for value in values], self._engine.var(f"sum {key}")
-        total = self._summed(arrays, self._trees)
-        self._exchange.sum(call, key, total, merged, total, priority)
-        return merged, total
 
     def _summed(self, arrays: list[Any], trees: Trees | None = None) -> Any:
         """A sum that travels as it is."""
@@ -392,7 +389,7 @@ class KVStore:
             self._engine.wait(self._communicator)
             chosen = agreed(self._communicator, chosen)
         self._optimizer = chosen
-        self._updater = functools.partial(_update, chosen)
+        self._updater = lambda key, received, stored: chosen.update(key, view("push", received), view("push", stored))
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
         """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.
@@ -479,7 +476,7 @@ class KVStore:
     def _settle(self) -> None:
         """Let earlier pushes meet the optimizer's state of their time. What has failed stays for the pulls to tell."""
         settled = self._engine.var("settled")
-        self._engine.push(_nothing, [stored.variable for stored in self._stored.values()], [settled], name="settle")
+        self._engine.push(lambda: None, [stored.variable for stored in self._stored.values()], [settled], name="settle")
         with contextlib.suppress(Exception):
             self._engine.wait(settled)
 
@@ -503,17 +500,9 @@ def _first_value(given: Any) -> tuple[Any, Any, Any]:
     return with_rows(given.toarray(), present)
 
 
-def _update(optimizer: Optimizer, key: Any, received: Any, stored: Any) -> None:
-    optimizer.update(key, view("push", received), view("push", stored))
-
-
 def _copy(value: Any, targets: list[Any]) -> None:
     for target in targets:
         target[...] = value
-
-
-def _nothing() -> None:
-    pass
 
 
 _of_workers: weakref.WeakSet[KVStore] = weakref.WeakSet()

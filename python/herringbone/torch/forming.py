@@ -153,17 +153,7 @@ def connect_through(
 ) -> Communicator:
     """Form a fabric of the processes that share ``store``; if it is ``nameless``, of several launchers' jobs."""
     return Communicator.connect(
-        rank=rank,
-        size=size,
-        store=store,
-        store_host=host,
-        token=options.token,
-        reducers=options.reducers,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        fold_order=options.fold_order,
-        timeout=seconds,
-        nameless=nameless,
+        rank=rank, size=size, store=store, store_host=host, timeout=seconds, nameless=nameless, **vars(options)
     )
 
 

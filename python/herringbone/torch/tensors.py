@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import increment_version
 
+from .. import arrays
 from .._herringbone import Kind
 from ..arguments import check_seconds
 from ..errors import ArgumentError, UnsupportedError
@@ -49,20 +50,7 @@ __all__ = [
 Finish = list[Callable[[], object]]
 """The steps that follow a collective's success."""
 
-FOLDED = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.int16: "i16",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-}
+FOLDED = {getattr(torch, name): kind for name, kind in arrays.FOLDED.items()}
 """The types that the engine can fold."""
 
 PAIRS = {torch.complex32: "f16", torch.complex64: "f32", torch.complex128: "f64"}

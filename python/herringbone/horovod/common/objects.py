@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ... import plain
-from ...arrays import new_array, writable
+from ...arrays import FOLDED, new_array, writable
 from .exceptions import HorovodInternalError
 from .handles import Part, start, synchronize
-from .process_sets import ProcessSet, index_in
+from .process_sets import ProcessSet, global_process_set, index_in
 from .world import required
 
 if TYPE_CHECKING:
@@ -17,10 +17,36 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["gather_objects", "send_object"]
+__all__ = ["allgather_object", "broadcast_object", "gather_objects", "send_object"]
 
 REFUSED = -1
 """In place of a length: the root has no bytes to send, since its object is none that travels."""
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The object of ``root_rank``, on every rank.
+
+    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes and ``None``. Nothing is pickled,
+    because a rank does not run what another one sends.
+
+    Args:
+        name: the same on all ranks.
+
+    Raises:
+        TypeError: on the root, if the object holds something else.
+        HorovodInternalError: on the others then; or the collective failed.
+    """
+    return send_object(obj, root_rank, name or "broadcast_object", process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
+
+    Raises:
+        TypeError: on the rank whose object holds something else.
+        HorovodInternalError: on the others then; or the collective failed.
+    """
+    return gather_objects(obj, name or "allgather_object", process_set)
 
 
 def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
@@ -83,7 +109,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
     span = writable("broadcast", array)
-    part = Part(span, span, _NAMES[array.dtype.name], array.shape, lambda _: None, array)
+    part = Part(span, span, FOLDED[array.dtype.name], array.shape, lambda _: None, array)
     synchronize(start(process_set, "broadcast", name, part, root=index_in(process_set, root_rank, "broadcast")))
 
 
@@ -94,9 +120,6 @@ def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
         return np.frombuffer(result.data or b"", array.dtype)
 
     span = (array.ctypes.data, array.nbytes)
-    part = Part(span, None, _NAMES[array.dtype.name], array.shape, finish, array)
+    part = Part(span, None, FOLDED[array.dtype.name], array.shape, finish, array)
     gathered: Array = synchronize(start(process_set, "allgather", name, part))
     return gathered
-
-
-_NAMES = {"int64": "i64", "uint8": "u8"}

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
 from ...closing import close_each
 from ...communicator import Communicator
 from ...compression import Residuals
+from ...hosts import hosts_of
 from .settings import Settings
 
 if TYPE_CHECKING:
     from ..._herringbone import Controller
 
 __all__ = ["Member", "Place", "World", "current", "enter", "leave", "required"]
-
-IDENTITY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class World:
         first = next(self._ids)
         everybody = job.subgroup(self._of_job)
         # Before a controller has the communicator: what it calls is its own.
-        self.place = Place.among(_hosts(everybody), self.rank)
+        self.place = Place.among(hosts_of(everybody, os.environ.get("HOROVOD_HOSTNAME")), self.rank)
         self.sets[first] = Member(tuple(range(self.size)), self._controller(everybody), everybody)
 
     def add(self, ranks: Sequence[int]) -> int | None:
@@ -164,21 +160,3 @@ def leave() -> World | None:
     global _world
     world, _world = _world, None
     return world
-
-
-def _hosts(communicator: Communicator) -> list[bytes]:
-    """What each rank's host is called; equal where ranks share it."""
-    import numpy as np
-
-    own = np.frombuffer(_identity(), np.uint8)
-    everybody: Any = communicator.all_gather(own)
-    return [part.tobytes() for part in everybody.reshape(-1, IDENTITY_BYTES)]
-
-
-def _identity() -> bytes:
-    """What is the same on processes of one host, unless a launcher calls its hosts otherwise."""
-    named = os.environ.get("HOROVOD_HOSTNAME")
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text() if boot.exists() else ""
-    words = f"{named or socket.gethostname()} {machine}"
-    return hashlib.blake2b(words.encode(), digest_size=IDENTITY_BYTES).digest()

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from ..common.basics import size
-from ..common.objects import gather_objects, send_object
+from ..common.objects import allgather_object, broadcast_object, gather_objects, send_object
 from ..common.operations import Average, Sum
 from ..common.process_sets import ProcessSet, global_process_set
 from .operations import Array, allreduce_, broadcast_, grouped_allreduce_
@@ -145,16 +145,6 @@ def broadcast_parameters(params: Mapping[str, Array | Parameter], root_rank: int
             value.data = send_object(value.data, root_rank, full, global_process_set)
         elif value.data is not None:
             broadcast_(value.data, root_rank, full)
-
-
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The object of ``root_rank``, on every rank: dictionaries, lists, sets, arrays, numbers, texts, bytes; no pickles."""
-    return send_object(obj, root_rank, name or "broadcast_object", process_set)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes."""
-    return gather_objects(obj, name or "allgather_object", process_set)
 
 
 def _average(named: list[tuple[str, Array]], num_groups: int, predivide: float, process_set: ProcessSet) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from ...torch.tensors import contiguous
 from ..common.handles import synchronize
-from ..common.objects import gather_objects, send_object
-from ..common.process_sets import ProcessSet, global_process_set
+from ..common.objects import allgather_object, broadcast_object
 from ..common.world import required
 from .moves import broadcast_async_
 
@@ -75,29 +74,3 @@ def load_in_place(optimizer: torch.optim.Optimizer, state: Any) -> None:
     states.clear()
     states.update(optimizer.state)
     optimizer.param_groups, optimizer.state = groups, states
-
-
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The object of ``root_rank``, on every rank.
-
-    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes and ``None``. Nothing is pickled,
-    because a rank does not run what another one sends.
-
-    Args:
-        name: the same on all ranks.
-
-    Raises:
-        TypeError: on the root, if the object holds something else.
-        HorovodInternalError: on the others then; or the collective failed.
-    """
-    return send_object(obj, root_rank, name or "broadcast_object", process_set)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
-
-    Raises:
-        TypeError: on the rank whose object holds something else.
-        HorovodInternalError: on the others then; or the collective failed.
-    """
-    return gather_objects(obj, name or "allgather_object", process_set)
