@@ -111,7 +111,9 @@ class Elastic:
             raise ValueError(f"Elastic: least is {least}; the job has {self.size} ranks, and one at least is left")
         self._first_rank, self._members = self.communicator.rank, list(range(self.size))
         self._note("began", rank=self.communicator.rank, size=self.size)
-        self._previous = _on_sigterm(self._leave)
+        self._previous: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._leave)
         try:
             self._settle(time.monotonic())
         except BaseException:
@@ -259,10 +261,3 @@ class Elastic:
             line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
             with self._events.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-
-
-def _on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Any:
-    """Set the handler of SIGTERM, where that is possible; returns the one before, or ``None``."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return signal.signal(signal.SIGTERM, handler)

@@ -10,31 +10,12 @@ from .common.settings import LOG_LEVELS
 
 __all__ = ["parse", "variables_of", "without_effect"]
 
-NO_EFFECT: dict[str, bool] = {
-    "--disable-cache": False,
-    "--start-timeout": True,
-    "--hierarchical-allreduce": False,
-    "--no-hierarchical-allreduce": False,
-    "--hierarchical-allgather": False,
-    "--no-hierarchical-allgather": False,
-    "--torus-allreduce": False,
-    "--no-torus-allreduce": False,
-    "--autotune-bayes-opt-max-samples": True,
-    "--autotune-gaussian-process-noise": True,
-    "--blacklist-cooldown-range": True,
-    "--mpi-threads-disable": False,
-    "--no-mpi-threads-disable": False,
-    "--mpi-args": True,
-    "--tcp": False,
-    "--binding-args": True,
-    "--num-nccl-streams": True,
-    "--thread-affinity": True,
-    "--log-with-timestamp": False,
-    "--log-without-timestamp": False,
-    "--gloo": False,
-    "--mpi": False,
-    "--jsrun": False,
-}
+ALONE = """--disable-cache --hierarchical-allreduce --no-hierarchical-allreduce --hierarchical-allgather
+--no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --mpi-threads-disable --no-mpi-threads-disable --tcp
+--log-with-timestamp --log-without-timestamp --gloo --mpi --jsrun"""
+WITH_VALUE = """--start-timeout --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --blacklist-cooldown-range
+--mpi-args --binding-args --num-nccl-streams --thread-affinity"""
+NO_EFFECT = dict.fromkeys(WITH_VALUE.split(), True) | dict.fromkeys(ALONE.split(), False)
 """Flags of Horovod that change nothing here, and whether a value follows."""
 
 VALUES: dict[str, tuple[str, float]] = {

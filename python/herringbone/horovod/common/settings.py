@@ -13,43 +13,12 @@ __all__ = ["EFFECTIVE", "LOG_LEVELS", "Settings", "pass_on_log_level", "variable
 LOG_LEVELS = {"TRACE": "info", "DEBUG": "info", "INFO": "info", "WARNING": "warn", "ERROR": "off", "FATAL": "off"}
 """Horovod's levels, and what they are for the engine."""
 
-EFFECTIVE = frozenset(
-    "HOROVOD_" + name
-    for name in (
-        # Read here.
-        "AUTOTUNE",
-        "AUTOTUNE_LOG",
-        "AUTOTUNE_STEPS_PER_SAMPLE",
-        "AUTOTUNE_WARMUP_SAMPLES",
-        "CACHE_CAPACITY",
-        "CYCLE_TIME",
-        "DISABLE_GROUP_FUSION",
-        "DYNAMIC_PROCESS_SETS",
-        "ELASTIC",
-        "ELASTIC_MIN_NP",
-        "ELASTIC_TIMEOUT",
-        "FUSION_THRESHOLD",
-        "GLOO_TIMEOUT_SECONDS",
-        "HOSTNAME",
-        "LOG_LEVEL",
-        "STALL_CHECK_DISABLE",
-        "STALL_CHECK_TIME_SECONDS",
-        "STALL_SHUTDOWN_TIME_SECONDS",
-        "TIMELINE",
-        "TIMELINE_MARK_CYCLES",
-        # Read by the engine, to find the rank.
-        "RANK",
-        "SIZE",
-        # What a launcher says beside them: ranks find out by themselves who shares a host.
-        "CROSS_RANK",
-        "CROSS_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "CALLED",
-        "FOLDER",
-        "WORKER",
-    )
-)
+READ = """AUTOTUNE AUTOTUNE_LOG AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_WARMUP_SAMPLES CACHE_CAPACITY CYCLE_TIME DISABLE_GROUP_FUSION
+DYNAMIC_PROCESS_SETS ELASTIC ELASTIC_MIN_NP ELASTIC_TIMEOUT FUSION_THRESHOLD GLOO_TIMEOUT_SECONDS HOSTNAME LOG_LEVEL
+STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS STALL_SHUTDOWN_TIME_SECONDS TIMELINE TIMELINE_MARK_CYCLES"""
+OF_LAUNCHERS = "RANK SIZE CROSS_RANK CROSS_SIZE LOCAL_RANK LOCAL_SIZE CALLED FOLDER WORKER"
+
+EFFECTIVE = frozenset(f"HOROVOD_{name}" for name in f"{READ} {OF_LAUNCHERS}".split())
 """The variables that change what happens, or that say what is known anyway."""
 
 

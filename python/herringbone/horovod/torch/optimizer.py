@@ -103,6 +103,8 @@ class _Distributed(torch.optim.Optimizer):
     """What both ways have in common: they count backward passes, and refuse what would lose gradients."""
 
     _parameter_names: dict[torch.Tensor, str]
+    _left: dict[torch.Tensor, int]
+    """How many passes each parameter's gradient still gets before it is reduced."""
     _compression: type[Compressor]
     _residuals: Residuals
     _process_set: ProcessSet
@@ -111,11 +113,8 @@ class _Distributed(torch.optim.Optimizer):
     _sparse_as_dense: bool
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
-        self.backward_passes_per_step = passes
-        self._left = dict.fromkeys(self._parameter_names, passes)
-        """How many passes each parameter's gradient still gets before it is reduced."""
+        self.set_backward_passes_per_step(passes)
         self._watched: list[torch.Tensor] = []
-        self._hooks: list[Any] = []
 
     def compression_state_dict(self) -> dict[str, dict[str, Any]]:
         """What a codec of the engine has left of this rank's gradients: see :meth:`herringbone.Residuals.state_dict`.
@@ -135,7 +134,7 @@ class _Distributed(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many ``backward()`` come before each ``step()``, from now on."""
         self.backward_passes_per_step = passes
-        self._left = dict.fromkeys(self._parameter_names, passes)
+        self._begin_passes()
 
     def _watch(self) -> None:
         """Hear of each gradient that is there, as long as this optimizer lives."""
@@ -150,16 +149,18 @@ class _Distributed(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     self._watched.append(parameter)
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hear))
-        weakref.finalize(self, _remove, list(self._hooks))
+                    hook: Any = parameter.register_post_accumulate_grad_hook(hear)
+                    weakref.finalize(self, hook.remove)
 
     def _gradient_is_there(self, parameter: torch.Tensor) -> None:
-        raise NotImplementedError
+        """Count a pass of a parameter."""
+        if self._left[parameter] <= 0:
+            raise AssertionError(TOO_MANY_PASSES)
+        assert parameter.grad is not None and not parameter.grad.requires_grad
+        self._left[parameter] -= 1
 
-
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
+    def _begin_passes(self) -> None:
+        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
 
 
 class _Reducing(_Distributed):
@@ -199,10 +200,7 @@ class _Reducing(_Distributed):
             self._group_of.update(dict.fromkeys(members, members))
 
     def _gradient_is_there(self, parameter: torch.Tensor) -> None:
-        if self._left[parameter] <= 0:
-            raise AssertionError(TOO_MANY_PASSES)
-        assert parameter.grad is not None and not parameter.grad.requires_grad
-        self._left[parameter] -= 1
+        super()._gradient_is_there(parameter)
         if self._left[parameter] > 0:
             self._handles.setdefault(parameter, (None, None))
             return
@@ -254,7 +252,7 @@ class _Reducing(_Distributed):
             handles, self._handles = self._handles, {}
             for parameter, (handle, told) in handles.items():
                 self._take(parameter, handle, told)
-            self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
+            self._begin_passes()
         self._synchronized = True
 
     def _reduce_what_is_left(self) -> None:
@@ -320,7 +318,7 @@ class _Reducing(_Distributed):
         self._handles.clear()
         self._here = dict.fromkeys(self._here, 0)
         self._synchronized, self._should_synchronize = False, True
-        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
+        self._begin_passes()
         load_in_place(self, state_dict)
 
 
@@ -333,10 +331,7 @@ class _MergingSteps(_Distributed):
         self._watch()
 
     def _gradient_is_there(self, parameter: torch.Tensor) -> None:
-        if self._left[parameter] <= 0:
-            raise AssertionError(TOO_MANY_PASSES)
-        assert parameter.grad is not None and not parameter.grad.requires_grad
-        self._left[parameter] -= 1
+        super()._gradient_is_there(parameter)
         self._stepped = False
 
     def synchronize(self) -> None:
@@ -364,7 +359,7 @@ class _MergingSteps(_Distributed):
         with torch.no_grad():
             for each, start, (handle, told) in zip(self._watched, starts, handles, strict=True):
                 each.copy_(start + self._compression.decompress(synchronize(handle), told))
-        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
+        self._begin_passes()
         self._stepped = True
         return loss
 

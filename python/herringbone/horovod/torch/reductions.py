@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,10 +35,36 @@ __all__ = [
 ]
 
 Compressors = type[Compressor]
-Scales = tuple[float, float]
-"""What tensors are multiplied by before, and results."""
-About = tuple[str | None, ReduceOp, Scales, ProcessSet, Compressors]
-"""The name, and how tensors are reduced."""
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """What is done with the tensors of a call."""
+
+    name: str | None
+    op: ReduceOp
+    prescale: float
+    postscale: float
+    process_set: ProcessSet
+    compression: Compressors = Compression.none
+    residuals: Residuals | None = None
+
+    def begin(self, tensors: Tensors, in_place: bool) -> int:
+        """Begin to reduce one tensor, or several as a group, and return the handle."""
+        more = reduction(self.op, self.prescale, self.postscale, self.process_set)
+
+        def part(tensor: torch.Tensor) -> Part:
+            source = tensor if in_place else tensor.detach()
+            codec = codec_of(self.compression, tensor, self.op)
+            return fold_part(source, tensor if in_place else like(source), codec)
+
+        return start(self.process_set, "allreduce", self.name, each(tensors, part), residuals=self.residuals, **more)
+
+    def begin_parts(self, tensors: Tensors) -> int:
+        """The same for a reduction of which each rank keeps a part."""
+        more = reduction_to_parts(self.op, self.prescale, self.postscale, self.process_set)
+        parts = each(tensors, lambda tensor: fold_part(tensor.detach(), None))
+        return start(self.process_set, "reducescatter", self.name, parts, **more)
 
 
 def _allreduce_async(
@@ -65,8 +92,9 @@ def _allreduce_async(
         compression: one of the engine's codecs. Horovod's own make another tensor, which is for the caller to do here.
         residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
     """
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensor, call.endswith("_"), name, how, scales, process_set, compression, residuals)
+    how = chosen_op(op, average)
+    about = _Reduction(name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
+    return about.begin(tensor, call.endswith("_"))
 
 
 allreduce_async = named("allreduce_async", _allreduce_async)
@@ -84,7 +112,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
-    about = (name, chosen_op(op, average, 3), (prescale_factor, postscale_factor), process_set, compression)
+    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
     return _compressed(_Allreduce, about, False, [tensor])[0]
 
 
@@ -98,8 +126,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, in place; the arguments are those of :func:`allreduce_async`."""
-    how, scales = chosen_op(op, average, 3), (prescale_factor, postscale_factor)
-    reduced: torch.Tensor = synchronize(_begin(tensor, True, name, how, scales, process_set))
+    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
+    reduced: torch.Tensor = synchronize(about.begin(tensor, True))
     return reduced
 
 
@@ -117,8 +145,9 @@ def _grouped_allreduce_async(
     residuals: Residuals | None = None,
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
-    how, scales = chosen_op(op, average), (prescale_factor, postscale_factor)
-    return _begin(tensors, call.endswith("_"), name, how, scales, process_set, compression, residuals)
+    how = chosen_op(op, average)
+    about = _Reduction(name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
+    return about.begin(tensors, call.endswith("_"))
 
 
 grouped_allreduce_async = named("grouped_allreduce_async", _grouped_allreduce_async)
@@ -138,7 +167,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
-    about = (name, chosen_op(op, average, 3), (prescale_factor, postscale_factor), process_set, compression)
+    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
     return _compressed(_Allreduce, about, True, tensors)
 
 
@@ -152,8 +181,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Like :func:`grouped_allreduce`, in place."""
-    how, scales = chosen_op(op, average, 3), (prescale_factor, postscale_factor)
-    reduced: tuple[torch.Tensor, ...] = synchronize(_begin(tensors, True, name, how, scales, process_set))
+    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
+    reduced: tuple[torch.Tensor, ...] = synchronize(about.begin(tensors, True))
     return reduced
 
 
@@ -185,7 +214,7 @@ def reducescatter_async(
 
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
-    return _begin_parts(tensor, name, ReduceOp(op), (prescale_factor, postscale_factor), process_set)
+    return _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set).begin_parts(tensor)
 
 
 def reducescatter(
@@ -198,7 +227,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduce ``tensor`` and return this rank's part; see :func:`reducescatter_async`."""
-    about = (name, ReduceOp(op), (prescale_factor, postscale_factor), process_set, compression)
+    about = _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
     return _compressed(_Reducescatter, about, False, [tensor])[0]
 
 
@@ -211,7 +240,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
-    return _begin_parts(tensors, name, ReduceOp(op), (prescale_factor, postscale_factor), process_set)
+    return _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set).begin_parts(tensors)
 
 
 def grouped_reducescatter(
@@ -224,62 +253,30 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Like :func:`reducescatter` for several tensors."""
-    about = (name, ReduceOp(op), (prescale_factor, postscale_factor), process_set, compression)
+    about = _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
     return _compressed(_Reducescatter, about, True, tensors)
 
 
-def _begin(
-    tensors: Tensors,
-    in_place: bool,
-    name: str | None,
-    how: ReduceOp,
-    scales: Scales,
-    process_set: ProcessSet,
-    compression: Compressors = Compression.none,
-    residuals: Residuals | None = None,
-) -> int:
-    """Begin to reduce one tensor, or several as a group, and return the handle."""
-    more = reduction(how, *scales, process_set)
-
-    def part(tensor: torch.Tensor) -> Part:
-        source = tensor if in_place else tensor.detach()
-        return fold_part(source, tensor if in_place else like(source), codec_of(compression, tensor, how))
-
-    return start(process_set, "allreduce", name, each(tensors, part), residuals=residuals, **more)
-
-
-def _begin_parts(tensors: Tensors, name: str | None, how: ReduceOp, scales: Scales, process_set: ProcessSet) -> int:
-    """The same for a reduction of which each rank keeps a part."""
-    more = reduction_to_parts(how, *scales, process_set)
-    return start(process_set, "reducescatter", name, each(tensors, lambda tensor: fold_part(tensor.detach(), None)), **more)
-
-
-def _compressed(call: Any, about: About, grouped: bool, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _compressed(call: Any, about: _Reduction, grouped: bool, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Make a call with gradients on tensors that are compressed before it and decompressed after it."""
-    compression = about[-1]
+    compression = about.compression
     narrow = [compression.compress(tensor) for tensor in tensors]
     reduced = call.apply(about, grouped, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
-
-
-def _scaled(gradient: torch.Tensor, factor: float) -> torch.Tensor:
-    return or_lacking(lambda: gradient * factor, gradient, gradient.dtype)
 
 
 class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, about: About, grouped: bool, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:
         ctx.about, ctx.grouped = about, grouped
-        name, how, scales, process_set, compression = about
-        return waited(grouped, _begin(one_or_all(grouped, tensors), False, name, how, scales, process_set, compression))
+        return waited(grouped, about.begin(one_or_all(grouped, tensors), False))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, how, scales, process_set, _ = ctx.about
         held = [contiguous(gradient) for gradient in gradients]
-        again = (None, how, scales, process_set, Compression.none)
+        again = replace(ctx.about, name=None, compression=Compression.none)
         return (None, None, *_Allreduce.apply(again, ctx.grouped, *held))
 
 
@@ -287,17 +284,20 @@ class _Reducescatter(torch.autograd.Function):
     """The gradients of all parts are that of the whole; a sum's is as if each rank had summed the ranks' losses."""
 
     @staticmethod
-    def forward(ctx: Any, about: About, grouped: bool, *tensors: torch.Tensor) -> Any:
-        name, how, scales, process_set, compression = about
-        codec = getattr(compression, "codec", None)
+    def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:
+        codec = getattr(about.compression, "codec", None)
         if codec is not None:
             raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
         ctx.about, ctx.grouped = about, grouped
-        return waited(grouped, _begin_parts(one_or_all(grouped, tensors), name, how, scales, process_set))
+        return waited(grouped, about.begin_parts(one_or_all(grouped, tensors)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _, how, (prescale, postscale), process_set, _ = ctx.about
-        factor = prescale * postscale * (len(member_of(process_set).ranks) if how == Sum else 1)
-        scaled = [contiguous(gradient) if factor == 1 else _scaled(gradient, factor) for gradient in gradients]
-        return (None, None, *gather_all(scaled, ctx.grouped, process_set))
+        about: _Reduction = ctx.about
+        ranks = len(member_of(about.process_set).ranks) if about.op == Sum else 1
+        factor = about.prescale * about.postscale * ranks
+
+        def scaled(gradient: torch.Tensor) -> torch.Tensor:
+            return contiguous(gradient) if factor == 1 else or_lacking(lambda: gradient * factor, gradient, gradient.dtype)
+
+        return (None, None, *gather_all(list(map(scaled, gradients)), ctx.grouped, about.process_set))
