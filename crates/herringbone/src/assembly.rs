@@ -258,7 +258,7 @@ impl Parts {
         let staging = Staging::new(segment.clone(), pool);
         let mut engine =
             Engine::new(job.me, Endpoints::new(&job.roster), staging, false, EngineRules::DEFAULT);
-        engine.ops.heap = Some(heap);
+        engine.runtime.ops.heap = Some(heap);
         let (bell, lacks) = (Arc::new(Bell::new()?), AtomicBool::new(false));
         let mapping = Mapping { segment, bell, layout, mates, allowed, lacks };
         Ok(Self { mapping, engine })

@@ -48,7 +48,7 @@ pub fn fit_constants(
 ) -> Result<Fitted> {
     let (fabric, handle) = communicator.parts();
     let settings = fabric.node.with(|engine| {
-        let group = engine.groups.get_mut(engine.current(handle.number()));
+        let group = engine.runtime.groups.get_mut(engine.current(handle.number()));
         group.map(|group| group.settings.clone()).ok_or_else(|| Error::new(ErrorKind::Closed))
     })?;
     let cores = available_parallelism().map_or(1, |cores| cores.get() as u32);

@@ -120,7 +120,7 @@ impl Communicator {
         let (rank, members) = self.members_of(ranks)?;
         let number = group::number_of(name, &members);
         self.check_free(number, "give every group a name of its own")?;
-        self.fabric.node.with(|engine| engine.out.observer.name_group(number, name));
+        self.fabric.node.with(|engine| engine.runtime.out.observer.name_group(number, name));
         Ok(self.part(number, None, rank, members))
     }
 
@@ -155,7 +155,7 @@ impl Communicator {
             let ordinal = engine.name_next(all);
             let name = format!("{kind} {} of {of}", ordinal.at + 1);
             let number = group::number_of(&format!("{name} in {root:08x}"), members);
-            engine.out.observer.name_group(number, &name);
+            engine.runtime.out.observer.name_group(number, &name);
             (number, ordinal)
         })
     }
@@ -192,7 +192,7 @@ impl Communicator {
 
     /// What lists and errors call the group.
     pub fn name(&self) -> String {
-        self.fabric.node.with(|engine| engine.out.observer.name_of(self.group.number))
+        self.fabric.node.with(|engine| engine.runtime.out.observer.name_of(self.group.number))
     }
 
     /// Its fabric and its group's handle.
@@ -477,7 +477,7 @@ impl Communicator {
     /// [`ErrorKind::Config`] if there is not so much memory.
     pub fn allocate<T: Plain>(&self, count: usize) -> Result<Mapped<T>> {
         self.check_usable()?;
-        let heap = self.fabric.node.with(|engine| engine.ops.heap.clone());
+        let heap = self.fabric.node.with(|engine| engine.runtime.ops.heap.clone());
         heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
             let bytes = count.saturating_mul(size_of::<T>());
             let problem = format!("{bytes} bytes of mapped memory are more than is left: drop other mapped buffers, or use ordinary memory");
@@ -505,13 +505,13 @@ impl Communicator {
     /// # }
     /// ```
     pub fn recent(&self) -> Vec<Recent> {
-        self.fabric.node.with(|engine| engine.out.observer.recent())
+        self.fabric.node.with(|engine| engine.runtime.out.observer.recent())
     }
 
     /// Tells a sink all that happens on this rank from now on, in all groups of the communicator's fabric. A fabric has one
     /// sink: another one takes its place.
     pub fn listen(&self, sink: Box<dyn Sink>) {
-        self.fabric.node.with(|engine| engine.out.observer.listen(sink));
+        self.fabric.node.with(|engine| engine.runtime.out.observer.listen(sink));
     }
 
     /// How this rank takes part, in a line.

@@ -96,7 +96,7 @@ impl Node {
     ) -> std::io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            segment: engine.ops.staging.segment().clone(),
+            segment: engine.runtime.ops.staging.segment().clone(),
             runner: Mutex::new(Runner::new(engine)),
             poller: Poller::new(&bell)?,
             bell,
@@ -196,7 +196,7 @@ impl Node {
         if finished {
             self.idle.store(engine.is_idle(), Ordering::SeqCst);
         }
-        let events = std::mem::take(&mut engine.out.events);
+        let events = std::mem::take(&mut engine.runtime.out.events);
         drop(runner);
         if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
             let _taken = self.poller_taken();
@@ -288,7 +288,7 @@ impl Node {
         let (mut seen, mut since) = (None, Instant::now());
         loop {
             let (unfinished, moved) =
-                self.with(|engine| (engine.unfinished(), engine.out.observer.stats.moved()));
+                self.with(|engine| (engine.unfinished(), engine.runtime.out.observer.stats.moved()));
             let unfinished = unfinished?;
             let now = Some((unfinished.0, moved));
             if now != seen {

@@ -99,7 +99,7 @@ impl GroupHandle {
         let place = Rank::from(self.rank > from.min(to));
         let settings = settings_of(fabric, number, place, &members, members.to_vec());
         let ordinal = fabric.node.with(|engine| {
-            engine.out.observer.name_group(number, &name);
+            engine.runtime.out.observer.name_group(number, &name);
             engine.ordinal_of(self.number)
         });
         make_known(fabric, Settings { serves, ..settings }, ordinal);

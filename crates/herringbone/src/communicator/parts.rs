@@ -127,10 +127,10 @@ impl Communicator {
     fn explained(&self, call: Call) -> Result<String> {
         let (fabric, group) = self.parts();
         fabric.node.with(|engine| {
-            let group = engine.groups.get_mut(engine.current(group.number));
+            let group = engine.runtime.groups.get_mut(engine.current(group.number));
             let group = group.ok_or_else(|| Error::new(ErrorKind::Closed))?;
             group
-                .plan(call, &mut engine.out.observer)
+                .plan(call, &mut engine.runtime.out.observer)
                 .map(|planned| format!("{}: {}", planned.basis.algorithm, planned.why))
         })
     }

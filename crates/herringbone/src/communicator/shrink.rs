@@ -67,7 +67,7 @@ pub(crate) fn agree(fabric: &Fabric, group: &GroupHandle, least: u32, timeout: D
     fabric.node.with(|engine| {
         engine.end_group(group.number);
         engine.drop_group(group.number);
-        engine.out.observer.name_group(number, &name);
+        engine.runtime.out.observer.name_group(number, &name);
     });
     Ok(Agreed::On { number, rank: rank as u32, members, completed })
 }
@@ -77,7 +77,7 @@ pub(crate) fn agree(fabric: &Fabric, group: &GroupHandle, least: u32, timeout: D
 fn completed(fabric: &Fabric, group: u32) -> u64 {
     let began = Instant::now();
     let recent = loop {
-        let recent = fabric.node.with(|engine| engine.out.observer.recent());
+        let recent = fabric.node.with(|engine| engine.runtime.out.observer.recent());
         let runs = |operation: &Recent| {
             operation.id.group == group
                 && matches!(operation.state, OperationState::Queued | OperationState::Running)

@@ -236,7 +236,7 @@ fn a_reducer_that_plans_otherwise_is_lost_with_both_values() {
         let ranks = vec![Communicator::connect(config(0)).unwrap(), second.join().unwrap()];
         for comm in &ranks {
             comm.fabric.node.with(|engine| {
-                let group = engine.groups.get_mut(0).unwrap();
+                let group = engine.runtime.groups.get_mut(0).unwrap();
                 group.settings.sizing.segment_bytes = 65536;
             });
         }

@@ -3,11 +3,11 @@
 use super::{
     early::{Content, Early, Parked},
     group::Group,
-    groups::Groups,
     links::Links,
     outbox::{Ended, Outbox, Todo},
     queue::OpQueue,
     refused::Refused,
+    runtime::Runtime,
     timers::Timer,
 };
 use crate::core::{
@@ -77,46 +77,6 @@ impl Backlog {
         self.queue.take(id)
     }
 
-    /// Fails all operations of a group that have not started.
-    pub(super) fn fail_queued(
-        &mut self,
-        number: u32,
-        error: &Error,
-        groups: &mut Groups,
-        (links, out): (&Links, &mut Outbox),
-    ) {
-        let failed = self.queue.take_of(number, |_| true);
-        failed.into_iter().for_each(|queued| not_started(queued, error, groups, (links, out)));
-    }
-
-    /// Issues an operation, whose end `completion` will say: as the last one, or, if it finishes what an older one has left, in the
-    /// place of that.
-    ///
-    /// # Errors
-    /// See [`Groups::agree`].
-    pub(super) fn issue(
-        &mut self,
-        order: Option<u64>,
-        issue: &Issue,
-        completion: Arc<Completion>,
-        groups: &mut Groups,
-        (links, out): (&mut Links, &mut Outbox),
-    ) -> Result<(), Refused> {
-        let agreed = groups.agree(issue, None, (links, out))?;
-        let id = agreed.id;
-        let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
-        if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
-            out.push(Todo::Redo(id.group));
-        }
-        order.into_iter().for_each(|order| queued.set_order(order));
-        self.queue.push(queued);
-        out.look_soon(Timer::Operations);
-        self.check_early(&id, out);
-        out.push(Todo::Start);
-        out.push(Todo::Flush);
-        Ok(())
-    }
-
     /// Forgets frames that came early for an operation that is done in another way.
     pub(super) fn discard_early(&mut self, id: &Identity, links: &mut Links) {
         for Parked { endpoint, header, .. } in self.early.take(id.group, id.fingerprint.sequence, |_| true) {
@@ -161,6 +121,12 @@ impl Backlog {
         }
     }
 
+    /// All frames that came early for a group may be of use now.
+    pub(super) fn redeliver(&mut self, group: u32, out: &mut Outbox) {
+        out.push(Todo::Redeliver(self.early.take_group(group)));
+        out.push(Todo::Served(group));
+    }
+
     /// Compares frames that came early with the operation that was just issued.
     pub(super) fn check_early(&mut self, id: &Identity, out: &mut Outbox) {
         let (group, sequence) = (id.group, id.fingerprint.sequence);
@@ -168,6 +134,58 @@ impl Backlog {
             |Parked { header, .. }: &Parked| header.hash != id.hash && header.generation == id.generation;
         if self.early.of(group, sequence).iter().any(differs) {
             out.push(Todo::Redeliver(self.early.take(group, sequence, |_| true)));
+        }
+    }
+}
+
+impl Runtime {
+    /// Issues an operation, whose end `completion` will say: as the last one, or, if it finishes what an older one has left, in the
+    /// place of that.
+    ///
+    /// # Errors
+    /// See [`agree`](Self::agree).
+    pub(super) fn issue(
+        &mut self,
+        order: Option<u64>,
+        issue: &Issue,
+        completion: Arc<Completion>,
+    ) -> Result<(), Refused> {
+        let agreed = self.agree(issue, None)?;
+        let Self { groups, backlog, out, .. } = self;
+        let id = agreed.id;
+        let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
+        if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
+            out.push(Todo::Redo(id.group));
+        }
+        order.into_iter().for_each(|order| queued.set_order(order));
+        backlog.queue.push(queued);
+        out.look_soon(Timer::Operations);
+        backlog.check_early(&id, out);
+        out.push(Todo::Start);
+        out.flushes = true;
+        Ok(())
+    }
+
+    /// Fails all operations of a group that have not started.
+    pub(super) fn fail_queued(&mut self, number: u32, error: &Error) {
+        let failed = self.backlog.queue.take_of(number, |_| true);
+        failed.into_iter().for_each(|queued| self.not_started(queued, error));
+    }
+
+    /// Tells those that wait for an operation which has not started that it failed.
+    pub(super) fn not_started(&mut self, queued: Queued, error: &Error) {
+        let Self { links, groups, out, .. } = self;
+        let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
+        out.push(Todo::Forget(id.group));
+        match groups.get_mut(id.group) {
+            Some(group) => {
+                let result = Err(error.clone());
+                out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
+            }
+            None => {
+                out.observer.ended(&id, issued, &Err(error.clone()));
+                completion.into_iter().for_each(|completion| completion.finish(Err(error.clone())));
+            }
         }
     }
 }
@@ -183,25 +201,4 @@ impl Queued {
 pub(super) fn is_redone(group: &mut Group, call: Call, out: &mut Outbox) -> bool {
     group.state.replaced().is_some()
         && group.plan(call, &mut out.observer).is_ok_and(|planned| planned.with_reducers)
-}
-
-/// Tells those that wait for an operation which has not started that it failed.
-pub(super) fn not_started(
-    queued: Queued,
-    error: &Error,
-    groups: &mut Groups,
-    (links, out): (&Links, &mut Outbox),
-) {
-    let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
-    out.push(Todo::Forget(id.group));
-    match groups.get_mut(id.group) {
-        Some(group) => {
-            let result = Err(error.clone());
-            out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
-        }
-        None => {
-            out.observer.ended(&id, issued, &Err(error.clone()));
-            completion.into_iter().for_each(|completion| completion.finish(Err(error.clone())));
-        }
-    }
 }

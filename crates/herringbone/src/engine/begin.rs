@@ -1,12 +1,12 @@
 //! From a call to a running operation: begun when its links, its memory and its turn are there.
 
 use super::{
-    backlog::Backlog,
     group::{Group, Planned, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
-    outbox::{Outbox, Todo},
+    outbox::Outbox,
+    runtime::Runtime,
     touched::{LAST, Touched},
 };
 use crate::{
@@ -47,150 +47,184 @@ struct Stuck {
     ordinary: bool,
 }
 
-impl Backlog {
-    /// Starts what can start: in order within each group, ordinary and urgent operations by themselves.
-    ///
-    /// Memory that an older operation of any group waits for goes to no younger one: on another rank, where it was free at
-    /// another time, the older one may have it, and the younger one wait for that.
-    pub(super) fn start_ready(
-        &mut self,
-        groups: &mut Groups,
-        ops: &mut Ops,
-        (links, out): (&mut Links, &mut Outbox),
-    ) {
-        let (mut stuck, mut after) = (Stuck::default(), None);
-        while let Some((place, queued, touched)) = self.queue.head_after(after) {
-            let (id, class) = (queued.id, queued.class());
-            let part = match (id.is_urgent(), stuck.ordinary) {
-                (false, _) => Part::Common,
-                (true, false) => Part::Either,
-                // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
-                (true, true) => Part::Urgent,
-            };
-            let start = match groups.get_mut(id.group) {
-                Some(group) => {
-                    can_start((queued, touched), (part, &stuck.claims), (group, ops), (links, out))
-                }
-                None => Start::Never(Error::new(ErrorKind::Closed)),
-            };
-            if let Start::Later(bytes) = start {
-                let part = if id.is_urgent() { Part::Either } else { Part::Common };
-                out.observer.waited(&id, || missing(id.group, groups, links));
-                stuck.ordinary |= !id.is_urgent();
-                stuck.claims.push(Claim { bytes, part });
-                after = Some(place);
-                continue;
+/// Starts what can start: in order within each group, ordinary and urgent operations by themselves.
+///
+/// Memory that an older operation of any group waits for goes to no younger one: on another rank, where it was free at
+/// another time, the older one may have it, and the younger one wait for that.
+pub(super) fn start_ready(runtime: &mut Runtime) {
+    let (mut stuck, mut after) = (Stuck::default(), None);
+    loop {
+        let Runtime { links, groups, ops, backlog, out } = runtime;
+        let Some((place, queued, touched)) = backlog.queue.head_after(after) else { return };
+        let (id, class) = (queued.id, queued.class());
+        let part = match (id.is_urgent(), stuck.ordinary) {
+            (false, _) => Part::Common,
+            (true, false) => Part::Either,
+            // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
+            (true, true) => Part::Urgent,
+        };
+        let start = match groups.get_mut(id.group) {
+            Some(group) => {
+                let beside = Beside { touched, part, claims: &stuck.claims, ops };
+                Head { queued, group, links, out }.can_start(beside)
             }
-            let Some(queued) = self.queue.pop(class) else { return };
-            match (start, groups.get_mut(id.group)) {
-                (Start::Now(memory, prepared), Some(group)) => {
-                    let key = ops.start(queued, memory, prepared, group, (links, out));
-                    out.push(Todo::Started(key));
-                }
-                (Start::Never(error), _) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
-                _ => {}
-            }
+            None => Start::Never(Error::new(ErrorKind::Closed)),
+        };
+        if let Start::Later(bytes) = start {
+            let part = if id.is_urgent() { Part::Either } else { Part::Common };
+            out.observer.waited(&id, || missing(id.group, groups, links));
+            stuck.ordinary |= !id.is_urgent();
+            stuck.claims.push(Claim { bytes, part });
+            after = Some(place);
+            continue;
         }
-    }
-
-    /// Takes out the operations of a group that were to use reducers which the group uses no more, in the order of their calls.
-    pub(super) fn take_with_reducers(
-        &mut self,
-        number: u32,
-        groups: &mut Groups,
-        (links, out): (&Links, &mut Outbox),
-    ) -> Vec<(Queued, Arc<Prepared>)> {
-        let Some(group) = groups.get_mut(number) else { return Vec::new() };
-        let mut taken = Vec::new();
-        for queued in self.queue.take_of(number, |queued| queued.is_redone(group, out)) {
-            match prepared(group, &queued, links, &mut out.observer) {
-                Ok(prepared) => taken.push((queued, prepared)),
-                Err(error) => out.push(Todo::NotStarted { queued: Box::new(queued), error }),
-            }
+        let Some(queued) = backlog.queue.pop(class) else { return };
+        match start {
+            Start::Now(memory, prepared) => runtime.start(queued, memory, prepared),
+            Start::Never(error) => never_started(runtime, queued, &error),
+            Start::Later(_) => {}
         }
-        taken
     }
 }
 
-/// Whether the first operation of a line can start, beside what all that are queued touch if some are older.
-fn can_start(
-    (queued, touched): (&mut Queued, Option<&Touched>),
-    (part, claims): (Part, &[Claim]),
-    (group, ops): (&mut Group, &mut Ops),
-    (links, out): (&mut Links, &mut Outbox),
-) -> Start {
-    let Queued { id, plan, call, lacks, .. } = *queued;
-    let reducers = group.state.reducers();
-    let (planned, settings) = match group.plan_at(Some(plan), call, &mut out.observer) {
-        Ok(planned) => planned,
-        Err(error) => return Start::Never(error),
-    };
-    let with_reducers = planned.with_reducers;
-    let waits = match reducers {
-        ReducerUse::InUse => false,
-        ReducerUse::Suspended => with_reducers,
-        // What is to be redone will be taken out of the queue.
-        ReducerUse::Replaced { .. } => with_reducers && lacks.is_none(),
-    };
-    if waits {
-        return Start::Later(None);
-    }
-    if let Some(bytes) = lacks {
-        lack(queued, bytes, group, (links, out));
-        return Start::Later(None);
-    }
-    let parts = queued.parts.as_ref();
-    if !planned.is_prepared(links.changes, parts) {
-        match links.are_up(&planned.partners, out) {
-            Ok(true) => {}
-            Ok(false) => return Start::Later(None),
-            Err(reducer) => {
-                give_up(queued, reducer, group, (links, out));
-                return Start::Later(None);
-            }
+/// An operation fails whose group takes part in it elsewhere.
+fn never_started(runtime: &mut Runtime, queued: Queued, error: &Error) {
+    let group = runtime.groups.get_mut(queued.id.group);
+    group.into_iter().for_each(|group| group.state.fail(queued.id.fingerprint.sequence));
+    runtime.not_started(queued, error);
+}
+
+/// Takes out the operations of a group that were to use reducers which the group uses no more, in the order of their calls.
+pub(super) fn take_with_reducers(runtime: &mut Runtime, number: u32) -> Vec<(Queued, Arc<Prepared>)> {
+    let Runtime { links, groups, backlog, out, .. } = runtime;
+    let Some(group) = groups.get_mut(number) else { return Vec::new() };
+    let (mut taken, mut failed) = (Vec::new(), Vec::new());
+    for queued in backlog.queue.take_of(number, |queued| queued.is_redone(group, out)) {
+        match prepared(group, &queued, links, &mut out.observer) {
+            Ok(prepared) => taken.push((queued, prepared)),
+            Err(error) => failed.push((queued, error)),
         }
     }
-    let prepared = match compiled((planned, settings), parts, links) {
-        Ok(prepared) => prepared,
-        Err(error) => return Start::Never(error),
-    };
-    let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
-    if least > most {
-        return Start::Never(Error::config(
-            "HERRINGBONE_STAGING_BYTES",
-            format_args!(
-                "this operation needs {least} bytes, and one operation gets at most {most}, 7/8 of it; raise it on every rank"
-            ),
-        ));
-    }
-    let running = group.running.with_reducers[usize::from(id.is_urgent())];
-    if waits_for_buffers(queued, touched, ops) || with_reducers && running >= REDUCER_OPERATIONS {
-        return Start::Later(Some(least));
-    }
-    if let Err(bytes) = queued.furnish(group.settings.me) {
-        lack(queued, bytes, group, (links, out));
-        return Start::Later(None);
-    }
-    let is_mapped = queued.mapped(ops.heap.as_deref()).is_some();
-    let wanted = prepared.wanted_bytes(is_mapped);
-    let memory = [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
-    memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
+    failed.into_iter().for_each(|(queued, error)| never_started(runtime, queued, &error));
+    taken
 }
 
-/// A queued operation's reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
-fn give_up(queued: &mut Queued, reducer: MemberId, group: &Group, (links, out): (&Links, &mut Outbox)) {
-    if !std::mem::replace(&mut queued.given_up, true) {
-        links.accuse(group, reducer, links.why_lost(reducer), out);
+/// A reducer begins the operation that a worker's first message announces.
+pub(super) fn begin_told(runtime: &mut Runtime, header: &Header, told: Fingerprint) -> Result<(), Broken> {
+    let Runtime { links, groups, ops, out, .. } = runtime;
+    let nonsense = |_| Broken::Protocol("an operation that makes no sense here: is it another build?");
+    let group = groups.get_mut(header.group).ok_or(Broken::Protocol("a group that was not introduced"))?;
+    if group.running.len() >= 4 * REDUCER_OPERATIONS {
+        return Err(Broken::Protocol("more operations at once than were agreed"));
     }
+    let (planned, settings) = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
+    let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
+    let prepared = compiled((planned, settings), None, links).map_err(nonsense)?;
+    let memory = ops.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
+        Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
+    )?;
+    let Header { generation, hash, .. } = *header;
+    let number = out.observer.next();
+    let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
+    out.observer.issued(&id, algorithm);
+    let agreed = NumberedCall { id, plan, timeout: Duration::MAX };
+    let queued = Queued::without_buffers(agreed, call, None, out.now());
+    runtime.start(queued, memory, prepared);
+    Ok(())
 }
 
-/// This rank lacks memory for a queued operation: it fails with everybody's, by a fence. Older ones end first, because a fence
-/// does not wait long for ranks that have not come to these.
-fn lack(queued: &mut Queued, bytes: u64, group: &mut Group, (links, out): (&Links, &mut Outbox)) {
-    let operation = queued.id.fingerprint;
-    let has_older = group.running.first().is_some_and(|first| first < operation.sequence);
-    if !has_older && !std::mem::replace(&mut queued.given_up, true) {
-        group.state.dispute(Cause::Memory { rank: links.rank, operation, bytes }, out);
+/// What the first operation of a line would run beside.
+struct Beside<'a> {
+    /// What all queued operations touch, if some are older.
+    touched: Option<&'a Touched>,
+    /// The part of the memory that it may take, and what is taken from it for older ones that wait.
+    part: Part,
+    claims: &'a [Claim],
+    ops: &'a mut Ops,
+}
+
+/// The first operation of a line.
+struct Head<'a> {
+    queued: &'a mut Queued,
+    group: &'a mut Group,
+    links: &'a mut Links,
+    out: &'a mut Outbox,
+}
+
+impl Head<'_> {
+    fn can_start(&mut self, Beside { touched, part, claims, ops }: Beside<'_>) -> Start {
+        let Self { queued, group, links, out } = self;
+        let Queued { id, plan, call, lacks, .. } = **queued;
+        let reducers = group.state.reducers();
+        let (planned, settings) = match group.plan_at(Some(plan), call, &mut out.observer) {
+            Ok(planned) => planned,
+            Err(error) => return Start::Never(error),
+        };
+        let with_reducers = planned.with_reducers;
+        let waits = match reducers {
+            ReducerUse::InUse => false,
+            ReducerUse::Suspended => with_reducers,
+            // What is to be redone will be taken out of the queue.
+            ReducerUse::Replaced { .. } => with_reducers && lacks.is_none(),
+        };
+        if waits {
+            return Start::Later(None);
+        }
+        if let Some(bytes) = lacks {
+            return self.lacks(bytes);
+        }
+        let parts = queued.parts.as_ref();
+        if !planned.is_prepared(links.changes, parts) {
+            match links.are_up(&planned.partners, out) {
+                Ok(true) => {}
+                Ok(false) => return Start::Later(None),
+                Err(reducer) => return self.gives_up(reducer),
+            }
+        }
+        let prepared = match compiled((planned, settings), parts, links) {
+            Ok(prepared) => prepared,
+            Err(error) => return Start::Never(error),
+        };
+        let (least, most) = (prepared.staging_bytes(prepared.lead), ops.staging.most());
+        if least > most {
+            return Start::Never(Error::config(
+                "HERRINGBONE_STAGING_BYTES",
+                format_args!(
+                    "this operation needs {least} bytes, and one operation gets at most {most}, 7/8 of it; raise it on every rank"
+                ),
+            ));
+        }
+        let running = group.running.with_reducers[usize::from(id.is_urgent())];
+        if waits_for_buffers(queued, touched, ops) || with_reducers && running >= REDUCER_OPERATIONS {
+            return Start::Later(Some(least));
+        }
+        if let Err(bytes) = queued.furnish(group.settings.me) {
+            return self.lacks(bytes);
+        }
+        let is_mapped = queued.mapped(ops.heap.as_deref()).is_some();
+        let wanted = prepared.wanted_bytes(is_mapped);
+        let memory =
+            [wanted, least].into_iter().find_map(|bytes| ops.staging.take_beside(bytes, part, claims));
+        memory.map_or(Start::Later(Some(least)), |memory| Start::Now(memory, prepared))
+    }
+
+    /// Its reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
+    fn gives_up(&mut self, reducer: MemberId) -> Start {
+        if !std::mem::replace(&mut self.queued.given_up, true) {
+            self.links.accuse(self.group, reducer, self.links.why_lost(reducer), self.out);
+        }
+        Start::Later(None)
+    }
+
+    /// This rank lacks memory for it: it fails with everybody's, by a fence. Older ones end first, because a fence does not wait
+    /// long for ranks that have not come to these.
+    fn lacks(&mut self, bytes: u64) -> Start {
+        let operation = self.queued.id.fingerprint;
+        let has_older = self.group.running.first().is_some_and(|first| first < operation.sequence);
+        if !has_older && !std::mem::replace(&mut self.queued.given_up, true) {
+            self.group.state.dispute(Cause::Memory { rank: self.links.rank, operation, bytes }, self.out);
+        }
+        Start::Later(None)
     }
 }
 
@@ -202,38 +236,6 @@ fn waits_for_buffers(queued: &Queued, touched: Option<&Touched>, ops: &Ops) -> b
     !is_fed
         || ops.touched.interferes(own, LAST)
         || touched.is_some_and(|touched| touched.interferes(own, own.place))
-}
-
-impl Ops {
-    /// A reducer begins the operation that a worker's first message announces.
-    pub(super) fn begin_told(
-        &mut self,
-        header: &Header,
-        told: Fingerprint,
-        groups: &mut Groups,
-        (links, out): (&mut Links, &mut Outbox),
-    ) -> Result<(), Broken> {
-        let nonsense = |_| Broken::Protocol("an operation that makes no sense here: is it another build?");
-        let group =
-            groups.get_mut(header.group).ok_or(Broken::Protocol("a group that was not introduced"))?;
-        if group.running.len() >= 4 * REDUCER_OPERATIONS {
-            return Err(Broken::Protocol("more operations at once than were agreed"));
-        }
-        let (planned, settings) = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
-        let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
-        let prepared = compiled((planned, settings), None, links).map_err(nonsense)?;
-        let memory = self.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
-            Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
-        )?;
-        let Header { generation, hash, .. } = *header;
-        let number = out.observer.next();
-        let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
-        out.observer.issued(&id, algorithm);
-        let agreed = NumberedCall { id, plan, timeout: Duration::MAX };
-        let queued = Queued::without_buffers(agreed, call, None, out.now());
-        self.start(queued, memory, prepared, group, (links, out));
-        Ok(())
-    }
 }
 
 /// The endpoints to which links are missing.

@@ -1,23 +1,20 @@
 //! What the surroundings tell the engine: links that are made, processes that die or leave, what the hub says, and time.
 
 use super::{
-    Engine,
-    backlog::not_started,
-    messages::Others,
+    Engine, disband, fences,
     outbox::{Event, Todo},
-    recovery::EngineParts,
+    runtime::Runtime,
     timers::Timer,
 };
 use crate::{
     Error,
-    clock::resolution,
+    clock::{Moment, resolution},
     core::session::{Cause, control::Message, membership::MemberId, watch::GroupEvent},
-    execute::issue::Identity,
+    execute::issue::{Caller, Identity, Queued},
     transport::{
         Broken,
         endpoint::{Link, send_control},
         layout,
-        ticket::OpKey,
     },
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -57,31 +54,32 @@ impl Engine {
 
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
     pub(crate) fn connect(&mut self, index: MemberId, link: Link) {
-        if self.links.endpoints[index].is_up() {
-            self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        if self.runtime.links.endpoints[index].is_up() {
+            self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
             self.catch_up();
         }
-        self.links.connect(index, link, &mut self.out);
-        if self.links.endpoints[index].left.is_some() {
+        let Runtime { links, out, .. } = &mut self.runtime;
+        links.connect(index, link, out);
+        if self.runtime.links.endpoints[index].left.is_some() {
             self.read_to_the_end(index);
         }
-        self.out.push(Todo::Start);
-        self.out.push(Todo::Flush);
+        self.runtime.out.push(Todo::Start);
+        self.runtime.out.flushes = true;
         for carrier in self.messages.carriers() {
-            self.out.push(Todo::Served(carrier));
+            self.runtime.out.push(Todo::Served(carrier));
         }
         self.catch_up();
     }
 
     /// A link could not be made.
     pub(crate) fn no_link(&mut self, index: MemberId, problem: String) {
-        let endpoint = &mut self.links.endpoints[index];
+        let endpoint = &mut self.runtime.links.endpoints[index];
         if matches!(endpoint.link, Link::Wanted) {
             endpoint.lose(problem.clone());
-            self.out.events.push(Event::Broken { endpoint: index, reason: Broken::Io(problem) });
+            self.runtime.out.events.push(Event::Broken { endpoint: index, reason: Broken::Io(problem) });
         }
         if endpoint.is_reducer() {
-            self.out.observer.lost(index, self.links.why_lost(index));
+            self.runtime.out.observer.lost(index, self.runtime.links.why_lost(index));
             self.lose_reducer(index);
         }
     }
@@ -89,10 +87,10 @@ impl Engine {
     /// A socket has something to read, or takes something again. Returns whether anything moved.
     pub(crate) fn serve(&mut self, index: MemberId, (room, readable): (bool, bool)) -> bool {
         let mut moved = false;
-        let Some(endpoint) = self.links.endpoints.get_mut(index) else { return false };
+        let Some(endpoint) = self.runtime.links.endpoints.get_mut(index) else { return false };
         if room && let Link::Tcp(link) = &mut endpoint.link {
             link.has_room = true;
-            moved |= self.ops.flush_socket(index, &mut self.links, &mut self.out);
+            moved |= self.runtime.flush_socket(index);
             // A result may come straight to where something was sent from, once that has left.
             self.catch_up();
         }
@@ -105,19 +103,19 @@ impl Engine {
 
     /// How many links are sockets.
     pub(crate) fn sockets(&self) -> usize {
-        self.links.sockets
+        self.runtime.links.sockets
     }
 
     /// The poller cannot watch a link's socket.
     pub(crate) fn unwatched(&mut self, index: MemberId, problem: &std::io::Error) {
         let reason = Broken::Io(format!("its socket cannot be watched: {problem}"));
-        self.out.push(Todo::Broken { endpoint: index, reason });
+        self.runtime.out.push(Todo::Broken { endpoint: index, reason });
         self.catch_up();
     }
 
     /// A link is of no use any more: operations that waited for an answer on it may be able to go on without.
     pub(super) fn broken(&mut self, index: MemberId, reason: Broken) {
-        let Self { links, ops, out, .. } = self;
+        let Runtime { links, ops, out, .. } = &mut self.runtime;
         if !links.drop_link(index, &reason, out) {
             return;
         }
@@ -128,10 +126,10 @@ impl Engine {
             }
         }
         if links.endpoints[index].left.is_some() {
-            out.push(Todo::Departed);
+            out.departed();
         }
         if self.reduces {
-            self.groups.drop_operations_with(index, &mut self.out);
+            fences::drop_operations_with(&mut self.runtime, index);
         } else if links.endpoints[index].is_reducer() {
             out.observer.lost(index, links.why_lost(index));
             self.lose_reducer(index);
@@ -143,12 +141,11 @@ impl Engine {
         while self.receive_shared(index) || self.receive_socket(index) {
             self.catch_up();
         }
-        self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
         self.catch_up();
-        let Self { links, groups, ops, backlog, out, .. } = self;
-        links.endpoints[index].dead = true;
-        out.observer.lost(index, reason);
-        groups.lose(index, (reason, hub_is_gone), (ops, backlog), (links, out));
+        self.runtime.links.endpoints[index].dead = true;
+        self.runtime.out.observer.lost(index, reason);
+        fences::lose(&mut self.runtime, index, reason, hub_is_gone);
         self.look_at_farewells();
     }
 
@@ -156,15 +153,15 @@ impl Engine {
     /// used, also by operations that begin only later here: at once in shared memory, until the end of a socket, and, if a link
     /// is still under way, once that is there. Only an operation that needs more of it fails.
     pub(crate) fn leave(&mut self, index: MemberId) {
-        self.links.endpoints[index].left = Some(self.out.now());
-        self.out.after(Timer::Departed(index), GRACE);
-        if self.links.endpoints[index].is_lost() {
+        let Runtime { links, out, .. } = &mut self.runtime;
+        links.leave(index, out.now());
+        out.timers.ensure(Timer::Departures, out.now() + GRACE);
+        if links.endpoints[index].is_lost() {
             // Its socket was read to the end before its goodbye came.
-            self.out.push(Todo::Departed);
+            out.departed();
         } else {
-            self.out.after(Timer::UnderWay(index), UNDER_WAY);
             self.read_to_the_end(index);
-            self.out.push(Todo::Start);
+            self.runtime.out.push(Todo::Start);
         }
         self.catch_up();
     }
@@ -173,83 +170,63 @@ impl Engine {
         while self.receive_shared(index) {
             self.catch_up();
         }
-        if self.links.endpoints[index].is_shared() {
-            self.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        if self.runtime.links.endpoints[index].is_shared() {
+            self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
         }
     }
 
     /// Leaves word in shared memory that this rank leaves in order.
     pub(crate) fn say_goodbye(&self) {
-        layout::goodbye(self.ops.staging.segment()).store(1, Ordering::Release);
+        layout::goodbye(self.runtime.ops.staging.segment()).store(1, Ordering::Release);
     }
 
     /// Whether a process has left, or died.
     pub(crate) fn has_gone(&self, id: MemberId) -> bool {
-        let endpoint = &self.links.endpoints[id];
+        let endpoint = &self.runtime.links.endpoints[id];
         endpoint.left.is_some() || endpoint.dead
     }
 
     /// Whether a local rank has left such word.
     pub(crate) fn has_said_goodbye(&self, index: MemberId) -> bool {
-        self.links.has_said_goodbye(index)
+        self.runtime.links.has_said_goodbye(index)
     }
 
     /// Says on all sockets that nothing more will come.
     pub(crate) fn hang_up(&mut self) {
-        self.links.hang_up();
+        self.runtime.links.hang_up();
     }
 
     /// Whether all sockets have been closed from the other end too.
     pub(crate) fn is_hung_up(&self) -> bool {
-        self.links.is_hung_up()
-    }
-
-    /// An operation that has just begun may need what a rank that left never sent. Ranks that left later may only have followed.
-    pub(super) fn fail_if_any_departed(&mut self, key: OpKey) {
-        let departed = self.links.departed(self.out.now(), GRACE);
-        let _failed = departed.into_iter().any(|index| self.fail_if_departed(key, index));
-    }
-
-    /// Returns whether the operation fails.
-    fn fail_if_departed(&mut self, key: OpKey, index: MemberId) -> bool {
-        let Self { links, groups, ops, out, .. } = self;
-        if !ops.needs(key, index, groups) {
-            return false;
-        }
-        let Some(operation) = ops.get(key).filter(|operation| operation.caller.completion.is_some()) else {
-            return false;
-        };
-        let which = (operation.id.group, operation.id.fingerprint.sequence);
-        groups.fail_departed(which, key, index, (links, out));
-        true
+        self.runtime.links.is_hung_up()
     }
 
     /// Nobody decides any more: rank 0 has left, and is not there for the others either.
     pub(crate) fn without_hub(&mut self) {
-        self.groups.lose_hub(&mut self.out);
+        let Runtime { groups, out, .. } = &mut self.runtime;
+        groups.lose_hub(out);
         self.look_at_farewells();
     }
 
     /// What groups wait for that are closed may never come.
     fn look_at_farewells(&mut self) {
-        self.groups.numbers().into_iter().for_each(|number| self.out.push(Todo::Forget(number)));
+        let Runtime { groups, out, .. } = &mut self.runtime;
+        groups.numbers().into_iter().for_each(|number| out.push(Todo::Forget(number)));
         self.catch_up();
     }
 
     /// What the hub says about a group.
     pub(crate) fn told_by_hub(&mut self, number: u32, message: Message) {
-        let Self { links, groups, ops, backlog, recoveries, waits, out, .. } = self;
+        let Self { runtime, recoveries, waits, .. } = self;
         match message {
-            Message::Recover { .. } => {
-                recoveries.stand_still(number, &mut EngineParts { groups, ops, backlog, links, out });
-            }
+            Message::Recover { .. } => recoveries.stand_still(number, runtime),
             Message::Resume(resume) => self.resume(number, resume),
-            Message::Late(late) => waits.tell(&late, (groups, ops, backlog), recoveries, (links, out)),
+            Message::Late(late) => waits.tell(&late, runtime, recoveries),
             message => {
                 if let Message::Waiting(waiting) = &message {
-                    groups.make_way(waiting, (links, out));
+                    fences::make_way(runtime, waiting);
                 }
-                groups.told_by_hub(number, &message, links.rank, out);
+                fences::told_by_hub(runtime, number, &message);
             }
         }
         self.catch_up();
@@ -257,19 +234,19 @@ impl Engine {
 
     /// No member takes part in a group any more, says the hub.
     pub(crate) fn left_by_all(&mut self, group: u32) {
-        self.groups.left_by_all(group, &mut self.ops, &mut self.out);
+        disband::left_by_all(&mut self.runtime, group);
         self.catch_up();
     }
 
     /// Sends a control message on a data link.
     pub(crate) fn say(&mut self, index: MemberId, message: &Message) {
-        send_control(&mut self.links.endpoints[index], message);
+        send_control(&mut self.runtime.links.endpoints[index], message);
         self.flush();
     }
 
     /// Sends a control message on all data links.
     pub(crate) fn say_to_all(&mut self, message: &Message) {
-        for endpoint in self.links.endpoints.iter_mut().filter(|endpoint| endpoint.is_up()) {
+        for endpoint in self.runtime.links.endpoints.iter_mut().filter(|endpoint| endpoint.is_up()) {
             send_control(endpoint, message);
         }
         self.flush();
@@ -277,156 +254,134 @@ impl Engine {
 
     /// Whether there are groups that have not ended.
     pub(crate) fn has_groups(&self) -> bool {
-        self.groups.iter().any(|group| !group.state.is_over())
+        self.runtime.groups.iter().any(|group| !group.state.is_over())
     }
 
     /// Shows on every socket that this process lives.
     pub(crate) fn show_life(&mut self) {
-        self.links.show_life();
+        self.runtime.links.show_life();
         self.flush();
     }
 
     /// A thread has panicked in here, so nothing here is to be relied on: all groups end, everywhere.
     pub(crate) fn break_down(&mut self) {
-        self.groups.break_down((!self.reduces).then_some(self.links.rank), &mut self.out);
+        let Runtime { links, groups, out, .. } = &mut self.runtime;
+        groups.break_down((!self.reduces).then_some(links.rank), out);
         self.catch_up();
         if self.reduces {
             // It has no rank to say so by: its workers see their connections end.
-            self.links.hang_up();
+            self.runtime.links.hang_up();
         }
     }
 
     /// A reducer is gone: groups go on without it.
     pub(super) fn lose_reducer(&mut self, index: MemberId) {
-        let Self { links, groups, out, .. } = self;
+        let Runtime { links, groups, out, .. } = &mut self.runtime;
         groups.iter().for_each(|group| links.accuse(group, index, links.why_lost(index), out));
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.
     pub(crate) fn dispute_all_with(&mut self, index: MemberId, cause: &Cause) {
-        self.groups.dispute_all_with(index, cause, (&self.ops, &self.backlog), &mut self.out);
+        fences::dispute_all_with(&mut self.runtime, index, cause);
         self.catch_up();
     }
 
     /// Looks after what has waited for long. Posted about ten times a second.
     pub(crate) fn tick(&mut self) {
         self.flush();
-        while let Some(timer) = self.out.timers.expire(self.out.now()) {
+        while let Some(timer) = self.runtime.out.timers.expire(self.runtime.out.now()) {
             self.expired(timer);
             self.catch_up();
         }
     }
 
     fn expired(&mut self, timer: Timer) {
-        let Self { links, groups, out, .. } = self;
         match timer {
             Timer::Operations => {
                 self.issue_late();
-                let Self { links, groups, backlog, messages, out, .. } = self;
-                messages.look(&mut Others { groups, backlog, links, out });
+                self.messages.look(&mut self.runtime);
                 self.look_through_operations();
                 self.look_through_queue();
-                self.waits.look(&mut self.groups, (&self.ops, &self.backlog), &mut self.out);
-                let is_idle =
-                    self.backlog.queue.is_empty() && self.messages.is_idle() && self.late.is_empty();
-                if self.ops.table.len() > 0 || !is_idle {
-                    self.out.look_soon(Timer::Operations);
+                self.waits.look(&mut self.runtime);
+                self.listen_for_silence();
+                let Runtime { ops, backlog, .. } = &self.runtime;
+                let is_idle = backlog.queue.is_empty() && self.messages.is_idle() && self.late.is_empty();
+                if ops.table.len() > 0 || !is_idle {
+                    self.runtime.out.look_soon(Timer::Operations);
                 }
             }
-            Timer::Silence => self.listen_for_silence(),
             Timer::Group(number) => {
+                let Runtime { groups, out, .. } = &mut self.runtime;
                 groups.get_mut(number).into_iter().for_each(|group| group.state.time_has_passed(out));
             }
-            Timer::UnderWay(index) => {
-                let endpoint = &mut links.endpoints[index];
-                if matches!(endpoint.link, Link::None | Link::Wanted) {
-                    endpoint.lose("it left the group".to_owned());
-                    out.push(Todo::Departed);
-                    self.fail_all_departed(index);
-                }
-            }
-            Timer::Departed(index) => self.fail_all_departed(index),
+            Timer::Departures => self.look_at_departures(),
         }
     }
 
-    fn fail_all_departed(&mut self, index: MemberId) {
-        if self.links.departed(self.out.now(), GRACE).contains(&index) {
-            for key in self.ops.table.keys() {
-                self.fail_if_departed(key, index);
+    /// Fails the operations that need more of a rank that has left, once nothing more comes from it. Where several have left, the
+    /// first is the reason: others may only have followed.
+    fn look_at_departures(&mut self) {
+        let Runtime { links, ops, out, .. } = &mut self.runtime;
+        let (mut departed, mut all) = (Vec::new(), true);
+        for (index, since) in links.left().collect::<Vec<_>>() {
+            let (endpoint, ago) = (&mut links.endpoints[index], out.now().since(since));
+            if matches!(endpoint.link, Link::None | Link::Wanted) && ago >= UNDER_WAY {
+                endpoint.lose("it left the group".to_owned());
+                out.departed();
             }
-        } else {
+            match endpoint.is_lost() && ago >= GRACE {
+                true => departed.push(index),
+                false => all = false,
+            }
+        }
+        if !all {
             // It may be lost only later, and operations may begin to need it.
-            self.out.look_soon(Timer::Departed(index));
+            out.look_soon(Timer::Departures);
+        }
+        for key in ops.table.keys() {
+            departed.iter().any(|index| fences::fail_if_departed(&mut self.runtime, key, *index));
         }
     }
 
     fn look_through_operations(&mut self) {
-        for key in self.ops.table.keys() {
-            let Some(operation) = self.ops.get(key) else { continue };
-            if operation.caller.completion.is_none() {
-                continue;
-            }
-            let waited = self.out.now().since(operation.caller.issued).saturating_sub(resolution());
-            let (id, timeout) = (operation.id, operation.caller.timeout);
-            if waited >= timeout {
-                let missing = operation.missing();
-                if let Some(error) = self.overdue(&id, (timeout, waited), missing) {
-                    self.out.push(Todo::Fail { key, error, keep_memory: true });
-                }
+        for key in self.runtime.ops.table.keys() {
+            let Runtime { ops, out, .. } = &self.runtime;
+            let Some(operation) = ops.get(key).filter(|_| ops.is_awaited(key)) else { continue };
+            let overdue = Overdue::new(operation.id, &operation.caller, out.now());
+            if let Some(overdue) = overdue
+                && let Some(error) = overdue.fail(operation.missing(), &mut self.runtime)
+            {
+                self.runtime.fail(key, &error, true);
             }
         }
     }
 
     fn look_through_queue(&mut self) {
-        let (now, resolution) = (self.out.now(), resolution());
-        let overdue = self.backlog.queue.iter().filter_map(|queued| {
-            let waited = now.since(queued.caller.issued).saturating_sub(resolution);
-            (waited >= queued.caller.timeout).then_some((queued.id, queued.caller.timeout, waited))
-        });
-        for (id, timeout, waited) in overdue.collect::<Vec<_>>() {
-            let group = self.groups.get(id.group);
-            let missing = group.map_or_else(Vec::new, |group| self.links.wanted(group).collect());
-            if let Some(error) = self.overdue(&id, (timeout, waited), missing)
-                && let Some(queued) = self.backlog.take(&id)
+        let Runtime { backlog, out, .. } = &self.runtime;
+        let overdue = |queued: &Queued| Overdue::new(queued.id, &queued.caller, out.now());
+        for overdue in backlog.queue.iter().filter_map(overdue).collect::<Vec<_>>() {
+            let Runtime { links, groups, .. } = &self.runtime;
+            let group = groups.get(overdue.id.group);
+            let missing = group.map_or_else(Vec::new, |group| links.wanted(group).collect());
+            if let Some(error) = overdue.fail(missing, &mut self.runtime)
+                && let Some(queued) = self.runtime.backlog.take(&overdue.id)
             {
-                not_started(queued, &error, &mut self.groups, (&self.links, &mut self.out));
+                self.runtime.not_started(queued, &error);
             }
         }
-    }
-
-    /// An operation has taken too long: its group is to be fenced. Returns why it fails, if no decision has come in time.
-    fn overdue(
-        &mut self,
-        id: &Identity,
-        (timeout, waited): (Duration, Duration),
-        missing: Vec<MemberId>,
-    ) -> Option<Error> {
-        let cause = Cause::Timeout {
-            rank: self.links.rank,
-            operation: id.fingerprint,
-            milliseconds: timeout.as_millis() as u64,
-            waiting_for: self.links.ranks(&missing),
-        };
-        let group = self.groups.get_mut(id.group)?;
-        if waited < timeout + PATIENCE {
-            group.state.dispute(cause, &mut self.out);
-            return None;
-        }
-        group.state.fail(id.fingerprint.sequence);
-        Some(super::failure::error(&cause, &[]))
     }
 
     /// Gives up reducers that hang: their kernels keep connections open and take in what is sent, but no sign of life has come
     /// for long, while operations need reducers. Nobody reads sockets, or misses anything, while there are none.
     fn listen_for_silence(&mut self) {
-        let needed = !self.reduces && self.ops.table.iter().any(|operation| operation.with_reducers());
-        let passed = self.links.silent_for(self.out.now(), needed);
+        let needed =
+            !self.reduces && self.runtime.ops.table.iter().any(|operation| operation.with_reducers());
+        let passed = self.runtime.links.silent_for(self.runtime.out.now(), needed);
         if !needed {
             return;
         }
-        self.out.look_soon(Timer::Silence);
-        for index in self.links.endpoints.ids() {
-            let endpoint = &mut self.links.endpoints[index];
+        for index in self.runtime.links.endpoints.ids() {
+            let endpoint = &mut self.runtime.links.endpoints[index];
             if !endpoint.is_reducer() || !endpoint.is_up() {
                 continue;
             }
@@ -437,15 +392,49 @@ impl Engine {
             }
             // What nobody has come to read yet is a sign as well.
             self.receive_socket(index);
-            let endpoint = &self.links.endpoints[index];
+            let endpoint = &self.runtime.links.endpoints[index];
             if endpoint.silence >= LOST {
-                self.out.push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
+                self.runtime
+                    .out
+                    .push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
             } else if endpoint.silence >= SUSPECT {
-                self.out.observer.suspected(|| vec![index], endpoint.silence);
+                self.runtime.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
                 let what = format_args!("the reducer at {name} has been silent for {silence} s");
-                crate::log::warn(&format!("rank {}", self.links.rank), what);
+                crate::log::warn(&format!("rank {}", self.runtime.links.rank), what);
             }
         }
+    }
+}
+
+/// An operation that has taken longer than its timeout.
+struct Overdue {
+    id: Identity,
+    timeout: Duration,
+    waited: Duration,
+}
+
+impl Overdue {
+    fn new(id: Identity, caller: &Caller, now: Moment) -> Option<Self> {
+        let waited = now.since(caller.issued).saturating_sub(resolution());
+        (waited >= caller.timeout).then_some(Self { id, timeout: caller.timeout, waited })
+    }
+
+    /// Its group is to be fenced, as this rank waits for these. Returns why it fails, if no decision has come in time.
+    fn fail(&self, missing: Vec<MemberId>, runtime: &mut Runtime) -> Option<Error> {
+        let Runtime { links, groups, out, .. } = runtime;
+        let cause = Cause::Timeout {
+            rank: links.rank,
+            operation: self.id.fingerprint,
+            milliseconds: self.timeout.as_millis() as u64,
+            waiting_for: links.ranks(&missing),
+        };
+        let group = groups.get_mut(self.id.group)?;
+        if self.waited < self.timeout + PATIENCE {
+            group.state.dispute(cause, out);
+            return None;
+        }
+        group.state.fail(self.id.fingerprint.sequence);
+        Some(super::failure::error(&cause, &[]))
     }
 }

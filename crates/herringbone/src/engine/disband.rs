@@ -8,9 +8,8 @@ use super::{
     failure,
     group::Group,
     groups::Groups,
-    links::Links,
-    ops::Ops,
     outbox::{Outbox, Todo},
+    runtime::Runtime,
 };
 use crate::{
     Error, ErrorKind, completion::Completion, core::session::group_state::Departure, transport::ticket::OpKey,
@@ -46,68 +45,73 @@ impl Groups {
         }
     }
 
-    /// Fails what is under way in a group, except operations that have ended for their callers, which others may still read.
-    /// Nothing more is called in it here. If it `tells` the others, their calls fail as well: all but those before the first that
-    /// fails here. It need not where all members end the group, or hear otherwise that this rank leaves it.
-    pub(super) fn abort(&mut self, number: u32, tells: bool, ops: &Ops, out: &mut Outbox) {
-        let Some(group) = self.get_mut(number) else { return };
-        group.state.abort(tells, out);
-        group.end_farewell(Ok(()));
-        let error = Error::new(ErrorKind::Closed);
-        out.push(Todo::FailQueued { group: number, error: error.clone() });
-        for (_, key) in group.running.iter().filter(|(_, key)| ops.is_awaited(*key)) {
-            out.push(Todo::Fail { key: *key, error: error.clone(), keep_memory: true });
-        }
-    }
-
     /// Whether this rank has a group of this number, and has not closed it.
     pub(super) fn takes_calls(&self, number: u32) -> bool {
         self.get(number).is_some_and(|group| !group.state.is_closed())
     }
+}
 
-    /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says
-    /// so. Once they have read all from this rank, the group is forgotten.
-    pub(super) fn forget_if_over(&mut self, number: u32, ops: &Ops, (links, out): (&mut Links, &mut Outbox)) {
-        let Some(group) = self.get_mut(number).filter(|group| group.state.is_closed()) else { return };
-        if group.running.iter().any(|(_, key)| ops.is_awaited(*key)) {
-            return;
-        }
-        // In groups that serve others ranks need not do the same: a message may not be received.
-        let Departure::Left(news) = group.state.leave(group.settings.serves.is_none(), out) else {
-            return;
-        };
-        let result =
-            news.map(|cause| failure::error(&cause, &group.settings.ranks).about(links.rank, "close"));
-        out.finished |= group.farewell.is_some();
-        if let Some(error) = group.end_farewell(result.map_or(Ok(()), Err)) {
-            let what = format_args!("at the end of a group: {}", error.kind());
-            crate::log::warn(&format!("rank {}", links.rank), what);
-        }
-        let is_read = group.running.is_empty() && group.kept.is_empty();
-        links.forget(number);
-        if is_read {
-            self.forget(number, out);
-        }
-    }
+/// Fails what is under way in a group, except operations that have ended for their callers, which others may still read.
+/// Nothing more is called in it here. If it `tells` the others, their calls fail as well: all but those before the first that
+/// fails here. It need not where all members end the group, or hear otherwise that this rank leaves it.
+pub(super) fn abort(runtime: &mut Runtime, number: u32, tells: bool) {
+    let Runtime { groups, ops, out, .. } = runtime;
+    let Some(group) = groups.get_mut(number) else { return };
+    group.state.abort(tells, out);
+    group.end_farewell(Ok(()));
+    let awaited = |(_, key): &&(u64, OpKey)| ops.is_awaited(*key);
+    let running: Vec<OpKey> = group.running.iter().filter(awaited).map(|(_, key)| *key).collect();
+    let error = Error::new(ErrorKind::Closed);
+    runtime.fail_queued(number, &error);
+    running.into_iter().for_each(|key| runtime.fail(key, &error, true));
+    runtime.out.push(Todo::FailRedone { group: number, error, all: false });
+}
 
-    /// No member takes part in a group any more, so nobody reads what this rank has left for it.
-    pub(super) fn left_by_all(&mut self, number: u32, ops: &mut Ops, out: &mut Outbox) {
-        let Some(group) = self.get_mut(number).filter(|group| group.state.has_left()) else { return };
-        let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
-        std::mem::take(&mut group.kept).into_iter().for_each(|memory| ops.staging.give_back(memory));
-        running.into_iter().for_each(|key| ops.end(key, Ok(()), self, out));
-        self.forget(number, out);
+/// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says
+/// so. Once they have read all from this rank, the group is forgotten.
+pub(super) fn forget_if_over(runtime: &mut Runtime, number: u32) {
+    let Runtime { links, groups, ops, backlog, out } = runtime;
+    let Some(group) = groups.get_mut(number).filter(|group| group.state.is_closed()) else { return };
+    if backlog.has_any(number) || group.running.iter().any(|(_, key)| ops.is_awaited(*key)) {
+        return;
     }
+    // In groups that serve others ranks need not do the same: a message may not be received.
+    let Departure::Left(news) = group.state.leave(group.settings.serves.is_none(), out) else {
+        return;
+    };
+    let result = news.map(|cause| failure::error(&cause, &group.settings.ranks).about(links.rank, "close"));
+    out.finished |= group.farewell.is_some();
+    if let Some(error) = group.end_farewell(result.map_or(Ok(()), Err)) {
+        let what = format_args!("at the end of a group: {}", error.kind());
+        crate::log::warn(&format!("rank {}", links.rank), what);
+    }
+    let is_read = group.running.is_empty() && group.kept.is_empty();
+    links.forget(number);
+    if is_read {
+        forget(runtime, number);
+    }
+}
 
-    /// Only a group's number stays, so that what others send late is not taken for early.
-    fn forget(&mut self, number: u32, out: &mut Outbox) {
-        let Some(group) = self.groups.remove(&number) else { return };
-        group.count(&mut out.observer.stats);
-        self.forgotten.insert(number);
-        self.forget_lines(number);
-        out.push(Todo::RedeliverGroup(number));
-        out.finished = true;
-    }
+/// No member takes part in a group any more, so nobody reads what this rank has left for it.
+pub(super) fn left_by_all(runtime: &mut Runtime, number: u32) {
+    let Runtime { groups, ops, .. } = runtime;
+    let Some(group) = groups.get_mut(number).filter(|group| group.state.has_left()) else { return };
+    let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
+    std::mem::take(&mut group.kept).into_iter().for_each(|memory| ops.staging.give_back(memory));
+    running.into_iter().for_each(|key| runtime.end(key, Ok(())));
+    forget(runtime, number);
+}
+
+/// Only a group's number stays, so that what others send late is not taken for early.
+fn forget(runtime: &mut Runtime, number: u32) {
+    let Runtime { groups, backlog, out, .. } = runtime;
+    let Some(group) = groups.groups.remove(&number) else { return };
+    group.count(&mut out.observer.stats);
+    groups.forgotten.insert(number);
+    groups.forget_lines(number);
+    backlog.queue.forget(number);
+    backlog.redeliver(number, out);
+    out.finished = true;
 }
 
 impl Group {

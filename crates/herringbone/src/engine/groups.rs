@@ -8,6 +8,7 @@ use super::{
     links::Links,
     outbox::Outbox,
     refused::Refused,
+    runtime::Runtime,
 };
 #[cfg(any(test, feature = "simulator"))]
 use crate::core::{session::group_state::ReducerUse, wire::Kind};
@@ -136,68 +137,6 @@ impl Groups {
         resume
     }
 
-    /// Numbers a call, whose plan may be known, and adds it to what this rank has issued.
-    pub(super) fn agree(
-        &mut self,
-        issue: &Issue,
-        plan: Option<PlanKey>,
-        (links, out): (&Links, &mut Outbox),
-    ) -> Result<NumberedCall, Refused> {
-        let me = links.rank;
-        let group = self.groups.get_mut(&issue.group).filter(|group| !group.state.is_closed());
-        let group =
-            group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        let (planned, _) =
-            group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
-        let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
-        let mut fingerprint = planned.fingerprint;
-        fingerprint.sequence = group.state.next();
-        (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
-        let issued = group.state.issue(fingerprint, with_reducers, out);
-        let (issued, failure) = match issued {
-            Ok(issued) => (issued, None),
-            Err(NotIssued::Counted(issued, failure)) => (issued, Some(failure)),
-            Err(NotIssued::Frozen) => return Err(Refused::Frozen),
-            Err(NotIssued::Failed(failure)) => {
-                let error = explained(&failure, group, links);
-                return Err(Refused::Failed(error.about(me, group.settings.named(fingerprint))));
-            }
-        };
-        let Issued { generation, hash, fingerprint } = issued;
-        let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
-        out.observer.issued(&id, algorithm);
-        if let Some(failure) = failure {
-            let error = explained(&failure, group, links);
-            let error = error.about(me, group.settings.named(fingerprint));
-            out.observer.ended(&id, out.now(), &Err(error.clone()));
-            return Err(Refused::Counted(error));
-        }
-        Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
-    }
-
-    /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
-    /// calls would not meet.
-    ///
-    /// # Errors
-    /// [`Refused::Counted`] once it has; else see [`agree`](Self::agree).
-    pub(super) fn issue_late(
-        &mut self,
-        issue: &Issue,
-        waiting_for: Vec<Rank>,
-        (links, out): (&Links, &mut Outbox),
-    ) -> Result<(), Refused> {
-        let NumberedCall { id, timeout, .. } = self.agree(issue, None, (links, out))?;
-        let Some(group) = self.get_mut(issue.group) else { return Ok(()) };
-        group.state.fail(id.fingerprint.sequence);
-        let milliseconds = timeout.as_millis() as u64;
-        let (rank, operation) = (links.rank, id.fingerprint);
-        let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
-        let error = error(&cause, &[]);
-        out.observer.ended(&id, out.now(), &Err(error.clone()));
-        group.state.dispute(cause, out);
-        Err(Refused::Counted(error))
-    }
-
     /// What a frame means to its group, by its generation, its number and the hash of all that was issued before.
     pub(super) fn judge(&mut self, header: &Header, me: Rank, out: &mut Outbox) -> Verdict {
         #[cfg(any(test, feature = "simulator"))]
@@ -251,19 +190,6 @@ impl Groups {
         crate::seen::note("frames", state, input);
     }
 
-    /// A message's sender has more for this rank than it expects, or less: what the two have.
-    pub(super) fn uneven(
-        &mut self,
-        (number, sequence): (u32, u64),
-        (from, to): (Rank, Rank),
-        (sent, expected): (u64, u64),
-        out: &mut Outbox,
-    ) {
-        let Some(Group { state, .. }) = self.get_mut(number) else { return };
-        let Some(operation) = state.issued(sequence).copied() else { return };
-        state.dispute(Cause::Uneven { operation, from, to, sent, expected }, out);
-    }
-
     /// Whether a frame's operation is over, so that damage to it does not matter.
     pub(super) fn is_over(&self, header: &Header) -> bool {
         let Some(Group { state, .. }) = self.get(header.group) else { return false };
@@ -306,33 +232,6 @@ impl Groups {
         Ok(())
     }
 
-    /// A reducer is told of a group, or of its next generation.
-    pub(super) fn join(
-        &mut self,
-        told: &Introduction,
-        (links, out): (&Links, &mut Outbox),
-    ) -> Result<(), Broken> {
-        let known = self.get(told.group);
-        if known.is_some_and(|group| group.state.generation() >= told.generation) {
-            return Ok(());
-        }
-        let before = known.map(|group| group.settings.parameters.clone());
-        let parameters = before.or_else(|| self.parameters.remove(&(told.group, told.parameters)));
-        let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
-        self.parameters.retain(|(group, _), _| *group != told.group);
-        self.remove(told.group, out);
-        let ranks = links.ranks(&told.members);
-        let possible =
-            ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
-        if self.groups.len() >= REDUCER_GROUPS || !possible {
-            return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
-        }
-        let settings = Settings::told(told, links.me, ranks, parameters);
-        let state = GroupState::of_reducer(told.group, told.generation);
-        self.groups.insert(told.group, Group::of(settings, state));
-        Ok(())
-    }
-
     /// A worker tells a reducer what a plan is made from.
     pub(super) fn told_plan(&mut self, worker: &str, planned: &PlanTold) -> Result<(), Broken> {
         let PlanTold { group, generation, basis } = planned;
@@ -342,18 +241,98 @@ impl Groups {
             None => Ok(()),
         }
     }
+}
+
+impl Runtime {
+    /// Numbers a call, whose plan may be known, and adds it to what this rank has issued.
+    pub(super) fn agree(&mut self, issue: &Issue, plan: Option<PlanKey>) -> Result<NumberedCall, Refused> {
+        let Self { links, groups, out, .. } = self;
+        let me = links.rank;
+        let group = groups.get_mut(issue.group).filter(|group| !group.state.is_closed());
+        let group =
+            group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
+        let (planned, _) =
+            group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
+        let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
+        let mut fingerprint = planned.fingerprint;
+        fingerprint.sequence = group.state.next();
+        (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
+        let issued = group.state.issue(fingerprint, with_reducers, out);
+        let (issued, failure) = match issued {
+            Ok(issued) => (issued, None),
+            Err(NotIssued::Counted(issued, failure)) => (issued, Some(failure)),
+            Err(NotIssued::Frozen) => return Err(Refused::Frozen),
+            Err(NotIssued::Failed(failure)) => {
+                let error = explained(&failure, group, links);
+                return Err(Refused::Failed(error.about(me, group.settings.named(fingerprint))));
+            }
+        };
+        let Issued { generation, hash, fingerprint } = issued;
+        let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
+        out.observer.issued(&id, algorithm);
+        if let Some(failure) = failure {
+            let error = explained(&failure, group, links);
+            let error = error.about(me, group.settings.named(fingerprint));
+            out.observer.ended(&id, out.now(), &Err(error.clone()));
+            return Err(Refused::Counted(error));
+        }
+        Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
+    }
+
+    /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
+    /// calls would not meet.
+    ///
+    /// # Errors
+    /// [`Refused::Counted`] once it has; else see [`agree`](Self::agree).
+    pub(super) fn issue_late(&mut self, issue: &Issue, waiting_for: Vec<Rank>) -> Result<(), Refused> {
+        let NumberedCall { id, timeout, .. } = self.agree(issue, None)?;
+        let Self { links, groups, out, .. } = self;
+        let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
+        group.state.fail(id.fingerprint.sequence);
+        let milliseconds = timeout.as_millis() as u64;
+        let (rank, operation) = (links.rank, id.fingerprint);
+        let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
+        let error = error(&cause, &[]);
+        out.observer.ended(&id, out.now(), &Err(error.clone()));
+        group.state.dispute(cause, out);
+        Err(Refused::Counted(error))
+    }
+
+    /// A reducer is told of a group, or of its next generation.
+    pub(super) fn join(&mut self, told: &Introduction) -> Result<(), Broken> {
+        let Self { links, groups, .. } = self;
+        let known = groups.get(told.group);
+        if known.is_some_and(|group| group.state.generation() >= told.generation) {
+            return Ok(());
+        }
+        let before = known.map(|group| group.settings.parameters.clone());
+        let parameters = before.or_else(|| groups.parameters.remove(&(told.group, told.parameters)));
+        let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
+        groups.parameters.retain(|(group, _), _| *group != told.group);
+        let (me, ranks) = (links.me, links.ranks(&told.members));
+        self.remove(told.group);
+        let possible =
+            ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
+        if self.groups.groups.len() >= REDUCER_GROUPS || !possible {
+            return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
+        }
+        let settings = Settings::told(told, me, ranks, parameters);
+        let state = GroupState::of_reducer(told.group, told.generation);
+        self.groups.groups.insert(told.group, Group::of(settings, state));
+        Ok(())
+    }
 
     /// A reducer is done with a group.
-    fn remove(&mut self, number: u32, out: &mut Outbox) {
-        self.fail(number, &Error::new(ErrorKind::Closed), false, out);
-        self.groups.remove(&number);
+    fn remove(&mut self, number: u32) {
+        self.fail_group(number, &Error::new(ErrorKind::Closed), false);
+        self.groups.groups.remove(&number);
     }
 
     /// A worker tells a reducer that it takes no part in a group any more.
-    pub(super) fn dropped_by(&mut self, worker: MemberId, number: u32, out: &mut Outbox) {
-        let Some(Group { settings, state, .. }) = self.get_mut(number) else { return };
+    pub(super) fn dropped_by(&mut self, worker: MemberId, number: u32) {
+        let Some(Group { settings, state, .. }) = self.groups.get_mut(number) else { return };
         if state.reducer().is_some_and(|reducer| reducer.left_by(worker, settings.members())) {
-            self.remove(number, out);
+            self.remove(number);
         }
     }
 }

@@ -1,15 +1,18 @@
 //! What arrives: checked against what was agreed, then handed to its operation, or kept until that begins.
 
 use super::{
-    Engine,
+    Engine, begin,
     early::{Content, Parked},
+    group::Group,
     groups::Verdict,
     outbox::{Event, Todo},
+    runtime::Runtime,
 };
 use crate::{
     core::{
         execution::Arrived,
         session::{
+            Cause,
             control::{Decoder, Message},
             lane::EAGER_BYTES,
             membership::MemberId,
@@ -36,7 +39,7 @@ impl Engine {
     fn receive_from(&mut self, index: MemberId, source: Source) -> bool {
         let mut moved = false;
         loop {
-            let result = match self.links.endpoints[index].peek(source) {
+            let result = match self.runtime.links.endpoints[index].peek(source) {
                 Ok(None) => return moved,
                 Ok(Some((header, body))) => {
                     self.frame(index, &header, body.map_or(Content::None, Content::Shared))
@@ -44,9 +47,9 @@ impl Engine {
                 Err(reason) => Err(reason),
             };
             moved = true;
-            self.links.endpoints[index].take(source);
+            self.runtime.links.endpoints[index].take(source);
             if let Err(reason) = result {
-                self.out.push(Todo::Broken { endpoint: index, reason });
+                self.runtime.out.push(Todo::Broken { endpoint: index, reason });
                 return moved;
             }
         }
@@ -54,21 +57,21 @@ impl Engine {
 
     /// Reads a socket. Returns whether there was anything.
     pub(super) fn receive_socket(&mut self, index: MemberId) -> bool {
-        let Link::Tcp(link) = &mut self.links.endpoints[index].link else { return false };
+        let Link::Tcp(link) = &mut self.runtime.links.endpoints[index].link else { return false };
         let Some(mut incoming) = link.take_incoming() else { return false };
         let result = incoming.receive(&mut Reading { engine: self, endpoint: index });
-        if let Link::Tcp(link) = &mut self.links.endpoints[index].link {
+        if let Link::Tcp(link) = &mut self.runtime.links.endpoints[index].link {
             link.put_back(incoming);
         }
         match result {
             Ok(moved) => {
                 if moved {
-                    self.links.endpoints[index].silence = Duration::ZERO;
+                    self.runtime.links.endpoints[index].silence = Duration::ZERO;
                 }
                 moved
             }
             Err(reason) => {
-                self.out.push(Todo::Broken { endpoint: index, reason });
+                self.runtime.out.push(Todo::Broken { endpoint: index, reason });
                 true
             }
         }
@@ -76,13 +79,13 @@ impl Engine {
 
     /// One frame.
     fn frame(&mut self, index: MemberId, header: &Header, content: Content) -> Result<(), Broken> {
-        if self.links.endpoints[index].returned(header.credits) {
+        if self.runtime.links.endpoints[index].returned(header.credits) {
             self.retry(index);
         }
         match header.kind {
             Kind::Credit => return Ok(()),
             Kind::Data if matches!(content, Content::Skipped) => {
-                self.links.endpoints[index].emptied(header.eager);
+                self.runtime.links.endpoints[index].emptied(header.eager);
                 return Ok(());
             }
             Kind::Control => {
@@ -99,14 +102,15 @@ impl Engine {
             Verdict::Park => return self.park(index, *header, content),
             Verdict::NotRunning | Verdict::Discard => {}
         }
-        self.links.endpoints[index].emptied(header.eager);
+        self.runtime.links.endpoints[index].emptied(header.eager);
         Ok(())
     }
 
     /// What to do with a frame.
     fn judge(&mut self, header: &Header) -> Verdict {
-        match self.groups.judge(header, self.links.rank, &mut self.out) {
-            Verdict::NotRunning if self.backlog.has(header.group, header.sequence) => Verdict::Park,
+        let Runtime { links, groups, out, .. } = &mut self.runtime;
+        match groups.judge(header, links.rank, out) {
+            Verdict::NotRunning if self.runtime.backlog.has(header.group, header.sequence) => Verdict::Park,
             Verdict::Deliver(key) if self.stands_still(header.group, key) => Verdict::Discard,
             verdict => verdict,
         }
@@ -115,19 +119,20 @@ impl Engine {
     /// Whether nothing of an operation changes any more, as its group has lost a reducer.
     fn stands_still(&self, group: u32, key: OpKey) -> bool {
         self.recoveries.have_begun()
-            && self.groups.get(group).is_some_and(|group| group.state.holds_still())
-            && self.ops.get(key).is_some_and(|operation| operation.with_reducers())
+            && self.runtime.groups.get(group).is_some_and(|group| group.state.holds_still())
+            && self.runtime.ops.get(key).is_some_and(|operation| operation.with_reducers())
     }
 
     /// Whether a message says another length of its part than this rank expects. If so, the group is to be fenced.
     fn disagrees(&mut self, index: MemberId, key: OpKey, header: &Header) -> bool {
-        let Self { links, groups, ops, out, .. } = self;
+        let Runtime { links, groups, ops, out, .. } = &mut self.runtime;
         let Some(operation) = ops.get(key).filter(|_| header.kind == Kind::Data) else { return false };
-        let Some(differing) = operation.disagrees(index, header) else { return false };
-        let which = (operation.id.group, operation.id.fingerprint.sequence);
-        let from = links.endpoints[index].rank;
-        if let Some(from) = from {
-            groups.uneven(which, (from, links.rank), differing, out);
+        let Some((sent, expected)) = operation.disagrees(index, header) else { return false };
+        if let Some(from) = links.endpoints[index].rank
+            && let Some(Group { state, .. }) = groups.get_mut(operation.id.group)
+            && let Some(operation) = state.issued(operation.id.fingerprint.sequence).copied()
+        {
+            state.dispute(Cause::Uneven { operation, from, to: links.rank, sent, expected }, out);
         }
         true
     }
@@ -140,9 +145,8 @@ impl Engine {
         header: &Header,
         content: Content,
     ) -> Result<(), Broken> {
-        let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
-            return Ok(());
-        };
+        let Runtime { links, ops, out, .. } = &mut self.runtime;
+        let Some((operation, mut io)) = ops.running(key, links, out) else { return Ok(()) };
         if header.kind == Kind::Data {
             let (segment, endpoint) = (io.staging.segment(), &io.endpoints[index]);
             let (is_mapped, eager) = (operation.is_mapped(), operation.prepared().eager);
@@ -156,22 +160,21 @@ impl Engine {
         } else {
             operation.hear(index, header, &mut io)?;
         }
-        self.out.push(Todo::Run(key));
+        self.runtime.out.push(Todo::Run(key));
         Ok(())
     }
 
     /// A frame whose operation has not begun.
     fn park(&mut self, index: MemberId, header: Header, content: Content) -> Result<(), Broken> {
-        self.backlog.park(index, header, content, &mut self.links)?;
-        self.out.finished |= self.backlog.is_called(header.group);
+        let Runtime { links, ops, backlog, out, .. } = &mut self.runtime;
+        backlog.park(index, header, content, links)?;
+        out.finished |= backlog.is_called(header.group);
         if self.messages.serves(header.group) {
-            self.out.push(Todo::Served(header.group));
+            out.push(Todo::Served(header.group));
         }
-        if header.eager && self.links.endpoints[index].is_crowded() {
-            for key in self.ops.table.keys() {
-                let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
-                    continue;
-                };
+        if header.eager && links.endpoints[index].is_crowded() {
+            for key in ops.table.keys() {
+                let Some((operation, mut io)) = ops.running(key, links, out) else { continue };
                 operation.open_to(index, &mut io);
             }
         }
@@ -181,23 +184,22 @@ impl Engine {
     /// Looks again at frames that came early.
     pub(super) fn redeliver(&mut self, early: Vec<Parked>) {
         for Parked { endpoint, mut header, body } in early {
-            self.links.endpoints[endpoint].parked -= u16::from(header.eager);
+            self.runtime.links.endpoints[endpoint].parked -= u16::from(header.eager);
             header.credits = 0;
             if let Err(reason) = self.frame(endpoint, &header, body) {
-                self.out.push(Todo::Broken { endpoint, reason });
+                self.runtime.out.push(Todo::Broken { endpoint, reason });
             }
         }
     }
 
     /// Tries again to send what waited for eager slots, as far as they go.
     fn retry(&mut self, index: MemberId) {
-        while let Some(key) = self.links.endpoints[index].next_in_line() {
-            let Some((operation, mut io)) = self.ops.running(key, &mut self.links, &mut self.out) else {
-                continue;
-            };
+        let Runtime { links, ops, out, .. } = &mut self.runtime;
+        while let Some(key) = links.endpoints[index].next_in_line() {
+            let Some((operation, mut io)) = ops.running(key, links, out) else { continue };
             if operation.is_blocked_on(index) {
                 operation.retry(&mut io);
-                self.out.push(Todo::Run(key));
+                out.push(Todo::Run(key));
             }
         }
     }
@@ -207,8 +209,8 @@ impl Engine {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
         match decoder.next_message() {
-            Ok(Some(message @ Message::Dispute(_))) => self.out.events.push(Event::ToHub(message)),
-            Ok(Some(Message::Bye)) if self.links.endpoints[index].is_reducer() => self.drains(index),
+            Ok(Some(message @ Message::Dispute(_))) => self.runtime.out.events.push(Event::ToHub(message)),
+            Ok(Some(Message::Bye)) if self.runtime.links.endpoints[index].is_reducer() => self.drains(index),
             _ => {}
         }
     }
@@ -219,21 +221,21 @@ impl Engine {
         decoder.push(bytes);
         match decoder.next_message() {
             Ok(Some(Message::Parameters { group, parameters })) => {
-                self.groups.told_parameters(group, *parameters)
+                self.runtime.groups.told_parameters(group, *parameters)
             }
             Ok(Some(Message::Introduce(group))) => {
-                self.links.endpoints.meet(&group.members);
-                self.groups.join(&group, (&self.links, &mut self.out))
+                self.runtime.links.endpoints.meet(&group.members);
+                self.runtime.join(&group)
             }
             Ok(Some(Message::Planned(planned))) => {
-                self.groups.told_plan(&self.links.endpoints[worker].name, &planned)
+                self.runtime.groups.told_plan(&self.runtime.links.endpoints[worker].name, &planned)
             }
             Ok(Some(Message::Forget { group })) => {
-                self.groups.dropped_by(worker, group, &mut self.out);
+                self.runtime.dropped_by(worker, group);
                 Ok(())
             }
             Ok(Some(Message::Hub { address })) => {
-                self.links.hub = Some(address);
+                self.runtime.links.hub = Some(address);
                 Ok(())
             }
             _ => Err(Broken::Protocol("a message that is not for reducers")),
@@ -242,9 +244,9 @@ impl Engine {
 
     /// What a reducer is told about an operation by a worker's first message.
     fn announced(&mut self, worker: MemberId, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
-        let Self { groups, ops, links, out, .. } = self;
+        let Runtime { links, groups, out, .. } = &mut self.runtime;
         match groups.announced(links.endpoints[worker].rank.unwrap_or_default(), header, told, out)? {
-            true => ops.begin_told(header, *told, groups, (links, out)),
+            true => begin::begin_told(&mut self.runtime, header, *told),
             false => Ok(()),
         }
     }
@@ -306,7 +308,7 @@ impl Inbox for Reading<'_> {
             Verdict::Deliver(key) if self.engine.disagrees(self.endpoint, key, header) => {
                 Ok(Destination::Skip)
             }
-            Verdict::Deliver(key) => match self.engine.ops.get(key) {
+            Verdict::Deliver(key) => match self.engine.runtime.ops.get(key) {
                 Some(operation) => operation.place(self.endpoint, header),
                 None => Ok(Destination::Skip),
             },
@@ -322,7 +324,7 @@ impl Inbox for Reading<'_> {
         length: usize,
         f: impl FnOnce(Option<Span<'_>>) -> R,
     ) -> R {
-        let ops = &self.engine.ops;
+        let ops = &self.engine.runtime.ops;
         match destination {
             Destination::Staged(at) => f(Some(ops.staging.segment().span(*at..*at + length))),
             Destination::User { op, range } => {
@@ -351,7 +353,7 @@ impl Inbox for Reading<'_> {
     }
 
     fn matters(&self, header: &Header) -> bool {
-        !self.engine.groups.is_over(header)
+        !self.engine.runtime.groups.is_over(header)
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Links {
     pub(super) board: Board,
     /// Where the job's hub listens, as far as a reducer was told.
     pub(crate) hub: Option<String>,
+    /// The endpoints that have left, in the order in which they did.
+    pub(super) left: Vec<MemberId>,
     /// When reducers' silence was last looked at, while it counts.
     looked: Option<Moment>,
 }
@@ -69,6 +71,7 @@ impl Links {
             changes: 0,
             board: Board::default(),
             hub: None,
+            left: Vec::new(),
             looked: None,
         }
     }
@@ -341,15 +344,16 @@ impl Links {
         layout::goodbye(segment).load(Ordering::Acquire) != 0
     }
 
-    /// The endpoints that left so long ago and from which nothing more will come, in the order in which they left.
-    pub(super) fn departed(&self, now: Moment, grace: Duration) -> Vec<MemberId> {
-        let left = |index: &MemberId| self.endpoints[*index].left;
-        let has_departed = |index: &MemberId| {
-            self.endpoints[*index].is_lost() && left(index).is_some_and(|left| now.since(left) >= grace)
-        };
-        let mut departed: Vec<MemberId> = self.endpoints.ids().filter(has_departed).collect();
-        departed.sort_by_key(left);
-        departed
+    /// An endpoint has left in order.
+    pub(super) fn leave(&mut self, index: MemberId, now: Moment) {
+        if self.endpoints[index].left.replace(now).is_none() {
+            self.left.push(index);
+        }
+    }
+
+    /// The endpoints that have left, in the order in which they did, and since when.
+    pub(super) fn left(&self) -> impl Iterator<Item = (MemberId, Moment)> {
+        self.left.iter().filter_map(|index| Some((*index, self.endpoints[*index].left?)))
     }
 
     /// Says on all sockets that nothing more will come.

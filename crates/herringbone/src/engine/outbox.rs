@@ -17,7 +17,7 @@ use crate::{
             membership::MemberId,
         },
     },
-    execute::issue::{Identity, PlanKey, Queued},
+    execute::issue::{Identity, PlanKey},
     observe::Observer,
     transport::{
         Broken,
@@ -58,18 +58,8 @@ pub(crate) enum Interest {
 pub(super) enum Todo {
     /// An operation may be able to go on.
     Run(OpKey),
-    /// An operation has started.
-    Started(OpKey),
-    /// An operation has started, and has what came early for it. It may need what a rank that left has never sent.
-    Missed(OpKey),
-    /// An operation fails. Slots that others may still read stay until no member needs the group if `keep_memory`.
-    Fail { key: OpKey, error: Error, keep_memory: bool },
-    /// Operations of a group that have not started fail.
-    FailQueued { group: u32, error: Error },
-    /// What is left of a group's operations without a reducer fails.
-    FailRedone { group: u32, error: Error },
-    /// An operation that has not started fails.
-    NotStarted { queued: Box<Queued>, error: Error },
+    /// What is left of a group's operations without a reducer fails: all of it, or else that about which its ranks do not agree.
+    FailRedone { group: u32, error: Error, all: bool },
     /// Queued operations may be able to start.
     Start,
     /// A link is of no use any more.
@@ -78,20 +68,14 @@ pub(super) enum Todo {
     HandedOver(Token),
     /// Frames that came early may be of use now.
     Redeliver(Vec<Parked>),
-    /// All frames that came early for a group may be of use now.
-    RedeliverGroup(u32),
     /// A group that was dropped may be over.
     Forget(u32),
-    /// Nothing more will come from an endpoint that has left.
-    Departed,
     /// Something has come, ended or changed in a group that serves another one.
     Served(u32),
     /// The operations of a group that use reducers are to be finished without.
     Redo(u32),
     /// What a group wants done.
     Group(u32, Box<Output>),
-    /// Links may take something.
-    Flush,
 }
 
 /// How an operation ended, for those that wait for it.
@@ -112,6 +96,8 @@ pub(crate) struct Outbox {
     pub(crate) interests: Vec<Interest>,
     /// Whether something ended since this was last asked.
     pub(super) finished: bool,
+    /// Whether links may take something, once all else is done.
+    pub(super) flushes: bool,
     pub(crate) observer: Observer,
     pub(super) timers: Timers,
     todo: VecDeque<Todo>,
@@ -125,20 +111,21 @@ impl Outbox {
 
     /// Leaves something to do.
     pub(super) fn push(&mut self, todo: Todo) {
-        if let (Todo::Run(key), Some(Todo::Run(last))) = (&todo, self.todo.back())
-            && key == last
-        {
-            return;
+        let is_there = match (&todo, self.todo.back()) {
+            (Todo::Run(key), Some(Todo::Run(last))) => key == last,
+            (Todo::Redo(group), Some(Todo::Redo(last))) => group == last,
+            (Todo::Start, Some(Todo::Start)) => true,
+            _ => false,
+        };
+        if !is_there {
+            self.todo.push_back(todo);
         }
-        if let (Todo::Start, Some(Todo::Start)) = (&todo, self.todo.back()) {
-            return;
-        }
-        if let (Todo::Redo(group), Some(Todo::Redo(last))) = (&todo, self.todo.back())
-            && group == last
-        {
-            return;
-        }
-        self.todo.push_back(todo);
+    }
+
+    /// Nothing more comes from an endpoint that has left: what waits for its link may start or fail now.
+    pub(super) fn departed(&mut self) {
+        self.push(Todo::Start);
+        self.finished = true;
     }
 
     /// The next thing to do.

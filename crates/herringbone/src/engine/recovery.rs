@@ -7,14 +7,12 @@
 //! each group knows one set of reducers for good, and no frame of an abandoned operation can be taken for another's.
 
 use super::{
-    backlog::Backlog,
-    begin::prepared,
+    begin::{self, prepared},
     group::{Group, Service, Settings},
-    groups::Groups,
     links::{DRAINS, Links},
-    ops::Ops,
     outbox::{Ended, Event, Outbox, Todo},
     refused::Refused,
+    runtime::Runtime,
 };
 use crate::{
     Error, ErrorKind,
@@ -44,15 +42,6 @@ use std::{
     time::Duration,
 };
 
-/// The engine's other parts, as recoveries need them.
-pub(super) struct EngineParts<'a> {
-    pub(super) groups: &'a mut Groups,
-    pub(super) ops: &'a mut Ops,
-    pub(super) backlog: &'a mut Backlog,
-    pub(super) links: &'a mut Links,
-    pub(super) out: &'a mut Outbox,
-}
-
 /// An operation whose rest is under way.
 #[derive(Debug)]
 pub(super) struct Redone {
@@ -80,16 +69,13 @@ enum Standing {
 impl Redone {
     /// Makes the calls of the carrier. While a fence of it is under way it takes none: the rest follows after the decision, so that
     /// all ranks number them alike.
-    fn issue(&mut self, parts: &mut EngineParts<'_>) {
+    fn issue(&mut self, runtime: &mut Runtime) {
         while let Some(issue) = self.issues.front() {
             let completion = Arc::<Completion>::default();
-            let number = parts.groups.get(issue.group).map_or(0, |carrier| carrier.state.next());
-            let EngineParts { groups, backlog, links, out, .. } = parts;
+            let number = runtime.groups.get(issue.group).map_or(0, |carrier| carrier.state.next());
             let issued = match self.is_late {
-                true => groups.issue_late(issue, Vec::new(), (links, out)),
-                false => {
-                    backlog.issue(Some(self.queued.order), issue, completion.clone(), groups, (links, out))
-                }
+                true => runtime.issue_late(issue, Vec::new()),
+                false => runtime.issue(Some(self.queued.order), issue, completion.clone()),
             };
             match issued {
                 Ok(()) => {}
@@ -109,15 +95,15 @@ impl Redone {
 
     /// Where the carrier's calls differ, the group's do: it finds out which, since a program knows its own calls only. Returns
     /// whether it is to do so.
-    fn disputes(&self, result: &Result<(), Error>, parts: &mut EngineParts<'_>) -> bool {
+    fn disputes(&self, result: &Result<(), Error>, runtime: &mut Runtime) -> bool {
         let Err(error) = result else { return false };
         let Identity { group, generation, fingerprint, .. } = self.queued.id;
         let differs = matches!(error.kind(), ErrorKind::Mismatch { .. });
         let is_new =
             |group: &&mut Group| differs && !group.state.is_over() && group.state.generation() == generation;
-        let Some(group) = parts.groups.get_mut(group).filter(is_new) else { return false };
-        let mismatch = Mismatch::new(fingerprint.sequence, [(parts.links.rank, fingerprint)]);
-        group.state.dispute(Cause::Mismatch(mismatch), parts.out);
+        let Some(group) = runtime.groups.get_mut(group).filter(is_new) else { return false };
+        let mismatch = Mismatch::new(fingerprint.sequence, [(runtime.links.rank, fingerprint)]);
+        group.state.dispute(Cause::Mismatch(mismatch), &mut runtime.out);
         true
     }
 }
@@ -177,13 +163,13 @@ impl Recoveries {
     }
 
     /// The hub asks what this rank holds: from now on nothing of it changes.
-    pub(super) fn stand_still(&mut self, number: u32, parts: &mut EngineParts<'_>) {
-        let EngineParts { groups, ops, backlog, links, out } = parts;
+    pub(super) fn stand_still(&mut self, number: u32, runtime: &mut Runtime) {
+        let Runtime { links, groups, ops, backlog, out } = runtime;
         self.has_begun = true;
         let Some(group) = groups.get_mut(number) else {
             // Where this rank has left, the hub hears of that before it waits for an answer.
             if let Some(state) = groups.unmade(number, None, links.rank) {
-                state.suspend(Vec::new(), *out);
+                state.suspend(Vec::new(), out);
             }
             return;
         };
@@ -204,12 +190,12 @@ impl Recoveries {
             }
         }
         operations.sort_by_key(|holding| holding.sequence);
-        group.state.suspend(operations, *out);
+        group.state.suspend(operations, out);
     }
 
     /// The hub has decided: operations that stand still are finished without reducers. Returns the groups to be added.
-    pub(super) fn resume(&mut self, number: u32, resume: Resume, parts: &mut EngineParts<'_>) -> Vec<Group> {
-        let EngineParts { groups, links, out, .. } = parts;
+    pub(super) fn resume(&mut self, number: u32, resume: Resume, runtime: &mut Runtime) -> Vec<Group> {
+        let Runtime { groups, links, out, .. } = runtime;
         let Some(group) = groups.get_mut(number) else {
             let (known, calls) = (groups.unmade.get_mut(&number), resume.calls.clone());
             if !known.is_some_and(|state| state.resume_early(resume)) {
@@ -267,50 +253,50 @@ impl Recoveries {
 
     /// Finishes the operations of a group that has lost a reducer: those that were running and those that waited, in the order
     /// of their calls. What had begun differs from rank to rank, and all ranks have to number the carrier's calls alike.
-    pub(super) fn redo(&mut self, number: u32, parts: &mut EngineParts<'_>) {
-        let EngineParts { groups, ops, backlog, links, out } = parts;
+    pub(super) fn redo(&mut self, number: u32, runtime: &mut Runtime) {
+        let Runtime { groups, ops, .. } = runtime;
         let Some(group) = groups.get(number) else { return };
         let keys: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
         let is_due =
             |operation: &Operation| operation.with_reducers() && operation.caller.completion.is_some();
         let keys = keys.into_iter().filter(|key| ops.get(*key).is_some_and(is_due)).collect::<Vec<OpKey>>();
         let mut due: Vec<(Queued, Arc<Prepared>)> =
-            keys.into_iter().filter_map(|key| ops.take_back(key, groups, (links, out))).collect();
-        due.extend(backlog.take_with_reducers(number, groups, (links, out)));
+            keys.into_iter().filter_map(|key| runtime.take_back(key)).collect();
+        due.extend(begin::take_with_reducers(runtime, number));
         for (queued, prepared) in due {
-            self.add(queued, &prepared, false, parts);
-            if !parts.groups.rules.redoes_in_order {
-                self.step(number, parts);
+            self.add(queued, &prepared, false, runtime);
+            if !runtime.groups.rules.redoes_in_order {
+                self.step(number, runtime);
             }
         }
-        self.step(number, parts);
+        self.step(number, runtime);
     }
 
     /// A call that was given up takes its numbers in a group that has lost a reducer, and fails.
     ///
     /// # Errors
     /// See [`Groups::agree`].
-    pub(super) fn issue_late(&mut self, issue: &Issue, parts: &mut EngineParts<'_>) -> Result<(), Refused> {
-        let EngineParts { groups, links, out, .. } = parts;
-        let agreed = groups.agree(issue, None, (links, out))?;
+    pub(super) fn issue_late(&mut self, issue: &Issue, runtime: &mut Runtime) -> Result<(), Refused> {
+        let agreed = runtime.agree(issue, None)?;
+        let Runtime { groups, links, out, .. } = runtime;
         let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
         let queued = Queued::new(agreed, issue, None, out.now());
         let prepared = prepared(group, &queued, links, &mut out.observer)?;
-        self.add(queued, &prepared, true, parts);
-        self.step(issue.group, parts);
+        self.add(queued, &prepared, true, runtime);
+        self.step(issue.group, runtime);
         Ok(())
     }
 
-    fn add(&mut self, queued: Queued, prepared: &Prepared, is_late: bool, parts: &mut EngineParts<'_>) {
+    fn add(&mut self, queued: Queued, prepared: &Prepared, is_late: bool, runtime: &mut Runtime) {
         let (number, sequence) = (queued.id.group, queued.id.fingerprint.sequence);
-        parts.backlog.discard_early(&queued.id, parts.links);
+        runtime.backlog.discard_early(&queued.id, &mut runtime.links);
         let Some(decided) = self.decided.get_mut(&number) else {
             // The group was aborted.
-            return end(queued, Err(Error::new(ErrorKind::Closed)), parts);
+            return end(queued, Err(Error::new(ErrorKind::Closed)), runtime);
         };
-        let rules = parts.groups.rules;
+        let rules = runtime.groups.rules;
         let rest = decided.rests.get(&sequence);
-        let issues = rest_of(&queued, rest, (decided.carrier, prepared), rules.uses_holders);
+        let issues = rest_of(&queued, rest, decided.carrier, prepared, rules.uses_holders);
         let issues = std::iter::repeat_n(issues, rules.times_redone).flatten().collect();
         decided.redone.insert(
             sequence,
@@ -319,16 +305,16 @@ impl Recoveries {
     }
 
     /// Something ended in a carrier.
-    pub(super) fn carried(&mut self, carrier: u32, parts: &mut EngineParts<'_>) {
+    pub(super) fn carried(&mut self, carrier: u32, runtime: &mut Runtime) {
         if let Some(group) = self.carriers.get(&carrier) {
-            self.step(*group, parts);
+            self.step(*group, runtime);
         }
     }
 
     /// Ends what is finished.
-    fn step(&mut self, number: u32, parts: &mut EngineParts<'_>) {
+    fn step(&mut self, number: u32, runtime: &mut Runtime) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
-        decided.redone.values_mut().for_each(|redone| redone.issue(parts));
+        decided.redone.values_mut().for_each(|redone| redone.issue(runtime));
         let over: Vec<u64> = decided
             .redone
             .iter()
@@ -337,79 +323,70 @@ impl Recoveries {
             .collect();
         for sequence in over {
             let Some(redone) = decided.redone.remove(&sequence) else { continue };
-            if !parts.groups.rules.ends_redone {
+            if !runtime.groups.rules.ends_redone {
                 continue;
             }
             let result = redone.parts.iter().filter_map(|(_, part)| part.result()).collect();
             match redone.standing {
-                Standing::Failed(error) => end(redone.queued, Err(error), parts),
-                _ if redone.disputes(&result, parts) => {
+                Standing::Failed(error) => end(redone.queued, Err(error), runtime),
+                _ if redone.disputes(&result, runtime) => {
                     decided.redone.insert(sequence, Redone { standing: Standing::Disputed, ..redone });
                 }
-                _ => end(redone.queued, result, parts),
+                _ => end(redone.queued, result, runtime),
             }
         }
-        self.close_if_over(number, parts);
+        self.close_if_over(number, runtime);
     }
 
-    /// All that has not ended in a group fails: with it what its ranks do not agree about.
-    pub(super) fn fail_disputed(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) {
+    /// What is under way in a group fails on all of its ranks: all of it, or else that about which they do not agree. The carrier's
+    /// calls end first, since they write to the same memory.
+    pub(super) fn fail_redone(&mut self, number: u32, error: &Error, all: bool, runtime: &mut Runtime) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
-        for redone in decided.redone.values_mut() {
-            if matches!(redone.standing, Standing::Disputed) {
-                redone.standing = Standing::Failed(error.clone());
-            }
-        }
-        self.step(number, parts);
-    }
-
-    /// What is under way in a group fails on all of its ranks. The carrier's calls end first, since they write to the same memory.
-    pub(super) fn fail_redone(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) {
-        let Some(decided) = self.decided.get_mut(&number) else { return };
-        for redone in decided.redone.values_mut() {
+        let fails = |redone: &&mut Redone| all || matches!(redone.standing, Standing::Disputed);
+        for redone in decided.redone.values_mut().filter(fails) {
             redone.standing = Standing::Failed(error.clone());
             redone.issues.clear();
         }
-        let under_way = decided.redone.values().flat_map(|redone| &redone.parts);
+        let under_way = decided.redone.values().filter(|_| all).flat_map(|redone| &redone.parts);
         let first = under_way.filter(|(_, part)| !part.is_done()).map(|(number, _)| *number).min();
-        if let Some((first, carrier)) = first.zip(parts.groups.get_mut(decided.carrier)) {
-            carrier.state.dispute(Cause::Mismatch(Mismatch::new(first, [])), parts.out);
+        if let Some((first, carrier)) = first.zip(runtime.groups.get_mut(decided.carrier)) {
+            carrier.state.dispute(Cause::Mismatch(Mismatch::new(first, [])), &mut runtime.out);
         }
-        self.step(number, parts);
+        self.step(number, runtime);
     }
 
     /// A group was closed here. What is under way goes on. Returns the group that takes its calls.
-    pub(super) fn close(&mut self, number: u32, parts: &mut EngineParts<'_>) -> Option<u32> {
-        let (_, next) = parts.groups.get(number)?.state.replaced()?;
+    pub(super) fn close(&mut self, number: u32, runtime: &mut Runtime) -> Option<u32> {
+        let (_, next) = runtime.groups.get(number)?.state.replaced()?;
         self.decided.get_mut(&number)?.is_closing = true;
-        self.close_if_over(number, parts);
+        self.close_if_over(number, runtime);
         Some(next)
     }
 
-    fn close_if_over(&mut self, number: u32, parts: &mut EngineParts<'_>) {
+    fn close_if_over(&mut self, number: u32, runtime: &mut Runtime) {
         let is_over = |decided: &Decided| decided.is_closing && decided.redone.is_empty();
-        if self.decided.get(&number).is_some_and(is_over) && !parts.backlog.has_any(number) {
+        if self.decided.get(&number).is_some_and(is_over) && !runtime.backlog.has_any(number) {
             let Some(decided) = self.decided.remove(&number) else { return };
             self.carriers.remove(&decided.carrier);
-            parts.groups.drop_group(decided.carrier, parts.out);
+            runtime.groups.drop_group(decided.carrier, &mut runtime.out);
         }
     }
 
     /// Everything under way in a group fails. Returns the groups that are to be aborted with it.
-    pub(super) fn abort(&mut self, number: u32, error: &Error, parts: &mut EngineParts<'_>) -> Vec<u32> {
+    pub(super) fn abort(&mut self, number: u32, error: &Error, runtime: &mut Runtime) -> Vec<u32> {
         let Some(decided) = self.decided.remove(&number) else { return Vec::new() };
         self.carriers.remove(&decided.carrier);
         for (_, redone) in decided.redone {
-            end(redone.queued, Err(error.clone()), parts);
+            end(redone.queued, Err(error.clone()), runtime);
         }
-        let next = parts.groups.get(number).and_then(|group| group.state.replaced());
+        let next = runtime.groups.get(number).and_then(|group| group.state.replaced());
         next.map(|(_, next)| next).into_iter().chain([decided.carrier]).collect()
     }
 }
 
 /// Tells those that wait for an operation how it ended.
-fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
-    let EngineParts { groups, links, out, .. } = parts;
+fn end(queued: Queued, result: Result<(), Error>, runtime: &mut Runtime) {
+    let Runtime { groups, links, out, .. } = runtime;
     let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
     let Some(group) = groups.get_mut(id.group) else {
         completion.into_iter().for_each(|completion| completion.finish(result.clone()));
@@ -426,7 +403,8 @@ fn end(queued: Queued, result: Result<(), Error>, parts: &mut EngineParts<'_>) {
 fn rest_of(
     queued: &Queued,
     rest: Option<&Rest>,
-    (carrier, prepared): (u32, &Prepared),
+    carrier: u32,
+    prepared: &Prepared,
     uses_holders: bool,
 ) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };

@@ -23,9 +23,9 @@ use std::collections::BTreeSet;
 pub(crate) fn standing(engine: &Engine, of: usize) -> Standing {
     let share = |most: usize| (most / of.max(1)).max(1);
     let mut standing = Standing {
-        epoch: engine.groups.iter().map(|group| group.settings.epoch).max().unwrap_or_default(),
-        moment: engine.out.observer.now.since(Moment::default()).as_micros() as u64,
-        issued: engine.out.observer.next(),
+        epoch: engine.runtime.groups.iter().map(|group| group.settings.epoch).max().unwrap_or_default(),
+        moment: engine.runtime.out.observer.now.since(Moment::default()).as_micros() as u64,
+        issued: engine.runtime.out.observer.next(),
         groups: groups(engine),
         operations: operations(engine),
         links: links(engine),
@@ -47,25 +47,25 @@ fn cut<T>(list: &mut Vec<T>, most: usize) -> u32 {
 fn groups(engine: &Engine) -> Vec<GroupStanding> {
     let shown = |group: &Group| GroupStanding {
         group: group.settings.id,
-        name: engine.out.observer.name_of(group.settings.id),
+        name: engine.runtime.out.observer.name_of(group.settings.id),
         ranks: group.settings.workers(),
         generation: group.state.generation(),
         next: group.state.member().map(Member::next),
         over: group.state.member().and_then(Member::over),
         lost: group
-            .failure(&engine.links)
+            .failure(&engine.runtime.links)
             .filter(|_| group.state.is_over())
             .map(|error| error.kind().to_string()),
     };
-    engine.groups.iter().filter(|group| group.settings.serves.is_none()).map(shown).collect()
+    engine.runtime.groups.iter().filter(|group| group.settings.serves.is_none()).map(shown).collect()
 }
 
 /// The oldest first.
 fn operations(engine: &Engine) -> Vec<UnderWay> {
-    let now = engine.out.observer.now;
+    let now = engine.runtime.out.observer.now;
     let age = |issued: Moment| now.since(issued).as_millis() as u64;
     let named = |group: u32, called: Fingerprint| {
-        let group = engine.groups.get(group);
+        let group = engine.runtime.groups.get(group);
         group.map_or_else(|| called.to_string(), |group| group.settings.named(called).to_string())
     };
     let under_way = |id: &Identity, issued, runs, mut waits: Vec<MemberId>| {
@@ -75,22 +75,27 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
     };
     // Others may still read what a worker's operation has sent when its caller has the result.
     let is_called = |id: &Identity| !engine.recoveries.carries(id.group);
-    let running = engine.ops.table.iter().filter(|operation| is_called(&operation.id));
+    let running = engine.runtime.ops.table.iter().filter(|operation| is_called(&operation.id));
     let running = running.filter(|operation| engine.reduces || operation.caller.completion.is_some());
     let running = running
         .map(|operation| under_way(&operation.id, operation.caller.issued, true, waited_for(operation)));
-    let queued = engine.backlog.queue.iter().filter(|queued| is_called(&queued.id)).map(|queued| {
-        let wanted = engine.groups.get(queued.id.group).map(|group| engine.links.wanted(group).collect());
+    let queued = engine.runtime.backlog.queue.iter().filter(|queued| is_called(&queued.id)).map(|queued| {
+        let wanted = engine
+            .runtime
+            .groups
+            .get(queued.id.group)
+            .map(|group| engine.runtime.links.wanted(group).collect());
         under_way(&queued.id, queued.caller.issued, false, wanted.unwrap_or_default())
     });
     let redone = engine.recoveries.redone().map(|(carrier, Redone { queued, parts, .. })| {
-        let running = |(number, _): &_| engine.ops.get(engine.groups.get(carrier)?.operation(*number)?);
+        let running =
+            |(number, _): &_| engine.runtime.ops.get(engine.runtime.groups.get(carrier)?.operation(*number)?);
         let waits: BTreeSet<MemberId> =
             parts.iter().filter_map(running).flat_map(Operation::missing).collect();
         under_way(&queued.id, queued.caller.issued, true, waits.into_iter().collect())
     });
-    let messages = engine.messages.waiting(&engine.groups).into_iter().map(|(group, call)| {
-        let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.links, *rank)).take(WAITS);
+    let messages = engine.messages.waiting(&engine.runtime.groups).into_iter().map(|(group, call)| {
+        let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.runtime.links, *rank)).take(WAITS);
         let (name, age) = (call.name, age(call.issued));
         UnderWay { group, sequence: None, name, age, runs: false, waits: waits.collect() }
     });
@@ -113,10 +118,10 @@ fn member_of(links: &Links, rank: Rank) -> Option<MemberId> {
 }
 
 fn links(engine: &Engine) -> Vec<LinkStanding> {
-    let endpoints = &engine.links.endpoints;
-    let known = endpoints.ids().filter(|id| *id != engine.links.me);
+    let endpoints = &engine.runtime.links.endpoints;
+    let known = endpoints.ids().filter(|id| *id != engine.runtime.links.me);
     let shown = |to: MemberId| {
-        let moved = engine.out.observer.moved_with(to);
+        let moved = engine.runtime.out.observer.moved_with(to);
         let way = way(&endpoints[to])?;
         Some(LinkStanding { to, way, sent: moved.sent, received: moved.received })
     };

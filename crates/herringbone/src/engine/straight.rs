@@ -3,13 +3,7 @@
 //! The engine's lock is let go where the thread yields. A thread that takes it meanwhile for anything else first
 //! [interrupts](Runner::engine) the run, which is an operation like any other from then on.
 
-use super::{
-    Engine,
-    buffers::are_usable,
-    early::Parked,
-    outbox::{Ended, Todo},
-    refused::Refused,
-};
+use super::{Engine, buffers::are_usable, early::Parked, outbox::Ended, refused::Refused, runtime::Runtime};
 use crate::{
     Result,
     clock::Moment,
@@ -45,12 +39,8 @@ pub(crate) struct Runner {
 
 /// What a straight run needs of an engine.
 fn io(engine: &mut Engine) -> (Io<'_>, &mut Board) {
-    let links = &mut engine.links;
-    let io = Io {
-        endpoints: &mut links.endpoints,
-        staging: &engine.ops.staging,
-        observer: &mut engine.out.observer,
-    };
+    let Runtime { links, ops, out, .. } = &mut engine.runtime;
+    let io = Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
     (io, &mut links.board)
 }
 
@@ -77,41 +67,42 @@ impl Runner {
     pub(crate) fn begin(&mut self, issue: Issue, now: Moment) -> Result<Begun> {
         let engine = self.engine().0.at(now);
         let issue = Issue { group: engine.current(issue.group), ..issue };
-        let is_free =
-            engine.ops.table.len() == 0 && engine.backlog.queue.is_empty() && engine.late.is_empty();
+        let is_free = engine.runtime.ops.table.len() == 0
+            && engine.runtime.backlog.queue.is_empty()
+            && engine.late.is_empty();
         let is_fit = issue.lacks.is_none() && issue.fed.as_ref().is_none_or(|fed| fed.furnish().is_ok());
         if engine.reduces || !is_free || !is_fit {
             return Ok(Begun::No(issue));
         }
-        let group = engine.groups.get(issue.group);
+        let group = engine.runtime.groups.get(issue.group);
         let group =
             group.filter(|group| are_usable(&issue.call, group.settings.me, &issue.input, &issue.output));
-        let known = group.and_then(|group| group.script(&issue.call, engine.links.changes));
+        let known = group.and_then(|group| group.script(&issue.call, engine.runtime.links.changes));
         let Some((plan, script)) = known.filter(|(_, script)| !is_crowded(engine, script)) else {
             return Ok(Begun::No(issue));
         };
         let script = script.clone();
         let part = if issue.manner.priority > 0 { Part::Either } else { Part::Common };
         let bytes = script.prepared.staging_bytes(script.prepared.depth);
-        let Some(memory) = engine.ops.staging.take(bytes, part) else {
+        let Some(memory) = engine.runtime.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
         };
-        let agreed = match engine.groups.agree(&issue, Some(plan), (&engine.links, &mut engine.out)) {
+        let agreed = match engine.runtime.agree(&issue, Some(plan)) {
             Ok(agreed) => agreed,
             Err(refused) => {
-                engine.ops.staging.give_back(memory);
+                engine.runtime.ops.staging.give_back(memory);
                 return match refused {
                     Refused::Frozen => Ok(Begun::No(issue)),
                     Refused::Counted(error) => Ok(Begun::Ordinary(Engine::counted_as_failed(error))),
                     Refused::Failed(error) => {
-                        engine.out.observer.refused();
+                        engine.runtime.out.observer.refused();
                         Err(error)
                     }
                 };
             }
         };
-        engine.out.observer.began_straight(&agreed.id);
-        let is_early = !engine.backlog.early.is_empty();
+        engine.runtime.out.observer.began_straight(&agreed.id);
+        let is_early = !engine.runtime.backlog.early.is_empty();
         let notes = std::mem::take(&mut self.notes);
         self.straight = Some(Straight::new(script, issue, agreed, memory, notes, now));
         if is_early && !self.take_early() {
@@ -124,7 +115,7 @@ impl Runner {
     /// Hands the run the messages that came before it began. Returns whether nothing is odd about any.
     fn take_early(&mut self) -> bool {
         let Self { engine, straight: Some(straight), .. } = self else { return true };
-        let Engine { backlog, links, ops, out, .. } = engine;
+        let Runtime { backlog, links, ops, out, .. } = &mut engine.runtime;
         let id = straight.id;
         let taken =
             backlog.early.take(id.group, id.fingerprint.sequence, |Parked { endpoint, header, body }| {
@@ -153,7 +144,7 @@ impl Runner {
             io.observer.waited(&straight.id, || straight.missing());
         }
         // If it is done, it is not quite over: somebody has to see to the links.
-        self.engine.out.finished |= !self.flush();
+        self.engine.runtime.out.finished |= !self.flush();
         pace
     }
 
@@ -164,7 +155,7 @@ impl Runner {
             return true;
         }
         self.engine.flush();
-        let unsent = self.engine.links.has_unsent();
+        let unsent = self.engine.runtime.links.has_unsent();
         self.straight.iter_mut().for_each(|straight| straight.notes.flush = unsent);
         !unsent
     }
@@ -172,7 +163,7 @@ impl Runner {
     /// The run is done, and so is the operation.
     pub(crate) fn end(&mut self, now: Moment) {
         let Some(straight) = self.straight.take() else { return };
-        let Engine { groups, links, ops, out, .. } = self.engine.at(now);
+        let Runtime { groups, links, ops, out, .. } = &mut self.engine.at(now).runtime;
         ops.staging.give_back(straight.memory.clone());
         let (id, plan, Caller { completion, issued, .. }) = (straight.id, straight.plan, straight.caller);
         out.observer.left_straight(&id);
@@ -200,16 +191,15 @@ impl Runner {
     pub(crate) fn interrupt(&mut self) -> Option<Arc<Completion>> {
         let completion = self.follow()?;
         let straight = self.straight.take()?;
-        let Engine { groups, links, ops, out, .. } = &mut self.engine;
+        let Runtime { groups, links, ops, out, .. } = &mut self.engine.runtime;
         let group = groups.get_mut(straight.id.group)?;
         let (key, counts) = ops.table.reserve();
         out.observer.left_straight(&straight.id);
         let mut io =
             Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
         let operation = straight.into_operation(key, counts, &group.settings.seats, ops.rules, &mut io);
-        ops.insert(operation, group, out);
-        out.push(Todo::Started(key));
-        out.push(Todo::Flush);
+        out.flushes = true;
+        self.engine.runtime.insert(operation);
         self.engine.catch_up();
         Some(completion)
     }
@@ -217,5 +207,6 @@ impl Runner {
 
 /// Whether one of a script's ranks has to be invited to send, and so waits for an ordinary operation's word.
 fn is_crowded(engine: &Engine, script: &Script) -> bool {
-    !engine.backlog.early.is_empty() && script.endpoints().any(|at| engine.links.endpoints[at].is_crowded())
+    !engine.runtime.backlog.early.is_empty()
+        && script.endpoints().any(|at| engine.runtime.links.endpoints[at].is_crowded())
 }

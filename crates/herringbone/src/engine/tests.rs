@@ -94,7 +94,7 @@ fn what_a_broken_link_had_in_line_holds_no_operation_up() {
     go_on(&mut engine);
     let ends: Vec<_> = operations.iter().map(|operation| operation.result().map(|end| end.is_ok())).collect();
     assert_eq!(ends, [Some(true); 60]);
-    assert_eq!(engine.ops.table.len(), 0);
+    assert_eq!(engine.runtime.ops.table.len(), 0);
 }
 
 #[test]
@@ -102,27 +102,27 @@ fn a_socket_that_cannot_be_watched_is_a_broken_link() {
     let (mut engine, _theirs) = rank_0(3, None);
     let [one, two] = [1, 2].map(MemberId::new);
     assert!(
-        matches!(engine.out.interests[..], [Interest::New(first), Interest::New(then)] if (first, then) == (one, two))
+        matches!(engine.runtime.out.interests[..], [Interest::New(first), Interest::New(then)] if (first, then) == (one, two))
     );
     engine.unwatched(one, &ErrorKind::PermissionDenied.into());
-    let Link::Lost { reason, .. } = &engine.links.endpoints[one].link else { panic!("it is in use") };
+    let Link::Lost { reason, .. } = &engine.runtime.links.endpoints[one].link else { panic!("it is in use") };
     assert!(reason.contains("cannot be watched"), "{reason}");
-    assert_eq!((engine.links.sockets, &engine.links.linked[..]), (1, &[two][..]));
-    assert!(matches!(&engine.out.interests[..], [.., Interest::Gone(_)]));
+    assert_eq!((engine.runtime.links.sockets, &engine.runtime.links.linked[..]), (1, &[two][..]));
+    assert!(matches!(&engine.runtime.out.interests[..], [.., Interest::Gone(_)]));
 }
 
 /// Nobody waits in a group of ranks of which one had died when it was made.
 #[test]
 fn a_group_with_a_dead_member_is_lost_from_the_start() {
     let (mut engine, _theirs) = rank_0(3, None);
-    engine.links.endpoints[MemberId::new(2)].dead = true;
+    engine.runtime.links.endpoints[MemberId::new(2)].dead = true;
     engine.add_group(group(7, 3, None));
     let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
     let issue = Issue::new(7, call, Region::zeroed(0), Region::zeroed(0));
     let Err(Refused::Failed(error)) = engine.issue(&issue, &mut None) else { panic!("it was issued") };
     assert!(matches!(error.kind(), crate::ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
     assert!(
-        matches!(&engine.out.events[..], [Event::ToHub(Message::Dispute(dispute))] if dispute.group == 7),
+        matches!(&engine.runtime.out.events[..], [Event::ToHub(Message::Dispute(dispute))] if dispute.group == 7),
         "the others are told"
     );
 }
@@ -142,11 +142,10 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
         hosts: vec![0, 1],
         parameters: parameters.digest(),
     };
-    let Engine { groups, links, out, .. } = &mut engine;
     for (reducers, is_taken) in [(u32::MAX, false), (2, false), (1, true)] {
         told.reducers = reducers;
-        groups.told_parameters(7, parameters.clone()).unwrap();
-        assert_eq!(groups.join(&told, (links, out)).is_ok(), is_taken, "{reducers} reducers");
+        engine.runtime.groups.told_parameters(7, parameters.clone()).unwrap();
+        assert_eq!(engine.runtime.join(&told).is_ok(), is_taken, "{reducers} reducers");
     }
 }
 
@@ -166,11 +165,11 @@ impl Sink for Obituaries {
 fn a_listener_hears_of_a_rank_that_is_lost() {
     let (mut engine, _theirs) = rank_0(3, None);
     let lost = Obituaries::default();
-    engine.out.observer.listen(Box::new(lost.clone()));
+    engine.runtime.out.observer.listen(Box::new(lost.clone()));
     begin(&mut engine, Collective::AllGather, 1);
     engine.lose(MemberId::new(2), "ended, hung or left", false);
     assert_eq!(lost.0.lock().unwrap()[..], [(MemberId::new(2), "ended, hung or left".to_owned())]);
-    let states: Vec<_> = engine.out.observer.recent().iter().map(|recent| recent.state).collect();
+    let states: Vec<_> = engine.runtime.out.observer.recent().iter().map(|recent| recent.state).collect();
     assert_eq!(states, [OperationState::Failed("PeerLost")]);
 }
 
@@ -190,8 +189,8 @@ fn frames(mut bytes: &[u8]) -> Vec<(Header, &[u8])> {
 /// Fails all operations that have not ended.
 fn fail_all(engine: &mut Engine) {
     let error = Error::new(crate::ErrorKind::Closed);
-    let running = engine.ops.table.keys().into_iter();
-    running.for_each(|key| engine.out.push(Todo::Fail { key, error: error.clone(), keep_memory: false }));
+    let running = engine.runtime.ops.table.keys().into_iter();
+    running.for_each(|key| engine.runtime.fail(key, &error, false));
     engine.catch_up();
 }
 
@@ -207,7 +206,9 @@ fn a_message_that_has_left_in_part_leaves_in_full_though_its_operation_fails() {
         let grant = drain(&mut engine, &theirs[0]);
         (&theirs[0]).write_all(&grant).unwrap();
         go_on(&mut engine);
-        let Link::Tcp(link) = &engine.links.endpoints[MemberId::new(1)].link else { panic!("no link") };
+        let Link::Tcp(link) = &engine.runtime.links.endpoints[MemberId::new(1)].link else {
+            panic!("no link")
+        };
         assert!(!link.is_flushed(), "the socket takes some, not all");
         fail_all(&mut engine);
     });
@@ -233,7 +234,7 @@ fn a_message_that_comes_twice_in_one_read_closes_its_link() {
     (&theirs[0]).write_all(message).unwrap();
     (&theirs[0]).write_all(&message[..message.len() - 1]).unwrap();
     go_on(&mut engine);
-    let Link::Lost { reason, .. } = &engine.links.endpoints[MemberId::new(1)].link else {
+    let Link::Lost { reason, .. } = &engine.runtime.links.endpoints[MemberId::new(1)].link else {
         panic!("it is in use")
     };
     assert!(reason.contains("twice") && !operation.is_done(), "{reason}");
@@ -244,7 +245,7 @@ fn a_message_that_comes_twice_in_one_read_closes_its_link() {
 fn nobody_has_more_eager_messages_here_than_slots() {
     let (mut engine, _theirs) = rank_0(3, None);
     let header = Header { eager: true, ..Header::new(Kind::Data, 0, 0, 0) };
-    let Engine { backlog, links, .. } = &mut engine;
+    let Runtime { backlog, links, .. } = &mut engine.runtime;
     let mut park = |rank| backlog.park(MemberId::new(rank), header, Content::Bytes(Vec::new()), links);
     (0..EAGER_SLOTS).for_each(|_| park(1).unwrap());
     assert!(park(1).is_err());
@@ -257,7 +258,7 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     let (mut engine, theirs) = rank_0(2, None);
     let returned = 5;
     (0..60).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
-    (0..returned).for_each(|_| assert!(!engine.links.endpoints[MemberId::new(1)].emptied(true)));
+    (0..returned).for_each(|_| assert!(!engine.runtime.links.endpoints[MemberId::new(1)].emptied(true)));
     (0..3).for_each(|_| drop(begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES)));
     fail_all(&mut engine);
     begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
@@ -267,8 +268,9 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     assert_eq!(told, returned);
     let eager = sent.iter().filter(|(header, _)| header.eager).count();
     assert!((2..60).contains(&eager), "{eager} of 64");
-    let free =
-        (0..EAGER_SLOTS).filter(|_| engine.links.endpoints[MemberId::new(1)].take_eager(CARRIER)).count();
+    let free = (0..EAGER_SLOTS)
+        .filter(|_| engine.runtime.links.endpoints[MemberId::new(1)].take_eager(CARRIER))
+        .count();
     assert_eq!(eager + free, usize::from(EAGER_SLOTS));
 }
 
@@ -276,7 +278,7 @@ fn what_is_cancelled_takes_no_slots_with_it() {
 fn go_on(engine: &mut Engine) {
     loop {
         let mut moved = engine.turn();
-        for index in engine.links.linked.clone() {
+        for index in engine.runtime.links.linked.clone() {
             moved |= engine.serve(index, (true, true));
         }
         if !moved {

@@ -1,21 +1,17 @@
 //! What an engine is to look at later, and when.
 
-use crate::{clock::Moment, core::session::membership::MemberId};
+use crate::clock::Moment;
 use std::collections::BTreeMap;
 
 /// What a timer is for. Each has at most one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Operations are looked through for those that have waited long.
+    /// Operations are looked through for those that have waited long, and reducers for those that have been silent.
     Operations,
-    /// Reducers are looked at for those that have been silent.
-    Silence,
     /// A group waits no longer for operations before a disputed one to end, or for a hub that is gone.
     Group(u32),
-    /// A link that was under way from an endpoint that has left does not come any more.
-    UnderWay(MemberId),
-    /// Operations that still need an endpoint that has left fail.
-    Departed(MemberId),
+    /// Endpoints that have left are looked at: operations fail that still need one of which nothing more comes.
+    Departures,
 }
 
 /// The times of all timers of an engine.

@@ -8,10 +8,10 @@ use super::{
     elsewhere::{self, title},
     group::Group,
     groups::Groups,
-    links::Links,
     ops::Ops,
-    outbox::{Event, Outbox},
+    outbox::Event,
     recovery::Recoveries,
+    runtime::Runtime,
     settings::{Named, Service},
 };
 use crate::{
@@ -55,7 +55,8 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Tells the hub of the groups in whose oldest call this rank waits for long.
-    pub(super) fn look(&mut self, groups: &mut Groups, (ops, backlog): (&Ops, &Backlog), out: &mut Outbox) {
+    pub(super) fn look(&mut self, runtime: &mut Runtime) {
+        let Runtime { groups, ops, backlog, out, .. } = runtime;
         let now = out.now();
         let before = std::mem::replace(&mut self.looked, now);
         let mut oldest = std::mem::take(&mut self.oldest);
@@ -105,13 +106,8 @@ impl Waits {
 
     /// Says who has not come to an operation that others have waited in for a while, once for all of them that are in flight. Of a
     /// rank that waits in another group the others say so, and it says for whom it waits there.
-    pub(super) fn tell(
-        &mut self,
-        late: &Late,
-        (groups, ops, backlog): (&Groups, &Ops, &Backlog),
-        recoveries: &Recoveries,
-        (links, out): (&Links, &Outbox),
-    ) {
+    pub(super) fn tell(&mut self, late: &Late, runtime: &Runtime, recoveries: &Recoveries) {
+        let Runtime { links, groups, ops, backlog, out } = runtime;
         let Some(group) = groups.get(late.group) else { return };
         if late.ranks.contains(&links.rank) && self.are_elsewhere(late.group, groups) {
             return;

@@ -83,7 +83,7 @@ fn no_link(job: &Job, node: &Node, endpoint: MemberId, problem: String) {
 
 /// Whether the link is still wanted, and by whom it was not made in the meantime.
 fn is_wanted(node: &Node, endpoint: MemberId) -> bool {
-    node.with(|engine| matches!(engine.links.endpoints[endpoint].link, Link::Wanted))
+    node.with(|engine| matches!(engine.runtime.links.endpoints[endpoint].link, Link::Wanted))
 }
 
 /// Shares memory with a host-mate.
@@ -163,7 +163,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
                 let link = door::into_link(stream, keys, job.patience)?;
                 node.with(|engine| {
                     // A member that was given up meanwhile may answer late: it is another one by now.
-                    if !matches!(engine.links.endpoints[endpoint].link, Link::Wanted) {
+                    if !matches!(engine.runtime.links.endpoints[endpoint].link, Link::Wanted) {
                         return;
                     }
                     engine.connect(endpoint, Link::Tcp(link));
@@ -322,7 +322,7 @@ pub(crate) fn admit_mate(
 
 /// Whether there is such a link to a member.
 fn has_link(node: &Node, member: MemberId, which: impl Fn(&Link) -> bool) -> bool {
-    node.with(|engine| which(&engine.links.endpoints[member].link))
+    node.with(|engine| which(&engine.runtime.links.endpoints[member].link))
 }
 
 /// A member that calls a second time has to wait until its first link is over here: it would take that one's place.

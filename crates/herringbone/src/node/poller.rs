@@ -30,8 +30,8 @@ impl Poller {
 
     /// Watches what the engine wants watched.
     pub(super) fn watch(&self, engine: &mut Engine) {
-        while !engine.out.interests.is_empty() {
-            for interest in std::mem::take(&mut engine.out.interests) {
+        while !engine.runtime.out.interests.is_empty() {
+            for interest in std::mem::take(&mut engine.runtime.out.interests) {
                 self.see_to(interest, engine);
             }
         }
@@ -39,7 +39,7 @@ impl Poller {
 
     fn see_to(&self, interest: Interest, engine: &mut Engine) {
         // A link without a descriptor is nothing to watch.
-        let fd = |endpoint: MemberId| match &engine.links.endpoints[endpoint].link {
+        let fd = |endpoint: MemberId| match &engine.runtime.links.endpoints[endpoint].link {
             Link::Tcp(link) => link.fd(),
             _ => None,
         };

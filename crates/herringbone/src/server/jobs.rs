@@ -162,8 +162,10 @@ impl Jobs {
     fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, self.identity(0))?);
         reducers::hear_address(&mut stream, &mut dialogue)?;
-        let hubs =
-            self.present().into_iter().filter_map(|job| job.node.with(|engine| engine.links.hub.clone()));
+        let hubs = self
+            .present()
+            .into_iter()
+            .filter_map(|job| job.node.with(|engine| engine.runtime.links.hub.clone()));
         greet::say(&mut stream, &mut dialogue, &Message::Enlisted { hubs: hubs.collect() })
     }
 
@@ -211,7 +213,8 @@ impl Jobs {
         mut stream: TcpStream,
     ) -> Result<bool, GreetError> {
         let worker = MemberId::new(who.rank);
-        let is_up = job.node.with(|engine| engine.links.endpoints.get(worker).is_some_and(Endpoint::is_up));
+        let is_up =
+            job.node.with(|engine| engine.runtime.links.endpoints.get(worker).is_some_and(Endpoint::is_up));
         if is_up {
             // A caller whose first call took too long calls again: once the first is over here, it is let in.
             let what = format!("the number of connections of rank {}", who.rank);
@@ -221,7 +224,7 @@ impl Jobs {
         let keys = greet::welcome(&mut stream, claim, self.identity(who.job))?.keys;
         let link = door::into_link(stream, keys, WaitLimits::default().patience)?;
         job.node.with(|engine| {
-            engine.links.endpoints.meet(&[worker]);
+            engine.runtime.links.endpoints.meet(&[worker]);
             engine.connect(worker, Link::Tcp(link));
         });
         job.node.wake();

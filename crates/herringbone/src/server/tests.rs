@@ -92,9 +92,9 @@ fn a_second_connection_of_a_rank_waits_until_the_first_is_over() {
 
 fn is_linked(server: &Server, job: u64) -> bool {
     let rank = MemberId::new(0);
-    server
-        .jobs
-        .with_engine(job, |engine| engine.links.endpoints.get(rank).is_some_and(|worker| worker.is_up()))
+    server.jobs.with_engine(job, |engine| {
+        engine.runtime.links.endpoints.get(rank).is_some_and(|worker| worker.is_up())
+    })
 }
 
 /// In bytes, as the kernel counts what this process has.

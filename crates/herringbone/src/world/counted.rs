@@ -188,7 +188,7 @@ fn call_two_groups(first: &str, second: &str) {
         let name = format!("the {} one", ["first", "second"][rank as usize]);
         for member in 0..3 {
             let engine = &mut world.machine(member).engine;
-            engine.out.observer.name_group(made[0][rank as usize], &name);
+            engine.runtime.out.observer.name_group(made[0][rank as usize], &name);
         }
         let task = Task::sum(count, 2, &mut world.dice);
         world.call([rank], &ToCall { group: made[0][rank as usize], ..ToCall::new(task, Some(timeout)) });

@@ -190,7 +190,7 @@ fn a_rank_that_decides_in_place_of_the_hub_is_named() {
 #[test]
 fn ranks_take_from_others_nothing_that_the_hub_says() {
     let world = VirtualWorld::new(Setup::of(4, 0), 0);
-    let waits = begun(2, 0, 0).machine(1).engine.groups.get(0).unwrap().state.waiting(2, 0).unwrap();
+    let waits = begun(2, 0, 0).machine(1).engine.runtime.groups.get(0).unwrap().state.waiting(2, 0).unwrap();
     for message in forged().into_iter().chain([waits, Message::Forget { group: 0 }]) {
         let patience = RankPatience { silence: world.setup.patience, linger: LAST_OUT };
         let mut watch = Watch::new(1, world.roster.clone(), [0, 2], patience, Duration::ZERO);
@@ -218,7 +218,7 @@ fn a_call_obeys_its_timeout_while_its_group_stands_still() {
             world.machine(0).window = 2;
         }
         world.run_for(ms(100));
-        let group = &world.machine(0).engine.groups.get(0).unwrap();
+        let group = &world.machine(0).engine.runtime.groups.get(0).unwrap();
         assert!(group.state.is_undecided(), "the test needs a group that stands still");
         sum(&mut world, [0], 5, Some(ms(1000)));
         world.run_for(ms(2000));

@@ -101,7 +101,7 @@ impl Machine {
     /// A link is there.
     pub(super) fn connect(&mut self, endpoint: MemberId, end: TcpLink, pipe: PipeEnd, now: Moment) {
         self.pipes.insert(endpoint, pipe);
-        self.engine.links.endpoints.meet(&[endpoint]);
+        self.engine.runtime.links.endpoints.meet(&[endpoint]);
         self.engine.at(now).connect(endpoint, Link::Tcp(end));
     }
 
@@ -131,13 +131,13 @@ impl Machine {
             self.heed_interests();
             moved |= self.make_calls(now);
             if !moved {
-                return std::mem::take(&mut self.engine.out.events);
+                return std::mem::take(&mut self.engine.runtime.out.events);
             }
         }
     }
 
     fn heed_interests(&mut self) {
-        for interest in std::mem::take(&mut self.engine.out.interests) {
+        for interest in std::mem::take(&mut self.engine.runtime.out.interests) {
             match interest {
                 Interest::Room { endpoint, wanted: true } => drop(self.wants_room.insert(endpoint)),
                 Interest::Room { endpoint, wanted: false } | Interest::New(endpoint) => {
@@ -146,7 +146,7 @@ impl Machine {
                 Interest::Gone(link) => drop(link),
             }
         }
-        let endpoints = &self.engine.links.endpoints;
+        let endpoints = &self.engine.runtime.links.endpoints;
         self.pipes.retain(|endpoint, _| endpoints[*endpoint].is_up());
     }
 
@@ -178,7 +178,7 @@ impl Machine {
     /// Makes a call, unless a fence is under way or its group is not made yet.
     fn call(&mut self, todo: &mut ToCall, now: Moment) -> Option<Called> {
         let ToCall { group, task, timeout, priority, frozen, .. } = todo;
-        let rank = self.engine.groups.get(*group)?.settings.me as usize;
+        let rank = self.engine.runtime.groups.get(*group)?.settings.me as usize;
         note_group(&self.engine, self.engine.current(*group), "call");
         let input = Region::own(task.inputs[rank].clone());
         let output: Owned<u8> = match task.in_place {
@@ -245,7 +245,7 @@ impl Machine {
                 }
                 effect => effects.push(effect),
             }
-            for event in std::mem::take(&mut engine.out.events) {
+            for event in std::mem::take(&mut engine.runtime.out.events) {
                 note_event(engine, watch, &event);
                 pass_on(event, watch, now);
             }
@@ -283,7 +283,7 @@ impl Machine {
 
 /// Notes what comes to a group, as a member and as one that may recover.
 fn note_group(engine: &Engine, number: u32, input: &'static str) {
-    let group = engine.groups.get(number);
+    let group = engine.runtime.groups.get(number);
     let member = group.and_then(|group| group.state.member());
     let member = member.map(|member| seen::member_state(member.phase(), member.is_over()));
     let recovery = group.map(|group| match group.state.reducers() {
@@ -302,8 +302,8 @@ fn note_group(engine: &Engine, number: u32, input: &'static str) {
 /// Notes that an engine has lost a reducer, or tells the hub something, if this says so.
 pub(super) fn note_event(engine: &Engine, watch: &Watch, event: &Event) {
     match event {
-        Event::Broken { endpoint, .. } if engine.links.endpoints[*endpoint].is_reducer() => {
-            let numbers = engine.groups.numbers().into_iter();
+        Event::Broken { endpoint, .. } if engine.runtime.links.endpoints[*endpoint].is_reducer() => {
+            let numbers = engine.runtime.groups.numbers().into_iter();
             numbers.for_each(|number| note_group(engine, number, "a reducer is lost"));
         }
         Event::ToHub(message) => seen::to_hub(watch, message),

@@ -189,7 +189,7 @@ impl VirtualWorld {
         if !answers {
             let is_reducer = self.roster.is_reducer(member_at(other));
             let patience = if is_reducer { REDUCER_PATIENCE } else { WORKER_PATIENCE };
-            let link = &self.machine(caller).engine.links.endpoints[endpoint].link;
+            let link = &self.machine(caller).engine.runtime.links.endpoints[endpoint].link;
             if for_so_long >= patience {
                 let problem = "nobody answers".to_owned();
                 self.machine(caller).engine.at(now).no_link(endpoint, problem);

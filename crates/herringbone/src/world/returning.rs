@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How many reducers the next call of each worker uses at most.
 fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
     let of = |engine: &crate::engine::Engine| {
-        engine.groups.get(engine.current(WORLD_GROUP)).map_or(0, |group| group.settings.reducers())
+        engine.runtime.groups.get(engine.current(WORLD_GROUP)).map_or(0, |group| group.settings.reducers())
     };
     world.workers().map(|(_, worker)| of(&worker.engine)).collect()
 }
@@ -53,7 +53,7 @@ fn a_reducer_that_is_started_again_is_used_again() {
     }
     // Twelve changes have left no groups behind but the first and the last.
     for (_, worker) in world.workers() {
-        assert!(worker.engine.groups.count() <= 8, "{}", worker.engine.groups.count());
+        assert!(worker.engine.runtime.groups.count() <= 8, "{}", worker.engine.runtime.groups.count());
     }
 }
 

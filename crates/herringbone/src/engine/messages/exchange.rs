@@ -1,6 +1,6 @@
 //! The messages of one group.
 
-use super::post::{Channel, Intake, Others, Posted, broadcast};
+use super::post::{Channel, Intake, Posted, broadcast};
 use crate::{
     Error, ErrorKind,
     completion::Completion,
@@ -13,6 +13,7 @@ use crate::{
         groups::Groups,
         outbox::{Outbox, Todo},
         refused::Refused,
+        runtime::Runtime,
     },
     execute::issue::Issue,
     sys::region::Region,
@@ -108,18 +109,18 @@ impl Exchange {
         }
     }
 
-    pub(super) fn send(&mut self, to: Rank, posted: Posted, others: &mut Others<'_>) {
+    pub(super) fn send(&mut self, to: Rank, posted: Posted, runtime: &mut Runtime) {
         let (envelope, region) = (posted.envelope, posted.region.clone());
         let number = self.mailbox.send(to, posted);
         if to == self.me {
-            self.announced(to, number, envelope, Enclosed::Own(region), others);
+            self.announced(to, number, envelope, Enclosed::Own(region), runtime);
             return;
         }
         if !is_carried(&region) {
-            self.announce(to, number, &Record::Announced { number, envelope, carried: None }, others);
+            self.announce(to, number, &Record::Announced { number, envelope, carried: None }, runtime);
         } else if let Some(access) = region.access() {
             let carried = Some(&access.span().to_vec()[..]);
-            self.announce(to, number, &Record::Announced { number, envelope, carried }, others);
+            self.announce(to, number, &Record::Announced { number, envelope, carried }, runtime);
         }
     }
 
@@ -128,9 +129,9 @@ impl Exchange {
         self.unread.insert(peer);
     }
 
-    pub(super) fn receive(&mut self, from: Option<Rank>, posted: Posted, others: &mut Others<'_>) {
+    pub(super) fn receive(&mut self, from: Option<Rank>, posted: Posted, runtime: &mut Runtime) {
         for peer in self.unread.clone() {
-            self.take_in(peer, others);
+            self.take_in(peer, runtime);
         }
         let waits =
             |from: Option<Rank>| from.map_or(!self.unread.is_empty(), |from| self.unread.contains(&from));
@@ -138,45 +139,45 @@ impl Exchange {
             self.postponed.push_back((from, posted));
             return;
         }
-        self.ask(from, posted, others);
+        self.ask(from, posted, runtime);
     }
 
     /// Nothing more of a rank lies here: what waited for that asks now.
-    fn is_read(&mut self, peer: Rank, others: &mut Others<'_>) {
+    fn is_read(&mut self, peer: Rank, runtime: &mut Runtime) {
         if !self.unread.remove(&peer) {
             return;
         }
         for (from, posted) in std::mem::take(&mut self.postponed) {
-            self.receive(from, posted, others);
+            self.receive(from, posted, runtime);
         }
     }
 
-    fn ask(&mut self, from: Option<Rank>, posted: Posted, others: &mut Others<'_>) {
+    fn ask(&mut self, from: Option<Rank>, posted: Posted, runtime: &mut Runtime) {
         let envelope = posted.envelope;
         if let Some(found) = self.mailbox.receive(Asked { from, envelope, receive: posted }) {
-            self.deliver(found, others);
+            self.deliver(found, runtime);
             return;
         }
         for (peer, channel) in &self.channels {
             if from.is_none_or(|from| from == *peer)
-                && let Some(group) = others.groups.get(channel.records_from)
+                && let Some(group) = runtime.groups.get(channel.records_from)
             {
                 // The other end may need this one to make a link. If it cannot be made, the look for what has waited sees that.
-                let _are_up = others.links.are_up(group.settings.members(), others.out);
+                let _are_up = runtime.links.are_up(group.settings.members(), &mut runtime.out);
             }
         }
     }
 
     /// Goes on with what concerns one other rank.
-    pub(super) fn step(&mut self, peer: Rank, others: &mut Others<'_>) {
-        self.see_generations(peer, others);
-        self.issue_held(others);
-        self.take_in(peer, others);
-        self.pump(peer, others);
+    pub(super) fn step(&mut self, peer: Rank, runtime: &mut Runtime) {
+        self.see_generations(peer, runtime);
+        self.issue_held(runtime);
+        self.take_in(peer, runtime);
+        self.pump(peer, runtime);
     }
 
     /// Takes in what a rank has told.
-    fn take_in(&mut self, peer: Rank, others: &mut Others<'_>) {
+    fn take_in(&mut self, peer: Rank, runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         loop {
             if let Some(intake) = self.intakes.get(&peer) {
@@ -184,20 +185,20 @@ impl Exchange {
                 let Some(intake) = self.intakes.remove(&peer) else { return };
                 let bytes = intake.bytes.access().map(|access| access.span().to_vec());
                 if let (Ok(()), Some(bytes)) = (result, bytes) {
-                    self.told(peer, &bytes, others);
+                    self.told(peer, &bytes, runtime);
                 }
             }
-            let Some(length) = next_length(channel.records_from, others) else {
-                return self.is_read(peer, others);
+            let Some(length) = next_length(channel.records_from, runtime) else {
+                return self.is_read(peer, runtime);
             };
             if !is_length(length) {
-                broken(channel, others, "a record of a length that none has");
+                broken(channel, runtime, "a record of a length that none has");
                 return;
             }
             let (root, bytes) = (place(peer, self.me), Region::zeroed(length));
             let issue = broadcast(channel.records_from, root, &bytes, Duration::MAX);
-            let completion = Arc::default();
-            if others.issue(&issue, &completion).is_err() {
+            let completion = Arc::<Completion>::default();
+            if runtime.issue(None, &issue, completion.clone()).is_err() {
                 // A fence is under way, or the group is over: what becomes of it is seen later.
                 return;
             }
@@ -206,30 +207,30 @@ impl Exchange {
     }
 
     /// A record has come.
-    fn told(&mut self, peer: Rank, bytes: &[u8], others: &mut Others<'_>) {
+    fn told(&mut self, peer: Rank, bytes: &[u8], runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         match Record::decode(bytes) {
             Ok(Record::Announced { number, envelope, carried }) => {
                 let payload = carried.map_or(Enclosed::None, |bytes| Enclosed::Carried(bytes.to_vec()));
-                self.announced(peer, number, envelope, payload, others);
+                self.announced(peer, number, envelope, payload, runtime);
             }
             Ok(Record::Taken { number }) => {
                 self.has_answer(peer, number);
-                self.taken(peer, number, channel, others);
+                self.taken(peer, number, channel, runtime);
             }
             Ok(Record::Refused { number, wanted }) => {
                 self.has_answer(peer, number);
                 if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
-                    let error = self.disagreement(number, (self.me, peer), (sent.envelope, wanted), others);
-                    sent.end(Err(error), others.out);
+                    let error = self.disagreement(number, (self.me, peer), (sent.envelope, wanted), runtime);
+                    sent.end(Err(error), &mut runtime.out);
                 }
             }
             Ok(Record::Withdrawn { number }) => {
                 if let Some(wanted) = self.mailbox.withdrawn(peer, number) {
-                    self.tell(peer, &Record::Refused { number, wanted }, others);
+                    self.tell(peer, &Record::Refused { number, wanted }, runtime);
                 }
             }
-            Err(_) => broken(channel, others, "a record that makes no sense"),
+            Err(_) => broken(channel, runtime, "a record that makes no sense"),
         }
     }
 
@@ -239,28 +240,28 @@ impl Exchange {
         number: u64,
         envelope: Envelope,
         payload: Enclosed,
-        others: &mut Others<'_>,
+        runtime: &mut Runtime,
     ) {
         match self.mailbox.announced(from, number, envelope, payload) {
-            Ok(Some(found)) => self.deliver(found, others),
+            Ok(Some(found)) => self.deliver(found, runtime),
             Ok(None) => {}
             Err(_) => {
                 if let Some(channel) = self.channels.get(&from).copied() {
-                    broken(channel, others, "a message that was announced out of turn");
+                    broken(channel, runtime, "a message that was announced out of turn");
                 }
             }
         }
     }
 
     /// A message and its receive have met.
-    fn deliver(&mut self, found: Match<Posted, Enclosed>, others: &mut Others<'_>) {
+    fn deliver(&mut self, found: Match<Posted, Enclosed>, runtime: &mut Runtime) {
         let Match { from, number, sent, payload, wanted, receive } = found;
         if sent != wanted {
-            let error = self.disagreement(number, (from, self.me), (sent, wanted), others);
-            receive.end(Err(error.clone()), others.out);
+            let error = self.disagreement(number, (from, self.me), (sent, wanted), runtime);
+            receive.end(Err(error.clone()), &mut runtime.out);
             match payload {
-                Enclosed::Own(_) => self.end_own(number, Err(error), others.out),
-                _ => self.tell(from, &Record::Refused { number, wanted }, others),
+                Enclosed::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
+                _ => self.tell(from, &Record::Refused { number, wanted }, runtime),
             }
             return;
         }
@@ -269,23 +270,23 @@ impl Exchange {
             Enclosed::None => {
                 let Some(channel) = self.channels.get(&from).copied() else { return };
                 let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
-                self.issue(issue, receive.completion, others);
-                self.tell(from, &Record::Taken { number }, others);
+                self.issue(issue, receive.completion, runtime);
+                self.tell(from, &Record::Taken { number }, runtime);
             }
             Enclosed::Carried(bytes) => {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
-                receive.end(there_is(&[&receive.region], others), others.out);
-                self.tell(from, &Record::Taken { number }, others);
+                receive.end(there_is(&[&receive.region], runtime), &mut runtime.out);
+                self.tell(from, &Record::Taken { number }, runtime);
             }
             Enclosed::Own(region) => {
                 if let (Some(from), Some(to)) = (region.access(), receive.region.access()) {
                     to.span().copy_from(from.span());
                 }
-                let result = there_is(&[&region, &receive.region], others);
-                receive.end(result.clone(), others.out);
-                self.end_own(number, result, others.out);
+                let result = there_is(&[&region, &receive.region], runtime);
+                receive.end(result.clone(), &mut runtime.out);
+                self.end_own(number, result, &mut runtime.out);
             }
         }
     }
@@ -298,48 +299,47 @@ impl Exchange {
     }
 
     /// A rank takes a message of this one.
-    fn taken(&mut self, by: Rank, number: u64, channel: Channel, others: &mut Others<'_>) {
+    fn taken(&mut self, by: Rank, number: u64, channel: Channel, runtime: &mut Runtime) {
         let Some(sent) = self.mailbox.answered(by, number) else {
             if !self.mailbox.has_sent(by, number) {
-                broken(channel, others, "an answer to a message that was not sent");
+                broken(channel, runtime, "an answer to a message that was not sent");
             }
             return;
         };
         if is_carried(&sent.region) {
             if !sent.is_over {
-                sent.end(Ok(()), others.out);
+                sent.end(Ok(()), &mut runtime.out);
             }
             return;
         }
         let issue = broadcast(channel.to, place(self.me, by), &sent.region, sent.timeout);
         if sent.is_over {
-            self.refuse_late(&issue, by, others);
+            self.refuse_late(&issue, by, runtime);
         } else {
-            self.issue(issue, sent.completion, others);
+            self.issue(issue, sent.completion, runtime);
         }
     }
 
     /// A rank takes a long message that this one has given up: the operation that the other has issued fails there, too.
-    fn refuse_late(&mut self, issue: &Issue, by: Rank, others: &mut Others<'_>) {
-        let Others { groups, links, out, .. } = others;
-        let Some(group) = groups.get(issue.group) else { return };
+    fn refuse_late(&mut self, issue: &Issue, by: Rank, runtime: &mut Runtime) {
+        let Some(group) = runtime.groups.get(issue.group) else { return };
         let waiting_for = group.settings.ranks.get(place(by, self.me) as usize).copied();
         // If the group takes no calls now, its fence fails this one.
-        let _refused = groups.issue_late(issue, waiting_for.into_iter().collect(), (links, out));
+        let _refused = runtime.issue_late(issue, waiting_for.into_iter().collect());
     }
 
     /// Issues an operation whose end is a call's.
-    fn issue(&mut self, issue: Issue, completion: Arc<Completion>, others: &mut Others<'_>) {
+    fn issue(&mut self, issue: Issue, completion: Arc<Completion>, runtime: &mut Runtime) {
         self.held.push_back((issue, completion));
-        self.issue_held(others);
+        self.issue_held(runtime);
     }
 
-    fn issue_held(&mut self, others: &mut Others<'_>) {
+    fn issue_held(&mut self, runtime: &mut Runtime) {
         let mut frozen: Vec<u32> = Vec::new();
         for (issue, completion) in std::mem::take(&mut self.held) {
             let result = match frozen.contains(&issue.group) {
                 true => Err(Refused::Frozen),
-                false => others.issue(&issue, &completion),
+                false => runtime.issue(None, &issue, completion.clone()),
             };
             match result {
                 Ok(()) => {}
@@ -349,23 +349,23 @@ impl Exchange {
                 }
                 Err(Refused::Failed(error) | Refused::Counted(error)) => {
                     completion.finish(Err(error));
-                    others.out.finished = true;
+                    runtime.out.finished = true;
                 }
             }
         }
     }
 
     /// Tells a rank something about a message that was announced.
-    pub(super) fn tell(&mut self, peer: Rank, record: &Record<'_>, others: &mut Others<'_>) {
+    pub(super) fn tell(&mut self, peer: Rank, record: &Record<'_>, runtime: &mut Runtime) {
         let record = Region::own(record.encode()).region().clone();
         self.outgoing.entry(peer).or_default().answers.push_back(record);
-        self.pump(peer, others);
+        self.pump(peer, runtime);
     }
 
-    fn announce(&mut self, peer: Rank, number: u64, record: &Record<'_>, others: &mut Others<'_>) {
+    fn announce(&mut self, peer: Rank, number: u64, record: &Record<'_>, runtime: &mut Runtime) {
         let record = Region::own(record.encode()).region().clone();
         self.outgoing.entry(peer).or_default().announcements.push_back((number, record));
-        self.pump(peer, others);
+        self.pump(peer, runtime);
     }
 
     /// Takes back an announcement. Returns whether the other rank may have heard of it.
@@ -389,13 +389,13 @@ impl Exchange {
 
     /// Issues records once there is a link: until then what is announced can be taken back. If a record cannot be issued, the
     /// groups between the two have failed, and so do their messages.
-    fn pump(&mut self, peer: Rank, others: &mut Others<'_>) {
+    fn pump(&mut self, peer: Rank, runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
-        let Some(group) = others.groups.get(channel.records_to) else { return };
-        let me = others.links.me;
+        let Some(group) = runtime.groups.get(channel.records_to) else { return };
+        let me = runtime.links.me;
         let partners: Vec<_> =
             group.settings.members().iter().copied().filter(|member| *member != me).collect();
-        if others.links.are_up(&partners, others.out) != Ok(true) {
+        if runtime.links.are_up(&partners, &mut runtime.out) != Ok(true) {
             return;
         }
         while let Some(record) = self.outgoing.get_mut(&peer).and_then(Outgoing::next) {
@@ -404,7 +404,7 @@ impl Exchange {
             if let Some(outgoing) = self.outgoing.get_mut(&peer) {
                 outgoing.under_way.push(completion.clone());
             }
-            self.issue(issue, completion, others);
+            self.issue(issue, completion, runtime);
         }
     }
 
@@ -422,19 +422,19 @@ impl Exchange {
         sequence: u64,
         (from, to): (Rank, Rank),
         (sent, wanted): (Envelope, Envelope),
-        others: &Others<'_>,
+        runtime: &Runtime,
     ) -> Error {
-        let named = |rank| self.in_job(rank, others.groups);
+        let named = |rank| self.in_job(rank, &runtime.groups);
         let calls = vec![
             (vec![named(from)], format!("send of {sent} to rank {}", named(to))),
             (vec![named(to)], format!("recv of {wanted} from rank {}", named(from))),
         ];
         let operation = if from == self.me {
-            self.named_send(to, &sent, others.groups)
+            self.named_send(to, &sent, &runtime.groups)
         } else {
-            self.named_receive(Some(from), &wanted, others.groups)
+            self.named_receive(Some(from), &wanted, &runtime.groups)
         };
-        Error::new(ErrorKind::Mismatch { sequence, calls }).about(others.links.rank, operation)
+        Error::new(ErrorKind::Mismatch { sequence, calls }).about(runtime.links.rank, operation)
     }
 
     /// A rank of the group as people call it.
@@ -461,9 +461,9 @@ fn is_carried(sent: &Region) -> bool {
 }
 
 /// Whether this rank has the memory of a message of which it moves the bytes itself.
-fn there_is(regions: &[&Region], others: &Others<'_>) -> Result<(), Error> {
+fn there_is(regions: &[&Region], runtime: &Runtime) -> Result<(), Error> {
     let lacking = regions.iter().find(|region| region.is_lacking());
-    let (rank, kind) = (others.links.rank, |bytes| ErrorKind::Memory { rank: others.links.rank, bytes });
+    let (rank, kind) = (runtime.links.rank, |bytes| ErrorKind::Memory { rank: runtime.links.rank, bytes });
     lacking.map_or(Ok(()), |region| Err(Error::new(kind(region.len() as u64)).at(rank)))
 }
 
@@ -473,19 +473,19 @@ fn place(one: Rank, other: Rank) -> Rank {
 }
 
 /// How long the next record is that has come in a group.
-pub(super) fn next_length(group: u32, others: &Others<'_>) -> Option<usize> {
-    let state = &others.groups.get(group)?.state;
-    let mut early = others.backlog.early.of(group, state.next()).iter();
+pub(super) fn next_length(group: u32, runtime: &Runtime) -> Option<usize> {
+    let state = &runtime.groups.get(group)?.state;
+    let mut early = runtime.backlog.early.of(group, state.next()).iter();
     let first = early
         .find(|parked| (parked.header.kind, parked.header.generation) == (Kind::Data, state.generation()));
     first.map(|parked| parked.header.length as usize)
 }
 
 /// A rank has said what makes no sense: its link is of no use.
-fn broken(channel: Channel, others: &mut Others<'_>, problem: &'static str) {
-    let Some(group) = others.groups.get(channel.records_from) else { return };
-    let me = others.links.me;
+fn broken(channel: Channel, runtime: &mut Runtime, problem: &'static str) {
+    let Some(group) = runtime.groups.get(channel.records_from) else { return };
+    let me = runtime.links.me;
     if let Some(peer) = group.settings.members().iter().copied().find(|member| *member != me) {
-        others.out.push(Todo::Broken { endpoint: peer, reason: Broken::Protocol(problem) });
+        runtime.out.push(Todo::Broken { endpoint: peer, reason: Broken::Protocol(problem) });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     exchange::{Exchange, next_length},
-    post::{Others, Posted},
+    post::Posted,
 };
 use crate::{
     Error, ErrorKind,
@@ -11,7 +11,7 @@ use crate::{
         group::Rank,
         session::{mailbox::Record, membership::MemberId},
     },
-    engine::{failure::left_because, groups::Groups, outbox::Outbox},
+    engine::{failure::left_because, fences, groups::Groups, outbox::Outbox, runtime::Runtime},
 };
 use std::time::Duration;
 
@@ -25,70 +25,70 @@ pub(crate) struct WaitingCall {
 
 impl Exchange {
     /// Ends the calls that have waited too long, and those that can get no message or no answer any more.
-    pub(super) fn look(&mut self, others: &mut Others<'_>) {
+    pub(super) fn look(&mut self, runtime: &mut Runtime) {
         let peers: Vec<Rank> = self.channels.keys().copied().collect();
         for peer in &peers {
-            self.step(*peer, others);
+            self.step(*peer, runtime);
         }
         let silent: Vec<(Rank, Error)> =
-            peers.into_iter().filter_map(|peer| Some((peer, self.why_silent(peer, others)?))).collect();
+            peers.into_iter().filter_map(|peer| Some((peer, self.why_silent(peer, runtime)?))).collect();
         let dead =
-            silent.iter().find(|(peer, _)| self.is_dead(*peer, others)).map(|(_, error)| error.clone());
-        self.end_sends(&silent, others);
-        self.end_receives(&silent, dead.as_ref(), others);
+            silent.iter().find(|(peer, _)| self.is_dead(*peer, runtime)).map(|(_, error)| error.clone());
+        self.end_sends(&silent, runtime);
+        self.end_receives(&silent, dead.as_ref(), runtime);
     }
 
-    fn is_dead(&self, peer: Rank, others: &Others<'_>) -> bool {
-        let group = self.channels.get(&peer).and_then(|channel| others.groups.get(channel.records_from));
-        let is_dead = |member: &MemberId| others.links.endpoints[*member].dead;
+    fn is_dead(&self, peer: Rank, runtime: &Runtime) -> bool {
+        let group = self.channels.get(&peer).and_then(|channel| runtime.groups.get(channel.records_from));
+        let is_dead = |member: &MemberId| runtime.links.endpoints[*member].dead;
         group.is_some_and(|group| group.settings.members().iter().any(is_dead))
     }
 
     /// Why nothing more comes from a rank, once all that has come was taken in.
-    fn why_silent(&self, peer: Rank, others: &Others<'_>) -> Option<Error> {
+    fn why_silent(&self, peer: Rank, runtime: &Runtime) -> Option<Error> {
         let channel = self.channels.get(&peer)?;
-        if self.intakes.contains_key(&peer) || next_length(channel.records_from, others).is_some() {
+        if self.intakes.contains_key(&peer) || next_length(channel.records_from, runtime).is_some() {
             return None;
         }
-        let Some(group) = others.groups.get(channel.records_from) else {
+        let Some(group) = runtime.groups.get(channel.records_from) else {
             return Some(Error::new(ErrorKind::Closed));
         };
-        if let Some(error) = group.failure(others.links) {
+        if let Some(error) = group.failure(&runtime.links) {
             return Some(error);
         }
-        let me = others.links.me;
+        let me = runtime.links.me;
         let away = group
             .settings
             .members()
             .iter()
             .copied()
-            .find(|member| *member != me && others.links.endpoints[*member].is_away())?;
-        Some(left_because(away, false, others.links))
+            .find(|member| *member != me && runtime.links.endpoints[*member].is_away())?;
+        Some(left_because(away, false, &runtime.links))
     }
 
-    fn end_sends(&mut self, silent: &[(Rank, Error)], others: &mut Others<'_>) {
+    fn end_sends(&mut self, silent: &[(Rank, Error)], runtime: &mut Runtime) {
         let (mut ended, mut late): (Vec<(Rank, u64, Error, bool)>, _) = (Vec::new(), None);
         for (to, number, sent) in self.mailbox.sends() {
             let why = silent.iter().find(|(peer, _)| *peer == to).map(|(_, error)| error);
-            let error = match (why, sent.is_late(others.out)) {
+            let error = match (why, sent.is_late(&runtime.out)) {
                 (Some(error), _) => error.clone(),
                 (None, true) if !sent.is_over => {
                     late = Some(sent.timeout);
-                    self.timeout(sent, vec![to], others)
+                    self.timeout(sent, vec![to], runtime)
                 }
                 _ => continue,
             };
-            let error = error.about(others.links.rank, self.named_send(to, &sent.envelope, others.groups));
+            let error = error.about(runtime.links.rank, self.named_send(to, &sent.envelope, &runtime.groups));
             ended.push((to, number, error, why.is_some()));
         }
-        self.ask_who_is_there(late, others);
+        self.ask_who_is_there(late, runtime);
         for (to, number, error, for_good) in ended {
             let Some(sent) = self.mailbox.send_mut(to, number) else { continue };
             if !std::mem::replace(&mut sent.is_over, true) {
-                sent.end(Err(error), others.out);
+                sent.end(Err(error), &mut runtime.out);
             }
             if to != self.me && !for_good && self.unannounce(to, number) {
-                self.tell(to, &Record::Withdrawn { number }, others);
+                self.tell(to, &Record::Withdrawn { number }, runtime);
                 continue;
             }
             self.mailbox.answered(to, number);
@@ -97,14 +97,14 @@ impl Exchange {
     }
 
     /// A receive from any rank fails if one has died, as its message may have been meant, or if all others have left.
-    fn end_receives(&mut self, silent: &[(Rank, Error)], dead: Option<&Error>, others: &mut Others<'_>) {
+    fn end_receives(&mut self, silent: &[(Rank, Error)], dead: Option<&Error>, runtime: &mut Runtime) {
         let why = |from: Option<Rank>| match from {
             Some(from) => silent.iter().find(|(peer, _)| *peer == from).map(|(_, error)| error.clone()),
             None if dead.is_some() => dead.cloned(),
             None if silent.len() == self.channels.len() => silent.last().map(|(_, error)| error.clone()),
             None => None,
         };
-        let (out, mut late) = (&others.out, None);
+        let (out, mut late) = (&runtime.out, None);
         let over = self.mailbox.give_up(|wanted| why(wanted.from).is_some() || wanted.receive.is_late(out));
         for wanted in over {
             let error = why(wanted.from).unwrap_or_else(|| {
@@ -113,25 +113,25 @@ impl Exchange {
                     Some(from) => vec![from],
                     None => self.channels.keys().copied().collect(),
                 };
-                self.timeout(&wanted.receive, missing, others)
+                self.timeout(&wanted.receive, missing, runtime)
             });
-            let name = self.named_receive(wanted.from, &wanted.envelope, others.groups);
-            wanted.receive.end(Err(error.about(others.links.rank, name)), others.out);
+            let name = self.named_receive(wanted.from, &wanted.envelope, &runtime.groups);
+            wanted.receive.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
         }
-        self.ask_who_is_there(late, others);
+        self.ask_who_is_there(late, runtime);
     }
 
     /// A message has waited for so long, if any has: perhaps the other rank has not made the group.
-    fn ask_who_is_there(&self, late: Option<Duration>, others: &mut Others<'_>) {
+    fn ask_who_is_there(&self, late: Option<Duration>, runtime: &mut Runtime) {
         if let Some(after) = late {
-            others.groups.ask_who_has_made(self.group, after, (others.links.rank, others.out));
+            fences::ask_who_has_made(runtime, self.group, after);
         }
     }
 
-    fn timeout(&self, posted: &Posted, missing: Vec<Rank>, others: &Others<'_>) -> Error {
-        let missing = missing.into_iter().map(|rank| format!("rank {}", self.in_job(rank, others.groups)));
+    fn timeout(&self, posted: &Posted, missing: Vec<Rank>, runtime: &Runtime) -> Error {
+        let missing = missing.into_iter().map(|rank| format!("rank {}", self.in_job(rank, &runtime.groups)));
         Error::new(ErrorKind::Timeout {
-            rank: others.links.rank,
+            rank: runtime.links.rank,
             after: posted.timeout,
             missing: missing.collect(),
         })
@@ -139,15 +139,15 @@ impl Exchange {
 
     /// If a group that carries records was fenced, some may be lost: what was announced and has no answer fails on both
     /// ranks, and so does what waits for that rank.
-    pub(super) fn see_generations(&mut self, peer: Rank, others: &mut Others<'_>) {
+    pub(super) fn see_generations(&mut self, peer: Rank, runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer) else { return };
         let mut error = None;
         for number in [channel.records_to, channel.records_from] {
-            let Some(group) = others.groups.get(number) else { continue };
+            let Some(group) = runtime.groups.get(number) else { continue };
             let now = group.state.generation();
             let before = self.generations.insert(number, now).unwrap_or(0);
             if before < now {
-                let (from, to) = (self.in_job(peer, others.groups), others.links.rank);
+                let (from, to) = (self.in_job(peer, &runtime.groups), runtime.links.rank);
                 let (from, to) = (format!("rank {from}"), format!("rank {to}"));
                 error = Some(Error::new(ErrorKind::Corrupt { from, to }));
             }
@@ -158,13 +158,13 @@ impl Exchange {
             self.mailbox.sends().filter(|(to, _, _)| *to == peer).map(|(_, number, _)| number).collect();
         for number in lost {
             if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
-                let name = self.named_send(peer, &sent.envelope, others.groups);
-                sent.end(Err(error.about(others.links.rank, name)), others.out);
+                let name = self.named_send(peer, &sent.envelope, &runtime.groups);
+                sent.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
             }
         }
         for wanted in self.mailbox.give_up(|wanted| wanted.from == Some(peer)) {
-            let name = self.named_receive(wanted.from, &wanted.envelope, others.groups);
-            wanted.receive.end(Err(error.about(others.links.rank, name)), others.out);
+            let name = self.named_receive(wanted.from, &wanted.envelope, &runtime.groups);
+            wanted.receive.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
         }
     }
 

@@ -14,11 +14,10 @@ mod exchange;
 mod looks;
 mod post;
 
-use super::{groups::Groups, outbox::Outbox};
+use super::{groups::Groups, outbox::Outbox, runtime::Runtime};
 use crate::{Error, ErrorKind, core::group::Rank};
 use exchange::Exchange;
 pub(crate) use looks::WaitingCall;
-pub(super) use post::Others;
 pub(crate) use post::{Channel, Posted, ToOrFrom};
 use std::collections::BTreeMap;
 
@@ -55,15 +54,9 @@ impl Mail {
     }
 
     /// Sends a message. Its groups were made, unless it is to this rank itself.
-    pub(super) fn send(
-        &mut self,
-        (group, me): (u32, Rank),
-        to: Rank,
-        posted: Posted,
-        others: &mut Others<'_>,
-    ) {
+    pub(super) fn send(&mut self, (group, me): (u32, Rank), to: Rank, posted: Posted, runtime: &mut Runtime) {
         let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.send(to, posted, others);
+        exchange.send(to, posted, runtime);
     }
 
     /// Receives a message. The groups between this rank and all those from whom it may come were made.
@@ -72,29 +65,29 @@ impl Mail {
         (group, me): (u32, Rank),
         from: Option<Rank>,
         posted: Posted,
-        others: &mut Others<'_>,
+        runtime: &mut Runtime,
     ) {
         let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.receive(from, posted, others);
+        exchange.receive(from, posted, runtime);
     }
 
     /// Something has come, ended or changed in a group that carries messages.
-    pub(super) fn step(&mut self, number: u32, others: &mut Others<'_>) {
+    pub(super) fn step(&mut self, number: u32, runtime: &mut Runtime) {
         let Some((group, peer)) = self.served.get(&number) else { return };
         if let Some(exchange) = self.exchanges.get_mut(group) {
-            exchange.step(*peer, others);
-            self.close_if_over(*group, others);
+            exchange.step(*peer, runtime);
+            self.close_if_over(*group, runtime);
         }
     }
 
     /// Looks for what has waited too long, or cannot come any more.
-    pub(super) fn look(&mut self, others: &mut Others<'_>) {
+    pub(super) fn look(&mut self, runtime: &mut Runtime) {
         let groups: Vec<u32> = self.exchanges.keys().copied().collect();
         for group in groups {
             if let Some(exchange) = self.exchanges.get_mut(&group) {
-                exchange.look(others);
+                exchange.look(runtime);
             }
-            self.close_if_over(group, others);
+            self.close_if_over(group, runtime);
         }
     }
 
@@ -120,10 +113,10 @@ impl Mail {
     }
 
     /// A group was closed here. Calls that wait go on.
-    pub(super) fn close(&mut self, group: u32, others: &mut Others<'_>) {
+    pub(super) fn close(&mut self, group: u32, runtime: &mut Runtime) {
         if let Some(exchange) = self.exchanges.get_mut(&group) {
             exchange.is_closing = true;
-            self.close_if_over(group, others);
+            self.close_if_over(group, runtime);
         }
     }
 
@@ -134,13 +127,13 @@ impl Mail {
         self.forget(&exchange)
     }
 
-    fn close_if_over(&mut self, group: u32, others: &mut Others<'_>) {
+    fn close_if_over(&mut self, group: u32, runtime: &mut Runtime) {
         let is_over = |exchange: &Exchange| exchange.is_closing && exchange.is_idle();
         if self.exchanges.get(&group).is_some_and(is_over)
             && let Some(exchange) = self.exchanges.remove(&group)
         {
             for number in self.forget(&exchange) {
-                others.groups.drop_group(number, others.out);
+                runtime.groups.drop_group(number, &mut runtime.out);
             }
         }
     }

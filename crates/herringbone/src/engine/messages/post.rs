@@ -1,4 +1,4 @@
-//! What was called, what carries it, and what is needed of the engine's other parts.
+//! What was called, and what carries it.
 
 use crate::{
     Error,
@@ -11,20 +11,12 @@ use crate::{
         prepare::Call,
         session::{lane::CARRIER, mailbox::Envelope},
     },
-    engine::{backlog::Backlog, groups::Groups, links::Links, outbox::Outbox, refused::Refused},
+    engine::outbox::Outbox,
     execute::issue::Issue,
     request::Manner,
     sys::region::Region,
 };
 use std::{sync::Arc, time::Duration};
-
-/// The engine's other parts, as messages need them.
-pub(crate) struct Others<'a> {
-    pub(crate) groups: &'a mut Groups,
-    pub(crate) backlog: &'a mut Backlog,
-    pub(crate) links: &'a mut Links,
-    pub(crate) out: &'a mut Outbox,
-}
 
 /// A send or a receive that was posted.
 #[derive(Clone, Debug)]
@@ -81,13 +73,6 @@ impl Posted {
     pub(super) fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
         self.completion.finish(result);
         out.finished = true;
-    }
-}
-
-impl Others<'_> {
-    /// Issues an operation; see [`Backlog::issue`].
-    pub(super) fn issue(&mut self, issue: &Issue, completion: &Arc<Completion>) -> Result<(), Refused> {
-        self.backlog.issue(None, issue, completion.clone(), self.groups, (self.links, self.out))
     }
 }
 

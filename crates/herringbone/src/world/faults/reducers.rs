@@ -75,8 +75,9 @@ fn a_group_that_stands_still_fails_with_the_hub() {
     world.call(1..3, &todo);
     world.kill(3);
     let stands_still = |world: &mut VirtualWorld| {
-        let of =
-            |rank: usize| world.machines[rank].as_ref().and_then(|machine| machine.engine.groups.get(group));
+        let of = |rank: usize| {
+            world.machines[rank].as_ref().and_then(|machine| machine.engine.runtime.groups.get(group))
+        };
         [1, 2].into_iter().all(|rank| of(rank).is_some_and(|group| group.state.is_undecided()))
     };
     assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
