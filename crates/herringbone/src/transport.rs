@@ -19,7 +19,8 @@ use crate::{
     core::{
         codec::{Codec, CodedError},
         execution::Misfit,
-        session::watch::LinkFault,
+        group::Rank,
+        session::Cause,
         wire::{Fingerprint, Header},
     },
     sys::span::Span,
@@ -107,12 +108,14 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// What this end knows of it that the other one cannot know.
-    pub(crate) fn fault(&self) -> LinkFault {
+    /// Why the link from a rank to this one broke, if the other end cannot know it.
+    pub(crate) fn cause(&self, from: Rank, to: Rank) -> Option<Cause> {
         match self {
-            Broken::Corrupt => LinkFault::Damaged,
-            Broken::Coded { codec, problem } => LinkFault::Protocol(format!("{problem} ({codec})")),
-            _ => LinkFault::Lost,
+            Broken::Corrupt => Some(Cause::Corrupt { from, to }),
+            Broken::Coded { codec, problem } => {
+                Some(Cause::Protocol { from, to, problem: format!("{problem} ({codec})") })
+            }
+            _ => None,
         }
     }
 }

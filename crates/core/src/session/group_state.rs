@@ -419,21 +419,20 @@ impl GroupState {
             return self.answer_fence(false, out);
         }
         match member.receive(message) {
-            Action::Nothing => {
+            None => {
                 self.answer_questions(out);
-                if let Message::Confirm(_) = message {
-                    // It may have been closed without the call that this asks for.
+                if let Message::Confirm(_) | Message::Confirmed(_) = message {
+                    // It may have been closed, and have waited for this answer, or lack the call that this asks for.
                     out.put(self.group, Output::Leave);
                 }
             }
-            Action::Send(answer) => {
+            Some(Action::Send(answer)) => {
                 if let Message::Fence { .. } = message {
                     *frozen = Some(0);
                 }
                 out.put(*group, Output::Tell(answer));
             }
-            Action::Settled(settled) => self.settle(settled, out),
-            Action::Confirmed => out.put(*group, Output::Leave),
+            Some(Action::Settled(settled)) => self.settle(settled, out),
         }
     }
 
@@ -445,11 +444,10 @@ impl GroupState {
         is_made: bool,
         out: &mut impl Outputs,
     ) -> Option<Settled> {
-        let answer = match self.member_mut()?.receive(message) {
+        let answer = match self.member_mut()?.receive(message)? {
             Action::Settled(settled) => return Some(settled),
             Action::Send(Message::Report(report)) => Message::Report(Report { is_made, ..report }),
             Action::Send(answer) => answer,
-            Action::Nothing | Action::Confirmed => return None,
         };
         out.put(self.group, Output::Tell(answer));
         None
@@ -464,7 +462,7 @@ impl GroupState {
         }
         let Some(message) = unanswered.take() else { return };
         *frozen = Some(0);
-        if let Action::Send(answer) = member.receive(&message) {
+        if let Some(Action::Send(answer)) = member.receive(&message) {
             out.put(self.group, Output::Tell(answer));
         }
     }

@@ -7,7 +7,7 @@ mod changes;
 mod effect;
 mod leaving;
 
-pub use effect::{Effect, GroupEvent, LinkFault, ShrinkAnswer};
+pub use effect::{Effect, GroupEvent, ShrinkAnswer};
 
 use super::{
     Cause,
@@ -91,8 +91,8 @@ pub struct Watch {
     gone: BTreeMap<Rank, PeerEnd>,
     /// The groups of which this rank waits to go on with those that are left.
     shrinking: BTreeSet<u32>,
-    /// Links between workers that broke, what is known of that, and since when.
-    broken: Vec<(MemberId, LinkFault, Duration)>,
+    /// Links between workers that broke, why if this end knows it, and since when.
+    broken: Vec<(MemberId, Option<Cause>, Duration)>,
     beat: Duration,
     /// When time was last looked at.
     ticked: Duration,
@@ -352,11 +352,11 @@ impl Watch {
         }
     }
 
-    /// A link broke.
+    /// A link broke. If this end knows more of it than the other, `cause` makes a cause of the ranks at the other end and at this one.
     pub fn link_broke(
         &mut self,
         endpoint: MemberId,
-        fault: LinkFault,
+        cause: impl FnOnce(Rank, Rank) -> Option<Cause>,
         reason: impl fmt::Display,
         now: Duration,
     ) {
@@ -367,8 +367,8 @@ impl Watch {
             let name = self.roster.name(endpoint);
             self.log(false, format!("lost the link to {name}: {reason}"));
         }
-        if !self.roster.is_reducer(endpoint) {
-            self.broken.push((endpoint, fault, now));
+        if let Some(from) = self.roster.rank_of(endpoint) {
+            self.broken.push((endpoint, cause(from, self.me), now));
         }
     }
 
@@ -390,12 +390,10 @@ impl Watch {
     /// Groups fail over links between workers that have been broken for a while: the ranks at their ends live, or this would be known.
     /// The end that has seen damage knows the reason. The other one only sees that its connection was closed.
     fn look_at_links(&mut self, now: Duration) {
-        let is_due = |fault: &LinkFault, since: Duration| {
-            !matches!(fault, LinkFault::Lost) || now.saturating_sub(since) >= BROKEN_FOR
-        };
-        let due: Vec<(MemberId, LinkFault, Duration)> =
-            self.broken.extract_if(.., |(_, fault, since)| is_due(fault, *since)).collect();
-        for (endpoint, fault, _) in due {
+        let is_due = |since: Duration| now.saturating_sub(since) >= BROKEN_FOR;
+        let due: Vec<(MemberId, Option<Cause>, Duration)> =
+            self.broken.extract_if(.., |(_, cause, since)| cause.is_some() || is_due(*since)).collect();
+        for (endpoint, cause, _) in due {
             let Some(rank) = self.roster.rank_of(endpoint).filter(|rank| !self.gone.contains_key(rank))
             else {
                 continue;
@@ -405,12 +403,7 @@ impl Watch {
                 self.lost(rank, Death::Unreachable, PeerEnd::Silent);
                 continue;
             }
-            let (from, to) = (rank, self.me);
-            let cause = match fault {
-                LinkFault::Damaged => Cause::Corrupt { from, to },
-                LinkFault::Protocol(problem) => Cause::Protocol { from, to, problem },
-                LinkFault::Lost => Cause::LinkLost { from, to },
-            };
+            let cause = cause.unwrap_or(Cause::LinkLost { from: rank, to: self.me });
             self.groups(GroupEvent::LinkBroke { endpoint, cause });
         }
     }

@@ -149,7 +149,7 @@ fn a_member_confirms_what_it_has_completed_and_disputes_what_differs() {
     let mut member = member(2);
     let asked = |sequence, hash| Message::Confirm(question(0, sequence, hash));
     let first = issue(&mut member, 1);
-    assert_eq!(member.receive(&asked(0, first.hash)), Action::Nothing);
+    assert_eq!(member.receive(&asked(0, first.hash)), None);
     assert_eq!(member.next_answer(), None, "it is under way");
     member.complete(0, false);
     assert_eq!(member.next_answer(), Some(Message::Confirmed(question(0, 0, first.hash).confirmed())));
@@ -196,10 +196,10 @@ fn a_member_that_leaves_learns_of_a_call_that_has_ended_after_its_report() {
     let mut member = member(1);
     issue(&mut member, 1);
     let fence = Message::Fence { group: GROUP, generation: 0, cause: corrupt(), ordinal: None };
-    assert!(matches!(member.receive(&fence), Action::Send(Message::Report(_))));
+    assert!(matches!(member.receive(&fence), Some(Action::Send(Message::Report(_)))));
     member.complete(0, false);
     let decision = Decision { group: GROUP, generation: 0, next: 1, cause: corrupt() };
-    assert!(matches!(member.receive(&Message::Decide(decision)), Action::Settled(_)));
+    assert!(matches!(member.receive(&Message::Decide(decision)), Some(Action::Settled(_))));
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 1);
     assert_eq!((member.take_unlearnt().as_deref(), member.take_unlearnt()), (Some(&corrupt()), None));
 }
@@ -214,8 +214,8 @@ fn a_member_asks_only_what_it_does_not_know() {
     let own = FarewellQuestion { rank: 1, ..question(1, 1, issued.hash) };
     assert_eq!(member.question(), Some(own));
     let other = Message::Confirmed(question(1, 1, issued.hash ^ 1).confirmed());
-    assert_eq!(member.receive(&other), Action::Nothing);
-    assert_eq!(member.receive(&Message::Confirmed(own.confirmed())), Action::Confirmed);
+    assert_eq!(member.receive(&other), None);
+    assert_eq!(member.receive(&Message::Confirmed(own.confirmed())), None);
     assert_eq!(member.question(), None);
     issue(&mut member, 1);
     member.complete(2, true);
@@ -264,13 +264,15 @@ fn a_late_end(members: &mut [Member; 2]) -> (u64, Vec<bool>) {
     hub.receive(1, dispute(&[0, 1], cause));
     let mut sent = Vec::new();
     for (rank, member) in (0..).zip(&mut *members) {
-        let Action::Send(report) = member.receive(&fence) else { panic!("rank {rank} does not report") };
+        let Some(Action::Send(report)) = member.receive(&fence) else {
+            panic!("rank {rank} does not report")
+        };
         sent = hub.receive(rank, report);
     }
     let (_, decision) = decided(&sent);
     let told = Message::Decide(decision.clone());
     let fails = members.iter_mut().map(|member| match member.receive(&told) {
-        Action::Settled(settled) => settled.fails_open,
+        Some(Action::Settled(settled)) => settled.fails_open,
         other => panic!("the decision made it {other:?}"),
     });
     (decision.next, fails.collect())

@@ -144,7 +144,7 @@ fn timed_out(ordinal: Option<Ordinal>, has_made: bool) -> (Cause, Option<Ordinal
                 (Message::Decide(decision), 0) => decided = Some(decision.cause.clone()),
                 _ => {}
             }
-            if let Action::Send(mut answer) = members[to as usize].receive(&message) {
+            if let Some(Action::Send(mut answer)) = members[to as usize].receive(&message) {
                 if let (Message::Report(report), true) = (&mut answer, to == 1 && !has_made) {
                     report.is_made = false;
                 }
@@ -320,13 +320,13 @@ fn a_member_that_is_shown_another_history_disputes() {
         let fingerprint = Fingerprint { sequence, ..theirs };
         Message::Waiting(Waiting { rank: 1, group: GROUP, generation, round: 1, hash, fingerprint })
     };
-    assert_eq!(member.receive(&shown(0, 2, issued.hash)), Action::Nothing);
-    assert_eq!(member.receive(&shown(0, 3, 1)), Action::Nothing, "it has not come that far");
-    assert_eq!(member.receive(&shown(1, 2, 1)), Action::Nothing);
-    let Action::Send(Message::Dispute(dispute)) = member.receive(&shown(0, 2, 1)) else { panic!() };
+    assert_eq!(member.receive(&shown(0, 2, issued.hash)), None);
+    assert_eq!(member.receive(&shown(0, 3, 1)), None, "it has not come that far");
+    assert_eq!(member.receive(&shown(1, 2, 1)), None);
+    let Some(Action::Send(Message::Dispute(dispute))) = member.receive(&shown(0, 2, 1)) else { panic!() };
     let both = [(1, theirs), (2, issued.fingerprint)];
     assert_eq!(dispute.cause, Cause::Mismatch(Mismatch::new(2, both)));
-    assert_eq!(member.receive(&shown(0, 2, 1)), Action::Nothing, "once is enough");
+    assert_eq!(member.receive(&shown(0, 2, 1)), None, "once is enough");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn reports_end_with_the_disputed_operation() {
     let reported = |cause: Cause| {
         let mut member = member(1);
         issue(&mut member, 100);
-        let Action::Send(Message::Report(report)) =
+        let Some(Action::Send(Message::Report(report))) =
             member.receive(&Message::Fence { group: GROUP, generation: 0, cause, ordinal: None })
         else {
             panic!()

@@ -54,7 +54,7 @@ fn decided(otherwise: Basis) -> Mismatch {
             return mismatch;
         }
         let to = directed.to;
-        if let Action::Send(answer) = ranks[to as usize].receive(&directed.message) {
+        if let Some(Action::Send(answer)) = ranks[to as usize].receive(&directed.message) {
             sent.extend(hub.receive(to, answer));
         }
     }

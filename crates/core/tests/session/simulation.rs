@@ -345,10 +345,12 @@ impl Simulation {
             return self.tell_hub(rank, dispute);
         }
         match process.member.receive(&message) {
-            Action::Nothing => self.answer(rank),
-            Action::Confirmed => process.asks = false,
-            Action::Send(message) => self.tell_hub(rank, Some(message)),
-            Action::Settled(settled) => {
+            None => {
+                process.asks &= process.member.question().is_some();
+                self.answer(rank);
+            }
+            Some(Action::Send(message)) => self.tell_hub(rank, Some(message)),
+            Some(Action::Settled(settled)) => {
                 let Message::Decide(decision) = message else { panic!("only a decision settles") };
                 assert_eq!(settled.fails_open, !process.open.is_empty(), "rank {rank}");
                 process.open.clear();

@@ -154,7 +154,8 @@ pub(crate) fn pass_on(event: Event, watch: &mut Watch, now: Moment) {
     match event {
         Event::Want(endpoint) => watch.wants_link(endpoint),
         Event::Broken { endpoint, reason } => {
-            watch.link_broke(endpoint, reason.fault(), &reason, now.since_start());
+            let cause = |from, to| reason.cause(from, to);
+            watch.link_broke(endpoint, cause, &reason, now.since_start());
         }
         Event::ToHub(message) => watch.tell_hub(message),
     }

@@ -128,14 +128,10 @@ pub enum Admission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is looked at where it is returned, and not kept")]
 pub enum Action {
-    /// Nothing.
-    Nothing,
     /// Send this to the hub.
     Send(Message),
     /// A decision has come.
     Settled(Settled),
-    /// All members have made the same calls as this one.
-    Confirmed,
 }
 
 /// The end of a generation at this member.
@@ -434,28 +430,28 @@ impl Member {
     }
 
     /// A message from the hub about this group.
-    pub fn receive(&mut self, message: &Message) -> Action {
+    pub fn receive(&mut self, message: &Message) -> Option<Action> {
         match message {
             Message::Confirm(question) if question.generation == self.generation => {
                 self.questions.retain(|earlier| earlier.rank != question.rank);
                 self.questions.push(*question);
-                Action::Nothing
+                None
             }
             Message::Confirmed(told) if self.question().is_some_and(|own| own.confirmed() == *told) => {
                 self.history.confirmed = self.history.next;
-                Action::Confirmed
+                None
             }
             Message::Fence { generation, cause, .. } if *generation == self.generation => self.freeze(cause),
             Message::Decide(decision) if decision.generation == self.generation => self.settle(decision),
             Message::Waiting(theirs) if theirs.generation == self.generation => self.compare(theirs),
-            _ => Action::Nothing,
+            _ => None,
         }
     }
 
     /// A member that is over still reports: the others' fence must not wait for it.
-    fn freeze(&mut self, cause: &Cause) -> Action {
+    fn freeze(&mut self, cause: &Cause) -> Option<Action> {
         if self.phase == Phase::Frozen {
-            return Action::Nothing;
+            return None;
         }
         self.phase = Phase::Frozen;
         let next = self.history.next;
@@ -471,14 +467,15 @@ impl Member {
         let learns_later = self.history.open == 0 && !self.history.has_failed_early;
         let below = after_debts.saturating_add(u64::from(learns_later));
         let is_made = true;
-        Action::Send(Message::Report(Report { group, generation, is_made, next, below, recent, plans }))
+        let report = Report { group, generation, is_made, next, below, recent, plans };
+        Some(Action::Send(Message::Report(report)))
     }
 
-    fn settle(&mut self, decision: &Decision) -> Action {
+    fn settle(&mut self, decision: &Decision) -> Option<Action> {
         self.generation += 1;
         self.phase = Phase::Running;
         if self.ended.is_some() {
-            return Action::Nothing;
+            return None;
         }
         let cause = Arc::new(decision.cause.clone());
         if cause.is_final() {
@@ -493,14 +490,14 @@ impl Member {
         self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt, is_late });
         self.questions.clear();
         self.history = History::new(self.history.next, below);
-        Action::Settled(Settled { generation: self.generation, below, cause, fails_open })
+        Some(Action::Settled(Settled { generation: self.generation, below, cause, fails_open }))
     }
 
-    fn compare(&mut self, theirs: &Waiting) -> Action {
+    fn compare(&mut self, theirs: &Waiting) -> Option<Action> {
         if self.check(theirs.fingerprint.sequence, theirs.hash) != Check::Differs {
-            return Action::Nothing;
+            return None;
         }
         let cause = self.mismatch(theirs.rank, theirs.fingerprint);
-        self.dispute(cause).map_or(Action::Nothing, Action::Send)
+        self.dispute(cause).map(Action::Send)
     }
 }

@@ -1,4 +1,4 @@
-//! What a [watch](super::Watch) is told of links, and what it wants done.
+//! What a [watch](super::Watch) wants done.
 
 use crate::{
     group::Rank,
@@ -11,17 +11,6 @@ use crate::{
     },
 };
 use alloc::{collections::BTreeMap, string::String, sync::Arc};
-
-/// What this end knows of a link between workers that broke.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkFault {
-    /// A frame arrived damaged.
-    Damaged,
-    /// The other end sent this, which no rank sends.
-    Protocol(String),
-    /// That it is gone: the other end may have died, or know more.
-    Lost,
-}
 
 /// What a watch wants done.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use herringbone_core::{
         control::Message,
         membership::{MemberId, Roster},
         recovery::{Accuse, LostReducer},
-        watch::{LinkFault, TICK},
+        watch::TICK,
     },
 };
 use proptest::{
@@ -58,10 +58,10 @@ enum Parcel {
     Closed,
     /// A message of an operation.
     Data(Frame),
-    /// A data link broke.
-    Broken(LinkFault),
+    /// A data link broke. Whether this end has seen damage.
+    Broken(bool),
     /// From an engine to its control thread: a link broke.
-    LinkBroke(MemberId, LinkFault),
+    LinkBroke(MemberId, bool),
 }
 
 /// All that is on its way. Each pipe keeps its order.
@@ -255,7 +255,7 @@ impl World {
                         ranks.retain(sees);
                     }
                     for rank in ranks {
-                        job.pipes.send(End::Reducer(at), End::Engine(rank), Parcel::Broken(LinkFault::Lost));
+                        job.pipes.send(End::Reducer(at), End::Engine(rank), Parcel::Broken(false));
                     }
                 }
             }
@@ -263,13 +263,12 @@ impl World {
             Trouble::Break { one, other, seen_by_both, damaged } => {
                 let (one, other) = (rank(one), rank(other));
                 if one != other {
-                    let fault = if damaged { LinkFault::Damaged } else { LinkFault::Lost };
                     for (from, to) in [(one, other), (other, one)] {
                         job.pipes.0.remove(&(End::Engine(from), End::Engine(to)));
                     }
-                    job.pipes.send(End::Engine(one), End::Engine(other), Parcel::Broken(fault));
+                    job.pipes.send(End::Engine(one), End::Engine(other), Parcel::Broken(damaged));
                     if seen_by_both {
-                        job.pipes.send(End::Engine(other), End::Engine(one), Parcel::Broken(LinkFault::Lost));
+                        job.pipes.send(End::Engine(other), End::Engine(one), Parcel::Broken(false));
                     }
                 }
             }

@@ -12,7 +12,7 @@ use herringbone_core::{
         control::Message,
         fence::{Directed, Issued},
         group_state::{GroupFailure, GroupState, Output, Outputs},
-        watch::{Effect, LinkFault, RankPatience, Watch},
+        watch::{Effect, RankPatience, Watch},
     },
     wire::Fingerprint,
 };
@@ -237,8 +237,9 @@ impl Worker {
                 self.watch.unreachable(other);
             }
             (End::Engine(_), Parcel::Control(message)) => self.watch.tell_hub(message),
-            (End::Engine(_), Parcel::LinkBroke(id, fault)) => {
-                self.watch.link_broke(id, fault, "it broke", job.now)
+            (End::Engine(_), Parcel::LinkBroke(id, damaged)) => {
+                let cause = |from, to| damaged.then_some(Cause::Corrupt { from, to });
+                self.watch.link_broke(id, cause, "it broke", job.now)
             }
             _ => {}
         }
@@ -276,8 +277,8 @@ impl Worker {
     pub(super) fn data(&mut self, from: End, parcel: Parcel, job: &mut Job) {
         match parcel {
             Parcel::Data(frame) => self.frame(frame, job),
-            Parcel::Broken(fault) => {
-                let broke = Parcel::LinkBroke(job.member(from), fault);
+            Parcel::Broken(damaged) => {
+                let broke = Parcel::LinkBroke(job.member(from), damaged);
                 job.pipes.send(End::Engine(self.rank), End::Control(self.rank), broke);
                 if let End::Reducer(at) = from {
                     self.lose_reducer(at, job);
@@ -366,7 +367,7 @@ impl Worker {
             job.pipes.send(End::Control(self.rank), End::Control(other), Parcel::Closed);
         }
         for other in (0..job.scenario.workers).filter(|other| *other != self.rank) {
-            job.pipes.send(End::Engine(self.rank), End::Engine(other), Parcel::Broken(LinkFault::Lost));
+            job.pipes.send(End::Engine(self.rank), End::Engine(other), Parcel::Broken(false));
         }
     }
 
