@@ -68,7 +68,9 @@ const ORDERS: [Order; 6] = [
             "engine/waits",
             "engine/messages engine/recovery",
             "engine/begin engine/disband engine/fences",
-            // Its parts.
+            "engine/introduced",
+            // What operations run with.
+            "engine/runtime",
             "engine/backlog engine/ops",
             "engine/queue",
             "engine/groups",

@@ -4,11 +4,8 @@ use super::{
     early::{Content, Early, Parked},
     group::Group,
     links::Links,
-    outbox::{Ended, Outbox, Todo},
+    outbox::{Outbox, Todo},
     queue::OpQueue,
-    refused::Refused,
-    runtime::Runtime,
-    timers::Timer,
 };
 use crate::core::{
     prepare::Call,
@@ -16,9 +13,8 @@ use crate::core::{
     wire::Header,
 };
 use crate::{
-    Error,
     completion::Completion,
-    execute::issue::{Caller, Identity, Issue, Queued},
+    execute::issue::{Identity, Queued},
     sys::span::Span,
     transport::{Broken, frame::Body},
 };
@@ -134,58 +130,6 @@ impl Backlog {
             |Parked { header, .. }: &Parked| header.hash != id.hash && header.generation == id.generation;
         if self.early.of(group, sequence).iter().any(differs) {
             out.push(Todo::Redeliver(self.early.take(group, sequence, |_| true)));
-        }
-    }
-}
-
-impl Runtime {
-    /// Issues an operation, whose end `completion` will say: as the last one, or, if it finishes what an older one has left, in the
-    /// place of that.
-    ///
-    /// # Errors
-    /// See [`agree`](Self::agree).
-    pub(super) fn issue(
-        &mut self,
-        order: Option<u64>,
-        issue: &Issue,
-        completion: Arc<Completion>,
-    ) -> Result<(), Refused> {
-        let agreed = self.agree(issue, None)?;
-        let Self { groups, backlog, out, .. } = self;
-        let id = agreed.id;
-        let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
-        if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
-            out.push(Todo::Redo(id.group));
-        }
-        order.into_iter().for_each(|order| queued.set_order(order));
-        backlog.queue.push(queued);
-        out.look_soon(Timer::Operations);
-        backlog.check_early(&id, out);
-        out.push(Todo::Start);
-        out.flushes = true;
-        Ok(())
-    }
-
-    /// Fails all operations of a group that have not started.
-    pub(super) fn fail_queued(&mut self, number: u32, error: &Error) {
-        let failed = self.backlog.queue.take_of(number, |_| true);
-        failed.into_iter().for_each(|queued| self.not_started(queued, error));
-    }
-
-    /// Tells those that wait for an operation which has not started that it failed.
-    pub(super) fn not_started(&mut self, queued: Queued, error: &Error) {
-        let Self { links, groups, out, .. } = self;
-        let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
-        out.push(Todo::Forget(id.group));
-        match groups.get_mut(id.group) {
-            Some(group) => {
-                let result = Err(error.clone());
-                out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
-            }
-            None => {
-                out.observer.ended(&id, issued, &Err(error.clone()));
-                completion.into_iter().for_each(|completion| completion.finish(Err(error.clone())));
-            }
         }
     }
 }

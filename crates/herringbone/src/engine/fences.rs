@@ -5,6 +5,7 @@ use super::{
     failure::{explained, left_because},
     group::{Group, number_of},
     groups::Groups,
+    introduced,
     outbox::{Outbox, Todo},
     reducer::call_of,
     runtime::Runtime,
@@ -224,7 +225,7 @@ pub(super) fn drop_operations_with(runtime: &mut Runtime, index: MemberId) {
         let group = groups.get_mut(number);
         group.into_iter().for_each(|group| group.state.end(GroupFailure::Closed, out));
         // It goes on without this reducer, in another group.
-        runtime.dropped_by(index, number);
+        introduced::dropped_by(runtime, index, number);
     }
 }
 

@@ -1,32 +1,21 @@
 //! The groups that this process is in, and what is called in them.
 
-use super::{
-    counts::Counts,
-    elsewhere::Elsewhere,
-    failure::{error, explained},
-    group::{Group, Settings},
-    links::Links,
-    outbox::Outbox,
-    refused::Refused,
-    runtime::Runtime,
-};
+use super::{counts::Counts, elsewhere::Elsewhere, group::Group, links::Links, outbox::Outbox};
 #[cfg(any(test, feature = "simulator"))]
 use crate::core::{session::group_state::ReducerUse, wire::Kind};
 use crate::{
-    Error, ErrorKind,
     core::{
         group::Rank,
         session::{
             Cause, GroupRules, Parameters,
-            control::{Introduction, PlanTold},
-            fence::{Admission, Check, Issued, NotIssued},
+            control::PlanTold,
+            fence::{Admission, Check},
             group_state::GroupState,
             membership::MemberId,
             recovery::Resume,
         },
         wire::{Fingerprint, Header},
     },
-    execute::issue::{Identity, Issue, NumberedCall, PlanKey},
     transport::{Broken, ticket::OpKey},
 };
 use std::{
@@ -35,7 +24,7 @@ use std::{
 };
 
 /// How many groups of a job a reducer takes part in.
-const REDUCER_GROUPS: usize = 256;
+pub(super) const REDUCER_GROUPS: usize = 256;
 
 /// What to do with a frame.
 pub(super) enum Verdict {
@@ -65,7 +54,7 @@ pub(crate) struct Groups {
     pub(super) counts: Counts,
     pub(super) elsewhere: Elsewhere,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
-    parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
+    pub(super) parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
 }
 
 impl Groups {
@@ -239,100 +228,6 @@ impl Groups {
             Some(group) => group.take_plan(worker, basis),
             // Of a group or a generation that is over here.
             None => Ok(()),
-        }
-    }
-}
-
-impl Runtime {
-    /// Numbers a call, whose plan may be known, and adds it to what this rank has issued.
-    pub(super) fn agree(&mut self, issue: &Issue, plan: Option<PlanKey>) -> Result<NumberedCall, Refused> {
-        let Self { links, groups, out, .. } = self;
-        let me = links.rank;
-        let group = groups.get_mut(issue.group).filter(|group| !group.state.is_closed());
-        let group =
-            group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
-        let (planned, _) =
-            group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
-        let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
-        let mut fingerprint = planned.fingerprint;
-        fingerprint.sequence = group.state.next();
-        (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
-        let issued = group.state.issue(fingerprint, with_reducers, out);
-        let (issued, failure) = match issued {
-            Ok(issued) => (issued, None),
-            Err(NotIssued::Counted(issued, failure)) => (issued, Some(failure)),
-            Err(NotIssued::Frozen) => return Err(Refused::Frozen),
-            Err(NotIssued::Failed(failure)) => {
-                let error = explained(&failure, group, links);
-                return Err(Refused::Failed(error.about(me, group.settings.named(fingerprint))));
-            }
-        };
-        let Issued { generation, hash, fingerprint } = issued;
-        let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
-        out.observer.issued(&id, algorithm);
-        if let Some(failure) = failure {
-            let error = explained(&failure, group, links);
-            let error = error.about(me, group.settings.named(fingerprint));
-            out.observer.ended(&id, out.now(), &Err(error.clone()));
-            return Err(Refused::Counted(error));
-        }
-        Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
-    }
-
-    /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
-    /// calls would not meet.
-    ///
-    /// # Errors
-    /// [`Refused::Counted`] once it has; else see [`agree`](Self::agree).
-    pub(super) fn issue_late(&mut self, issue: &Issue, waiting_for: Vec<Rank>) -> Result<(), Refused> {
-        let NumberedCall { id, timeout, .. } = self.agree(issue, None)?;
-        let Self { links, groups, out, .. } = self;
-        let Some(group) = groups.get_mut(issue.group) else { return Ok(()) };
-        group.state.fail(id.fingerprint.sequence);
-        let milliseconds = timeout.as_millis() as u64;
-        let (rank, operation) = (links.rank, id.fingerprint);
-        let cause = Cause::Timeout { rank, operation, milliseconds, waiting_for };
-        let error = error(&cause, &[]);
-        out.observer.ended(&id, out.now(), &Err(error.clone()));
-        group.state.dispute(cause, out);
-        Err(Refused::Counted(error))
-    }
-
-    /// A reducer is told of a group, or of its next generation.
-    pub(super) fn join(&mut self, told: &Introduction) -> Result<(), Broken> {
-        let Self { links, groups, .. } = self;
-        let known = groups.get(told.group);
-        if known.is_some_and(|group| group.state.generation() >= told.generation) {
-            return Ok(());
-        }
-        let before = known.map(|group| group.settings.parameters.clone());
-        let parameters = before.or_else(|| groups.parameters.remove(&(told.group, told.parameters)));
-        let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
-        groups.parameters.retain(|(group, _), _| *group != told.group);
-        let (me, ranks) = (links.me, links.ranks(&told.members));
-        self.remove(told.group);
-        let possible =
-            ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
-        if self.groups.groups.len() >= REDUCER_GROUPS || !possible {
-            return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
-        }
-        let settings = Settings::told(told, me, ranks, parameters);
-        let state = GroupState::of_reducer(told.group, told.generation);
-        self.groups.groups.insert(told.group, Group::of(settings, state));
-        Ok(())
-    }
-
-    /// A reducer is done with a group.
-    fn remove(&mut self, number: u32) {
-        self.fail_group(number, &Error::new(ErrorKind::Closed), false);
-        self.groups.groups.remove(&number);
-    }
-
-    /// A worker tells a reducer that it takes no part in a group any more.
-    pub(super) fn dropped_by(&mut self, worker: MemberId, number: u32) {
-        let Some(Group { settings, state, .. }) = self.groups.get_mut(number) else { return };
-        if state.reducer().is_some_and(|reducer| reducer.left_by(worker, settings.members())) {
-            self.remove(number);
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{
     early::{Content, Parked},
     group::Group,
     groups::Verdict,
+    introduced,
     outbox::{Event, Todo},
     runtime::Runtime,
 };
@@ -225,13 +226,13 @@ impl Engine {
             }
             Ok(Some(Message::Introduce(group))) => {
                 self.runtime.links.endpoints.meet(&group.members);
-                self.runtime.join(&group)
+                introduced::join(&mut self.runtime, &group)
             }
             Ok(Some(Message::Planned(planned))) => {
                 self.runtime.groups.told_plan(&self.runtime.links.endpoints[worker].name, &planned)
             }
             Ok(Some(Message::Forget { group })) => {
-                self.runtime.dropped_by(worker, group);
+                introduced::dropped_by(&mut self.runtime, worker, group);
                 Ok(())
             }
             Ok(Some(Message::Hub { address })) => {

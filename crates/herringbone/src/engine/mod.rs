@@ -22,6 +22,7 @@ mod fences;
 pub(crate) mod group;
 pub(crate) mod groups;
 mod inbox;
+mod introduced;
 pub(crate) mod links;
 pub(crate) mod messages;
 pub(crate) mod ops;

@@ -145,7 +145,7 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
     for (reducers, is_taken) in [(u32::MAX, false), (2, false), (1, true)] {
         told.reducers = reducers;
         engine.runtime.groups.told_parameters(7, parameters.clone()).unwrap();
-        assert_eq!(engine.runtime.join(&told).is_ok(), is_taken, "{reducers} reducers");
+        assert_eq!(introduced::join(&mut engine.runtime, &told).is_ok(), is_taken, "{reducers} reducers");
     }
 }
 

@@ -1,0 +1,49 @@
+//! A reducer's groups: workers introduce them, and drop them.
+
+use super::{
+    group::{Group, Settings},
+    groups::REDUCER_GROUPS,
+    runtime::Runtime,
+};
+use crate::{
+    Error, ErrorKind,
+    core::session::{control::Introduction, group_state::GroupState, membership::MemberId},
+    transport::Broken,
+};
+
+/// A reducer is told of a group, or of its next generation.
+pub(super) fn join(runtime: &mut Runtime, told: &Introduction) -> Result<(), Broken> {
+    let Runtime { links, groups, .. } = runtime;
+    let known = groups.get(told.group);
+    if known.is_some_and(|group| group.state.generation() >= told.generation) {
+        return Ok(());
+    }
+    let before = known.map(|group| group.settings.parameters.clone());
+    let parameters = before.or_else(|| groups.parameters.remove(&(told.group, told.parameters)));
+    let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
+    groups.parameters.retain(|(group, _), _| *group != told.group);
+    let (me, ranks) = (links.me, links.ranks(&told.members));
+    remove(runtime, told.group);
+    let possible = ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
+    if runtime.groups.groups.len() >= REDUCER_GROUPS || !possible {
+        return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
+    }
+    let settings = Settings::told(told, me, ranks, parameters);
+    let state = GroupState::of_reducer(told.group, told.generation);
+    runtime.groups.groups.insert(told.group, Group::of(settings, state));
+    Ok(())
+}
+
+/// A reducer is done with a group.
+fn remove(runtime: &mut Runtime, number: u32) {
+    runtime.fail_group(number, &Error::new(ErrorKind::Closed), false);
+    runtime.groups.groups.remove(&number);
+}
+
+/// A worker tells a reducer that it takes no part in a group any more.
+pub(super) fn dropped_by(runtime: &mut Runtime, worker: MemberId, number: u32) {
+    let Some(Group { settings, state, .. }) = runtime.groups.get_mut(number) else { return };
+    if state.reducer().is_some_and(|reducer| reducer.left_by(worker, settings.members())) {
+        remove(runtime, number);
+    }
+}
