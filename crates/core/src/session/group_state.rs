@@ -309,21 +309,14 @@ impl GroupState {
         let Side::Worker(member) = &mut self.side else {
             return Err(NotIssued::Failed(GroupFailure::Closed));
         };
-        let issued = match member.issue(call) {
-            Ok(issued) => issued,
-            Err(not) => return Err(not.map(GroupFailure::Decided)),
-        };
-        let departs = member.departs(&issued);
-        let fails = with_reducers && self.without_reducers.is_some();
-        if fails {
-            // All members know, and fail the same call: there is nothing to decide.
-            member.complete(issued.fingerprint.sequence, false);
-        }
-        if let Some(cause) = departs {
+        let issued = member.issue(call).map_err(|not| not.map(GroupFailure::Decided))?;
+        if let Some(cause) = member.departs(&issued) {
             self.dispute(cause, out);
         }
-        if let Some(failure) = self.without_reducers.as_ref().filter(|_| fails) {
-            return Err(NotIssued::Counted(issued, failure.clone()));
+        if let Some(failure) = self.without_reducers.as_ref().filter(|_| with_reducers).cloned() {
+            // All members know, and fail the same call: there is nothing to decide.
+            self.complete(issued.fingerprint.sequence, false, out);
+            return Err(NotIssued::Counted(issued, failure));
         }
         self.answer_questions(out);
         Ok(issued)
@@ -503,6 +496,7 @@ impl GroupState {
     }
 
     /// Nobody decides any more. Who waits for a decision waits in vain.
+    #[cold]
     pub fn lose_hub(&mut self, out: &mut impl Outputs) {
         self.hub_is_gone = true;
         if self.is_undecided() && self.gone.is_none() {

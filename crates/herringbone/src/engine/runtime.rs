@@ -22,8 +22,10 @@ use crate::{
         session::{
             Cause,
             fence::{Issued, NotIssued},
+            group_state::GroupFailure,
             membership::MemberId,
         },
+        wire::Fingerprint,
     },
     execute::{
         io::Io,
@@ -56,28 +58,30 @@ impl Runtime {
             group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
         let mut fingerprint = planned.fingerprint;
-        fingerprint.sequence = group.state.next();
         (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
-        let issued = group.state.issue(fingerprint, with_reducers, out);
-        let (issued, failure) = match issued {
-            Ok(issued) => (issued, None),
-            Err(NotIssued::Counted(issued, failure)) => (issued, Some(failure)),
-            Err(NotIssued::Frozen) => return Err(Refused::Frozen),
-            Err(NotIssued::Failed(failure)) => {
-                let error = explained(&failure, group, links);
-                return Err(Refused::Failed(error.about(me, group.settings.named(fingerprint))));
-            }
+        let numbered = |Issued { generation, hash, fingerprint }, out: &mut Outbox| {
+            let number = out.observer.next();
+            let id = Identity { group: issue.group, generation, hash, fingerprint, number };
+            out.observer.issued(&id, algorithm);
+            id
         };
-        let Issued { generation, hash, fingerprint } = issued;
-        let id = Identity { group: issue.group, generation, hash, fingerprint, number: out.observer.next() };
-        out.observer.issued(&id, algorithm);
-        if let Some(failure) = failure {
-            let error = explained(&failure, group, links);
-            let error = error.about(me, group.settings.named(fingerprint));
-            out.observer.ended(&id, out.now(), &Err(error.clone()));
-            return Err(Refused::Counted(error));
+        match group.state.issue(fingerprint, with_reducers, out) {
+            Ok(issued) => {
+                let id = numbered(issued, out);
+                Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
+            }
+            Err(NotIssued::Counted(issued, failure)) => {
+                let id = numbered(issued, out);
+                let error = failed(&failure, group, id.fingerprint, links);
+                out.observer.ended(&id, out.now(), &Err(error.clone()));
+                Err(Refused::Counted(error))
+            }
+            Err(NotIssued::Frozen) => Err(Refused::Frozen),
+            Err(NotIssued::Failed(failure)) => {
+                fingerprint.sequence = group.state.next();
+                Err(Refused::Failed(failed(&failure, group, fingerprint, links)))
+            }
         }
-        Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
     }
 
     /// A call that has waited for its timeout and was not issued takes its number and fails, everywhere: else the ranks' next
@@ -301,4 +305,10 @@ fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended,
     let touches = operation.release_buffers();
     let (id, plan, issued) = (operation.id, operation.plan, operation.caller.issued);
     Some((Ended { id, plan, completion: Some(completion), issued, result }, touches))
+}
+
+/// Why a call fails that would have become an operation.
+#[cold]
+fn failed(failure: &GroupFailure, group: &Group, called: Fingerprint, links: &Links) -> Error {
+    explained(failure, group, links).about(links.rank, group.settings.named(called))
 }

@@ -64,9 +64,9 @@ impl Runner {
     ///
     /// # Errors
     /// As [`issue`](Engine::issue).
-    pub(crate) fn begin(&mut self, issue: Issue, now: Moment) -> Result<Begun> {
+    pub(crate) fn begin(&mut self, mut issue: Issue, now: Moment) -> Result<Begun> {
         let engine = self.engine().0.at(now);
-        let issue = Issue { group: engine.current(issue.group), ..issue };
+        issue.group = engine.current(issue.group);
         let is_free = engine.runtime.ops.table.len() == 0
             && engine.runtime.backlog.queue.is_empty()
             && engine.late.is_empty();

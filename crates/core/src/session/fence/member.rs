@@ -270,20 +270,29 @@ impl Member {
             self.learn();
             return Err(NotIssued::Failed(cause));
         }
-        let generation = self.generation;
-        let next = self.history.next;
-        self.debts.retain(|debt| next < debt.below || debt.is_late && !debt.is_learnt);
-        if let Some(debt) = self.debts.iter_mut().find(|debt| next < debt.below) {
-            debt.is_learnt = true;
+        if !self.debts.is_empty()
+            && let Some(cause) = self.learn_next()
+        {
             let fingerprint = Fingerprint { sequence: self.history.next, ..call };
             self.history.next += 1;
-            return Err(NotIssued::Counted(Issued { generation, hash: 0, fingerprint }, debt.cause.clone()));
+            let issued = Issued { generation: self.generation, hash: 0, fingerprint };
+            return Err(NotIssued::Counted(issued, cause));
         }
         if self.phase != Phase::Running {
             return Err(NotIssued::Frozen);
         }
         let (hash, fingerprint) = self.history.add(call);
-        Ok(Issued { generation, hash, fingerprint })
+        Ok(Issued { generation: self.generation, hash, fingerprint })
+    }
+
+    /// The decision that the next call has to learn of, if there is one.
+    #[cold]
+    fn learn_next(&mut self) -> Option<Arc<Cause>> {
+        let next = self.history.next;
+        self.debts.retain(|debt| next < debt.below || debt.is_late && !debt.is_learnt);
+        let debt = self.debts.iter_mut().find(|debt| next < debt.below)?;
+        debt.is_learnt = true;
+        Some(debt.cause.clone())
     }
 
     /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
@@ -396,8 +405,14 @@ impl Member {
 
     /// The next answer to what it was [asked](super::super::farewell), for the hub: that it has made the same calls, or a dispute. There
     /// may be one whenever it has issued or completed an operation, and when it was asked.
+    #[inline]
     pub fn next_answer(&mut self) -> Option<Message> {
-        if self.questions.is_empty() || self.phase != Phase::Running || self.history.has_failed_early {
+        if self.questions.is_empty() { None } else { self.find_answer() }
+    }
+
+    #[cold]
+    fn find_answer(&mut self) -> Option<Message> {
+        if self.phase != Phase::Running || self.history.has_failed_early {
             return None;
         }
         let answer = |question: &FarewellQuestion| {
