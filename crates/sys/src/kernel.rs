@@ -125,12 +125,11 @@ impl fmt::Display for Level {
 /// A fold that has been checked.
 ///
 /// Each source has `count` items of its form, and so has each place of `into`, which can be written; no place overlaps a
-/// source without being equal to it, and no two places overlap; and the sources fold into one result with at most `rows`
-/// partial results put aside.
+/// source without being equal to it, and no two places overlap; and the sources fold into one result, on a stack of at most
+/// [`MAX_DEPTH`](shape::MAX_DEPTH).
 #[cfg(not(test))]
 struct Job<'a> {
     sources: &'a [Source<'a>],
-    rows: usize,
     into: Target<'a>,
     finish: Option<u32>,
     count: usize,

@@ -1,7 +1,10 @@
 //! The pass over all sources: written once, and compiled once per instruction set.
 
 use super::line::{Isa, MAX_LINE, Step, width};
-use super::{Job, shape::SourceGroups};
+use super::{
+    Job,
+    shape::{SourceGroups, rows},
+};
 use herringbone_core::element::Reduction;
 use std::mem::{MaybeUninit, size_of};
 use std::ops::Range;
@@ -20,7 +23,7 @@ const SCRATCH: usize = 16 * 1024;
 pub(super) unsafe fn fold<I: Isa<LINE>, R: Reduction, const LINE: usize>(job: &Job<'_>) {
     const { assert!(LINE <= MAX_LINE) };
     let mut scratch = MaybeUninit::<Scratch>::uninit();
-    let block = match job.rows {
+    let block = match rows(job.sources) {
         0 => job.count,
         rows => SCRATCH / rows / size_of::<R::Acc>() / LINE * LINE,
     };

@@ -1,6 +1,6 @@
 //! From a fold as it is asked for to the code that is compiled for it.
 
-use super::{Job, Level, Source, Target, mode::DefaultMode, portable, shape};
+use super::{Job, Level, Source, Target, mode::DefaultMode, portable, shape::MAX_DEPTH};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 use crate::span::Span;
@@ -49,15 +49,19 @@ pub fn fold_with(
         Form::Acc => dtype.accumulator(op).bytes(),
         _ => dtype.bytes(),
     };
-    let is_coded = sources.iter().any(|source| source.form.is_coded());
-    assert!(!is_coded, "a fold of what was not decoded");
     let (bytes, width_into) = (into.span.len(), width(into.form));
     let count = bytes / width_into;
     assert!(bytes == count * width_into, "{bytes} bytes are no whole number of items");
+    let mut open = 0;
     for source in sources {
+        assert!(!source.form.is_coded(), "a fold of what was not decoded");
         let expected = count * width(source.form);
         assert!(source.span.len() == expected, "a source of {} bytes, not {expected}", source.span.len());
+        assert!(usize::from(source.merges) <= open, "the merges of a fold exceed its partial results");
+        open = open + 1 - usize::from(source.merges);
+        assert!(open <= MAX_DEPTH, "a fold with more than {MAX_DEPTH} open partial results");
     }
+    assert!(open == 1, "a fold of {} sources leaves {open} partial results", sources.len());
     check_place(into.span, sources);
     for (at, copy) in into.copies.iter().enumerate() {
         assert!(copy.len() == bytes, "a copy of {} bytes, not {bytes}", copy.len());
@@ -66,7 +70,7 @@ pub fn fold_with(
             copy.overlaps(into.span) || into.copies[..at].iter().any(|other| copy.overlaps(*other));
         assert!(!overlaps, "two places of the target overlap");
     }
-    let job = Job { sources, rows: shape::rows(sources), into, finish, count };
+    let job = Job { sources, into, finish, count };
     let _mode = DefaultMode::enter();
     dispatch(dtype, op, Run { level, job });
 }

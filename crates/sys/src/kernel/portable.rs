@@ -12,9 +12,6 @@ const LINE: usize = 16;
 
 impl Isa<LINE> for Portable {}
 
-/// Partial results that wait for others while a literal stack is kept: those between groups, and two inside of one.
-const STACK: usize = MAX_DEPTH + 2;
-
 /// See [`block::fold`].
 ///
 /// # Safety
@@ -37,7 +34,7 @@ pub(super) unsafe fn fold<R: Reduction>(job: &Job<'_>) {
 /// The job is one for `R`, and has such an element.
 #[inline]
 unsafe fn one<R: Reduction>(job: &Job<'_>, at: usize) {
-    let (mut stack, mut open) = ([R::Acc::default(); STACK], 0);
+    let (mut stack, mut open) = ([R::Acc::default(); MAX_DEPTH], 0);
     for source in job.sources {
         let from = source.span.as_ptr();
         // SAFETY: each source has an item of its form for each element of the job.
