@@ -63,7 +63,7 @@ impl Payloads {
 
     /// Whether the next payload goes to the beginning, if that is free.
     fn ends_lap(&self, bytes: usize) -> bool {
-        bytes > 0 && self.end % PAYLOAD_BYTES as u64 >= self.lap.max(LAP_MESSAGES * bytes as u64)
+        self.end % PAYLOAD_BYTES as u64 >= self.lap.max(LAP_MESSAGES * bytes as u64)
     }
 
     /// The place for the next payload, if there is room for it once so many messages are taken; the next cell is free.
@@ -81,6 +81,11 @@ impl Payloads {
     /// The message of a cell has a payload of so many bytes at this place.
     fn placed(&mut self, position: usize, place: u64, bytes: usize) {
         self.end = (place + bytes as u64).next_multiple_of(PAYLOAD_GRAIN);
+        self.passed(position);
+    }
+
+    /// The payloads up to that of a cell's message, if it has one, have their places.
+    fn passed(&mut self, position: usize) {
         self.ends[position] = self.end;
     }
 }
@@ -115,20 +120,23 @@ impl Outlet {
 
     /// Sends a frame by its words, with what goes into the payload ring. Returns whether there was room for both.
     pub(super) fn send(&mut self, words: &[u64], carried: Option<Span<'_>>) -> bool {
-        let bytes = carried.map_or(0, Span::len);
-        let Some(place) = self.place(bytes) else { return false };
-        self.payloads.placed(self.ring.position(), place, bytes);
-        match carried {
-            None => self.ring.try_push(words),
-            Some(payload) => {
-                let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
-                let into = self.segment.span(at..at + bytes);
-                copy_for_others(payload, into);
-                let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
-                placed[PAYLOAD_WORD] = at as u64;
-                self.ring.try_push(&placed)
+        let position = self.ring.position();
+        let Some(payload) = carried else {
+            let is_sent = self.ring.try_push(words);
+            if is_sent {
+                self.payloads.passed(position);
             }
-        }
+            return is_sent;
+        };
+        let bytes = payload.len();
+        let Some(place) = self.place(bytes) else { return false };
+        self.payloads.placed(position, place, bytes);
+        let at = self.at + RING_BYTES + place as usize % PAYLOAD_BYTES;
+        let into = self.segment.span(at..at + bytes);
+        copy_for_others(payload, into);
+        let mut placed: [u64; PAYLOAD_WORD + 1] = std::array::from_fn(|word| words[word]);
+        placed[PAYLOAD_WORD] = at as u64;
+        self.ring.try_push(&placed)
     }
 
     /// The place of the next frame's payload, if there is room for both. Looks at the tails only at the end of a lap, or
