@@ -139,7 +139,7 @@ impl Observer {
     /// An instruction of a segment ran.
     #[inline]
     pub(crate) fn step(&mut self, id: &Identity, segment: u32, instruction: u32) {
-        self.tell(|| Happening::Step { operation: operation(id), segment, instruction });
+        self.tell(move || Happening::Step { operation: operation(id), segment, instruction });
     }
 
     /// What moved on the link to an endpoint.
@@ -185,7 +185,7 @@ impl Observer {
     pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.sent += bytes as u64;
         self.link(endpoint).sent += bytes as u64;
-        self.tell(|| Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
+        self.tell(move || Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// A message was taken in.
@@ -211,7 +211,7 @@ impl Observer {
     pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.received += bytes as u64;
         self.link(endpoint).received += bytes as u64;
-        self.tell(|| Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
+        self.tell(move || Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// An operation cannot go on without these.
