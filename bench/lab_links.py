@@ -93,8 +93,8 @@ def turns(mesh, processes, environment, options, known):
         for text in ranks[0].stdout:
             line = json.loads(text)
             if "seconds" in line:
-                told = f"{line['bytes']} B, {line['done']} of {line['count']} in a row: {1e3 * line['seconds']:.2f} ms each"
-                print(f"{line['algorithm']}: {told}", file=sys.stderr)
+                message = f"{line['bytes']} B, {line['done']} of {line['count']} in a row: {1e3 * line['seconds']:.2f} ms each"
+                print(f"{line['algorithm']}: {message}", file=sys.stderr)
             yield line
         processes.finish(ranks)
 

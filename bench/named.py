@@ -142,11 +142,11 @@ def page(result, options):
         "",
         markdown(["what", "by", "milliseconds"], seconds_of(result)),
     ]
-    told = (
+    summary = (
         f"A call of one tensor takes {result['cycles_per_call']:.2f} cycles and {result['bytes_to_coordinator']} bytes to rank 0."
     )
     bits = "the same" if result["same_bits"] else "DIFFERENT"
-    lines += ["", f"All contenders have {bits} bits in every tensor. {told}"]
+    lines += ["", f"All contenders have {bits} bits in every tensor. {summary}"]
     return "\n".join(lines) + "\n"
 
 

@@ -57,9 +57,9 @@ def iterations(buffer, rank, budget):
     dist.all_reduce(buffer)
     each = (time.perf_counter() - began) / 2
     least, most = ITERATIONS
-    told = torch.tensor([max(least, min(most, int(budget / each))) if rank == 0 else 0], dtype=torch.float32)
-    dist.all_reduce(told)
-    return int(told.item())
+    agreed = torch.tensor([max(least, min(most, int(budget / each))) if rank == 0 else 0], dtype=torch.float32)
+    dist.all_reduce(agreed)
+    return int(agreed.item())
 
 
 def timed(buffer, count):

@@ -75,7 +75,7 @@ class Stage:
         if counts[1]:
             named = [*dict.fromkeys(line.strip() for line in FAILED.findall(output))]
             self.failures = named[:SHOWN] or [*output.splitlines()[-SHOWN:], f"exit code {code}"]
-        end = f"<== {self.title}: {told(counts)}, {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU"
+        end = f"<== {self.title}: {summary(counts)}, {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU"
         say(f"\n==> {self.title}: {shlex.join(self.command)}\n{output}{end}")
         return counts
 
@@ -106,7 +106,7 @@ def say(text):
         print(text, flush=True)
 
 
-def told(counts):
+def summary(counts):
     """The sum in words."""
     return "{} passed, {} failed, {} skipped".format(*counts)
 
@@ -346,7 +346,7 @@ def main():
         print(f"\nIn {stage.title}: {stage.missing}")
     for stage in (stage for stage in every if stage.failures):
         print(f"\nFailed in {stage.title}:", *stage.failures, sep="\n  ")
-    print(f"\n{told(total)}")
+    print(f"\n{summary(total)}")
     sys.exit(1 if total[1] else 0)
 
 

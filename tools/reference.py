@@ -32,7 +32,7 @@ PARTS = [
 """Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""
 
 
-def told(binary, *words):
+def output_of(binary, *words):
     """What the command prints, for a page of 100 columns."""
     environment = {"PATH": os.environ["PATH"], "COLUMNS": "100"}
     text = subprocess.run([binary, *words], stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
@@ -41,7 +41,7 @@ def told(binary, *words):
 
 def commands(binary):
     """The page about the command line."""
-    overview = told(binary, "--help")
+    overview = output_of(binary, "--help")
     verbs = re.findall(r"^  (\w+) +[A-Z]", overview.split("Commands:")[1].split("\n\n")[0], re.MULTILINE)
     parts = [
         f"# Commands\n{NOTE}",
@@ -50,7 +50,7 @@ def commands(binary):
     ]
     for verb in verbs:
         if verb != "help":
-            parts.append(f"## herringbone {verb}\n\n```text\n{told(binary, verb, '--help').strip()}\n```")
+            parts.append(f"## herringbone {verb}\n\n```text\n{output_of(binary, verb, '--help').strip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -260,10 +260,10 @@ def _nothing() -> None:
 def _close_all() -> None:
     for engine in list(_engines):
         engine.close()
-        untold = engine._native.untold()
-        if untold is not None:
-            print(f"herringbone.Engine: nobody waited for operation {untold[0]}, which failed:", file=sys.stderr)
-            traceback.print_exception(untold[1])
+        unreported = engine._native.unreported()
+        if unreported is not None:
+            print(f"herringbone.Engine: nobody waited for operation {unreported[0]}, which failed:", file=sys.stderr)
+            traceback.print_exception(unreported[1])
 
 
 def _in_child() -> None:

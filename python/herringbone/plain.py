@@ -37,8 +37,8 @@ def pack(call: str, value: Any) -> Array:
 
     arrays: list[Array] = []
     described = describe(call, value, "the object", arrays)
-    told = {"value": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
-    text = json.dumps(told, separators=(",", ":")).encode()
+    header = {"value": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
+    text = json.dumps(header, separators=(",", ":")).encode()
     parts = [np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)]
     parts += [array.reshape(-1).view(np.uint8) for array in arrays if array.size]
     return np.concatenate(parts)
@@ -49,14 +49,14 @@ def unpack(call: str, packed: Array) -> Any:
     import numpy as np
 
     length = int.from_bytes(packed[:LENGTH_BYTES].tobytes(), "little")
-    told = json.loads(packed[LENGTH_BYTES : LENGTH_BYTES + length].tobytes())
+    header = json.loads(packed[LENGTH_BYTES : LENGTH_BYTES + length].tobytes())
     at, arrays = LENGTH_BYTES + length, []
-    for name, shape in told["arrays"]:
+    for name, shape in header["arrays"]:
         array = np.empty(shape, name)
         array.reshape(-1).view(np.uint8)[:] = packed[at : at + array.nbytes]
         at += array.nbytes
         arrays.append(array)
-    return build(call, told["value"], iter(arrays))
+    return build(call, header["value"], iter(arrays))
 
 
 def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
@@ -80,7 +80,7 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
         return {"bytes": len(value)}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _tensor_told(call, torch, value, where, arrays)
+        return _tensor_described(call, torch, value, where, arrays)
     if isinstance(value, (np.ndarray, np.generic)):
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{call}: {where} is a masked array; pass its data and its mask")
@@ -103,7 +103,7 @@ def _unnamed(value: Any) -> Any:
     return None
 
 
-def _tensor_told(call: str, torch: Any, value: Any, where: str, arrays: list[Array]) -> Any:
+def _tensor_described(call: str, torch: Any, value: Any, where: str, arrays: list[Array]) -> Any:
     import numpy as np
 
     problem = unlike_its_memory(value)

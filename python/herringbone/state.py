@@ -59,10 +59,10 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
     if length > MOST_DESCRIBED:
         raise HerringboneError(f"broadcast_state: rank {root} announces a description of {length} bytes: too long")
     text = bytes(communicator.broadcast(new_array((length,), np.uint8), root))
-    told = json.loads(text)
+    header = json.loads(text)
     # All is received before anything is made of it: whatever fails then leaves the ranks in step.
-    arrays = [_received(communicator, np.dtype(dtype), shape, root) for dtype, shape in told["arrays"]]
-    return build("broadcast_state", told["state"], iter(arrays))
+    arrays = [_received(communicator, np.dtype(dtype), shape, root) for dtype, shape in header["arrays"]]
+    return build("broadcast_state", header["state"], iter(arrays))
 
 
 def _received(communicator: Communicator, dtype: np.dtype[Any], shape: list[int], root: int) -> np.ndarray[Any, Any]:
@@ -89,8 +89,8 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
     arrays: list[np.ndarray[Any, Any]] = []
     try:
         described = describe("broadcast_state", state, "state", arrays)
-        told = {"state": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
-        text = json.dumps(told, separators=(",", ":")).encode()
+        header = {"state": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
+        text = json.dumps(header, separators=(",", ":")).encode()
         if len(text) > MOST_DESCRIBED:
             raise TypeError(f"broadcast_state: the state's description has {len(text)} bytes, too many values beside arrays")
     except Exception:

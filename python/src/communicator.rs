@@ -9,7 +9,7 @@ use crate::{
     residuals::PyResiduals,
     store::TorchStore,
     turn::PyTurn,
-    waiting::{self, Unhurried},
+    waiting::{self, DropWithoutGil},
 };
 use herringbone::{Config, FoldOrder, Recent, ReduceOp, Rendezvous, Transport, core::codec::CodecChoice};
 use pyo3::{
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
 pub(crate) struct Communicator {
-    pub(crate) inner: Unhurried<herringbone::Communicator>,
+    pub(crate) inner: DropWithoutGil<herringbone::Communicator>,
 }
 
 #[pymethods]

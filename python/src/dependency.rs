@@ -74,8 +74,8 @@ impl PyOnComplete {
     /// End it when a collective that is under way is over, and as that does.
     fn follow(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
         let ticket = self.take()?;
-        let told = |error: herringbone::Error| Box::new(error) as Box<dyn Error + Send + Sync>;
-        py.detach(|| self.follower.follow(ticket, pending.0.clone(), told));
+        let boxed = |error: herringbone::Error| Box::new(error) as Box<dyn Error + Send + Sync>;
+        py.detach(|| self.follower.follow(ticket, pending.0.clone(), boxed));
         Ok(())
     }
 }
@@ -154,13 +154,13 @@ impl PyDependencyEngine {
         let result = waiting::in_slices(py, None, |slice| {
             waiting.lock().unwrap_or_else(PoisonError::into_inner).wait_for(slice)
         })?;
-        told(py, result)
+        ended(py, result)
     }
 
     /// Wait until nothing is pending, without the GIL; raise the earliest failure that nobody was told of.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
         let result = waiting::in_slices(py, None, |slice| self.0.wait_all_for(slice))?;
-        told(py, result)
+        ended(py, result)
     }
 
     /// How many operations are not over.
@@ -195,8 +195,8 @@ impl PyDependencyEngine {
     }
 
     /// The name or number of the first operation whose failure nobody was told of, and what it raised.
-    fn untold(&self, py: Python<'_>) -> Option<(String, PyErr)> {
-        let failure = self.0.untold()?;
+    fn unreported(&self, py: Python<'_>) -> Option<(String, PyErr)> {
+        let failure = self.0.unreported()?;
         let name = failure.name().map_or_else(|| failure.operation().to_string(), str::to_owned);
         Some((name, of_function(py, &failure)))
     }
@@ -241,8 +241,8 @@ impl Drop for PyDependencyEngine {
     /// Its threads may wait for the lock that this thread has.
     fn drop(&mut self) {
         Python::attach(|py| {
-            let untold = self.close(py).err().or_else(|| self.untold(py).map(|(_, error)| error));
-            if let Some(error) = untold {
+            let unreported = self.close(py).err().or_else(|| self.unreported(py).map(|(_, error)| error));
+            if let Some(error) = unreported {
                 error.write_unraisable(py, None);
             }
         });
@@ -262,7 +262,7 @@ fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: OnComplete, follower:
 }
 
 /// What a wait has come to.
-fn told(py: Python<'_>, result: Option<DependencyResult<()>>) -> PyResult<()> {
+fn ended(py: Python<'_>, result: Option<DependencyResult<()>>) -> PyResult<()> {
     result.unwrap_or(Ok(())).map_err(|error| raised(py, &error))
 }
 

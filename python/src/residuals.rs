@@ -22,10 +22,10 @@ impl PyResiduals {
     fn saved<'py>(&self, py: Python<'py>) -> Vec<Saved<'py>> {
         let saved = py.detach(|| self.0.saved());
         let bytes = |left: &[f32]| left.iter().flat_map(|left| left.to_le_bytes()).collect::<Vec<u8>>();
-        let told = |Residual { tensor, steps, codec, left }| {
+        let entry = |Residual { tensor, steps, codec, left }| {
             (tensor, steps, codec.map(|codec| codec.to_string()), PyBytes::new(py, &bytes(&left)))
         };
-        saved.into_iter().map(told).collect()
+        saved.into_iter().map(entry).collect()
     }
 
     /// Go on with what `saved` gave, in place of what is left now.

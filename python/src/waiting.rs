@@ -10,15 +10,15 @@ use std::{
 };
 
 /// What may wait for other processes where it is dropped, which it does without the interpreter's lock.
-pub(crate) struct Unhurried<T: Send>(Option<T>);
+pub(crate) struct DropWithoutGil<T: Send>(Option<T>);
 
-impl<T: Send> From<T> for Unhurried<T> {
+impl<T: Send> From<T> for DropWithoutGil<T> {
     fn from(value: T) -> Self {
         Self(Some(value))
     }
 }
 
-impl<T: Send> Deref for Unhurried<T> {
+impl<T: Send> Deref for DropWithoutGil<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -26,7 +26,7 @@ impl<T: Send> Deref for Unhurried<T> {
     }
 }
 
-impl<T: Send> Drop for Unhurried<T> {
+impl<T: Send> Drop for DropWithoutGil<T> {
     fn drop(&mut self) {
         let value = self.0.take();
         // Without an interpreter, at its end, there is no lock to let go of.

@@ -96,11 +96,11 @@ def test_memory_that_cannot_be_shared_is_told_of_once(
     outcomes = group.finish()
     assert all(status == 0 and way in output for status, output in outcomes), outcomes
     # On a busy machine there may be warnings of ranks that are late.
-    told = [line for _, output in outcomes for line in output.splitlines() if "cannot be shared" in line]
+    warnings = [line for _, output in outcomes for line in output.splitlines() if "cannot be shared" in line]
     if remedy is None:
-        assert not told
+        assert not warnings
     else:
-        [warning] = told
+        [warning] = warnings
         said = "[herringbone rank 1] warning: rank 0 is on this host, but its memory cannot be shared"
         assert warning.startswith(said) and remedy in warning, warning
 

@@ -60,6 +60,6 @@ def test_training_goes_on_with_the_same_bits_when_a_reducers_cable_is_pulled(lab
             assert digest(lab, job) == unharmed
         finally:
             lab.hosts.plug(HOSTS + PULLED)
-    told = f"the reducer at {reducers.addresses[PULLED]} is lost"
-    assert told in lab.log.read_text(), "the reducer was not used"
+    message = f"the reducer at {reducers.addresses[PULLED]} is lost"
+    assert message in lab.log.read_text(), "the reducer was not used"
     assert f"the reducer at {reducers.addresses[1 - PULLED]} is lost" not in lab.log.read_text()

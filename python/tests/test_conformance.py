@@ -87,9 +87,9 @@ def test_a_replacement_that_cannot_be_is_told() -> None:
     command = [sys.executable, "-c", f"import torch.distributed as dist; dist.init_process_group('gloo', {store})"]
     environment = clean_environment({"HERRINGBONE_REPLACE": "nccl"})
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    told = "HERRINGBONE_REPLACE: 'nccl' cannot be used"
-    assert done.returncode != 0 and f"ConfigError: {told}" in done.stderr
-    assert done.stderr.count(told) >= 2, "it warns at the import, too"
+    message = "HERRINGBONE_REPLACE: 'nccl' cannot be used"
+    assert done.returncode != 0 and f"ConfigError: {message}" in done.stderr
+    assert done.stderr.count(message) >= 2, "it warns at the import, too"
 
 
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.1", "nightly"])

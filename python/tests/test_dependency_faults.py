@@ -27,8 +27,8 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
 def interrupted(program: str) -> tuple[int, str]:
     """The exit status and the output of a program that gets Ctrl-C once it has printed a line."""
     # Whoever started the tests in the background has them ignore it.
-    heeds = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-W", "ignore", "-c", heeds + program]
+    restores = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-W", "ignore", "-c", restores + program]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, text=True, env=clean_environment(), **pipes)  # type: ignore[call-overload]
     assert process.stdout is not None
@@ -222,7 +222,7 @@ import herringbone
 engine = herringbone.Engine(1)
 a, b = engine.var(), engine.var()
 def first(): raise KeyError("told")
-def second(): raise KeyError("untold")
+def second(): raise KeyError("unreported")
 engine.push(first, [], [a], name="one")
 try:
     engine.wait(a)
@@ -234,9 +234,9 @@ if {fails}:
 """
     for end in ("", "engine.close()"):
         done = run(program.format(fails=True, end=end))
-        assert "nobody waited for operation two, which failed" in done.stderr and "'untold'" in done.stderr, done.stderr
+        assert "nobody waited for operation two, which failed" in done.stderr and "'unreported'" in done.stderr, done.stderr
         assert "'told'" not in done.stderr
-    assert "KeyError: 'untold'" in run(program.format(fails=True, end="del engine, a, b")).stderr
+    assert "KeyError: 'unreported'" in run(program.format(fails=True, end="del engine, a, b")).stderr
     done = run(program.format(fails=False, end=""))
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -53,7 +53,7 @@ def test_a_bit_that_flips_in_a_handshake_is_refused_or_costs_nothing(reducers: R
     outcome = reducers.flipped_in_greetings(seed)
     assert outcome.done, "nothing was flipped"
     assert outcome.is_right or outcome.is_refused, (outcome, outcome.events, said(reducers))
-    assert set(outcome.told) <= {"ReducerLostError"}
+    assert set(outcome.reported) <= {"ReducerLostError"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -85,7 +85,7 @@ def test_a_bit_that_flips_between_workers_is_an_error_on_all_ranks(hosts: Hosts,
         for seed in SEEDS:
             outcome = between_workers(hosts, ranks, seed)
             assert outcome.is_refused, (outcome, outcome.events)
-            assert outcome.told == ["CorruptError"] * 3
+            assert outcome.reported == ["CorruptError"] * 3
 
 
 def between_workers(hosts: Hosts, ranks: Ranks, seed: int) -> Outcome:

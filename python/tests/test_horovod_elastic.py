@@ -28,10 +28,10 @@ def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, 
     words = [sys.executable, *command, str(victim), str(tmp_path)]
     outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert [each["rank"] for each in told] == [0, 1] and {each["size"] for each in told} == {2}
-    assert len({each["batch"] for each in told}) == 1 and {each["processed"] for each in told} == {20}
-    for rank, each in enumerate(told):
+    reported = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [each["rank"] for each in reported] == [0, 1] and {each["size"] for each in reported} == {2}
+    assert len({each["batch"] for each in reported}) == 1 and {each["processed"] for each in reported} == {20}
+    for rank, each in enumerate(reported):
         changes = [size for size, _ in each["sizes"]]
         assert changes == ([] if rank == victim else [1, 2])
         assert rank == victim or each["sizes"][0][1] == 10  # nothing that was committed is lost
@@ -53,12 +53,12 @@ def test_a_job_grows_where_there_is_room_and_shrinks_where_there_is_none(where: 
         timeout=START_SECONDS,
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    told = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in range(3)]
-    assert [each["sizes"] for each in told] == [[2, 3, 2], [2, 3, 2], [2, 3]]
+    reported = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in range(3)]
+    assert [each["sizes"] for each in reported] == [[2, 3, 2], [2, 3, 2], [2, 3]]
     # The new process began with the others' state, made the same steps as they, and left.
-    shared = [batch for size, batch in told[0]["own"] if size == 3]
-    assert [batch for _, batch in told[2]["own"]] == shared and len(shared) >= 5 <= shared[0]
-    assert told[2]["seen"] == list(range(1, shared[-1] + 2))
+    shared = [batch for size, batch in reported[0]["own"] if size == 3]
+    assert [batch for _, batch in reported[2]["own"]] == shared and len(shared) >= 5 <= shared[0]
+    assert reported[2]["seen"] == list(range(1, shared[-1] + 2))
     assert "rank 2 has left" in outcome.stderr and "failed" not in outcome.stderr
 
 

@@ -41,10 +41,10 @@ class Rank:
 
     def refused(self, *parts: str, within: float = AT_ONCE) -> None:
         """Fail unless it was refused within so many seconds, with an error that says all parts."""
-        told = self.hear()
-        assert "error" in told, told
-        assert all(part in told["error"] for part in parts), told
-        assert told["seconds"] < within, told
+        reported = self.hear()
+        assert "error" in reported, reported
+        assert all(part in reported["error"] for part in parts), reported
+        assert reported["seconds"] < within, reported
 
 
 @dataclass
@@ -120,13 +120,13 @@ def test_a_rank_of_another_job_is_told_which_job_it_met(meetings: list[Meeting],
     # torchrun's ranks that meet at an address of their own.
     more = {"TORCHELASTIC_USE_AGENT_STORE": "False"} if source.startswith("TORCH") else {}
     first = meeting.comes(0, 2, **{source: "17", **more})
-    told = (f"rank 1 is of the job {source}=18 and has met the job {source}=17", "a port of its own")
-    meeting.comes(1, 2, **{source: "18", **more}).refused(*told)
+    reported = (f"rank 1 is of the job {source}=18 and has met the job {source}=17", "a port of its own")
+    meeting.comes(1, 2, **{source: "18", **more}).refused(*reported)
     last = meeting.comes(1, 2, **{source: "17", **more})
     assert [rank.hear()["sum"] for rank in (first, last)] == [2.0, 2.0]
     if meeting.door == "numpy":
         # The world has formed; torch's own store would let nobody in who is late.
-        meeting.comes(1, 2, **{source: "18", **more}).refused(*told)
+        meeting.comes(1, 2, **{source: "18", **more}).refused(*reported)
     for rank in (first, last):
         rank.go_on()
     assert [rank.hear()["sum"] for rank in (first, last)] == [2.0, 2.0]

@@ -36,15 +36,15 @@ def pulled(kv: kvstore.KVStore, keys: list[int]) -> list[float]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_workers_that_do_not_call_alike_are_told_and_go_on(group: Group, size: int) -> None:
     group.start_ranks("kvstore_mistakes.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    told = []
+    reported = []
     for status, output in group.finish(START_SECONDS):
         assert status == 0, output
-        told.append(json.loads(output.strip().splitlines()[-1])["told"])
-    assert [len(texts) for texts in told] == [6] * size, told
-    for text in (text for texts in told for text in texts):
+        reported.append(json.loads(output.strip().splitlines()[-1])["told"])
+    assert [len(texts) for texts in reported] == [6] * size, reported
+    for text in (text for texts in reported for text in texts):
         assert "mark" in text, text
-    assert any("push 'a' float32 (4, 6)" in texts[0] for texts in told[:-1]), told
-    assert "push 'b' float32 (4, 6)" in told[-1][0] or "barrier" in told[-1][0], told
+    assert any("push 'a' float32 (4, 6)" in texts[0] for texts in reported[:-1]), reported
+    assert "push 'b' float32 (4, 6)" in reported[-1][0] or "barrier" in reported[-1][0], reported
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -67,8 +67,8 @@ def test_ranks_that_wait_take_no_time_of_a_core(group: Group) -> None:
 
 
 def test_all_are_told_that_a_rank_is_lost(group: Group) -> None:
-    *told, _ = run(group, 3, "lost")
-    for rank in told:
+    *reported, _ = run(group, 3, "lost")
+    for rank in reported:
         assert "PeerLostError" in rank["waited"] and "PeerLostError" in rank["late"], rank
 
 

@@ -81,11 +81,11 @@ def test_reducers_come_and_go(served: Served) -> None:
     settings = {"HERRINGBONE_REDUCERS": named, "HERRINGBONE_ALGORITHM": "reduction_server"}
     digest, output = trained(settings, {5: kill, 10: start_again, 35: join, 70: drain})
     assert digest == trained({}, {})[0]
-    told = [line.split("] ", 1)[1] for line in output.splitlines() if "the reducer at" in line and "joins" not in line]
-    assert told[0].startswith(f"warning: the reducer at {named} is lost"), output
-    assert told[1] == f"the reducer at {named} is used from now on: going on with one reducer", output
-    assert told[2] == f"the reducer at {other} is used from now on: going on with 2 reducers", output
-    assert told[3] == f"the reducer at {named} is lost: it was told to end; going on with one reducer", output
+    reported = [line.split("] ", 1)[1] for line in output.splitlines() if "the reducer at" in line and "joins" not in line]
+    assert reported[0].startswith(f"warning: the reducer at {named} is lost"), output
+    assert reported[1] == f"the reducer at {named} is used from now on: going on with one reducer", output
+    assert reported[2] == f"the reducer at {other} is used from now on: going on with 2 reducers", output
+    assert reported[3] == f"the reducer at {named} is lost: it was told to end; going on with one reducer", output
     assert served["again"].wait(10) == 0
     served["joined"].send_signal(signal.SIGTERM)
     text = "".join(served["joined"].stdout)

@@ -96,10 +96,10 @@ def python_with_torch(version: str, folder: Path, code: str) -> subprocess.Compl
 
 def test_a_torch_that_is_too_old_is_refused(tmp_path: Path) -> None:
     oldest = ".".join(map(str, OLDEST))
-    told = f'needs torch {oldest} or later, and this is torch 2.9.1; pip install "torch>={oldest}"'
+    message = f'needs torch {oldest} or later, and this is torch 2.9.1; pip install "torch>={oldest}"'
     done = python_with_torch("2.9.1+cpu", tmp_path / "one", "import herringbone.torch")
     last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode != 0 and last.startswith("ImportError: herringbone's") and told in last.replace("+cpu", "")
+    assert done.returncode != 0 and last.startswith("ImportError: herringbone's") and message in last.replace("+cpu", "")
     done = python_with_torch("2.9.1", tmp_path / "two", "import torch, herringbone; print(herringbone.__version__)")
     assert done.returncode == 0 and done.stdout.count(".") == 2, done.stderr
-    assert "torch 2.9.1 cannot use the backend 'herringbone'" in done.stderr and told in done.stderr
+    assert "torch 2.9.1 cannot use the backend 'herringbone'" in done.stderr and message in done.stderr

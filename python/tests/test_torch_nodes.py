@@ -25,10 +25,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_a_rank_that_is_killed_on_one_node_is_named_on_all(said: dict[str, str]) -> None:
     last = NODES * EACH - 1
-    told = {name: text for name, text in said.items() if name.startswith("told")}
-    assert sorted(told) == [f"told{rank}" for rank in range(last)], said
-    for text in told.values():
-        assert re.match(rf"PeerLostError: .*\brank {last}\b", text), told
+    reported = {name: text for name, text in said.items() if name.startswith("told")}
+    assert sorted(reported) == [f"told{rank}" for rank in range(last)], said
+    for text in reported.values():
+        assert re.match(rf"PeerLostError: .*\brank {last}\b", text), reported
 
 
 def test_all_nodes_start_again_and_add_right(said: dict[str, str]) -> None:

@@ -36,8 +36,8 @@ def test_a_way_out_is_clean(group: Group, door: str, way: str) -> None:
 
 @pytest.mark.parametrize("door", ["numpy", "torch"])
 def test_a_rank_that_fails_with_work_under_way_harms_no_other(group: Group, door: str) -> None:
-    (status, told), (failed, output) = leave(group, door, "raise_in_flight")
-    assert status == 0 and told.strip().splitlines()[-1] == "PeerLostError", told
+    (status, last_words), (failed, output) = leave(group, door, "raise_in_flight")
+    assert status == 0 and last_words.strip().splitlines()[-1] == "PeerLostError", last_words
     assert failed == 1 and "OSError: the last rank has no disk" in output, output
 
 
@@ -45,6 +45,6 @@ def test_who_leaves_learns_of_the_mismatch_in_the_last_call(group: Group) -> Non
     pytest.importorskip("numpy")
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     group.start_ranks("unmatched.py", 2, f"127.0.0.1:{free_port()}", **place)
-    (status, told), (other, output) = group.finish(60)
-    assert status == other == 0, told + output
-    assert told.startswith("the program ends\nMismatchError: herringbone, on rank 0: close: the ranks disagree"), told
+    (status, last_words), (other, output) = group.finish(60)
+    assert status == other == 0, last_words + output
+    assert last_words.startswith("the program ends\nMismatchError: herringbone, on rank 0: close: the ranks disagree"), last_words

@@ -64,15 +64,15 @@ def start(tmp_path):
 @pytest.mark.full
 def test_a_short_demo_gives_the_same_bits_everywhere_and_draws_them(start, tmp_path):
     report = tmp_path / "report.svg"
-    said, told = start("--report", report).communicate(timeout=RUN_SECONDS)
-    assert "Herringbone: the same bits in all" in said, said + told
+    said, progress = start("--report", report).communicate(timeout=RUN_SECONDS)
+    assert "Herringbone: the same bits in all" in said, said + progress
     assert "Herringbone equals Gloo" in said
-    assert "inside host  round 1 of 1" in told
+    assert "inside host  round 1 of 1" in progress
     assert said.rstrip().endswith(str(report))
     assert xml.parse(report).getroot().tag.endswith("svg")
     if "left out" not in said:
         assert "2 hosts with 1000 Mbit/s links" in said
-        assert "over links  round 1 of 1" in told
+        assert "over links  round 1 of 1" in progress
 
 
 @pytest.mark.full
@@ -81,8 +81,8 @@ def test_an_interrupted_demo_ends_what_it_has_started(start, tmp_path):
     while "meet" not in (line := process.stderr.readline()):
         assert line, "the demo ended before its workers began"
     process.send_signal(signal.SIGINT)  # while it starts them
-    _, told = process.communicate(timeout=END_SECONDS)
-    assert (process.returncode, told.splitlines()[-1][:17]) == (1, "demo: interrupted"), told
+    _, progress = process.communicate(timeout=END_SECONDS)
+    assert (process.returncode, progress.splitlines()[-1][:17]) == (1, "demo: interrupted"), progress
     assert not [line for line in command_lines() if str(tmp_path) in line]
     assert not list(tmp_path.glob("herringbone-demo-*"))
 
@@ -109,9 +109,9 @@ def test_namespaces_end_with_the_process_that_made_them(demo):
     firsts = [pathlib.Path("/proc", number, "ns/net") for number in maker.stdout.readline().split()]
     spaces = [os.readlink(first) for first in firsts]
     maker.kill()
-    _, told = maker.communicate()
+    _, progress = maker.communicate()
     if not firsts:
-        pytest.skip(told.splitlines()[-1])
+        pytest.skip(progress.splitlines()[-1])
     deadline = time.monotonic() + END_SECONDS
     while left := [first for first, space in zip(firsts, spaces) if runs_in(first, space)]:
         assert time.monotonic() < deadline, left

@@ -55,7 +55,7 @@ def test_a_training_that_fails_fails_the_run(run, monkeypatch, tmp_path, capsys)
     assert end.value.code == 1
     assert "exit status 1" in capsys.readouterr().err
     lines = record.read_text().splitlines()
-    assert [line for line in lines if "FAILED" in line] == [f"| lightning | 1.0 | {run.NAMED.told} |  | FAILED |"]
+    assert [line for line in lines if "FAILED" in line] == [f"| lightning | 1.0 | {run.NAMED.reported} |  | FAILED |"]
     assert len([line for line in lines if "| 1.0 |" in line]) == sum(map(len, run.WAYS.values()))
 
 
@@ -67,4 +67,4 @@ def test_figures_are_objects_if_asked_for(run, monkeypatch, capsys):
         run.main()
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert end.value.code == 0
-    assert [(each["way"], each["wrong"]) for each in rows] == [(way.told, None) for way in run.WAYS["accelerate"]]
+    assert [(each["way"], each["wrong"]) for each in rows] == [(way.reported, None) for way in run.WAYS["accelerate"]]

@@ -63,7 +63,7 @@ class Run:
             self.progress(len(methods))
         if process.wait() != 0 or len(self.rows) != len(methods) or not methods:
             raise SystemExit(f"the worker of {self.title()} ended after {len(self.rows)} of {len(methods)} methods")
-        print(f"\r{self.title()}: {self.told():60}", file=sys.stderr, flush=True)
+        print(f"\r{self.title()}: {self.summary():60}", file=sys.stderr, flush=True)
 
     def progress(self, number):
         row = self.rows[-1]
@@ -78,7 +78,7 @@ class Run:
     def names(self, *outcomes):
         return {row["name"] for row in self.rows if row["outcome"] in outcomes}
 
-    def told(self):
+    def summary(self):
         return ", ".join(f"{len(self.names(outcome))} {outcome}" for outcome in OUTCOMES)
 
 

@@ -64,7 +64,7 @@ class Run:
         """Runs the file; again without the methods that are done, as long as a process dies in one."""
         while not self.ended(folder, seconds):
             pass
-        print(f"{self.title()}: {self.told()}", file=sys.stderr, flush=True)
+        print(f"{self.title()}: {self.summary()}", file=sys.stderr, flush=True)
 
     def ended(self, folder, seconds):
         """Whether the ranks came to the end of the file."""
@@ -108,7 +108,7 @@ class Run:
     def count(self, outcome):
         return sum(1 for each, _ in self.rows.values() if each == outcome)
 
-    def told(self):
+    def summary(self):
         return ", ".join(f"{self.count(outcome)} {outcome}" for outcome in OUTCOMES)
 
 
@@ -144,10 +144,10 @@ def tables(runs):
 def page(runs, of):
     """The page of the documentation."""
     versions = f"torch {version('torch')}, Python {sys.version.split()[0]}, {time.strftime('%Y-%m-%d')}"
-    told = f" {of}" if of else ""
+    summary = f" {of}" if of else ""
     return f"""# Horovod's own tests
 `make conformance-horovod HOROVOD=folder` wrote this page: {versions}. The folder has Horovod's sources; the tests are not part of this
-repository. Each file ran under `herringbone horovodrun` with `HERRINGBONE_REPLACE=horovod`, so only the import was replaced.{told}
+repository. Each file ran under `herringbone horovodrun` with `HERRINGBONE_REPLACE=horovod`, so only the import was replaced.{summary}
 
 {tables(runs)}"""
 

@@ -24,19 +24,19 @@ start = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(start)
 
 
-def told(*words):
+def output_of(*words):
     """What a command prints."""
     return subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
 def test_all_variables_are_settings():
-    known = {json.loads(line)["name"] for line in told(BINARY, "settings", "--json").splitlines()}
+    known = {json.loads(line)["name"] for line in output_of(BINARY, "settings", "--json").splitlines()}
     named = {name for path in FILES for name in re.findall(r"\bHERRINGBONE_[A-Z_]+", path.read_text())}
     assert {"HERRINGBONE_REDUCERS", "HERRINGBONE_TOKEN"} <= named <= known
 
 
 def test_all_options_of_serve_are_there():
-    options = told(BINARY, "serve", "--help")
+    options = output_of(BINARY, "serve", "--help")
     lines = [line for path in FILES for line in path.read_text().splitlines() if re.search(r"\bserve\b", line)]
     named = {name for line in lines for name in re.findall(r"(?<=[\s\"\[])--[a-z][a-z-]+", line.split("serve")[1])}
     assert "--listen" in named and [name for name in named if name not in options] == []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cables import PROXY_PORT, Hosts
-from injection import HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, Injection, ending_of, judged, named_in
+from injection import HUNG, NOT_TRIED, SILENT, REPORTED, WENT_ON, Injection, ending_of, judged, named_in
 from integrity import REFUSED, WORKERS, Outcome, Reducers, lose_fifty
 from jobs import doing
 from scene import EACH, FIRST_PORT, HOSTS, PORTS, REDUCERS, Lab, Serving, by, listening
@@ -220,24 +220,24 @@ def harm_reducer(lab: Lab, reducers: Serving, number: int, action: str) -> None:
 
 def of_workers() -> list[Fault]:
     """Those that both systems can have."""
-    told, on = (TOLD,), (WENT_ON,)
+    errors, on = (REPORTED,), (WENT_ON,)
     return [
-        Fault("kill a worker", "SIGKILL of a worker", told, signalled),
-        Fault("stop a worker", "SIGSTOP of a worker, for good", told, signalled, FEW),
+        Fault("kill a worker", "SIGKILL of a worker", errors, signalled),
+        Fault("stop a worker", "SIGSTOP of a worker, for good", errors, signalled, FEW),
         Fault("pause a worker", f"SIGSTOP of a worker, SIGCONT after {PAUSE_SECONDS:.0f} s", on, paused, FEW),
-        Fault("pull a host", "the cable of a host with workers is pulled", told, cut, FEW),
-        Fault("silence a host", "what a host with workers sends is lost", told, cut, FEW),
-        Fault("deafen a host", "what is sent to a host with workers is lost", told, cut, FEW),
-        Fault("part two hosts", "two hosts are cut from each other; both reach rank 0's", told, parted, FEW),
-        Fault("mistake of dtype", "one rank has int32, the others float32", told, mistaken, FEW),
-        Fault("mistake of size", "one rank has 1,001 elements, the others 1,000", told, mistaken, FEW),
-        Fault("mistake of op", "one rank calls MAX, the others SUM", told, mistaken, FEW),
+        Fault("pull a host", "the cable of a host with workers is pulled", errors, cut, FEW),
+        Fault("silence a host", "what a host with workers sends is lost", errors, cut, FEW),
+        Fault("deafen a host", "what is sent to a host with workers is lost", errors, cut, FEW),
+        Fault("part two hosts", "two hosts are cut from each other; both reach rank 0's", errors, parted, FEW),
+        Fault("mistake of dtype", "one rank has int32, the others float32", errors, mistaken, FEW),
+        Fault("mistake of size", "one rank has 1,001 elements, the others 1,000", errors, mistaken, FEW),
+        Fault("mistake of op", "one rank calls MAX, the others SUM", errors, mistaken, FEW),
         Fault("garbage", "nonsense at every port of the job", on, nonsense, FEW),
-        Fault("flip between workers", "a bit flips between two workers", told, flipped, MANY),
+        Fault("flip between workers", "a bit flips between two workers", errors, flipped, MANY),
         Fault(
             "flip to rank 0",
             "a bit flips in a connection over which ranks meet and hear of deaths",
-            told,
+            errors,
             flipped,
             FEW,
             (OWN,),
@@ -261,17 +261,17 @@ def of_reducers() -> list[Fault]:
 def through_reducers(place: Reducers, fault: str, system: str, seed: int) -> Injection:
     """Something happens to bytes on their way to a reducer, or back."""
     outcome = BY_PROXY[fault](place, seed)
-    ending = WENT_ON if outcome.is_right else HUNG if outcome.hangs else TOLD if outcome.is_refused else SILENT
+    ending = WENT_ON if outcome.is_right else HUNG if outcome.hangs else REPORTED if outcome.is_refused else SILENT
     errors = [event["text"][:300] for event in outcome.events if event["event"] in ("error", "failed")]
     wrong = sum(event["event"] == "wrong" for event in outcome.events)
     note = ". ".join([*outcome.done, *errors[:1]])
-    return Injection(fault, system, seed, ending, [], WORKERS, len(outcome.told), 0, wrong, note, times=len(outcome.done))
+    return Injection(fault, system, seed, ending, [], WORKERS, len(outcome.errors), 0, wrong, note, times=len(outcome.done))
 
 
 def played_again(place: Reducers, fault: str, system: str, seed: int) -> Injection:
     """A recorded connection is played again to the reducer that it was with."""
     answer = place.played_again(seed)
-    ending = TOLD if answer.endswith(REFUSED) else SILENT
+    ending = REPORTED if answer.endswith(REFUSED) else SILENT
     return Injection(fault, system, seed, ending, [], 1, 0, 0, 0, f"the answer: {answer[-9:].hex()}")
 
 
@@ -300,7 +300,7 @@ BY_PROXY: dict[str, Callable[[Reducers, int], Outcome]] = {
 
 def of_bytes() -> list[Fault]:
     """Those of links to reducers, by proxies."""
-    on, either = (WENT_ON,), (WENT_ON, TOLD)
+    on, either = (WENT_ON,), (WENT_ON, REPORTED)
     rows = [
         ("flip to reducers", "a bit flips between a worker and a reducer", on, FLIPS),
         ("flip in a handshake", "a bit flips in the handshake with a reducer", either, MANY),
@@ -313,7 +313,7 @@ def of_bytes() -> list[Fault]:
     fifty = "50 reducers are killed, in ten jobs of the same three processes"
     return [
         *found,
-        Fault("connection again", again, (TOLD,), played_again, FEW, (OWN,), PROXIES_PLACE),
+        Fault("connection again", again, (REPORTED,), played_again, FEW, (OWN,), PROXIES_PLACE),
         Fault("50 reducers", fifty, on, bereaved, ONCE, (OWN,), PROXIES_PLACE),
     ]
 

@@ -10,12 +10,12 @@ from typing import Any
 from lab.events import Rank
 
 WENT_ON = "went on"
-TOLD = "told"
+REPORTED = "told"
 SILENT = "no error"
 ABORTED = "aborted"
 HUNG = "hung"
 NOT_TRIED = "not tried"
-ENDINGS = (WENT_ON, TOLD, SILENT, ABORTED, HUNG, NOT_TRIED)
+ENDINGS = (WENT_ON, REPORTED, SILENT, ABORTED, HUNG, NOT_TRIED)
 """All ranks went on without an error; every survivor got an exception; some got none; a signal such as SIGABRT ended a
 survivor; a survivor had to be ended; this machine lacks what the injection needs."""
 CRASHES = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
@@ -57,7 +57,7 @@ def ending_of(statuses: list[int | None], silent: bool = False) -> str:
         return ABORTED
     if all(status == 0 for status in statuses):
         return SILENT if silent else WENT_ON
-    return TOLD if all(status == TYPED for status in statuses) else SILENT
+    return REPORTED if all(status == TYPED for status in statuses) else SILENT
 
 
 def named_in(text: str) -> set[int]:
@@ -82,11 +82,11 @@ def judged(
     """What the ranks of a job that were not harmed say of it: `lost` are those that were."""
     survivors = [number for number in range(len(ranks)) if number not in lost]
     errors = {number: ranks[number].first("error") for number in survivors}
-    told = [error for error in errors.values() if error]
+    raised = [error for error in errors.values() if error]
     done = [event for number in survivors if (event := ranks[number].first("done"))]
     wrong = sum(bool(rank.first("wrong")) for rank in ranks)
     ending = ending_of([statuses[number] for number in survivors])
-    seconds = [max(0.0, error["time"] - when) for error in told] or [event["longest"] for event in done]
+    seconds = [max(0.0, error["time"] - when) for error in raised] or [event["longest"] for event in done]
     return Injection(
         fault,
         system,
@@ -94,10 +94,10 @@ def judged(
         SILENT if wrong and ending == WENT_ON else ending,
         seconds,
         len(survivors),
-        sum(blames(error["text"], lost) for error in told),
+        sum(blames(error["text"], lost) for error in raised),
         sum(statuses[number] in CRASHES for number in survivors),
         wrong,
-        noted(told),
+        noted(raised),
     )
 
 

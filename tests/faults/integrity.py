@@ -66,14 +66,14 @@ class Outcome:
         return all(status == 0 for status in self.statuses) and not self.is_wrong
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """The types of the errors that ranks got."""
         return [event["type"] for event in self.events if event["event"] == "error"]
 
     @property
     def is_refused(self) -> bool:
         """Whether every rank got a typed error, and nobody a wrong sum."""
-        return len(self.told) == len(self.statuses) and not self.is_wrong and not self.hangs
+        return len(self.reported) == len(self.statuses) and not self.is_wrong and not self.hangs
 
 
 def outcome_of(ranks: Ranks, seed: int, of_job: list[Rank], harms: list[Harm]) -> Outcome:
@@ -207,10 +207,10 @@ def lose_fifty(place: Reducers) -> tuple[Outcome, Standing, Standing]:
         job = [place.ranks.start(*doing("bereaved", rank=rank, **common)) for rank in range(WORKERS)]
         for number in range(LIVES):
             running = [start_reducer(output) for _ in range(DEATHS)]
-            told = pathlib.Path(folder, f"life{number}")
+            reported = pathlib.Path(folder, f"life{number}")
             life = {"store": f"127.0.0.1:{free_port()}", "reducers": [address for _, address in running]}
-            told.with_suffix(".new").write_text(json.dumps(life))
-            told.with_suffix(".new").rename(told)
+            reported.with_suffix(".new").write_text(json.dumps(life))
+            reported.with_suffix(".new").rename(reported)
             try:
                 for rank in job:
                     rank.wait(f"life {number}")

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from lab.events import say
 
-TOLD, FAILED = 42, 70
+REPORTED, FAILED = 42, 70
 """Exit statuses: of a rank that an exception told, and of one whose job has raised what it does not expect."""
 INPUTS = 4
 """How many different inputs take turns."""
@@ -74,7 +74,7 @@ def arrays(
             say("done", steps=step)
     except herringbone.errors.HerringboneError as error:
         say("error", type=type(error).__name__, text=str(error))
-        return TOLD
+        return REPORTED
     return 0
 
 
@@ -112,10 +112,10 @@ def bereaved(rank: int, size: int, lives: int, folder: str) -> int:
 
     given, expected = sums(rank, size, 20_000, INPUTS)
     for number in range(lives):
-        told = Path(folder, f"life{number}")
-        while not told.exists():
+        path = Path(folder, f"life{number}")
+        while not path.exists():
             time.sleep(0.01)
-        life = json.loads(told.read_text())
+        life = json.loads(path.read_text())
         algorithm = "reduction_server" if life["reducers"] else None
         options = herringbone.Options(reducers=life["reducers"], algorithm=algorithm)
         with herringbone.init(rank=rank, size=size, store=life["store"], options=options, timeout=20) as group:
@@ -165,7 +165,7 @@ def summing(backend: str, timeout: float, count: int, stop: str) -> int:
                 say("going")
     except Exception as error:
         say("error", type=type(error).__name__, text=str(error)[:600])
-        return TOLD
+        return REPORTED
     world: Any = dist.group.WORLD
     moved = world.stats() if backend == "herringbone" else {}
     say("done", steps=step, longest=longest, reducers=moved["reducers_tcp"]["sent"] if moved else 0)
@@ -201,7 +201,7 @@ def mistaken(backend: str, timeout: float, mistake: str) -> int:
         say("returned", first=float(tensor[0]))
     except Exception as error:
         say("error", type=type(error).__name__, text=str(error)[:600])
-        status = TOLD
+        status = REPORTED
     try:
         again = torch.ones(1000)
         dist.all_reduce(again)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from faults import FAULTS, GLOO, NEXT_RIGHT, OWN, Fault
-from injection import ABORTED, ENDINGS, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON
+from injection import ABORTED, ENDINGS, HUNG, NOT_TRIED, SILENT, REPORTED, WENT_ON
 from scene import EACH, GLOO_SECONDS, OWN_SECONDS
 
 Record = dict[str, Any]
@@ -121,7 +121,7 @@ def cells(texts: Any) -> str:
 
 SAID = {
     WENT_ON: "went on",
-    TOLD: "all were told",
+    REPORTED: "all were told",
     SILENT: "no error",
     ABORTED: "some were aborted",
     HUNG: "hung",
@@ -142,9 +142,9 @@ def seen(found: list[Row]) -> list[str]:
         words += "; the next call was right"
     slowest = [max(each["seconds"]) for each in found if each["seconds"]]
     times = f"{shown(statistics.median(slowest))} / {shown(max(slowest))}" if slowest else ""
-    told, survivors = sum(each["named"] for each in found), sum(each["survivors"] for each in found)
-    blames = any(each["ending"] in (TOLD, ABORTED) and each["seconds"] for each in found)
-    named = f"{100 * told / survivors:.0f} %" if blames else ""
+    reported, survivors = sum(each["named"] for each in found), sum(each["survivors"] for each in found)
+    blames = any(each["ending"] in (REPORTED, ABORTED) and each["seconds"] for each in found)
+    named = f"{100 * reported / survivors:.0f} %" if blames else ""
     aborted, wrong = sum(each["aborted"] for each in found), sum(each["wrong"] > 0 for each in found)
     return [
         str(sum(each["times"] for each in found)),

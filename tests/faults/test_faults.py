@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE))
 import page
 import proxy
 from faults import FAULTS, is_wrong
-from injection import ABORTED, HUNG, NOT_TRIED, SILENT, TOLD, WENT_ON, blames, ending_of, named_in
+from injection import ABORTED, HUNG, NOT_TRIED, SILENT, REPORTED, WENT_ON, blames, ending_of, named_in
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_record_has_every_fault_on_every_system_and_all_as_promised(record: 
 
 def test_what_is_not_as_promised_is_found() -> None:
     killed = FAULTS[0]
-    right = {"system": "herringbone", "ending": TOLD, "wrong": 0, "aborted": 0}
+    right = {"system": "herringbone", "ending": REPORTED, "wrong": 0, "aborted": 0}
     assert not is_wrong(killed, right)
     assert not is_wrong(killed, {**right, "system": "gloo", "ending": HUNG}), "Gloo promises nothing here"
     for harm in ({"ending": HUNG}, {"ending": WENT_ON}, {"wrong": 1}, {"aborted": 1}):
@@ -50,7 +50,7 @@ def test_what_is_not_as_promised_is_found() -> None:
     [
         ([0, 0], False, WENT_ON),
         ([0, 0], True, SILENT),
-        ([42, 42], False, TOLD),
+        ([42, 42], False, REPORTED),
         ([42, 0], False, SILENT),
         ([42, -6], False, ABORTED),
         ([42, None], False, HUNG),

@@ -31,7 +31,7 @@ class Way:
     """How a framework comes to its backend."""
 
     name: str
-    told: str
+    reported: str
     launcher: tuple = TORCHRUN
     replace: str = ""
 
@@ -40,7 +40,7 @@ GLOO = Way("gloo", "nothing said: the framework's own choice")
 BEFORE = Way("before", '`init_process_group("herringbone")` before the framework')
 REPLACED = Way("replaced", "`HERRINGBONE_REPLACE=gloo`", replace="gloo")
 NAMED = Way("named", '`DDPStrategy(process_group_backend="herringbone")`')
-STARTED = Way("started", f"{NAMED.told}, started by Lightning", ())
+STARTED = Way("started", f"{NAMED.reported}, started by Lightning", ())
 WAYS = {
     "lightning": [GLOO, NAMED, STARTED, BEFORE, REPLACED],
     "accelerate": [GLOO, BEFORE, REPLACED],
@@ -119,7 +119,7 @@ def trainings(frameworks):
             gloos = ranks if way is GLOO else gloos
             result, wrong = judged(ranks, gloos) if ranks and gloos else ("", wrong or "Gloo failed")
             kind = ranks[0]["kind"] if ranks else ""
-            yield row(framework, way.told, result, wrong, time.monotonic() - began, version(framework), kind)
+            yield row(framework, way.reported, result, wrong, time.monotonic() - began, version(framework), kind)
 
 
 def row(framework, way, result, wrong, seconds, version="", kind=""):

@@ -235,9 +235,9 @@ def any_source() -> None:
 
 @feature("objects: broadcast, all_gather, gather, scatter")
 def objects() -> None:
-    told = [{"rank": rank()}, "text"]
-    dist.broadcast_object_list(told, 1)
-    assert told[0] == {"rank": 1}
+    reported = [{"rank": rank()}, "text"]
+    dist.broadcast_object_list(reported, 1)
+    assert reported[0] == {"rank": 1}
     found = [None] * SIZE
     dist.all_gather_object(found, ("part", rank()))
     assert found == [("part", owner) for owner in range(SIZE)]

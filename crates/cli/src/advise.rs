@@ -1,8 +1,9 @@
 //! `herringbone advise`: how many reducers are worth their price.
 
-mod told;
+mod facts;
 
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
+use facts::JobFacts;
 use herringbone::{
     core::plan::advice::{Offer, PricedJob},
     settings::Bytes,
@@ -10,7 +11,6 @@ use herringbone::{
 };
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
-use told::JobFacts;
 
 /// Say how many reducers are worth their price: step time and price of a step with none, one, two, ...
 ///
@@ -94,14 +94,14 @@ fn part(text: &str) -> Result<f64, String> {
 const ROWS: u32 = 64;
 
 pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let told = options.training.told()?;
+    let facts = options.training.facts()?;
     let job = PricedJob {
-        workers: told.workers.unwrap_or(1),
+        workers: facts.workers.unwrap_or(1),
         worker_rate: options.worker_gbps * 125e6,
         reducer_rate: options.reducer_gbps * 125e6,
-        bytes: told.bytes.unwrap_or(0.0),
-        computing: told.computing.unwrap_or(0.0),
-        hidden: told.hidden.unwrap_or(0.0),
+        bytes: facts.bytes.unwrap_or(0.0),
+        computing: facts.computing.unwrap_or(0.0),
+        hidden: facts.hidden.unwrap_or(0.0),
         worker_price: options.price_worker.unwrap_or(0.0),
         reducer_price: options.price_reducer.unwrap_or(0.0),
     };
@@ -116,8 +116,8 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
     } else if options.csv {
         write!(out, "{}", advice.csv())?;
     } else {
-        if !told.said.is_empty() {
-            writeln!(out, "# {}", told.said)?;
+        if !facts.said.is_empty() {
+            writeln!(out, "# {}", facts.said)?;
         }
         write!(out, "{}", advice.text())?;
     }
@@ -126,27 +126,27 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
 
 impl TrainingOptions {
     /// All that has to be known: what options say, and else the file.
-    fn told(&self) -> Result<JobFacts, Failure> {
-        let told = self.from.as_deref().map(told::read).transpose()?.unwrap_or_default();
-        let told = JobFacts {
-            workers: self.workers.or(told.workers),
-            bytes: self.bytes.map(|bytes| bytes.0 as f64).or(told.bytes),
-            computing: self.step_ms.map(|step| step / 1e3).or(told.computing),
-            hidden: self.overlap.or(told.hidden),
-            said: told.said,
+    fn facts(&self) -> Result<JobFacts, Failure> {
+        let facts = self.from.as_deref().map(facts::read).transpose()?.unwrap_or_default();
+        let facts = JobFacts {
+            workers: self.workers.or(facts.workers),
+            bytes: self.bytes.map(|bytes| bytes.0 as f64).or(facts.bytes),
+            computing: self.step_ms.map(|step| step / 1e3).or(facts.computing),
+            hidden: self.overlap.or(facts.hidden),
+            said: facts.said,
         };
         let missing = [
-            ("--workers", told.workers.is_none()),
-            ("--bytes", told.bytes.is_none()),
-            ("--step-ms", told.computing.is_none()),
+            ("--workers", facts.workers.is_none()),
+            ("--bytes", facts.bytes.is_none()),
+            ("--step-ms", facts.computing.is_none()),
         ];
         match (missing.iter().find(|(_, is)| *is), &self.from) {
             (Some((option, _)), Some(from)) => Err(Failure::Usage {
-                problem: format!("{} does not say what {option} would: {}", from.display(), told.said),
+                problem: format!("{} does not say what {option} would: {}", from.display(), facts.said),
                 hint: "give the option, too, or let the job write {\"size\": group.size, \"stats\": group.stats(), \"recent\": \
                        group.recent()}",
             }),
-            _ => Ok(told),
+            _ => Ok(facts),
         }
     }
 }
@@ -194,7 +194,7 @@ impl Advice {
             ["reducers", "by", "communication", "step", "faster", "price of 1,000 steps"];
         let columns = if self.has_prices { &COLUMNS[..] } else { &COLUMNS[..5] };
         let none = self.offers[0];
-        let rows = self.offers.iter().filter(|offer| self.is_told(offer)).map(|offer| {
+        let rows = self.offers.iter().filter(|offer| self.is_reported(offer)).map(|offer| {
             let mut cells = vec![
                 offer.reducers.to_string(),
                 offer.means.name().to_owned(),
@@ -217,7 +217,7 @@ impl Advice {
     }
 
     /// Of many rows those are told that say something: the first, powers of two, and where something begins or ends.
-    fn is_told(&self, offer: &Offer) -> bool {
+    fn is_reported(&self, offer: &Offer) -> bool {
         let special =
             [self.fastest().reducers, self.cheapest().reducers, self.job.enough(), self.break_even()];
         let last = self.offers.len() as u32 - 1;

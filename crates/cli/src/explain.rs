@@ -376,8 +376,8 @@ mod tests {
             let (rows, mut out) = (explained(&args), Vec::new());
             assert_eq!(rows[0].bytes, u64::MAX);
             print(&options(&args), &rows, &mut out).unwrap();
-            let told = String::from_utf8(out).unwrap();
-            assert_eq!(told.matches("more segments than can be counted").count(), tables, "{told}");
+            let output = String::from_utf8(out).unwrap();
+            assert_eq!(output.matches("more segments than can be counted").count(), tables, "{output}");
         }
     }
 

@@ -47,7 +47,7 @@ pub(crate) fn run(options: &SimulateOptions, out: &mut dyn Write) -> Result<Outc
     }
     match options.shown.json {
         true => writeln!(out, "{}", object(&options.question, &described, &simulated, is_estimate))?,
-        false => write!(out, "{}", told(&options.question, &described, &simulated, is_estimate))?,
+        false => write!(out, "{}", report(&options.question, &described, &simulated, is_estimate))?,
     }
     Ok(Outcome::Passed)
 }
@@ -62,7 +62,7 @@ fn limit(simulated: &Prediction) -> Option<(Used, f64)> {
     Some((busiest, seconds(busiest.busy) / seconds(simulated.total()).max(f64::MIN_POSITIVE)))
 }
 
-fn told(options: &Question, described: &Described, simulated: &Prediction, is_estimate: bool) -> String {
+fn report(options: &Question, described: &Described, simulated: &Prediction, is_estimate: bool) -> String {
     let Described { name, verified, call, calibration, per_host, .. } = described;
     let schedule = verified.schedule();
     let workers = schedule.workers();
@@ -369,8 +369,8 @@ mod tests {
     #[test]
     fn sizes_are_bounded_or_estimated() {
         let large = ["--algorithm", "ring", "--ranks", "4", "--bytes", "1T"];
-        let told = simulated_with(&large).unwrap();
-        assert!(told.contains("estimate: there are more than 2000000 messages"), "{told}");
+        let report = simulated_with(&large).unwrap();
+        assert!(report.contains("estimate: there are more than 2000000 messages"), "{report}");
         assert_eq!(object_of(&large)["is_estimate"], true);
         assert_eq!(object_of(&["--algorithm", "ring", "--ranks", "4"])["is_estimate"], false);
         for (args, said) in [

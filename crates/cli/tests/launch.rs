@@ -151,9 +151,10 @@ fn a_job_has_a_token_unless_it_meets_reducers_that_run_already() {
         let mut command = launch(&["-n", "2", "--", "sh", "-c", "echo $HERRINGBONE_TOKEN"]);
         let (code, lines, stderr) = output(command.env_remove("HERRINGBONE_TOKEN_FILE").env(name, value));
         assert_eq!(code, 0, "{stderr}");
-        let told: Vec<String> = lines.iter().map(|line| line["[rank 0]".len()..].trim().to_owned()).collect();
-        assert_eq!(told[0], told[1], "all ranks have the same");
-        told[0].clone()
+        let outputs: Vec<String> =
+            lines.iter().map(|line| line["[rank 0]".len()..].trim().to_owned()).collect();
+        assert_eq!(outputs[0], outputs[1], "all ranks have the same");
+        outputs[0].clone()
     };
     let [one, other] = [token("HERRINGBONE_TOKEN", ""), token("HERRINGBONE_REDUCERS", "")];
     assert!(one.len() == 64 && other.len() == 64 && one != other);

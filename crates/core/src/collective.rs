@@ -4,7 +4,7 @@
 //! exist, [`result`](Collective::result) what each worker must hold at the end. [`verify`](crate::verify::verify)
 //! holds every schedule against both, whatever algorithm made it (the idea is msccl-tools').
 
-pub mod exchange;
+pub mod all_to_all;
 mod parts;
 
 pub use parts::{PartsError, UnevenParts};
@@ -175,7 +175,7 @@ impl Collective {
         match self {
             Collective::Broadcast { root } | Collective::Scatter { root } => worker == root,
             Collective::AllGather | Collective::Gather { .. } => worker == chunk,
-            Collective::AllToAll => exchange::receiver(workers, worker, chunk).is_some(),
+            Collective::AllToAll => all_to_all::receiver(workers, worker, chunk).is_some(),
             _ => true,
         }
     }
@@ -191,7 +191,7 @@ impl Collective {
             Collective::AllGather => Some(Expected::Input(chunk)),
             Collective::Gather { root } => (worker == root).then_some(Expected::Input(chunk)),
             Collective::Scatter { root } => (worker == chunk).then_some(Expected::Input(root)),
-            Collective::AllToAll => exchange::sender(workers, worker, chunk).map(Expected::Input),
+            Collective::AllToAll => all_to_all::sender(workers, worker, chunk).map(Expected::Input),
         }
     }
 
@@ -220,7 +220,7 @@ impl Collective {
     /// How a schedule cuts the buffer into the parts that the caller owns; `None` where there are none.
     pub fn given(self, workers: u32) -> Option<Cut> {
         match self {
-            Collective::AllToAll => Some(Cut::Given { parts: exchange::chunks(workers) }),
+            Collective::AllToAll => Some(Cut::Given { parts: all_to_all::chunks(workers) }),
             _ => self.parts(workers, 0).map(|_| Cut::Given { parts: workers }),
         }
     }
@@ -254,7 +254,7 @@ impl Collective {
     fn input_part(self, workers: u32, worker: Rank, chunk: Chunk) -> usize {
         match self {
             Collective::AllGather | Collective::Gather { .. } => 0,
-            Collective::AllToAll => exchange::receiver(workers, worker, chunk).unwrap_or_default() as usize,
+            Collective::AllToAll => all_to_all::receiver(workers, worker, chunk).unwrap_or_default() as usize,
             _ => chunk as usize,
         }
     }
@@ -263,7 +263,7 @@ impl Collective {
     fn output_part(self, workers: u32, worker: Rank, chunk: Chunk) -> usize {
         match self {
             Collective::ReduceScatter | Collective::Scatter { .. } => 0,
-            Collective::AllToAll => exchange::sender(workers, worker, chunk).unwrap_or_default() as usize,
+            Collective::AllToAll => all_to_all::sender(workers, worker, chunk).unwrap_or_default() as usize,
             _ => chunk as usize,
         }
     }

@@ -1,6 +1,6 @@
 //! One rank in one operation: what it may do now, what it waits for, and what it tells the other ranks.
 //!
-//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It says which instruction of which
+//! An [`Execution`] runs a [`Prepared`] program and has no data, no memory and no links. It says which step of which
 //! segment may run ([`next`](Execution::next)), whether a message may go ([`offer`](Execution::offer)), and where one that
 //! arrives belongs ([`landing`](Execution::landing)). Whoever drives it does the work and says what is done. There are three
 //! drivers, and no second copy of these rules: the executor, which has memory and links; the
@@ -13,7 +13,7 @@ mod rules;
 mod segments;
 mod tally;
 
-pub use peers::{MessageClaim, MessagePlace, Misfit};
+pub use peers::{MessageClaim, MessagePlace, Violation};
 pub use rules::Rules;
 pub use tally::{Arrived, SegmentMessage, SegmentStep, Tally};
 
@@ -28,7 +28,7 @@ use tally::{Delivery, PeerFlow};
 /// its core then has more to do in its turn.
 const LOTS_PER_WINDOW: u32 = 4;
 
-/// What an instruction that has run waits for: more than ever comes.
+/// What a step that has run waits for: more than ever comes.
 const NEVER: u16 = u16::MAX;
 
 /// The members of a job, as an operation sees them.
@@ -41,12 +41,12 @@ pub trait Members {
     /// [blocked](Execution::take_blocked) messages are tried again.
     fn take_slot(&mut self, member: MemberId) -> bool;
     /// Tells a member something.
-    fn tell(&mut self, member: MemberId, word: Word);
+    fn tell(&mut self, member: MemberId, signal: Signal);
 }
 
 /// What ranks tell each other beside messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Signal {
     /// How many segments the sender of this is done with; the first one also says that it has begun.
     Grant(u32),
     /// Of a reducer: all workers hold the whole result.
@@ -55,7 +55,7 @@ pub enum Word {
 
 /// What becomes of a message that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clearance {
+pub enum SendDecision {
     /// It goes now.
     Go {
         /// In an eager slot.
@@ -116,9 +116,9 @@ pub struct Execution {
 
 /// Construction.
 impl Execution {
-    /// One that has not [started](Self::start). Its messages may arrive. `seats` are the members of the group, workers first.
+    /// One that has not [started](Self::start). Its messages may arrive. `ids` are the members of the group, workers first.
     #[inline]
-    pub fn new(prepared: Arc<Prepared>, me: Participant, seats: &[MemberId], counts: Tally) -> Self {
+    pub fn new(prepared: Arc<Prepared>, me: Participant, ids: &[MemberId], counts: Tally) -> Self {
         let with_reducers = !me.is_worker || prepared.peers.iter().any(|peer| prepared.is_reducer(peer.rank));
         let usual = if prepared.is_in_memory() { (me.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let mut execution = Self {
@@ -129,20 +129,20 @@ impl Execution {
             prepared,
             counts,
         };
-        execution.furnish(seats);
+        execution.furnish(ids);
         (0..execution.prepared.depth).for_each(|segment| execution.arm(segment));
         execution
     }
 
     /// Makes room for what is counted.
     #[inline]
-    fn furnish(&mut self, seats: &[MemberId]) {
+    fn furnish(&mut self, ids: &[MemberId]) {
         let Self { prepared, counts, me: Participant { is_worker, ahead, rules, .. }, with_reducers, .. } =
             self;
         let width = rules.window.unwrap_or(*ahead);
         let stages = prepared.depth as usize;
-        counts.waits.resize(stages * prepared.instrs.len(), 0);
-        counts.deliveries.resize(stages * prepared.instrs.len(), Delivery::default());
+        counts.waits.resize(stages * prepared.steps.len(), 0);
+        counts.deliveries.resize(stages * prepared.steps.len(), Delivery::default());
         counts.heads.resize(stages * prepared.heads.len(), Arrived::No);
         counts.left.resize(stages, 0);
         if *with_reducers && *is_worker {
@@ -153,7 +153,7 @@ impl Execution {
             let open = reducer || !*is_worker || (peer.shared && !prepared.eager);
             let window = Window::new(width, open);
             let stable = !(reducer && *is_worker);
-            PeerFlow { member: seats[peer.rank as usize], window, stable, invited: false }
+            PeerFlow { member: ids[peer.rank as usize], window, stable, invited: false }
         }));
     }
 
@@ -211,16 +211,16 @@ impl Execution {
     }
 }
 
-/// Instructions.
+/// Steps.
 impl Execution {
-    /// An instruction that may run now.
+    /// A step that may run now.
     #[expect(clippy::should_implement_trait, reason = "what it gives is to be reported as done")]
     #[inline]
     pub fn next(&mut self) -> Option<SegmentStep> {
         self.counts.ready.pop_front()
     }
 
-    /// The instructions that may run now, in no order that matters.
+    /// The steps that may run now, in no order that matters.
     pub fn ready(&self) -> usize {
         self.counts.ready.len()
     }
@@ -230,13 +230,13 @@ impl Execution {
         self.counts.ready.remove(at)
     }
 
-    /// An instruction has run; a send, when all its messages are [handed over](Self::handed_over).
+    /// A step has run; a send, when all its messages are [handed over](Self::handed_over).
     #[inline]
     pub fn complete(&mut self, ready: SegmentStep) {
         self.note_result(ready);
-        let SegmentStep { segment, instr } = ready;
-        for next in self.prepared.instrs[instr as usize].next.clone() {
-            self.satisfied(SegmentStep { segment, instr: self.prepared.next[next as usize] });
+        let SegmentStep { segment, step } = ready;
+        for next in self.prepared.steps[step as usize].next.clone() {
+            self.satisfied(SegmentStep { segment, step: self.prepared.next[next as usize] });
         }
         let stage = self.stage(segment);
         self.counts.left[stage] -= 1;
@@ -256,26 +256,26 @@ impl Execution {
     #[inline]
     pub fn sends(&mut self, ready: SegmentStep) {
         let at = self.at(ready);
-        let left = self.prepared.send(ready.instr).lanes.len() as u16;
+        let left = self.prepared.send(ready.step).lanes.len() as u16;
         self.counts.deliveries[at] = Delivery { left, checksum: None };
     }
 
     /// Asks whether a message may go. If it may, or need not, it is to be [handed over](Self::handed_over).
     #[inline]
-    pub fn offer(&mut self, message: SegmentMessage, members: &mut impl Members) -> Clearance {
+    pub fn offer(&mut self, message: SegmentMessage, members: &mut impl Members) -> SendDecision {
         let at = self.prepared.lanes[message.lane as usize].peer as usize;
         let PeerFlow { member, window, .. } = self.counts.flows[at];
         if message.ready.segment >= self.prepared.peers[at].takes || members.is_away(member) {
-            return Clearance::Needless;
+            return SendDecision::Needless;
         }
         if window.is_open() {
-            return Clearance::Go { eager: false };
+            return SendDecision::Go { eager: false };
         }
         if self.prepared.eager && members.take_slot(member) {
-            return Clearance::Go { eager: true };
+            return SendDecision::Go { eager: true };
         }
         self.counts.blocked.push(message);
-        Clearance::Later
+        SendDecision::Later
     }
 
     /// What could not go when it was offered, to be offered again.

@@ -6,7 +6,9 @@ mod direct;
 mod program;
 
 pub use cutting::TooManySegments;
-pub use program::{Call, Fold, Head, Instr, Kind, Loc, Operand, Outbound, Peer, Prepared, Send, Sizing};
+pub use program::{
+    Call, Fold, Head, Kind, Loc, Operand, Outbound, Peer, Prepared, PreparedStep, Send, Sizing,
+};
 
 use self::{
     compile::Compiler,
@@ -80,7 +82,7 @@ pub fn prepare(
     let prepared = Prepared {
         call,
         workers: schedule.workers(),
-        instrs: Vec::new(),
+        steps: Vec::new(),
         waits: Vec::new(),
         next: Vec::new(),
         operands: Vec::new(),
@@ -124,8 +126,8 @@ fn limit(prepared: &mut Prepared) {
         let gives = chunks.map(|chunk| prepared.segments_of(chunk)).max();
         prepared.peers[at].gives = gives.unwrap_or(0);
     }
-    for at in 0..prepared.instrs.len() {
-        let Kind::Send(send) = &prepared.instrs[at].kind else { continue };
+    for at in 0..prepared.steps.len() {
+        let Kind::Send(send) = &prepared.steps[at].kind else { continue };
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
         let takes = prepared.segments_of(chunk);
         for lane in send.lanes.clone() {

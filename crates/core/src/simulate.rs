@@ -30,7 +30,7 @@ mod workload;
 mod world;
 
 pub use calibration::{CALIBRATION_NUMBERS, Calibration, CalibrationError};
-pub use machine::{Cores, Costs, Disorder, Picoseconds, Port, Rig, SECOND, Toll, duration};
+pub use machine::{Cores, Costs, Disorder, Overhead, Picoseconds, Port, Rig, SECOND, duration};
 pub use outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Untimed, Used, What};
 pub use roofline::{Bound, Roof, RoofCounter, binding};
 pub use run::{Effort, effort, estimate, simulate, simulate_up_to};

@@ -70,7 +70,7 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     let staging = shared.parameters.staging as usize;
     // Each rank's own two sizes fit; the smallest of all ranks need not.
     check_sizes(staging, shared.parameters.segment as usize)?;
-    let parts = Parts::new(&job, shared.transport != Some(Transport::Tcp), staging);
+    let parts = Components::new(&job, shared.transport != Some(Transport::Tcp), staging);
     let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
     let segments = match job.mates().len() {
         1 => None,
@@ -81,10 +81,10 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
         ),
     };
     let origin = Some(Arc::new(origin.clone()));
-    let doors = Doors { listener: Some(listener), segments, linger: LAST_OUT, away, origin };
+    let join_points = JoinPoints { listener: Some(listener), segments, linger: LAST_OUT, away, origin };
     // Of a key that was drawn for this job nobody else knows.
     let (rank, is_drawn) = (job.rank, config.token.is_none() && !job.token.is_empty());
-    let fabric = assemble(job, shared, parts, connections, doors);
+    let fabric = assemble(job, shared, parts, connections, join_points);
     let fabric = fabric.map_err(|error| Error::io("starting the threads of this rank", error))?;
     let comm = whole(with_measured_links(fabric)?);
     if let Some(address) = comm.address().filter(|_| rank == 0) {
@@ -99,11 +99,11 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
 pub(crate) fn assemble(
     job: Job,
     shared: Shared,
-    parts: Parts,
+    parts: Components,
     connections: BTreeMap<u32, Connection>,
-    doors: Doors,
+    join_points: JoinPoints,
 ) -> io::Result<Arc<Fabric>> {
-    let Parts { mapping, engine } = parts;
+    let Components { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
     let node = Node::new(engine, mapping.bell.clone(), mapping.mates.len(), to_control)?;
@@ -112,11 +112,11 @@ pub(crate) fn assemble(
         node: node.clone(),
         commands: commands.clone(),
         connections,
-        listener: doors.listener,
-        segments: doors.segments,
+        listener: join_points.listener,
+        segments: join_points.segments,
         mapping,
-        linger: doors.linger,
-        away: doors.away,
+        linger: join_points.linger,
+        away: join_points.away,
     })?;
     let name = format!("hb-control-{}", job.rank);
     let mut threads = vec![std::thread::Builder::new().name(name).spawn(move || control.run())?];
@@ -124,7 +124,7 @@ pub(crate) fn assemble(
         threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
     }
     let rank = job.rank;
-    let fabric = Fabric::new(job, (node, commands), shared, (doors.origin, threads));
+    let fabric = Fabric::new(job, (node, commands), shared, (join_points.origin, threads));
     crate::log::info(&format!("rank {rank}"), &fabric);
     Ok(fabric)
 }
@@ -213,13 +213,13 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
 }
 
 /// A process's memory and engine, before it has threads.
-pub(crate) struct Parts {
+pub(crate) struct Components {
     pub(crate) mapping: Mapping,
     pub(crate) engine: Engine,
 }
 
 /// Where others come in, how long rank 0 stays for them, the reducers that may come, and how all of it comes about again.
-pub(crate) struct Doors {
+pub(crate) struct JoinPoints {
     pub(crate) listener: Option<TcpListener>,
     pub(crate) segments: Option<Guarded<UnixListener>>,
     pub(crate) linger: Duration,
@@ -240,7 +240,7 @@ fn heap_bytes(mates: usize, beside: usize) -> usize {
     }
 }
 
-impl Parts {
+impl Components {
     pub(crate) fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
         let mates = job.mates();
         let mut layout = Layout { mates: mates.len(), pool: staging, heap: 0 };

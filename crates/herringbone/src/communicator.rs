@@ -26,7 +26,7 @@ use crate::{
     execute::issue::Issue,
     fabric::Fabric,
     observe::{Recent, Sink},
-    request::{Compression, Manner, Request},
+    request::{CallAttrs, Compression, Request},
     sys::{
         heap::Mapped,
         plain::Plain,
@@ -103,9 +103,9 @@ impl Communicator {
         timeout: Duration,
     ) -> Self {
         let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
-        let seats = members.iter().copied().chain(reducers).collect();
+        let ids = members.iter().copied().chain(reducers).collect();
         let guidance = fabric.settings.guidance.clone();
-        let settings = settings_of(&fabric, number, rank, &members, seats);
+        let settings = settings_of(&fabric, number, rank, &members, ids);
         make_known(&fabric, Settings { guidance, timeout, ..settings }, ordinal);
         let group = GroupHandle::new(&fabric, number, root, rank, members, timeout);
         Self { fabric, group: Arc::new(group) }
@@ -397,7 +397,7 @@ impl Communicator {
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
         let mut call = Call { codec, ..request.call };
-        let timeout = request.manner.timeout.unwrap_or_else(|| self.timeout());
+        let timeout = request.attrs.timeout.unwrap_or_else(|| self.timeout());
         let (group, draws) =
             calling::called_group(&self.fabric, &self.group, call.collective.name(), timeout)?;
         let draws = draws.as_deref().unwrap_or(&self.group.draws);
@@ -407,9 +407,9 @@ impl Communicator {
         if request.parts.is_some() {
             call.count = Call::UNEVEN;
         }
-        let Request { manner, input, output, .. } = request;
-        let manner = Manner { timeout: Some(timeout), ..manner };
-        Ok(Issue { parts, fed, manner, ..Issue::new(group, call, input, output) })
+        let Request { attrs, input, output, .. } = request;
+        let attrs = CallAttrs { timeout: Some(timeout), ..attrs };
+        Ok(Issue { parts, fed, attrs, ..Issue::new(group, call, input, output) })
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {
@@ -553,7 +553,7 @@ impl Communicator {
             return Ok(());
         }
         let ends = self.fabric.node.with(|engine| engine.close_group(self.group.number));
-        self.fabric.say_farewell(&ends)
+        self.fabric.check_before_close(&ends)
     }
 }
 

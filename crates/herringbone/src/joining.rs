@@ -7,10 +7,11 @@ use crate::{
     config::{Config, Rendezvous, Trees, WaitLimits},
     core::{group::Rank, plan::Guidance, session::survivors::Shrink},
     fabric::{
-        Fabric, decline, formation,
-        muster::{self, Mustered},
+        Fabric, decline,
+        election::{self, Elected},
+        formation,
     },
-    status::{self, Doing},
+    status::{self, Activity},
 };
 use std::{
     collections::BTreeMap,
@@ -19,13 +20,13 @@ use std::{
 };
 
 /// How long those that have agreed to go on may take to meet.
-const MEETING: Duration = Duration::from_secs(5);
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the place where rank 0 was is asked for those who want to join.
 const ASK: Duration = Duration::from_millis(500);
 
 /// Where those meet that go on without the hub.
-enum Meeting {
+enum NewHub {
     Here { listener: TcpListener, address: SocketAddr },
     At(String),
 }
@@ -109,17 +110,17 @@ impl Communicator {
             return Err(at(shrink::lost(vec![0], "only rank 0 can say who is left".to_owned())));
         };
         loop {
-            let found = muster::muster((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
+            let found = election::election((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
             let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
-            let (left, completed, meeting) = match found {
-                Mustered::First { left, completed, listener, address } => {
-                    (left, completed, Meeting::Here { listener, address })
+            let (left, completed, new_hub) = match found {
+                Elected::First { left, completed, listener, address } => {
+                    (left, completed, NewHub::Here { listener, address })
                 }
-                Mustered::Follows { left, completed, hub } => (left, completed, Meeting::At(hub)),
-                Mustered::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
-                Mustered::Late { missing } => return Err(at(shrink::late(me, timeout, &missing))),
+                Elected::Follows { left, completed, hub } => (left, completed, NewHub::At(hub)),
+                Elected::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
+                Elected::Late { missing } => return Err(at(shrink::late(me, timeout, &missing))),
             };
-            match regather(fabric, config, &left, meeting, deadline) {
+            match regather(fabric, config, &left, new_hub, deadline) {
                 Ok(comm) => {
                     fabric.abandon();
                     comm.set_timeout(self.timeout());
@@ -222,8 +223,8 @@ impl Communicator {
         }
         // They come to the place where rank 0 was, and a new one gathers them there.
         let Rendezvous::Tcp(address) = &origin.rendezvous else { return Vec::new() };
-        match status::ask(address, origin.token.as_deref(), None, ASK).map(|answer| answer.status.doing) {
-            Ok(Doing::Forms { missing }) => {
+        match status::ask(address, origin.token.as_deref(), None, ASK).map(|answer| answer.status.activity) {
+            Ok(Activity::Forms { missing }) => {
                 (0..origin.world).filter(|rank| !missing.contains(rank)).collect()
             }
             _ => Vec::new(),
@@ -236,7 +237,7 @@ fn regather(
     fabric: &Fabric,
     config: &Config,
     left: &[Rank],
-    meeting: Meeting,
+    new_hub: NewHub,
     deadline: Instant,
 ) -> Result<Communicator> {
     let (job, settings) = (&fabric.job, &fabric.settings);
@@ -259,17 +260,17 @@ fn regather(
             ..Trees::default()
         },
         waits: WaitLimits {
-            timeout: MEETING.min(deadline.saturating_duration_since(Instant::now())),
+            timeout: RENDEZVOUS_TIMEOUT.min(deadline.saturating_duration_since(Instant::now())),
             ..config.waits
         },
         ..config.clone()
     };
-    let world = match meeting {
-        Meeting::Here { listener, address } => {
+    let world = match new_hub {
+        NewHub::Here { listener, address } => {
             next.reducers = job.roster.reducers().map(|reducer| reducer.address.clone()).collect();
             formation::form_at(&next, listener, address)?
         }
-        Meeting::At(hub) => {
+        NewHub::At(hub) => {
             next.rendezvous = Rendezvous::Tcp(hub);
             formation::form(&next)?
         }

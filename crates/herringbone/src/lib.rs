@@ -95,7 +95,7 @@ pub use local::{local, local_with};
 pub use named::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork,
 };
-pub use observe::{Happening, OperationId, OperationState, OperationTimes, Recent, Sink};
+pub use observe::{OperationId, OperationState, OperationTimes, Recent, Sink, TraceEvent};
 pub use rendezvous::{Store, StoreError};
 pub use request::{Compression, MessageRequest, Request};
 pub use residuals::{Residual, Residuals};

@@ -2,11 +2,11 @@
 
 use crate::{
     Communicator, Error, Result,
-    assembly::{Doors, Parts, assemble, whole},
+    assembly::{Components, JoinPoints, assemble, whole},
     config::{Config, WaitLimits},
     core::session::{
         Parameters, TREE_BOUND,
-        control::Dialogue,
+        control::ControlChannel,
         handshake::Keys,
         membership::{Member, Process, Roster},
     },
@@ -114,16 +114,16 @@ pub(crate) fn assemble_local(
     let mut parts = Vec::new();
     let staging = shared(0).parameters.staging as usize;
     for job in &jobs {
-        parts.push(Parts::new(job, true, staging)?);
+        parts.push(Components::new(job, true, staging)?);
     }
     let shown: Vec<_> =
         parts.iter().map(|part| (part.mapping.segment.clone(), part.mapping.bell.clone())).collect();
     let mut connections: Vec<BTreeMap<u32, Connection>> = jobs.iter().map(|_| BTreeMap::new()).collect();
     for rank in 1..jobs.len() as u32 {
         let (hub, member) = UnixStream::pair()?;
-        let dialogue = || Dialogue::new(crc32c::crc32c, Keys::default());
-        connections[0].insert(rank, Connection::new(hub.into(), dialogue())?);
-        connections[rank as usize].insert(0, Connection::new(member.into(), dialogue())?);
+        let channel = || ControlChannel::new(crc32c::crc32c, Keys::default());
+        connections[0].insert(rank, Connection::new(hub.into(), channel())?);
+        connections[rank as usize].insert(0, Connection::new(member.into(), channel())?);
     }
     let mut communicators = Vec::new();
     for ((job, mut part), connections) in jobs.into_iter().zip(parts).zip(connections) {
@@ -133,7 +133,8 @@ pub(crate) fn assemble_local(
                 part.engine.connect(other, link);
             }
         }
-        let doors = Doors { listener: None, segments: None, linger: LINGER, away: Vec::new(), origin: None };
+        let doors =
+            JoinPoints { listener: None, segments: None, linger: LINGER, away: Vec::new(), origin: None };
         let shared = shared(job.rank);
         communicators.push(whole(assemble(job, shared, part, connections, doors)?));
     }

@@ -10,7 +10,7 @@ mod cycle;
 mod queue;
 mod run;
 mod scale;
-mod station;
+mod shared;
 mod timeline;
 mod work;
 
@@ -24,15 +24,15 @@ pub use autotune::AutotuneOptions;
 use cycle::Cycles;
 pub use queue::NamedSubmission;
 use queue::Queue;
-use station::Station;
+use shared::SharedState;
 use std::{
     path::Path,
     sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 use timeline::Timeline;
-use work::{Hurry, NamedState};
 pub use work::{NamedFailure, NamedResult, NamedWork};
+use work::{NamedState, WaitListener};
 
 /// How long a controller that shuts down waits for the other ranks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl Default for NamedOptions {
 /// One rank's controller of named operations. Dropping it shuts all ranks' down.
 #[derive(Debug)]
 pub struct NamedController {
-    station: Arc<Station>,
+    shared: Arc<SharedState>,
 }
 
 impl NamedController {
@@ -94,14 +94,14 @@ impl NamedController {
             across_groups: options.across_groups,
         };
         let queue = Queue::new(Negotiator::new(rank, size, settings), size);
-        let station = Arc::new(Station::new(agreement, queue));
+        let shared = Arc::new(SharedState::new(agreement, queue));
         let tune = |how| Autotune::new(settings.tuning, options.capacity > 0, how);
         let autotune = options.autotune.as_ref().filter(|_| rank == 0).map(tune).transpose()?;
-        let cycles = Cycles::new(station.clone(), data, autotune);
+        let cycles = Cycles::new(shared.clone(), data, autotune);
         let name = format!("herringbone-named-{rank}");
         let thread = std::thread::Builder::new().name(name).spawn(move || cycles.run());
         thread.map_err(|error| Error::io("starting the thread of a controller", error))?;
-        Ok(Self { station })
+        Ok(Self { shared })
     }
 
     /// Submits an operation. Its memory must not be touched until it is over.
@@ -109,13 +109,13 @@ impl NamedController {
     /// # Errors
     /// If it cannot be submitted, or the controller has ended. The other ranks are not told of it.
     pub fn submit(&self, submission: NamedSubmission) -> Result<NamedWork, NamedFailure> {
-        if let Err(error) = self.station.check_usable() {
+        if let Err(error) = self.shared.check_usable() {
             // As in `Communicator::checked`: to drop what it keeps may need a lock that a thread of the parent held.
             std::mem::forget(submission);
             return Err(error.into());
         }
-        let now = self.station.began.elapsed();
-        let mut queue = self.station.queue();
+        let now = self.shared.began.elapsed();
+        let mut queue = self.shared.queue();
         let state = queue.submit(submission, now)?;
         Ok(self.follow(queue, state))
     }
@@ -125,16 +125,16 @@ impl NamedController {
     /// # Errors
     /// As [`submit`](Self::submit).
     pub fn join(&self) -> Result<NamedWork, NamedFailure> {
-        self.station.check_usable()?;
-        let mut queue = self.station.queue();
+        self.shared.check_usable()?;
+        let mut queue = self.shared.queue();
         let state = queue.join()?;
         Ok(self.follow(queue, state))
     }
 
     fn follow(&self, queue: MutexGuard<'_, Queue>, state: Arc<NamedState>) -> NamedWork {
-        self.station.wake(queue);
-        let station: Arc<dyn Hurry> = self.station.clone();
-        NamedWork { state, hurry: Arc::downgrade(&station) }
+        self.shared.wake(queue);
+        let shared: Arc<dyn WaitListener> = self.shared.clone();
+        NamedWork { state, listener: Arc::downgrade(&shared) }
     }
 
     /// Writes what happens to a file from now on, on rank 0; one that was written before is ended.
@@ -143,47 +143,47 @@ impl NamedController {
     /// If it cannot be written.
     pub fn start_timeline(&self, path: &Path, marks_cycles: bool) -> Result<()> {
         self.stop_timeline();
-        if self.station.agreement.rank() == 0 && self.station.check_usable().is_ok() {
-            *self.station.timeline() = Some(Timeline::begin(path, marks_cycles)?);
+        if self.shared.agreement.rank() == 0 && self.shared.check_usable().is_ok() {
+            *self.shared.timeline() = Some(Timeline::begin(path, marks_cycles)?);
         }
         Ok(())
     }
 
     /// Ends the file.
     pub fn stop_timeline(&self) {
-        if self.station.check_usable().is_ok() {
-            self.station.timeline().take().into_iter().for_each(Timeline::finish);
+        if self.shared.check_usable().is_ok() {
+            self.shared.timeline().take().into_iter().for_each(Timeline::finish);
         }
     }
 
     /// Shuts the controllers of all ranks down: what is agreed about is run, and all other operations fail. Waits until that
     /// is done, but not for ranks that do not come.
     pub fn shut_down(&self) {
-        if self.station.check_usable().is_err() {
+        if self.shared.check_usable().is_err() {
             return;
         }
-        let mut queue = self.station.queue();
+        let mut queue = self.shared.queue();
         if queue.end.is_none() {
             queue.negotiator.shut_down();
         }
-        self.station.wake(queue);
+        self.shared.wake(queue);
         let has_not_ended = |queue: &mut Queue| queue.end.is_none();
-        let wait = self.station.has_ended.wait_timeout_while(self.station.queue(), PATIENCE, has_not_ended);
+        let wait = self.shared.has_ended.wait_timeout_while(self.shared.queue(), PATIENCE, has_not_ended);
         let (queue, waited) = wait.unwrap_or_else(PoisonError::into_inner);
         drop(queue);
         if waited.timed_out() {
-            self.station.agreement.abort();
-            self.station.end(queue::shut_down());
+            self.shared.agreement.abort();
+            self.shared.end(queue::shut_down());
         }
         self.stop_timeline();
     }
 
     /// What happened so far, by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        if self.station.check_usable().is_err() {
+        if self.shared.check_usable().is_err() {
             return Vec::new();
         }
-        let queue = self.station.queue();
+        let queue = self.shared.queue();
         let counted = queue.negotiator.counters();
         vec![
             ("cycles", queue.cycles),

@@ -15,7 +15,7 @@ use crate::{
     completion::Completion,
     engine::{
         Engine,
-        ops::Haste,
+        ops::WaitKind,
         outbox::Event,
         refused::Refused,
         straight::{Begun, Runner},
@@ -54,7 +54,7 @@ pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 const HANG_UP: Duration = Duration::from_secs(1);
 
 /// Where the engine's wishes go.
-pub(crate) trait Surroundings: Send + Sync {
+pub(crate) trait EventHandler: Send + Sync {
     /// Called without the engine's lock.
     fn handle(&self, events: Vec<Event>);
 }
@@ -83,7 +83,7 @@ pub(crate) struct Node {
     closing: AtomicBool,
     /// The generation of processes that it belongs to.
     born: u64,
-    surroundings: Box<dyn Surroundings>,
+    handler: Box<dyn EventHandler>,
 }
 
 impl Node {
@@ -92,7 +92,7 @@ impl Node {
         engine: Engine,
         bell: Arc<Bell>,
         ranks_here: usize,
-        surroundings: Box<dyn Surroundings>,
+        handler: Box<dyn EventHandler>,
     ) -> std::io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
@@ -111,7 +111,7 @@ impl Node {
             napping: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             born: fork::generation(),
-            surroundings,
+            handler,
         }))
     }
 
@@ -124,7 +124,7 @@ impl Node {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let mut runner = self.lock_as_is();
         let result = f(self.engine(&mut runner));
-        self.aftermath(runner);
+        self.release_and_handle(runner);
         result
     }
 
@@ -139,7 +139,7 @@ impl Node {
     pub(crate) fn with_if_free<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         let mut runner = self.try_lock()?;
         let result = f(self.engine(&mut runner));
-        self.aftermath(runner);
+        self.release_and_handle(runner);
         Some(result)
     }
 
@@ -147,7 +147,7 @@ impl Node {
     pub(crate) fn tick(&self) {
         let mut runner = self.lock_as_is();
         runner.as_it_is().at(Moment::now()).tick();
-        self.aftermath(runner);
+        self.release_and_handle(runner);
     }
 
     /// The engine, unless another thread has it, with a straight run that may be going on in it.
@@ -181,10 +181,10 @@ impl Node {
         engine.at(Moment::now())
     }
 
-    fn aftermath(&self, runner: MutexGuard<'_, Runner>) {
+    fn release_and_handle(&self, runner: MutexGuard<'_, Runner>) {
         let events = self.release(runner);
         if !events.is_empty() {
-            self.surroundings.handle(events);
+            self.handler.handle(events);
         }
     }
 
@@ -228,7 +228,7 @@ impl Node {
         let completion = match runner.begin(issue, Moment::now()) {
             Ok(Begun::Straight) => self.run_straight(runner),
             begun => {
-                self.aftermath(runner);
+                self.release_and_handle(runner);
                 match begun? {
                     Begun::No(issue) => return self.submit(&issue, true).map(Some),
                     Begun::Ordinary(completion) => Some(completion),
@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// Has the engine exchange a message. Unless the caller is about to wait for it, the background thread is told.
-    pub(crate) fn exchange(
+    pub(crate) fn post_message(
         &self,
         waits: bool,
         call: impl FnOnce(&mut Engine) -> Result<Arc<Completion>>,
@@ -333,19 +333,19 @@ impl Node {
         let Some(mut runner) = self.try_lock() else { return false };
         let engine = self.engine(&mut runner);
         let moved = self.poller.serve_ready(engine) | engine.turn();
-        self.aftermath(runner);
+        self.release_and_handle(runner);
         moved
     }
 
     /// Takes turns until something moves, up to as many as may be taken before others have to get a chance. Returns
     /// whether anything moved, and what can be expected if not.
-    fn turns(&self, most: u32) -> (bool, Option<Haste>) {
+    fn turns(&self, most: u32) -> (bool, Option<WaitKind>) {
         let Some(mut runner) = self.try_lock() else { return (false, None) };
         let engine = self.engine(&mut runner);
         let moved = (0..most).any(|_| self.poller.serve_ready(engine) | engine.turn());
-        let haste = engine.haste();
-        self.aftermath(runner);
-        (moved, Some(haste))
+        let wait_kind = engine.wait_kind();
+        self.release_and_handle(runner);
+        (moved, Some(wait_kind))
     }
 
     /// Drives until an operation is over, or for at most `limit`.
@@ -375,25 +375,25 @@ impl Node {
         let (mut turns, mut yielded) = (0, 0);
         while !done() {
             let most = AT_ONCE.min(self.patience.spins.saturating_sub(turns)).max(1);
-            let (moved, haste) = self.turns(most);
+            let (moved, wait_kind) = self.turns(most);
             turns += most;
             if moved {
                 (turns, yielded) = (0, 0);
-            } else if turns < self.patience.spins && haste != Some(Haste::Stream) {
+            } else if turns < self.patience.spins && wait_kind != Some(WaitKind::Stream) {
                 std::hint::spin_loop();
-            } else if haste.is_none_or(|haste| yielded < self.patience.yields(haste)) {
+            } else if wait_kind.is_none_or(|wait_kind| yielded < self.patience.yields(wait_kind)) {
                 yielded += 1;
                 std::thread::yield_now();
             } else {
                 // What sockets bring in the end of a long wait is followed by another one.
-                while self.sleep(&done, nap) == Some(Haste::Stream) && !done() {}
+                while self.sleep(&done, nap) == Some(WaitKind::Stream) && !done() {}
                 (turns, yielded) = (self.patience.spins, 0);
             }
         }
     }
 
     /// Sleeps until something may have changed, and sees to it. Returns what can be expected next, if this thread knows.
-    fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) -> Option<Haste> {
+    fn sleep(&self, done: &impl Fn() -> bool, nap: Duration) -> Option<WaitKind> {
         let mut taken = self.poller_taken();
         if *taken {
             self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -422,7 +422,7 @@ impl Node {
         next
     }
 
-    fn poll(&self, nap: Duration) -> Option<Haste> {
+    fn poll(&self, nap: Duration) -> Option<WaitKind> {
         let found = self.poller.sleep(nap);
         doorbell::awake(layout::sleeping(&self.segment));
         // An interrupted or failed sleep is a short one.
@@ -435,7 +435,7 @@ impl Node {
                 engine.serve(endpoint, ready);
             }
             engine.turn();
-            engine.haste()
+            engine.wait_kind()
         }))
     }
 

@@ -3,10 +3,10 @@
 //! The engine tells its [`Observer`] once of everything. That allocates and formats nothing while nobody listens: an
 //! event costs a comparison then.
 
-mod happening;
+mod event;
 mod recent;
 
-pub use happening::{Happening, OperationId, Sink};
+pub use event::{OperationId, Sink, TraceEvent};
 pub use recent::{OperationState, OperationTimes, Recent};
 
 use crate::{
@@ -53,14 +53,14 @@ struct Listener {
 impl Listener {
     #[cold]
     #[inline(never)]
-    fn tell<'a>(&mut self, now: Moment, happening: impl FnOnce() -> Happening<'a>) {
-        self.sink.event(now.since(Moment::default()), &happening());
+    fn tell<'a>(&mut self, now: Moment, event: impl FnOnce() -> TraceEvent<'a>) {
+        self.sink.event(now.since(Moment::default()), &event());
     }
 
     #[cold]
     fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<MemberId>) {
         if self.waiting.get(&id.number) != Some(&endpoints) {
-            self.tell(now, || Happening::Waited { operation: operation(id), endpoints: &endpoints });
+            self.tell(now, || TraceEvent::Waited { operation: operation(id), endpoints: &endpoints });
             self.waiting.insert(id.number, endpoints);
         }
     }
@@ -68,7 +68,7 @@ impl Listener {
     #[cold]
     fn tell_of_end(&mut self, now: Moment, id: &Identity, result: &Result<()>) {
         self.waiting.remove(&id.number);
-        self.tell(now, || Happening::Ended { operation: operation(id), result });
+        self.tell(now, || TraceEvent::Ended { operation: operation(id), result });
     }
 }
 
@@ -83,9 +83,9 @@ impl Observer {
     }
 
     #[inline]
-    fn tell<'a>(&mut self, happening: impl FnOnce() -> Happening<'a>) {
+    fn tell<'a>(&mut self, event: impl FnOnce() -> TraceEvent<'a>) {
         if let Some(listener) = &mut self.listener {
-            listener.tell(self.now, happening);
+            listener.tell(self.now, event);
         }
     }
 
@@ -100,7 +100,7 @@ impl Observer {
     #[inline(never)]
     pub(crate) fn issued(&mut self, id: &Identity, algorithm: u32) {
         self.recent.add(id, algorithm, self.now);
-        self.tell(|| Happening::Issued { operation: operation(id), call: &id.fingerprint });
+        self.tell(|| TraceEvent::Issued { operation: operation(id), call: &id.fingerprint });
     }
 
     /// A call became no operation.
@@ -114,7 +114,7 @@ impl Observer {
         if let Some(entry) = self.recent.get_mut(id.number) {
             (entry.state, entry.began) = (OperationState::Running, Some(self.now));
         }
-        self.tell(|| Happening::Began { operation: operation(id) });
+        self.tell(|| TraceEvent::Began { operation: operation(id) });
     }
 
     /// An operation began as it was issued, and is the only one that is under way. What it does is not looked for until it
@@ -123,7 +123,7 @@ impl Observer {
     pub(crate) fn began_straight(&mut self, id: &Identity) {
         self.before_straight = self.stats.workers_shm;
         self.stats.most_in_flight = self.stats.most_in_flight.max(1);
-        self.tell(|| Happening::Began { operation: operation(id) });
+        self.tell(|| TraceEvent::Began { operation: operation(id) });
     }
 
     /// A straight run is over, or its operation goes on in another way.
@@ -139,7 +139,7 @@ impl Observer {
     /// An instruction of a segment ran.
     #[inline]
     pub(crate) fn step(&mut self, id: &Identity, segment: u32, instruction: u32) {
-        self.tell(move || Happening::Step { operation: operation(id), segment, instruction });
+        self.tell(move || TraceEvent::Step { operation: operation(id), segment, instruction });
     }
 
     /// What moved on the link to an endpoint.
@@ -177,7 +177,7 @@ impl Observer {
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.sent += bytes as u64;
         }
-        self.tell(|| Happening::Sent { operation: operation(id), endpoint: to, segment, bytes });
+        self.tell(|| TraceEvent::Sent { operation: operation(id), endpoint: to, segment, bytes });
     }
 
     /// A message of a straight run was given to a local rank.
@@ -185,7 +185,7 @@ impl Observer {
     pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.sent += bytes as u64;
         self.link(endpoint).sent += bytes as u64;
-        self.tell(move || Happening::Sent { operation: operation(id), endpoint, segment: 0, bytes });
+        self.tell(move || TraceEvent::Sent { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// A message was taken in.
@@ -203,7 +203,7 @@ impl Observer {
         if let Some(entry) = self.recent.get_mut(id.number) {
             entry.moved.received += bytes as u64;
         }
-        self.tell(|| Happening::Received { operation: operation(id), endpoint: from, segment, bytes });
+        self.tell(|| TraceEvent::Received { operation: operation(id), endpoint: from, segment, bytes });
     }
 
     /// A message of a local rank was taken in for a straight run.
@@ -211,7 +211,7 @@ impl Observer {
     pub(crate) fn received_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
         self.stats.workers_shm.received += bytes as u64;
         self.link(endpoint).received += bytes as u64;
-        self.tell(move || Happening::Received { operation: operation(id), endpoint, segment: 0, bytes });
+        self.tell(move || TraceEvent::Received { operation: operation(id), endpoint, segment: 0, bytes });
     }
 
     /// An operation cannot go on without these.
@@ -259,19 +259,19 @@ impl Observer {
     pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<MemberId>, silent: Duration) {
         if let Some(listener) = &mut self.listener {
             for endpoint in endpoints() {
-                listener.tell(self.now, || Happening::Suspected { endpoint, silent });
+                listener.tell(self.now, || TraceEvent::Suspected { endpoint, silent });
             }
         }
     }
 
     /// A process has ended, or cannot be reached any more.
     pub(crate) fn lost(&mut self, endpoint: MemberId, reason: &str) {
-        self.tell(|| Happening::Lost { endpoint, reason });
+        self.tell(|| TraceEvent::Lost { endpoint, reason });
     }
 
     /// A group begins a generation.
     pub(crate) fn fenced(&mut self, group: u32, generation: u32, cause: &Cause) {
-        self.tell(|| Happening::Fenced { group, generation, cause });
+        self.tell(|| TraceEvent::Fenced { group, generation, cause });
     }
 
     /// Keeps the name of an algorithm. Returns its number.

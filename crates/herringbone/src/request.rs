@@ -6,7 +6,7 @@ use crate::{
         collective::Collective,
         element::{DType, ReduceOp},
         prepare::Call,
-        session::{lane::CARRIER, mailbox::Envelope},
+        session::{lane::MESSAGE_PRIORITY, mailbox::Envelope},
     },
     residuals::Residuals,
     sys::region::Region,
@@ -106,14 +106,14 @@ pub struct Request {
     pub(crate) call: Call,
     pub(crate) parts: Option<(Vec<usize>, Vec<usize>)>,
     pub(crate) compression: Compression,
-    pub(crate) manner: Manner,
+    pub(crate) attrs: CallAttrs,
     pub(crate) input: Region,
     pub(crate) output: Region,
 }
 
 /// How a call is made, whatever it does; on its way to the wire it goes unchanged.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct CallAttrs {
     pub(crate) priority: i32,
     /// What the caller says that it is for; 0 if nothing is said.
     pub(crate) mark: u32,
@@ -138,8 +138,8 @@ impl Request {
 
     /// A request for a call.
     pub(crate) fn of(call: Call, input: Region, output: Region) -> Self {
-        let (parts, compression, manner) = (None, Compression::default(), Manner::default());
-        Self { call, parts, compression, manner, input, output }
+        let (parts, compression, attrs) = (None, Compression::default(), CallAttrs::default());
+        Self { call, parts, compression, attrs, input, output }
     }
 
     /// How elements are folded, a sum if this is not said; of no matter to collectives that do not fold.
@@ -163,18 +163,18 @@ impl Request {
     /// wait for a socket. Above 0 an operation is *urgent*: it has slots of its own, so it begins even if ordinary operations
     /// that were issued before it have taken all memory, and overtakes them at their next segment.
     pub fn priority(self, priority: i32) -> Self {
-        // That of carriers is no caller's.
-        Self { manner: Manner { priority: priority.min(CARRIER - 1), ..self.manner }, ..self }
+        // The highest priority is for the groups that carry messages.
+        Self { attrs: CallAttrs { priority: priority.min(MESSAGE_PRIORITY - 1), ..self.attrs }, ..self }
     }
 
     /// A number for what it is for, such as a hash of a name, 0 if this is not said. Ranks compare it, as they do the count: if
     /// it differs, the call fails on all of them with [`Mismatch`](crate::ErrorKind::Mismatch).
     pub fn mark(self, mark: u32) -> Self {
-        Self { manner: Manner { mark, ..self.manner }, ..self }
+        Self { attrs: CallAttrs { mark, ..self.attrs }, ..self }
     }
 
     /// How long it may take; without this, the communicator's timeout.
     pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
-        Self { manner: Manner { timeout: timeout.into(), ..self.manner }, ..self }
+        Self { attrs: CallAttrs { timeout: timeout.into(), ..self.attrs }, ..self }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     core::session::handshake::{Policy, Versions},
     descriptors::raise_limit_of_descriptors,
     engine::control::SIGN_OF_LIFE,
-    fabric::{door::Door, greet},
+    fabric::{acceptor::Acceptor, greet},
     sys::fork::Guarded,
 };
 use enlist::Enlisting;
@@ -75,7 +75,7 @@ impl fmt::Debug for ServerOptions {
 
 /// A reducer that listens.
 pub struct Server {
-    door: Mutex<Door<Guarded<TcpListener>>>,
+    acceptor: Mutex<Acceptor<Guarded<TcpListener>>>,
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     jobs: Arc<Jobs>,
@@ -120,8 +120,14 @@ impl Server {
         let enlisting = Enlisting::new(options.join, address, incarnation, token.as_bytes());
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
-        let door = Door::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
-        Ok(Self { door: Mutex::new(door), address, stop: Arc::default(), jobs: Arc::new(jobs), enlisting })
+        let acceptor = Acceptor::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
+        Ok(Self {
+            acceptor: Mutex::new(acceptor),
+            address,
+            stop: Arc::default(),
+            jobs: Arc::new(jobs),
+            enlisting,
+        })
     }
 
     /// Has this process say on standard error which jobs come and go and what it moves, as `HERRINGBONE_LOG=info` does. What
@@ -176,15 +182,15 @@ impl Server {
     }
 
     fn let_in(&self) {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut acceptor = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner);
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         while !self.is_stopped() {
-            let mut waiting = [PollFd::from_borrowed_fd(door.fd(), PollFlags::IN)];
+            let mut waiting = [PollFd::from_borrowed_fd(acceptor.fd(), PollFlags::IN)];
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
-            for arrival in door.serve() {
+            for arrival in acceptor.serve() {
                 let jobs = self.jobs.clone();
-                door.let_in(arrival, move |stream, claim| jobs.admit(stream, claim));
+                acceptor.let_in(arrival, move |stream, claim| jobs.admit(stream, claim));
             }
         }
     }
@@ -196,7 +202,7 @@ impl Server {
         while !self.is_stopped() {
             std::thread::sleep(LOOK);
             self.jobs.forget_finished();
-            journal.look(&self.jobs.told());
+            journal.look(&self.jobs.summaries());
             if shown.elapsed() >= SIGN_OF_LIFE {
                 shown = Instant::now();
                 self.jobs.show_life();

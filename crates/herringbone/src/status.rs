@@ -7,7 +7,7 @@ pub use crate::core::session::{
     Role,
     handshake::Identity,
     membership::{Member, MemberId, Roster},
-    status::{Doing, GroupStanding, LinkStanding, ServedJob, Standing, Status, UnderWay, Way},
+    status::{Activity, GroupStatus, InFlight, JobStatus, LinkStatus, ServedJob, Status, Way},
 };
 
 use crate::{
@@ -101,9 +101,9 @@ fn heard(
     deadline: Instant,
 ) -> Result<Answer, GreetError> {
     let established = greet::greet_anyone(stream, hello, token, deadline)?;
-    let (identity, mut dialogue, mut known) = (established.other, greet::dialogue(established), None);
+    let (identity, mut channel, mut known) = (established.other, greet::channel(established), None);
     loop {
-        match greet::hear(stream, &mut dialogue, deadline)? {
+        match greet::hear(stream, &mut channel, deadline)? {
             Message::Roster { roster, .. } => known = Some(roster),
             Message::Status(status) => return Ok(Answer { identity, roster: known, status }),
             _ => return Err(GreetError::Protocol("it answered with something else")),

@@ -18,7 +18,7 @@ pub(crate) mod ticket;
 use crate::{
     core::{
         codec::{Codec, CodedError},
-        execution::Misfit,
+        execution::Violation,
         group::Rank,
         session::Cause,
         wire::{Fingerprint, Header},
@@ -95,7 +95,7 @@ pub(crate) enum Broken {
     /// The other end breaks the protocol.
     Protocol(&'static str),
     /// The other end does not follow the schedule.
-    Schedule(Misfit),
+    Schedule(Violation),
     /// The other end sent, with a right checksum, what the codec does not write.
     Coded {
         /// Which codec.
@@ -132,7 +132,7 @@ impl std::fmt::Display for Broken {
                 f.write_str("a checksum of its data does not match: it was damaged, or does not belong there")
             }
             Broken::Protocol(problem) => write!(f, "it broke the protocol: {problem} ({REMEDY})"),
-            Broken::Schedule(misfit) => write!(f, "it broke the protocol: {misfit} ({REMEDY})"),
+            Broken::Schedule(violation) => write!(f, "it broke the protocol: {violation} ({REMEDY})"),
             Broken::Coded { codec, problem } => {
                 write!(f, "it broke the protocol: {problem}, with {codec} ({REMEDY})")
             }
@@ -141,9 +141,9 @@ impl std::fmt::Display for Broken {
     }
 }
 
-impl From<Misfit> for Broken {
-    fn from(misfit: Misfit) -> Self {
-        Self::Schedule(misfit)
+impl From<Violation> for Broken {
+    fn from(violation: Violation) -> Self {
+        Self::Schedule(violation)
     }
 }
 

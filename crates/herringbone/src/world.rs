@@ -8,11 +8,11 @@
 mod aborts;
 mod calls;
 #[cfg(test)]
+mod close_checks;
+#[cfg(test)]
 mod counted;
 mod exact;
 mod exit;
-#[cfg(test)]
-mod farewells;
 #[cfg(test)]
 mod faults;
 mod groups;
@@ -59,7 +59,7 @@ use crate::{
     transport::{
         endpoint::Endpoints,
         layout::Layout,
-        tcp::virtual_link::{Dice, Nature, PipeEnd, VirtualClock},
+        tcp::virtual_link::{Nature, PipeEnd, Rng, VirtualClock},
     },
 };
 use machine::{Machine, ToCall};
@@ -102,7 +102,7 @@ const STEPS: u64 = 5_000_000;
 
 /// What is yet to happen.
 #[derive(Default)]
-struct Agenda {
+struct EventQueue {
     occurrences: BTreeMap<(Moment, u64), Occurrence>,
     numbered: u64,
     acts: BTreeMap<u64, Act>,
@@ -114,12 +114,12 @@ struct Agenda {
 pub(crate) struct VirtualWorld {
     pub(crate) setup: Setup,
     pub(crate) seed: u64,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
     pub(crate) clock: VirtualClock,
     pub(crate) roster: Arc<Roster>,
     /// Its members by their numbers: workers, then reducers. Those that have ended are gone.
     pub(crate) machines: Vec<Option<Machine>>,
-    agenda: Agenda,
+    events: EventQueue,
     pub(crate) network: Network,
     /// Groups and their ranks; the first is that of all.
     pub(crate) groups: Vec<(u32, Vec<Rank>)>,
@@ -151,9 +151,9 @@ fn group(setup: &Setup, roster: &Roster, number: u32, ranks: &[Rank], rank: Rank
         ..Parameters::default()
     };
     let members = ranks.iter().map(|rank| member_at(*rank as usize));
-    let seats: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
+    let ids: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
     let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
-    let places = (seats, ranks.to_vec(), me);
+    let places = (ids, ranks.to_vec(), me);
     let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
     let settings =
         Settings { guidance: Arc::new(Guidance { forced, ..Guidance::default() }), timeout, ..settings };
@@ -168,10 +168,10 @@ impl VirtualWorld {
         let mut world = Self {
             seed,
             roster: Arc::new(roster),
-            dice: Dice(seed),
+            rng: Rng(seed),
             clock: VirtualClock::default(),
             machines: Vec::new(),
-            agenda: Agenda::default(),
+            events: EventQueue::default(),
             network: Network::between(setup.workers as usize),
             groups: vec![(WORLD_GROUP, (0..setup.workers).collect())],
             trace: Trace::default(),
@@ -235,14 +235,14 @@ impl VirtualWorld {
 
     /// Has something happen after a while.
     pub(crate) fn after(&mut self, delay: Duration, occurrence: Occurrence) {
-        self.agenda.numbered += 1;
-        self.agenda.occurrences.insert((self.clock.now() + delay, self.agenda.numbered), occurrence);
+        self.events.numbered += 1;
+        self.events.occurrences.insert((self.clock.now() + delay, self.events.numbered), occurrence);
     }
 
     /// Has the test do something after a while.
     pub(crate) fn later(&mut self, delay: Duration, act: impl FnOnce(&mut Self) + 'static) {
-        let number = self.agenda.numbered;
-        self.agenda.acts.insert(number, Box::new(act));
+        let number = self.events.numbered;
+        self.events.acts.insert(number, Box::new(act));
         self.after(delay, Occurrence::Done(number));
     }
 
@@ -290,10 +290,10 @@ impl VirtualWorld {
     fn step(&mut self) -> bool {
         let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
         let moved = links.filter_map(|pipe| pipe.link.next()).min();
-        let happens = self.agenda.occurrences.keys().next().map(|(at, _)| *at);
+        let happens = self.events.occurrences.keys().next().map(|(at, _)| *at);
         let Some(next) = moved.into_iter().chain(happens).min() else { return false };
         self.clock.set(next.max(self.clock.now()));
-        while let Some(entry) = self.agenda.occurrences.first_entry()
+        while let Some(entry) = self.events.occurrences.first_entry()
             && entry.key().0 <= next
         {
             let occurrence = entry.remove();
@@ -301,7 +301,7 @@ impl VirtualWorld {
             self.happen(occurrence);
         }
         let machines = self.machines.len();
-        let first = self.dice.below(machines as u64) as usize;
+        let first = self.rng.below(machines as u64) as usize;
         for at in (0..machines).map(|at| (at + first) % machines) {
             if self.machines[at].as_ref().is_some_and(Machine::is_ready) {
                 self.trace.add(self.clock.passed(), &at);

@@ -98,7 +98,7 @@ impl Region {
 
     /// Gives `values` to a region until they are taken back. If they never are, the region's last clone frees them.
     pub fn own<T: Plain>(values: Vec<T>) -> Owned<T> {
-        let parts = Parts::of(values);
+        let parts = RawParts::of(values);
         let (start, bytes) = (parts.start.cast(), parts.len * size_of::<T>());
         // SAFETY: `parts` keeps the vector's memory and gives nobody access to it.
         let region = unsafe { Region::new(start, bytes, true, Some(Box::new(parts))) };
@@ -285,7 +285,7 @@ impl<T: Plain> Owned<T> {
     /// If somebody else has [revoked](Region::revoke) the region: that has freed the vector.
     pub fn take(self) -> Vec<T> {
         let kept = self.region.take_back().expect("the region was revoked by somebody else");
-        let parts: Box<Parts<T>> = kept.downcast().expect("`own` kept parts of this type");
+        let parts: Box<RawParts<T>> = kept.downcast().expect("`own` kept parts of this type");
         parts.into_vec()
     }
 }
@@ -300,20 +300,20 @@ impl Drop for Lent {
 }
 
 /// A vector as raw parts, so that no reference to its elements exists while a region has them.
-struct Parts<T: Plain> {
+struct RawParts<T: Plain> {
     start: NonNull<T>,
     len: usize,
     capacity: usize,
 }
 
 // SAFETY: it owns its elements, which are Send.
-unsafe impl<T: Plain> Send for Parts<T> {}
+unsafe impl<T: Plain> Send for RawParts<T> {}
 
-impl<T: Plain> Parts<T> {
+impl<T: Plain> RawParts<T> {
     fn of(values: Vec<T>) -> Self {
         let mut values = ManuallyDrop::new(values);
         let start = NonNull::new(values.as_mut_ptr()).expect("a vector's pointer is not null");
-        Parts { start, len: values.len(), capacity: values.capacity() }
+        RawParts { start, len: values.len(), capacity: values.capacity() }
     }
 
     fn into_vec(self) -> Vec<T> {
@@ -323,7 +323,7 @@ impl<T: Plain> Parts<T> {
     }
 }
 
-impl<T: Plain> Drop for Parts<T> {
+impl<T: Plain> Drop for RawParts<T> {
     fn drop(&mut self) {
         // SAFETY: as in `into_vec`.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
@@ -448,15 +448,16 @@ mod tests {
 
     #[test]
     fn what_keeps_raw_memory_goes_when_it_is_revoked() {
-        struct Told(mpsc::Sender<()>);
-        impl Drop for Told {
+        struct NotifyOnDrop(mpsc::Sender<()>);
+        impl Drop for NotifyOnDrop {
             fn drop(&mut self) {
                 self.0.send(()).unwrap();
             }
         }
-        let (told, heard) = mpsc::channel();
+        let (sender, heard) = mpsc::channel();
         // SAFETY: no bytes.
-        let region = unsafe { Region::from_raw(std::ptr::null_mut(), 0, true, Box::new(Told(told))) };
+        let region =
+            unsafe { Region::from_raw(std::ptr::null_mut(), 0, true, Box::new(NotifyOnDrop(sender))) };
         assert!(region.access().unwrap().span().is_empty());
         assert!(heard.try_recv().is_err());
         region.revoke();

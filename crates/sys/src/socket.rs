@@ -36,7 +36,7 @@ const UNPACED: &str = "reno";
 
 /// A piece of what is sent.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum IoVec<'a> {
     /// Private memory, such as a header.
     Bytes(&'a [u8]),
     /// Memory that others may write, such as a payload.
@@ -86,7 +86,7 @@ pub fn recv_two(socket: impl AsFd, first: Span<'_>, second: Span<'_>) -> io::Res
 ///
 /// # Errors
 /// `WouldBlock` if the socket takes nothing now; whatever else it reports.
-pub fn send_vectored(socket: impl AsFd, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
+pub fn send_vectored(socket: impl AsFd, parts: &[IoVec<'_>], more: bool) -> io::Result<usize> {
     let mut pieces = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MOST_PARTS];
     let count = parts.len().min(MOST_PARTS);
     for (piece, part) in pieces.iter_mut().zip(parts) {
@@ -105,11 +105,11 @@ pub fn send_vectored(socket: impl AsFd, parts: &[Part<'_>], more: bool) -> io::R
     })
 }
 
-impl Part<'_> {
+impl IoVec<'_> {
     fn raw(&self) -> (*const u8, usize) {
         match self {
-            Part::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
-            Part::Span(span) => (span.as_ptr(), span.len()),
+            IoVec::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            IoVec::Span(span) => (span.as_ptr(), span.len()),
         }
     }
 }
@@ -309,13 +309,13 @@ mod tests {
         let (one, two) = pair();
         let segment = Segment::create("herringbone-test", 4_096).unwrap();
         segment.span(0..8).write(b"payload!");
-        let parts = [Part::Bytes(b"header "), Part::Bytes(b""), Part::Span(segment.span(0..8))];
+        let parts = [IoVec::Bytes(b"header "), IoVec::Bytes(b""), IoVec::Span(segment.span(0..8))];
         assert_eq!(send_vectored(&one, &parts, false).unwrap(), 15);
         let into = segment.span(100..200);
         assert_eq!(recv(&two, into).unwrap(), 15);
         assert_eq!(into.slice(0..15).to_vec(), b"header payload!");
         assert_eq!(recv(&two, into).unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert_eq!(send_vectored(&one, &[Part::Bytes(b"x"); MOST_PARTS + 1], false).unwrap(), MOST_PARTS);
+        assert_eq!(send_vectored(&one, &[IoVec::Bytes(b"x"); MOST_PARTS + 1], false).unwrap(), MOST_PARTS);
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         let large = vec![7; 1 << 20];
         let mut sent = 0;
         let error = loop {
-            match send_vectored(&one, &[Part::Bytes(&large[sent..])], false) {
+            match send_vectored(&one, &[IoVec::Bytes(&large[sent..])], false) {
                 Ok(count) => sent += count,
                 Err(error) => break error,
             }
@@ -343,7 +343,7 @@ mod tests {
         drop(two);
         assert_eq!(recv(&one, Span::of(&mut [0])).unwrap(), 0);
         assert_eq!(
-            send_vectored(&one, &[Part::Bytes(b"x")], false).unwrap_err().kind(),
+            send_vectored(&one, &[IoVec::Bytes(b"x")], false).unwrap_err().kind(),
             ErrorKind::BrokenPipe
         );
     }

@@ -179,16 +179,16 @@ class Job:
             self._succeeded = self._succeeded or time.monotonic()
         elif self._succeeded and not worker.is_first:
             # It came too late to take part.
-            say(f"rank {rank} ended {_told(status)} after other ranks had finished")
+            say(f"rank {rank} ended {_describe(status)} after other ranks had finished")
         elif self._may_start_again():
             self._restarts += 1
             self._one_died = True
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
-            say(f"rank {rank} ended {_told(status)}; it is started again")
+            say(f"rank {rank} ended {_describe(status)}; it is started again")
         else:
             others = [other.process for other in together if other is not worker and other.process.status()]
-            or_others = "".join(f", or rank {other.slot.rank}, {_told(other.status())}" for other in others)
-            say(f"rank {rank} failed first, {_told(status)}{or_others}; its own message is above, if it left one")
+            or_others = "".join(f", or rank {other.slot.rank}, {_describe(other.status())}" for other in others)
+            say(f"rank {rank} failed first, {_describe(status)}{or_others}; its own message is above, if it left one")
             return status if status > 0 else 128 - status
         return 0
 
@@ -309,11 +309,11 @@ class Job:
         number = self._started
         self._started += 1
         own = slot.variables(max(len(self._slots), slot.rank + 1)) | {"HERRINGBONE_RANK": str(slot.rank)}
-        told = None
+        plan = None
         if self._elastic:
             own |= {WORKER: str(number)} | ({FOLDER: str(self._folder)} if is_here(slot.host) else {})
-            told = self._plan.line()
-        process = Process(slot, self._options.command, self._common | own, self._options, told)
+            plan = self._plan.line()
+        process = Process(slot, self._options.command, self._common | own, self._options, plan)
         self._ends.watch(number, process)
         self._workers[number] = Worker(number, slot, process, is_first, Part.STAYS if is_first else Part.COMES)
 
@@ -330,5 +330,5 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _told(status: int) -> str:
+def _describe(status: int) -> str:
     return f"with exit status {status}" if status > 0 else f"by signal {-status}"

@@ -45,7 +45,7 @@ class Process:
     """A program that runs as one rank."""
 
     def __init__(
-        self, slot: Slot, command: Sequence[str], environment: Mapping[str, str], options: Namespace, told: str | None
+        self, slot: Slot, command: Sequence[str], environment: Mapping[str, str], options: Namespace, plan: str | None
     ) -> None:
         """Start it.
 
@@ -58,11 +58,11 @@ class Process:
         self.slot, self._options = slot, options
         self._is_here = is_here(slot.host)
         self._began = time.monotonic()
-        self._untold: str | None = None
+        self._unsent: str | None = None
         given = b""
         words = list(command)
         if not self._is_here:
-            words, given = _by_ssh(slot.host, words, environment, options, told)
+            words, given = _by_ssh(slot.host, words, environment, options, plan)
         if options.verbose:
             say(f"rank {slot.rank} on {slot.host}: {shlex.join(words)}")
         try:
@@ -105,14 +105,14 @@ class Process:
 
     def look(self) -> None:
         """Write what its shell is to be told, once that reads it."""
-        if self._untold is not None and self.age > READS_SECONDS:
-            self._write(self._untold.encode() + b"\n")
-            self._untold = None
+        if self._unsent is not None and self.age > READS_SECONDS:
+            self._write(self._unsent.encode() + b"\n")
+            self._unsent = None
 
     def tell(self, line: str) -> None:
         """Have the shell on another host replace the file ``told`` of the process's folder there."""
         if not self._is_here:
-            self._untold = line
+            self._unsent = line
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it and to all that it has started."""
@@ -249,7 +249,7 @@ def say(text: str) -> None:
 
 
 def _by_ssh(
-    host: str, command: Sequence[str], environment: Mapping[str, str], options: Namespace, told: str | None
+    host: str, command: Sequence[str], environment: Mapping[str, str], options: Namespace, plan: str | None
 ) -> tuple[list[str], bytes]:
     """The command, and what it reads: variables do not stand on a command line, which others can see."""
     port = ["-p", str(options.ssh_port)] if options.ssh_port else []
@@ -259,10 +259,10 @@ def _by_ssh(
     lines += [f"cd {shlex.quote(os.getcwd())} || exit 1"]
     program, rest = shlex.join(command), "cat <&3"
     after = "exit $?"
-    if told is not None:
+    if plan is not None:
         lines += ["HOROVOD_FOLDER=$(mktemp -d) || exit 1", "export HOROVOD_FOLDER"]
-        lines += [f"printf '%s\\n' {shlex.quote(told)} >$HOROVOD_FOLDER/told"]
-        put = 'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/told'
+        lines += [f"printf '%s\\n' {shlex.quote(plan)} >$HOROVOD_FOLDER/plan"]
+        put = 'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/plan'
         rest = f"while IFS= read -r line <&3; do {put}; done"
         after = "status=$?; rm -rf $HOROVOD_FOLDER; exit $status"
     # The input ends with the connection, and so does the program then. What waits for that end holds no output open.

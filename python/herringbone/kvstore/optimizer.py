@@ -89,12 +89,12 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     """Rank 0's optimizer, made anew from its name and numbers."""
     import numpy as np
 
-    told = pack("set_optimizer", [optimizer.name, optimizer.params])
-    length = np.array([told.size], np.int64)
+    packed = pack("set_optimizer", [optimizer.name, optimizer.params])
+    length = np.array([packed.size], np.int64)
     communicator.broadcast(length)
-    told = np.resize(told, int(length[0]))
-    communicator.broadcast(told)
-    name, params = unpack("set_optimizer", told)
+    packed = np.resize(packed, int(length[0]))
+    communicator.broadcast(packed)
+    name, params = unpack("set_optimizer", packed)
     return create_optimizer(name, **params)
 
 

@@ -21,7 +21,7 @@ from ..errors import ArgumentError, PeerLostError, UnsupportedError
 from ..hosts import hosts_of
 from ..plain import pack
 from .compression import GradientCompression, compression_of
-from .exchange import Exchange, with_rows
+from .comm import Comm, with_rows
 from .optimizer import Optimizer, agreed, create_optimizer, states_of
 from .sparse import RowSparse, wanted_rows
 from .stored import Stored, Updater
@@ -43,7 +43,7 @@ class KVStore:
         self._communicator = communicator
         self._engine = Engine(2) if engine is None else engine
         self._trees = trees
-        self._exchange = Exchange(self._engine, communicator)
+        self._comm = Comm(self._engine, communicator)
         self._stored: dict[Any, Stored] = {}
         self._keys: type | None = None
         self._updater: Updater | None = None
@@ -117,7 +117,7 @@ class KVStore:
             if len(values) != 1:
                 raise ArgumentError(f"{call}: key {one!r} has {len(values)} values; give it one")
             if isinstance(values[0], RowSparse):
-                self._exchange.check_rows(call, values[0])
+                self._comm.check_rows(call, values[0])
         self._wait_for_all(values[0] for _, values in pairs)
         keys, begun = self._keys, dict[Any, Stored]()
         met = self._engine.var(call)
@@ -128,7 +128,7 @@ class KVStore:
             self._keys = str if isinstance(pairs[0][0], str) else int
             # Rank 0 may be done with a broadcast before another one's has failed.
             names = [repr(one) for one, _ in pairs]
-            self._exchange.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
+            self._comm.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
             self.wait(*(stored.variable for stored in begun.values()), met)
         except Exception:
             for one in begun:
@@ -142,8 +142,8 @@ class KVStore:
         is_sparse = isinstance(given, RowSparse)
         rows_there = given.shape[0] if is_sparse else 0
         make = functools.partial(_first_value, given)
-        both, array, rows = self._exchange.furnished(make, given.shape, given.dtype, rows_there)
-        self._exchange.broadcast(call, key, both, variable, array)
+        both, array, rows = self._comm.furnished(make, given.shape, given.dtype, rows_there)
+        self._comm.broadcast(call, key, both, variable, array)
         return Stored(array, variable, rows, not is_sparse and given is not value)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -179,9 +179,9 @@ class KVStore:
         arrays, merged = [view(call, value) for value in values], self._engine.var(f"sum {key}")
         rows_there = 0 if stored.rows is None else stored.rows.size
         make = functools.partial(self._pushed, key, stored, arrays)
-        both, total, rows = self._exchange.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
+        both, total, rows = self._comm.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
-        self._exchange.sum(call, key, both, merged, total, priority, coded)
+        self._comm.sum(call, key, both, merged, total, priority, coded)
         apply = functools.partial(stored.apply, key, self._updater, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 
@@ -259,7 +259,7 @@ class KVStore:
             else:
                 source = self._engine.var(f"sum {one}")
                 result = self._summed([view("pushpull", value) for value in values], self._trees)
-                self._exchange.sum("pushpull", one, result, source, result, priority)
+                self._comm.sum("pushpull", one, result, source, result, priority)
             self._copy_later("pushpull", source, result, arrays, targets[one], priority)
         if not async_op:
             stored = [self._stored[one].variable for one, _ in pairs] if stores else []
@@ -279,7 +279,7 @@ class KVStore:
             total = summed(arrays, trees)
             return total, total, None
 
-        return self._exchange.furnished(make, arrays[0].shape, arrays[0].dtype)[1]
+        return self._comm.furnished(make, arrays[0].shape, arrays[0].dtype)[1]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0, *, async_op: bool = False) -> None:
         """Give all of ``out`` rank 0's value, and store it: :meth:`init`, then :meth:`pull`."""
@@ -299,7 +299,7 @@ class KVStore:
         self._check_sum("broadcast", pairs)
         for (one, values), (_, arrays) in zip(pairs, outs):
             held, variable = self._summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
-            self._exchange.broadcast("broadcast", one, held, variable, held, priority)
+            self._comm.broadcast("broadcast", one, held, variable, held, priority)
             self._copy_later("broadcast", variable, held, arrays, targets[one], priority)
         if not async_op:
             self.wait(*(array for _, arrays in outs for array in arrays))
@@ -355,7 +355,7 @@ class KVStore:
         """Return once all workers have called it."""
         if self._communicator is not None:
             variable = self._engine.var("barrier")
-            self._exchange.meet("barrier", variable)
+            self._comm.meet("barrier", variable)
             self._wait(variable)
 
     def num_dead_node(self, node_id: int = 0, timeout: float = 60) -> int:

@@ -53,7 +53,7 @@ class Round:
     seconds: float
     came: dict[int, Caller] = field(default_factory=dict)
     watcher: Caller | None = None
-    told: float = 0.0
+    reported_at: float = 0.0
     verdict: Frame | None = None
     """What all were told, once it is over."""
     lost: list[int] = field(default_factory=list)
@@ -240,8 +240,8 @@ class MeetingPlace:
         for round in [round for round in self._rounds.values() if round.verdict is None]:
             if now >= round.deadline:
                 self._end(round, {"failed": "missing", "ranks": round.missing(), "seconds": round.seconds})
-            elif round.watcher is not None and now - round.told >= LOOK_SECONDS:
-                round.told = now
+            elif round.watcher is not None and now - round.reported_at >= LOOK_SECONDS:
+                round.reported_at = now
                 self._tell(round.watcher, {"missing": round.missing()})
         for waiting in self._waiting.copy():
             self._look_for(waiting, now)

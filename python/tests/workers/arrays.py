@@ -15,7 +15,7 @@ from decimal import Decimal
 import cases
 import ml_dtypes
 import numpy as np
-from cases import MUCH, error_of, told_of_a_lack
+from cases import MUCH, error_of, check_out_of_memory
 
 import herringbone
 from herringbone._herringbone import Completions
@@ -512,7 +512,7 @@ def a_result_that_finds_no_memory_fails_the_call_on_all_ranks() -> None:
         lambda: herringbone.broadcast_state(group, [1, share] if group.rank == 0 else None, root=0),
     ]
     for call in calls:
-        told_of_a_lack(group.rank, call, herringbone.OutOfMemoryError)
+        check_out_of_memory(group.rank, call, herringbone.OutOfMemoryError)
         assert group.all_reduce(np.ones(1)) == group.size
 
 

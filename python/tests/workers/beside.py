@@ -24,10 +24,10 @@ CASES, case = cases.registry()
 STEPS = 6
 
 
-def told_by_rank_0(value: str) -> str:
-    told = [value]
-    dist.broadcast_object_list(told)
-    return str(told[0])
+def from_rank_0(value: str) -> str:
+    shared = [value]
+    dist.broadcast_object_list(shared)
+    return str(shared[0])
 
 
 @case
@@ -65,7 +65,7 @@ class OneOfTwo(nn.Module):
 @case
 def a_checkpoint_is_saved_while_training_goes_on() -> None:
     """In the training's own group: what the thread that saves calls comes at another time on each rank."""
-    folder = Path(told_by_rank_0(tempfile.mkdtemp(dir=os.environ["RESULTS"])))
+    folder = Path(from_rank_0(tempfile.mkdtemp(dir=os.environ["RESULTS"])))
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Linear(200, 200))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,7 +98,7 @@ def twice(tensor: torch.Tensor) -> torch.Tensor:
 def calls_to_other_processes_beside_collectives() -> None:
     # torch's RPC asks for the name of a group that it has not registered, where each call is checked.
     dist.set_debug_level(dist.DebugLevel.OFF)
-    path = told_by_rank_0(os.path.join(os.environ["RESULTS"], "rpc"))
+    path = from_rank_0(os.path.join(os.environ["RESULTS"], "rpc"))
     chosen = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}", _transports=["uv"])
     rpc.init_rpc(f"worker{rank()}", rank=rank(), world_size=size(), rpc_backend_options=chosen)
     try:

@@ -198,9 +198,9 @@ def groups_in_another_order_and_with_options() -> None:
     parts = [torch.zeros(1) for _ in turned]
     dist.all_gather(parts, mine(1), group=group)
     assert [int(part) - 1 for part in parts] == turned
-    told = mine(1)
-    dist.broadcast(told, turned[0], group=group)
-    assert int(told) == turned[0] + 1
+    reported = mine(1)
+    dist.broadcast(reported, turned[0], group=group)
+    assert int(reported) == turned[0] + 1
     dist.destroy_process_group(group)
     group = dist.new_group(pg_options=herringbone.Options(transport="tcp"))
     assert "tcp forced" in group.describe() and "forced" not in dist.group.WORLD.describe()

@@ -55,7 +55,7 @@ MUCH = 80 << 20
 """More bytes than the 64 MiB of addresses that a thread may have in reserve."""
 
 
-def told_of_a_lack(rank: int, call: Callable[[], Any], elsewhere: type[BaseException]) -> None:
+def check_out_of_memory(rank: int, call: Callable[[], Any], elsewhere: type[BaseException]) -> None:
     """All ranks are told that rank 1 has no memory for its part of ``call``, which needs :data:`MUCH`: there by a MemoryError."""
     if rank == 1:
         with limited_memory(8 << 20):

@@ -572,17 +572,17 @@ def a_call_that_one_rank_aborts_fails_on_all() -> None:
         group, waits = dist.new_group(), (aborter + 1) % size()
         work = call(group=group, async_op=True) if rank() in (aborter, waits) else None
         dist.barrier()
-        told = functools.partial(error_of, herringbone.PeerLostError)
+        lost = functools.partial(error_of, herringbone.PeerLostError)
         if rank() == aborter:
             group.abort()
             error_of(herringbone.ClosedError, work.wait)
         # What to do about it is said in torch's words.
         why = f"rank {aborter} is lost: it aborted the group; the group cannot go on without it: restart the job (torchrun"
         if rank() == waits:
-            told(work.wait, why)
+            lost(work.wait, why)
         dist.barrier()
         if rank() != aborter:
-            told(lambda call=call, group=group: call(group=group), why)
+            lost(lambda call=call, group=group: call(group=group), why)
         dist.destroy_process_group(group)
     dist.barrier()
 

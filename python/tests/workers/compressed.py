@@ -8,7 +8,7 @@ from typing import Any
 import cases
 import ml_dtypes
 import numpy as np
-from cases import MUCH, error_of, told_of_a_lack
+from cases import MUCH, error_of, check_out_of_memory
 
 import herringbone
 from herringbone import _herringbone
@@ -213,7 +213,7 @@ def a_lack_of_memory_is_an_error_on_all_ranks_and_the_group_goes_on() -> None:
         lambda: group.all_reduce(overlapping[:-1], out=overlapping[1:]),
     ]
     for call in calls:
-        told_of_a_lack(group.rank, call, herringbone.OutOfMemoryError)
+        check_out_of_memory(group.rank, call, herringbone.OutOfMemoryError)
     for call in calls:
         call()
     assert not large.any() and (overlapping[1:] == group.size).all()

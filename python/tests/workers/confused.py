@@ -133,15 +133,15 @@ def results(calls: list[Call], group: dist.ProcessGroup) -> Iterator[BaseExcepti
             yield error
 
 
-def settle(group: dist.ProcessGroup, told: list[BaseException], what: str) -> None:
+def settle(group: dist.ProcessGroup, reported: list[BaseException], what: str) -> None:
     """Barriers until one succeeds: some hear of the disagreement only there. There has to be an error, and no other kind."""
     for _ in range(8):
         ended = list(results([barrier], group))
-        told += ended
-        assert all(isinstance(error, herringbone.MismatchError) for error in told), f"{what}: {told}"
-        if told and not ended:
+        reported += ended
+        assert all(isinstance(error, herringbone.MismatchError) for error in reported), f"{what}: {reported}"
+        if reported and not ended:
             return
-    raise AssertionError(f"{what}: rank {group.rank()} does not come to terms with the others: {told}")
+    raise AssertionError(f"{what}: rank {group.rank()} does not come to terms with the others: {reported}")
 
 
 def confuse(group: dist.ProcessGroup) -> None:

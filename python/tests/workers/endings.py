@@ -109,11 +109,11 @@ def send_as_the_root(group: dist.ProcessGroup | None = None) -> bool:
     store, number = dist.distributed_c10d._get_default_store(), next(NUMBERS)
     if rank() > 0:
         store.wait([f"sent {number}"])
-    is_told = tells(lambda: dist.broadcast(torch.ones(3), rank(), group=group))
+    is_reported = tells(lambda: dist.broadcast(torch.ones(3), rank(), group=group))
     if rank() == 0:
-        assert not is_told
+        assert not is_reported
         store.set(f"sent {number}", "")
-    return is_told
+    return is_reported
 
 
 NUMBERS = itertools.count()
@@ -136,9 +136,9 @@ def tells(call: Callable[[], object]) -> bool:
     return False
 
 
-def check_told_once(is_told: bool, end: Callable[[], object]) -> None:
+def check_reported_once(is_reported: bool, end: Callable[[], object]) -> None:
     """The end of a group tells of what its last call has not told."""
-    assert tells(end) != is_told
+    assert tells(end) != is_reported
 
 
 def is_known(group: dist.ProcessGroup) -> bool:
@@ -151,7 +151,7 @@ def the_end_of_a_group_tells_of_the_mismatch_in_its_last_call() -> None:
         for backend in (None, "cpu:herringbone,cuda:gloo"):
             group = dist.new_group(backend=backend)
             dist.all_reduce(torch.ones(3), group=group)
-            check_told_once(call(group), lambda: dist.destroy_process_group(group))
+            check_reported_once(call(group), lambda: dist.destroy_process_group(group))
             assert not is_known(group)
             error_of(ValueError, lambda: dist.destroy_process_group(group), "Invalid process group")
     check_all_ranks_add()
@@ -188,11 +188,11 @@ def the_end_of_a_group_names_a_rank_that_leaves_without_its_last_call() -> None:
 def each_rank_ends_groups_in_its_own_order() -> None:
     """Where calls match there is no error, and where they do not there is one."""
     groups = [dist.new_group() for _ in range(4)]
-    told = {group: send_as_the_root(group) for group in groups[:2]}
+    reported = {group: send_as_the_root(group) for group in groups[:2]}
     for group in groups[2:]:
         dist.broadcast(torch.ones(3), 0, group=group)
     for group in sorted(groups, key=groups.index, reverse=rank() == 1):
-        check_told_once(told.get(group, True), lambda: dist.destroy_process_group(group))
+        check_reported_once(reported.get(group, True), lambda: dist.destroy_process_group(group))
     check_all_ranks_add()
 
 
@@ -209,10 +209,10 @@ def an_exception_under_way_keeps_its_place() -> None:
 
     for ends_by in (dist.destroy_process_group, lambda group: group.shutdown()):
         group = dist.new_group()
-        is_told = send_as_the_root(group)
+        is_reported = send_as_the_root(group)
         with contextlib.redirect_stderr(io.StringIO()) as printed:
             error_of(Oops, lambda: fail(lambda: ends_by(group)))
-        assert ("disagree" in printed.getvalue()) != is_told, printed.getvalue()
+        assert ("disagree" in printed.getvalue()) != is_reported, printed.getvalue()
         if is_known(group):
             dist.destroy_process_group(group)
     check_all_ranks_add()

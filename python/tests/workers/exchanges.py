@@ -12,7 +12,7 @@ from pathlib import Path
 import cases
 import torch
 import torch.distributed as dist
-from cases import MUCH, error_of, told_of_a_lack
+from cases import MUCH, error_of, check_out_of_memory
 from values import Op, all_gathered, fold, pieces, rank, same, size
 
 import herringbone
@@ -177,14 +177,14 @@ def a_split_that_the_other_rank_does_not_expect() -> None:
         dist.all_to_all_single(output, whole, [2] * size(), sends)
 
     # A rank that has all that it needs is told by its next call; all ranks make as many calls.
-    told = []
+    reported = []
     for call in (exchange, dist.barrier):
         try:
             call()
         except herringbone.MismatchError as error:
-            told.append(str(error))
+            reported.append(str(error))
     said = ("called all_to_all", "with 3 elements for rank 0", "with 2 elements from rank 1")
-    assert told and all(text in told[0] for text in said), told
+    assert reported and all(text in reported[0] for text in said), reported
     dist.barrier()
 
 
@@ -461,7 +461,7 @@ def memory_that_lacks_fails_the_call_on_all_ranks() -> None:
             lambda: dist.recv(columns, 0) if rank() == 1 else dist.send(columns, 1),
         ]
     for call in calls:
-        told_of_a_lack(rank(), call, herringbone.OutOfMemoryError)
+        check_out_of_memory(rank(), call, herringbone.OutOfMemoryError)
     assert dist.all_reduce(one := torch.ones(1)) is None and one.item() == size()
 
 

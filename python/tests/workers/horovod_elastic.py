@@ -52,11 +52,11 @@ train(state)
 weights = hvd.allgather(model.weight.detach())
 assert (weights == weights[0]).all()
 assert state.seen == list(range(1, state.batch + 1)), state.seen
-told = {
+reported = {
     "sizes": sizes,
     "size": hvd.size(),
     "rank": hvd.rank(),
     "batch": state.batch,
     "processed": sampler.processed_num,
 }
-(FOLDER / f"{OWN}.json").write_text(json.dumps(told))
+(FOLDER / f"{OWN}.json").write_text(json.dumps(reported))

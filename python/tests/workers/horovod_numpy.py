@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cases import MUCH, error_of, registry, run, told_of_a_lack
+from cases import MUCH, error_of, registry, run, check_out_of_memory
 
 import herringbone.horovod.numpy as hvd
 from herringbone.errors import UnsupportedError
@@ -108,7 +108,7 @@ def a_lack_of_memory_ends_the_operation_and_not_the_job() -> None:
         lambda: hvd.broadcast_object({"much": much} if hvd.rank() == 0 else None, 0),
     ]
     for call in calls + refused:
-        told_of_a_lack(hvd.rank(), call, hvd.HorovodInternalError)
+        check_out_of_memory(hvd.rank(), call, hvd.HorovodInternalError)
     everything = hvd.size() * share.size
     assert [call().size for call in calls] == [everything, everything if hvd.rank() == 1 else 0]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cases import MUCH, error_of, registry, told_of_a_lack
+from cases import MUCH, error_of, registry, check_out_of_memory
 
 import herringbone.horovod.torch as hvd
 
@@ -202,9 +202,9 @@ def objects() -> None:
     assert str(received) == str(sent)
     gathered = hvd.allgather_object({"rank": hvd.rank(), "list": list(range(hvd.rank()))})
     assert gathered == [{"rank": rank, "list": list(range(rank))} for rank in range(hvd.size())]
-    wrong, told = (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
-    error_of(wrong, lambda: hvd.broadcast_object(own), told)
-    error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), told)
+    wrong, reported = (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
+    error_of(wrong, lambda: hvd.broadcast_object(own), reported)
+    error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), reported)
 
 
 @case
@@ -223,7 +223,7 @@ def memory_that_lacks_fails_the_operation_on_all_ranks() -> None:
         lambda: hvd.broadcast_parameters({"columns": columns}, 0),
     ]
     for call in calls:
-        told_of_a_lack(hvd.rank(), call, hvd.HorovodInternalError)
+        check_out_of_memory(hvd.rank(), call, hvd.HorovodInternalError)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 

@@ -86,12 +86,12 @@ def groups_of_parameters() -> None:
     optimizer.step()
     everybody = hvd.allgather(parameters[2].detach().reshape(1, -1))
     assert (everybody == everybody[0]).all()
-    for wrong, told in (
+    for wrong, reported in (
         (-1, "non-negative integer"),
         ([parameters[:1], parameters[:1]], "can only appear once"),
         ([["x"]], "must consist of torch.Tensor"),
     ):
-        error_of(ValueError, lambda groups=wrong: hvd.DistributedOptimizer(plain, names, groups=groups), told)
+        error_of(ValueError, lambda groups=wrong: hvd.DistributedOptimizer(plain, names, groups=groups), reported)
 
 
 @case

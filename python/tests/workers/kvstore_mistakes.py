@@ -19,7 +19,7 @@ group = herringbone.init(timeout=60)
 kv = kvstore.create("dist_sync", communicator=group)
 n, rank = kv.num_workers, kv.rank
 is_odd = rank == n - 1
-told: list[str] = []
+reported: list[str] = []
 
 
 def mismatch(call: Callable[[], object], wait: bool = True) -> None:
@@ -30,7 +30,7 @@ def mismatch(call: Callable[[], object], wait: bool = True) -> None:
             kv.wait_all()
         kv.barrier()
     except herringbone.MismatchError as error:
-        told.append(str(error))
+        reported.append(str(error))
     else:
         raise AssertionError(f"rank {rank} was told nothing")
     try:
@@ -119,4 +119,4 @@ for end in (lambda: kv.init("last", full(1, shape)), kv.wait_all, group.close):
         ends += 1
 assert ends == 1, ends
 
-print(json.dumps({"told": told}))
+print(json.dumps({"told": reported}))

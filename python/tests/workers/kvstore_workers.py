@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from cases import MUCH, told_of_a_lack
+from cases import MUCH, check_out_of_memory
 
 import herringbone
 from herringbone import kvstore
@@ -82,11 +82,11 @@ for at in range(50):
 # A value for which a worker has no memory: all are told, and the store goes on.
 much = np.zeros(MUCH // 4, np.float32)
 if n > 1:
-    told_of_a_lack(rank, lambda: kv.init([11, 12], [much, np.zeros(3, np.float32)]), herringbone.OutOfMemoryError)
+    check_out_of_memory(rank, lambda: kv.init([11, 12], [much, np.zeros(3, np.float32)]), herringbone.OutOfMemoryError)
 kv.init([11, 12], [much, np.zeros(3, np.float32)])
 if n > 1:
-    told_of_a_lack(rank, lambda: (kv.push(11, much), kv.pull(11, much)), herringbone.OutOfMemoryError)
-    told_of_a_lack(rank, lambda: direct.pushpull("much", much), herringbone.OutOfMemoryError)
+    check_out_of_memory(rank, lambda: (kv.push(11, much), kv.pull(11, much)), herringbone.OutOfMemoryError)
+    check_out_of_memory(rank, lambda: direct.pushpull("much", much), herringbone.OutOfMemoryError)
 kv.push(12, np.ones(3, np.float32))
 kv.pull(12, out=one)
 assert one.tolist() == [2 * n] * 3

@@ -62,7 +62,7 @@ UNMADE = "to make the group, which is over: make it again on all of its ranks"
 
 
 @contextmanager
-def told(missing: int) -> Iterator[None]:
+def expect_error(missing: int) -> Iterator[None]:
     """Fail unless the block raises that this rank has not made the group."""
     try:
         yield
@@ -94,7 +94,7 @@ def fail(members: list[int], failing: int, times: int, **options: object) -> Non
             except TypeError:
                 continue
             raise AssertionError("no options are a string")
-        with told(failing):
+        with expect_error(failing):
             group = dist.new_group(members, timeout=timedelta(seconds=1), **options)
             dist.all_reduce(torch.ones(3), group=group)
 

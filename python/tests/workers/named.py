@@ -77,7 +77,7 @@ def held(result: NamedResult, dtype: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(result.data, dtype).reshape(result.shape)
 
 
-def told(call: Callable[[], object]) -> str:
+def error_of(call: Callable[[], object]) -> str:
     """The type and text of the error of a call."""
     try:
         call()
@@ -242,13 +242,13 @@ def moves() -> dict[str, Any]:
         out = np.zeros(5)
         ranks.controller.submit("broadcast", "copy", copied, out, dtype="f64", shape=[5], root=size - 1).wait(30)
         assert (out == size - 1).all()
-    told_of = told(lambda: ranks.move("alltoall", "odd", np.zeros(size + 1)).wait(30))
-    assert size == 1 or told_of.startswith("NamedError: odd: tensor's first dimension"), told_of
+    error = error_of(lambda: ranks.move("alltoall", "odd", np.zeros(size + 1)).wait(30))
+    assert size == 1 or error.startswith("NamedError: odd: tensor's first dimension"), error
     frozen, out = np.ones(2), np.zeros(2)
     frozen.flags.writeable = False
     ranks.reduce("read", frozen, out).wait(30)
-    told_of = told(lambda: ranks.reduce("written", np.ones(2), frozen).wait(30))
-    assert (out == size).all() and told_of == "ValueError: the array is read-only: pass array.copy()", told_of
+    error = error_of(lambda: ranks.reduce("written", np.ones(2), frozen).wait(30))
+    assert (out == size).all() and error == "ValueError: the array is read-only: pass array.copy()", error
     # A refusal concerns this rank alone, and whoever leaves shuts all down: each is refused before.
     ranks.barrier("all refused")
     ranks.leave()
@@ -261,30 +261,30 @@ def mismatches() -> dict[str, Any]:
     me = ranks.rank
     said = []
 
-    def reduce_told(name: str, array: np.ndarray[Any, Any], **more: Any) -> str:
-        return told(lambda: ranks.reduce(name, array, **more).wait(30))
+    def reduce_error(name: str, array: np.ndarray[Any, Any], **more: Any) -> str:
+        return error_of(lambda: ranks.reduce(name, array, **more).wait(30))
 
     for step in range(2):
-        said.append(reduce_told("types", np.zeros(2, np.float32 if me == 0 else np.float64)))
-        said.append(reduce_told("shapes", np.zeros(2 + me)))
-        said.append(reduce_told("factors", np.zeros(2), postscale=1.0 + (me == 1)))
-        said.append(reduce_told("ops", np.zeros(2), op="sum" if me == 0 else "min"))
+        said.append(reduce_error("types", np.zeros(2, np.float32 if me == 0 else np.float64)))
+        said.append(reduce_error("shapes", np.zeros(2 + me)))
+        said.append(reduce_error("factors", np.zeros(2), postscale=1.0 + (me == 1)))
+        said.append(reduce_error("ops", np.zeros(2), op="sum" if me == 0 else "min"))
         array = np.zeros(2)
         roots = ranks.controller.submit("broadcast", "roots", array, array, dtype="f64", shape=[2], root=me)
-        said.append(told(roots.wait))
+        said.append(error_of(roots.wait))
         good = np.ones(2)
         ranks.reduce("good", good).wait(30)
         assert (good == ranks.size).all(), step
     first = ranks.reduce("twice" if me else "twice too", np.ones(2))
-    twice = told(lambda: ranks.reduce("twice" if me else "twice too", np.ones(2)))
+    twice = error_of(lambda: ranks.reduce("twice" if me else "twice too", np.ones(2)))
     ranks.reduce("twice too" if me else "twice", np.ones(2)).wait(30)
     first.wait(30)
     assert said[:5] == said[5:]
     pending = ranks.reduce("of one rank", np.ones(2)) if me == 0 else None
     ranks.barrier("before the end")
     ranks.leave()
-    after = [told(lambda: pending.wait(30))] if pending else []
-    after.append(told(lambda: ranks.reduce("late", np.ones(2))))
+    after = [error_of(lambda: pending.wait(30))] if pending else []
+    after.append(error_of(lambda: ranks.reduce("late", np.ones(2))))
     return {"said": said[:5], "twice": twice, "after": after}
 
 
@@ -301,7 +301,7 @@ def joins() -> dict[str, Any]:
             left = sum(2 * (rank + 1) > step for rank in range(size))
             assert np.isclose(array, left / size).all(), (step, array, left)
         if me == size - 1:
-            gathered = told(lambda: ranks.move("allgather", "no", np.zeros((1, 1))).wait(30))
+            gathered = error_of(lambda: ranks.move("allgather", "no", np.zeros((1, 1))).wait(30))
             assert gathered == "NamedError: Allgather is not supported with Join at this time.", gathered
         last = ranks.controller.join().result().last_joined
         assert last == size - 1, last
@@ -341,9 +341,9 @@ def lost() -> dict[str, Any]:
         os._exit(0)
     work = ranks.reduce("waits", np.ones(4))
     began = time.monotonic()
-    waited = told(lambda: work.wait(30))
+    waited = error_of(lambda: work.wait(30))
     took = time.monotonic() - began
-    late = told(lambda: ranks.reduce("late", np.ones(4)))
+    late = error_of(lambda: ranks.reduce("late", np.ones(4)))
     ranks.controller.shutdown()
     ranks.group.close()
     return {"waited": waited, "late": late, "took": took}
@@ -354,7 +354,7 @@ def stalls() -> dict[str, Any]:
     ranks = Ranks(stall_warning=1.0, stall_shutdown=2.0)
     ranks.reduce("known", np.ones(4)).wait(30)
     work = ranks.reduce("other" if ranks.rank == 1 else "known", np.ones(4))
-    said = told(lambda: work.wait(30))
+    said = error_of(lambda: work.wait(30))
     ranks.leave()
     return {"said": said}
 
@@ -393,7 +393,7 @@ def killed_while_it_traces(path: str) -> dict[str, Any]:
         while "half" not in Path(path).read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
     else:
-        told(ranks.group.barrier)  # until rank 0 is lost
+        error_of(ranks.group.barrier)  # until rank 0 is lost
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("this process is dead")
 
@@ -420,10 +420,10 @@ def ways_out(way: str) -> dict[str, Any]:
         work = ranks.reduce("waits", np.ones(4)) if ranks.rank == 0 else None
         child = os.fork()
         if child == 0:
-            is_told = told(lambda: ranks.reduce("x", np.ones(1))).startswith("ForkedError")
-            is_told = is_told and (work is None or told(work.wait).startswith("ForkedError"))
+            is_reported = error_of(lambda: ranks.reduce("x", np.ones(1))).startswith("ForkedError")
+            is_reported = is_reported and (work is None or error_of(work.wait).startswith("ForkedError"))
             ranks.controller.shutdown()
-            os._exit(0 if is_told else 1)
+            os._exit(0 if is_reported else 1)
         said = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         (work or ranks.reduce("waits", np.ones(4))).wait(30)
         ranks.leave()

@@ -78,13 +78,13 @@ def ranks_that_do_not_agree_about_a_part_are_told_both_lengths() -> None:
         group.all_to_all(np.ones(sum(sends), np.int32), sends=sends, receives=receives)
 
     # A rank that has all that it needs is told by its next call; all ranks make as many calls.
-    told = []
+    reported = []
     for call in (exchange, group.barrier):
         try:
             call()
         except herringbone.MismatchError as error:
-            told.append(str(error))
-    assert told and all(text in told[0] for text in ("with 4 elements for rank 0", "with 3 elements from rank 1"))
+            reported.append(str(error))
+    assert reported and all(text in reported[0] for text in ("with 4 elements for rank 0", "with 3 elements from rank 1"))
     assert group.all_reduce(np.ones(1)).tolist() == [n]
 
 

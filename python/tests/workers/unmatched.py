@@ -56,13 +56,13 @@ def leave_after_an_error(group: Communicator) -> None:
 def subgroups(group: Communicator) -> None:
     """Each rank leaves them in its own order, and may leave twice."""
     parts = [group.subgroup(BOTH) for _ in range(3)]
-    told = [call_as_the_root(part, group) for part in parts]
+    reported = [call_as_the_root(part, group) for part in parts]
     for part in sorted(parts[:2], key=parts.index, reverse=group.rank == 1):
-        assert tells(part.close) != told[parts.index(part)]
+        assert tells(part.close) != reported[parts.index(part)]
         part.close()
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         error_of(Oops, lambda: leave_after_an_error(parts[2]))
-    assert ("the ranks disagree" in printed.getvalue()) != told[2], printed.getvalue()
+    assert ("the ranks disagree" in printed.getvalue()) != reported[2], printed.getvalue()
 
 
 def no_wait_for_a_late_rank(group: Communicator) -> None:

@@ -62,7 +62,7 @@ class Torch:
         self.dist.destroy_process_group()
 
 
-def told(call: Callable[[], object]) -> str:
+def error_of(call: Callable[[], object]) -> str:
     """The type of the error of a call."""
     try:
         call()
@@ -78,8 +78,8 @@ def fork(ranks: Numpy | Torch) -> str:
     child = os.fork()
     if child == 0:
         # An operation that was over before may be waited for.
-        is_told = told(ranks.add) == "ForkedError" and told(work.wait) in ("ForkedError", "nothing")
-        os._exit(0 if is_told else 1)
+        is_reported = error_of(ranks.add) == "ForkedError" and error_of(work.wait) in ("ForkedError", "nothing")
+        os._exit(0 if is_reported else 1)
     _, status = os.waitpid(child, 0)
     work.wait()
     ranks.add()
@@ -102,13 +102,13 @@ def fork_and_exit(ranks: Numpy | Torch) -> str:
 def leave_twice(ranks: Numpy | Torch) -> str:
     ranks.add()
     ranks.leave()
-    return told(ranks.leave)
+    return error_of(ranks.leave)
 
 
 def use_after(ranks: Numpy | Torch) -> str:
     ranks.add()
     ranks.leave()
-    return told(ranks.add)
+    return error_of(ranks.add)
 
 
 def exit_in_flight(ranks: Numpy | Torch) -> str:
@@ -125,7 +125,7 @@ def raise_in_flight(ranks: Numpy | Torch) -> str:
     if ranks.rank == 1:
         raise OSError("the last rank has no disk")
     work.wait()
-    return told(ranks.add)
+    return error_of(ranks.add)
 
 
 WAYS = [fork, fork_and_exit, leave_twice, use_after, exit_in_flight, raise_in_flight]

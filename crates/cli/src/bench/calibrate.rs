@@ -93,7 +93,7 @@ pub(super) fn run(options: &Options, path: &Path, out: &mut dyn Write) -> Result
             .map_err(Failure::system(format!("cannot write {}", path.display())))?;
         match options.json {
             true => writeln!(out, "{}", object(&timed, &fitted, path))?,
-            false => write!(out, "{}", told(&timed, &fitted, path))?,
+            false => write!(out, "{}", report(&timed, &fitted, path))?,
         }
     }
     Ok(Outcome::passed_if(wrong == 0))
@@ -149,7 +149,7 @@ fn rows<'a>(
         .map(|(call, predicted)| (call, call.time.as_secs_f64(), *predicted as f64 / SECOND as f64))
 }
 
-fn told(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
+fn report(timed: &[TimedAllReduce], fitted: &Fitted, path: &Path) -> String {
     let columns = ["algorithm", "size", "measured", "predicted", "ratio"];
     let cells = rows(timed, fitted).map(|(call, measured, predicted)| {
         [

@@ -35,9 +35,10 @@ pub(super) fn threads(
 
 /// Runs this command line again in `ranks` processes, each one rank of a job, with reducers if asked for.
 pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<Outcome, Failure> {
-    let mut family = Family { children: Vec::new() };
+    let mut processes = ChildProcesses { children: Vec::new() };
     let own = OwnCommand::before(args);
-    let reducers = (0..reducers).map(|_| family.reducer(&own)).collect::<Result<Vec<String>, Failure>>()?;
+    let reducers =
+        (0..reducers).map(|_| processes.reducer(&own)).collect::<Result<Vec<String>, Failure>>()?;
     let [port] = free_ports()?;
     for rank in 0..ranks {
         let mut command = own.command();
@@ -56,9 +57,9 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
                 command.env("HERRINGBONE_ALGORITHM", "reduction_server");
             }
         }
-        family.rank(format!("rank {rank}"), &mut command)?;
+        processes.rank(format!("rank {rank}"), &mut command)?;
     }
-    family.wait()
+    processes.wait()
 }
 
 /// The arguments without those that ask for processes, and with the mark of a child.
@@ -85,11 +86,11 @@ struct Member {
 }
 
 /// The processes that were started; none outlives it.
-struct Family {
+struct ChildProcesses {
     children: Vec<Member>,
 }
 
-impl Family {
+impl ChildProcesses {
     fn rank(&mut self, name: String, command: &mut Command) -> Result<(), Failure> {
         let process = spawn(command, &name)?;
         self.children.push(Member { name, process, is_rank: true });
@@ -133,7 +134,7 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for ChildProcesses {
     /// A process that has ended already is no error here.
     fn drop(&mut self) {
         for member in &mut self.children {

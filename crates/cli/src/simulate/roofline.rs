@@ -240,11 +240,11 @@ mod tests {
             let found = object(args);
             assert_eq!(found["parts"], json!([[0, 1 << 20], [2 << 20, 0]]), "{args:?}");
             assert_eq!((&found["busbw"], &found["bytes"]), (&Value::Null, &json!(2 << 20)), "{args:?}");
-            let told = run_with(&[&["roofline"], args].concat()).unwrap();
+            let output = run_with(&[&["roofline"], args].concat()).unwrap();
             assert!(
-                told.contains("parts that differ (at most 2.00 MiB on a rank)")
-                    && !told.contains("of the bus"),
-                "{told}"
+                output.contains("parts that differ (at most 2.00 MiB on a rank)")
+                    && !output.contains("of the bus"),
+                "{output}"
             );
         }
         fs::remove_file(&path).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use herringbone::status::{
-    Answer, AskError, Doing, LinkStanding, Member, MemberId, Role, Roster, Standing, ask,
+    Activity, Answer, AskError, JobStatus, LinkStatus, Member, MemberId, Role, Roster, ask,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -184,12 +184,12 @@ fn unanswered(problems: &[(String, AskError)]) -> Failure {
 
 impl Party {
     /// How it stands in a job: in its own, or in one that it reduces for.
-    pub(super) fn standing(&self, job: u64) -> Option<&Standing> {
+    pub(super) fn job_status(&self, job: u64) -> Option<&JobStatus> {
         in_job(&self.heard.as_ref().ok()?.answer, job)
     }
 
     /// How it stood in a job when it was asked before, in the same life.
-    pub(super) fn stood(&self, job: u64) -> Option<&Standing> {
+    pub(super) fn stood(&self, job: u64) -> Option<&JobStatus> {
         let Heard { answer, before } = self.heard.as_ref().ok()?;
         let before = before.as_ref()?;
         let is_same = before.identity.incarnation == answer.identity.incarnation;
@@ -197,16 +197,16 @@ impl Party {
     }
 }
 
-fn in_job(answer: &Answer, job: u64) -> Option<&Standing> {
-    match &answer.status.doing {
-        Doing::Works(standing) => standing.as_ref(),
-        Doing::Serves { jobs, .. } => jobs.iter().find(|served| served.job == job)?.standing.as_ref(),
-        Doing::Forms { .. } => None,
+fn in_job(answer: &Answer, job: u64) -> Option<&JobStatus> {
+    match &answer.status.activity {
+        Activity::Works(job_status) => job_status.as_ref(),
+        Activity::Serves { jobs, .. } => jobs.iter().find(|served| served.job == job)?.job_status.as_ref(),
+        Activity::Forms { .. } => None,
     }
 }
 
 /// Bytes in a second that were sent and received on a link since it was asked before.
-pub(super) fn rates(link: &LinkStanding, now: &Standing, before: Option<&Standing>) -> Option<[f64; 2]> {
+pub(super) fn rates(link: &LinkStatus, now: &JobStatus, before: Option<&JobStatus>) -> Option<[f64; 2]> {
     let before = before?;
     let seconds = now.moment.checked_sub(before.moment).filter(|passed| *passed > 0)? as f64 / 1e6;
     let (sent, received) = before.link(link.to).map_or((0, 0), |earlier| (earlier.sent, earlier.received));

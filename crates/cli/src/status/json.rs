@@ -2,7 +2,7 @@
 
 use super::ask::{Party, Round, rates};
 use super::waits::{self, group, name};
-use herringbone::status::{Doing, MemberId, Standing, Way};
+use herringbone::status::{Activity, JobStatus, MemberId, Way};
 use serde_json::{Map, Value, json};
 
 /// All of it.
@@ -61,22 +61,22 @@ fn member(round: &Round, party: &Party) -> Value {
         ("host".to_owned(), json!(status.host)),
         ("process".to_owned(), json!(status.process)),
     ]);
-    match &status.doing {
-        Doing::Forms { missing } => {
+    match &status.activity {
+        Activity::Forms { missing } => {
             fields.extend([
                 ("forms".to_owned(), json!(true)),
                 ("world".to_owned(), json!(heard.answer.identity.world)),
                 ("missing".to_owned(), json!(missing)),
             ]);
         }
-        Doing::Works(_) => {
-            let standing =
-                party.standing(round.job).map(|now| stands(round, round.job, now, party.stood(round.job)));
-            fields.extend(standing.into_iter().flatten());
+        Activity::Works(_) => {
+            let job_status =
+                party.job_status(round.job).map(|now| stands(round, round.job, now, party.stood(round.job)));
+            fields.extend(job_status.into_iter().flatten());
         }
-        Doing::Serves { served, jobs, unlisted } => {
+        Activity::Serves { served, jobs, unlisted } => {
             let jobs = jobs.iter().map(|served| {
-                let (now, before) = (served.standing.as_ref(), party.stood(served.job));
+                let (now, before) = (served.job_status.as_ref(), party.stood(served.job));
                 let mut job = now.map(|now| stands(round, served.job, now, before)).unwrap_or_default();
                 job.insert("job".to_owned(), json!(number(served.job)));
                 job.insert("world".to_owned(), json!(served.world));
@@ -92,7 +92,7 @@ fn member(round: &Round, party: &Party) -> Value {
     Value::Object(fields)
 }
 
-fn stands(round: &Round, job: u64, now: &Standing, before: Option<&Standing>) -> Map<String, Value> {
+fn stands(round: &Round, job: u64, now: &JobStatus, before: Option<&JobStatus>) -> Map<String, Value> {
     // The members of other jobs are not known here: a reducer knows their workers.
     let called = |id: &MemberId| match job == round.job {
         true => name(round, *id),

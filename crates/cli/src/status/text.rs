@@ -4,7 +4,7 @@ use super::ask::{Party, Round, rates};
 use super::waits::{self, Wait, name, names};
 use crate::table;
 use herringbone::core::session::Ranks;
-use herringbone::status::{Doing, LinkStanding, MemberId, Role, ServedJob, Standing, UnderWay, Way};
+use herringbone::status::{Activity, InFlight, JobStatus, LinkStatus, MemberId, Role, ServedJob, Way};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -40,12 +40,12 @@ fn counted(count: usize, what: &str) -> String {
 
 fn head(round: &Round) -> String {
     let Some(roster) = &round.roster else {
-        let doing = round.members.iter().filter_map(|party| party.heard.as_ref().ok()).next();
-        return match doing.map(|heard| (&heard.answer.status.doing, heard.answer.identity.world)) {
-            Some((Doing::Forms { missing }, world)) => {
+        let activity = round.members.iter().filter_map(|party| party.heard.as_ref().ok()).next();
+        return match activity.map(|heard| (&heard.answer.status.activity, heard.answer.identity.world)) {
+            Some((Activity::Forms { missing }, world)) => {
                 format!("a job of {} forms: {} missing", counted(world as usize, "rank"), are(missing))
             }
-            Some((Doing::Serves { jobs, served, .. }, _)) => {
+            Some((Activity::Serves { jobs, served, .. }, _)) => {
                 format!("a reducer: {} now, {served} since it began", counted(jobs.len(), "job"))
             }
             _ => "a process of a job".to_owned(),
@@ -87,23 +87,25 @@ fn row(round: &Round, party: &Party) -> [String; 5] {
     };
     let status = &heard.answer.status;
     let process = format!("{}:{}", status.host, status.process);
-    let Some(standing) = party.standing(round.job) else {
-        let does = match &status.doing {
-            Doing::Forms { .. } => "waits for ranks to come".to_owned(),
-            Doing::Serves { jobs, .. } if round.roster.is_none() => {
+    let Some(job_status) = party.job_status(round.job) else {
+        let does = match &status.activity {
+            Activity::Forms { .. } => "waits for ranks to come".to_owned(),
+            Activity::Serves { jobs, .. } if round.roster.is_none() => {
                 format!("serves {}", counted(jobs.len(), "job"))
             }
-            Doing::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
+            Activity::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
                 "no worker of this job has called it".to_owned()
             }
-            Doing::Serves { .. } | Doing::Works(_) => "its engine is busy, and gave no answer".to_owned(),
+            Activity::Serves { .. } | Activity::Works(_) => {
+                "its engine is busy, and gave no answer".to_owned()
+            }
         };
         return [called, process, does, String::new(), String::new()];
     };
-    let Some(oldest) = standing.operations.first() else {
-        return [called, process, idle(standing), String::new(), String::new()];
+    let Some(oldest) = job_status.operations.first() else {
+        return [called, process, idle(job_status), String::new(), String::new()];
     };
-    let more = standing.operations.len() - 1 + standing.unlisted[1] as usize;
+    let more = job_status.operations.len() - 1 + job_status.unlisted[1] as usize;
     let group = match oldest.group {
         0 => String::new(),
         number => format!(" in {}", waits::group(round, number)),
@@ -113,7 +115,7 @@ fn row(round: &Round, party: &Party) -> [String; 5] {
     [called, process, does, age(oldest.age), waits_for(round, oldest)]
 }
 
-fn waits_for(round: &Round, operation: &UnderWay) -> String {
+fn waits_for(round: &Round, operation: &InFlight) -> String {
     match (operation.waits.is_empty(), operation.runs) {
         (false, _) => names(round, &operation.waits),
         (true, true) => String::new(),
@@ -122,14 +124,14 @@ fn waits_for(round: &Round, operation: &UnderWay) -> String {
 }
 
 /// What is said of a process without an operation.
-fn idle(standing: &Standing) -> String {
-    if let Some(lost) = standing.groups.iter().find_map(|group| group.lost.as_ref()) {
+fn idle(job_status: &JobStatus) -> String {
+    if let Some(lost) = job_status.groups.iter().find_map(|group| group.lost.as_ref()) {
         return format!("cannot go on: {lost}");
     }
-    match standing.group(0).and_then(|group| group.over) {
+    match job_status.group(0).and_then(|group| group.over) {
         Some(over) => format!("nothing since operation {over}"),
-        None if standing.issued > 0 => {
-            format!("nothing; {} before", counted(standing.issued as usize, "operation"))
+        None if job_status.issued > 0 => {
+            format!("nothing; {} before", counted(job_status.issued as usize, "operation"))
         }
         None => "nothing yet".to_owned(),
     }
@@ -140,7 +142,7 @@ fn age(milliseconds: u64) -> String {
 }
 
 fn sentence(round: &Round, wait: &Wait<'_>) -> String {
-    let UnderWay { group, sequence, name: operation, age: since, .. } = wait.operation;
+    let InFlight { group, sequence, name: operation, age: since, .. } = wait.operation;
     let mut said = format!("{} is waited for by {} in ", name(round, wait.on), names(round, &wait.by));
     match sequence {
         Some(sequence) => {
@@ -171,12 +173,12 @@ struct Direction {
 fn links(round: &Round) -> Option<String> {
     let mut ways = Vec::new();
     for party in &round.members {
-        let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };
-        for link in &standing.links {
-            let rates = rates(link, standing, party.stood(round.job));
+        let (Some(id), Some(job_status)) = (party.id, party.job_status(round.job)) else { continue };
+        for link in &job_status.links {
+            let rates = rates(link, job_status, party.stood(round.job));
             ways.push(way(id, link.to, link, rates.map(|rates| rates[0]), link.sent, round));
             // What comes from one that does not answer its receiver says.
-            if standing_of(round, link.to).is_none_or(|other| other.link(id).is_none()) {
+            if job_status_of(round, link.to).is_none_or(|other| other.link(id).is_none()) {
                 ways.push(way(link.to, id, link, rates.map(|rates| rates[1]), link.received, round));
             }
         }
@@ -195,14 +197,14 @@ fn links(round: &Round) -> Option<String> {
     Some(shown(&table::text(&columns, &["rate", "bytes"], rows)) + &rest)
 }
 
-fn standing_of(round: &Round, id: MemberId) -> Option<&Standing> {
-    round.members.iter().find(|party| party.id == Some(id))?.standing(round.job)
+fn job_status_of(round: &Round, id: MemberId) -> Option<&JobStatus> {
+    round.members.iter().find(|party| party.id == Some(id))?.job_status(round.job)
 }
 
 fn way(
     from: MemberId,
     to: MemberId,
-    link: &LinkStanding,
+    link: &LinkStatus,
     rate: Option<f64>,
     bytes: u64,
     round: &Round,
@@ -239,7 +241,7 @@ fn served(round: &Round) -> Option<String> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for party in &round.members {
         let Ok(heard) = &party.heard else { continue };
-        let Doing::Serves { jobs, unlisted, .. } = &heard.answer.status.doing else { continue };
+        let Activity::Serves { jobs, unlisted, .. } = &heard.answer.status.activity else { continue };
         rows.extend(jobs.iter().map(|job| served_row(round, party, job).to_vec()));
         if *unlisted > 0 {
             rows.push(vec![party.name.clone(), format!("{unlisted} more")]);
@@ -253,15 +255,15 @@ fn served_row(round: &Round, party: &Party, job: &ServedJob) -> [String; 6] {
         true => "this one".to_owned(),
         false => format!("{:016x}", job.job),
     };
-    let Some(standing) = &job.standing else {
+    let Some(job_status) = &job.job_status else {
         let dash = || "?".to_owned();
         return [party.name.clone(), number, dash(), dash(), dash(), dash()];
     };
-    let is_there = |link: &&LinkStanding| matches!(link.way, Way::Shm | Way::Tcp);
-    let there = standing.links.iter().filter(is_there).count();
-    let sum = |of: fn(&LinkStanding) -> u64| quantity(standing.links.iter().map(of).sum::<u64>() as f64);
-    let under_way = standing.operations.len() + standing.unlisted[1] as usize;
-    let operations = format!("{} ({under_way} now)", standing.issued);
+    let is_there = |link: &&LinkStatus| matches!(link.way, Way::Shm | Way::Tcp);
+    let there = job_status.links.iter().filter(is_there).count();
+    let sum = |of: fn(&LinkStatus) -> u64| quantity(job_status.links.iter().map(of).sum::<u64>() as f64);
+    let under_way = job_status.operations.len() + job_status.unlisted[1] as usize;
+    let operations = format!("{} ({under_way} now)", job_status.issued);
     let workers = format!("{there} of {}", job.world);
     [party.name.clone(), number, workers, operations, sum(|link| link.received), sum(|link| link.sent)]
 }

@@ -2,7 +2,7 @@
 
 use super::ask::{Party, Round};
 use herringbone::core::session::Ranks;
-use herringbone::status::{MemberId, Role, UnderWay};
+use herringbone::status::{InFlight, MemberId, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// That some members wait for one.
@@ -12,7 +12,7 @@ pub(super) struct Wait<'a> {
     /// Who waits.
     pub(super) by: Vec<MemberId>,
     /// The oldest of the operations in which they do.
-    pub(super) operation: &'a UnderWay,
+    pub(super) operation: &'a InFlight,
     /// How many more there are.
     pub(super) more: usize,
     /// Why, as far as that is known.
@@ -23,14 +23,14 @@ pub(super) struct Wait<'a> {
 type Key<'a> = (u32, Option<u64>, &'a str);
 
 /// Who waits in it, and how it stands where it was called first.
-type Waiters<'a> = (BTreeSet<MemberId>, &'a UnderWay);
+type Waiters<'a> = (BTreeSet<MemberId>, &'a InFlight);
 
 /// Who is waited for, by whom. Those who wait themselves come last.
 pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
     let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
     for party in &round.members {
-        let (Some(id), Some(standing)) = (party.id, party.standing(round.job)) else { continue };
-        for operation in &standing.operations {
+        let (Some(id), Some(job_status)) = (party.id, party.job_status(round.job)) else { continue };
+        for operation in &job_status.operations {
             // Ranks number the calls of a group alike, and messages by themselves.
             let name = if operation.sequence.is_some() { "" } else { operation.name.as_str() };
             for on in operation.waits.iter().filter(|on| **on != id) {
@@ -62,12 +62,12 @@ pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
 }
 
 /// Why a member keeps others waiting in an operation.
-fn why(round: &Round, on: MemberId, operation: &UnderWay) -> Option<&'static str> {
+fn why(round: &Round, on: MemberId, operation: &InFlight) -> Option<&'static str> {
     let party = round.members.iter().find(|party| party.id == Some(on))?;
     if party.heard.is_err() {
         return Some("it does not answer");
     }
-    let group = party.standing(round.job)?.group(operation.group);
+    let group = party.job_status(round.job)?.group(operation.group);
     let next = group.and_then(|group| group.next);
     match (party.role, operation.sequence, next) {
         (Role::Worker, Some(sequence), Some(next)) if next <= sequence => Some("it has not called it"),
@@ -102,6 +102,6 @@ pub(super) fn name(round: &Round, id: MemberId) -> String {
 
 /// The name of a group, as any member calls it.
 pub(super) fn group(round: &Round, number: u32) -> String {
-    let named = |party: &Party| Some(party.standing(round.job)?.group(number)?.name.clone());
+    let named = |party: &Party| Some(party.job_status(round.job)?.group(number)?.name.clone());
     round.members.iter().find_map(named).unwrap_or_else(|| format!("group {number}"))
 }

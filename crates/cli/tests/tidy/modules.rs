@@ -77,7 +77,7 @@ const ORDERS: [Order; 6] = [
             "engine/failure",
             "engine/links",
             "engine/outbox",
-            "engine/buffers engine/early engine/elsewhere engine/group engine/refused engine/rules engine/table engine/timers engine/touched",
+            "engine/buffers engine/early engine/peer_waits engine/group engine/refused engine/rules engine/table engine/timers engine/footprints",
             "engine/counts engine/reducer",
             "engine/plans",
             "engine/settings",

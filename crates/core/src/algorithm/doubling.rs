@@ -15,14 +15,14 @@ pub(super) fn all_reduce(group: &Group) -> Schedule {
     let keys = group.keys().to_vec();
     Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
         let mut program = ProgramBuilder::new();
-        exchange(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
+        all_reduce_chunk(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
         program.build()
     })
 }
 
 /// All-reduces one chunk among the holders of `partials`; the result goes to the user's buffer. This rank's is in
 /// `held`.
-pub(super) fn exchange(
+pub(super) fn all_reduce_chunk(
     program: &mut ProgramBuilder,
     rank: Rank,
     partials: &[Partial],

@@ -31,7 +31,7 @@ pub(super) fn all_reduce(
             let cut = Cut::Even { chunks: group.size() };
             return Ok(radix::through(group, cut, Some(scatter), Some(gather)));
         }
-        Outer::Exchange(_) => 0,
+        Outer::ChunkAllReduce(_) => 0,
         Outer::Served => layout.at_least_one()?,
     };
     let (inside, keys, workers) = (inside.to_vec(), group.keys().to_vec(), group.size());
@@ -40,7 +40,7 @@ pub(super) fn all_reduce(
     let chunks = each * reducers.max(1);
     let nodes = hosts.into_iter().map(|host| Node::in_turn(host, chunks)).collect();
     let across = match outer {
-        Outer::Exchange(exchange) => Across::Exchange(nodes, exchange),
+        Outer::ChunkAllReduce(all_reduce_chunk) => Across::ChunkAllReduce(nodes, all_reduce_chunk),
         _ => Across::Served(Served { workers, reducers, each, nodes }),
     };
     Ok(Schedule::generated(workers, reducers, Cut::Even { chunks }, move |rank| match &across {
@@ -82,11 +82,11 @@ fn staged(
     }
 }
 
-type Exchange = fn(&mut ProgramBuilder, Rank, &[Partial], Chunk, Place);
+type ChunkAllReduce = fn(&mut ProgramBuilder, Rank, &[Partial], Chunk, Place);
 
 enum Outer<'a> {
     Radix(&'a [u32]),
-    Exchange(Exchange),
+    ChunkAllReduce(ChunkAllReduce),
     Served,
 }
 
@@ -95,8 +95,8 @@ fn composed<'a>(inner: &'a Algorithm, outer: &'a Algorithm) -> Result<(&'a [u32]
     let refused = || Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() };
     let inside = checked(both_halves(inner).ok_or_else(refused)?)?;
     let across = match outer {
-        Doubling => Outer::Exchange(doubling::exchange),
-        OneShot => Outer::Exchange(one_shot::exchange),
+        Doubling => Outer::ChunkAllReduce(doubling::all_reduce_chunk),
+        OneShot => Outer::ChunkAllReduce(one_shot::all_reduce_chunk),
         ReductionServer => Outer::Served,
         _ => Outer::Radix(checked(both_halves(outer).ok_or_else(refused)?)?),
     };
@@ -113,12 +113,12 @@ fn both_halves(algorithm: &Algorithm) -> Option<&[u32]> {
 
 /// How each chunk is all-reduced across hosts on its own.
 enum Across {
-    Exchange(Vec<Node>, Exchange),
+    ChunkAllReduce(Vec<Node>, ChunkAllReduce),
     Served(Served),
 }
 
 fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Rank) -> Program {
-    let (Across::Exchange(hosts, _) | Across::Served(Served { nodes: hosts, .. })) = across;
+    let (Across::ChunkAllReduce(hosts, _) | Across::Served(Served { nodes: hosts, .. })) = across;
     let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
     let levels = levels(keys, lone_ranks(host.ranks.clone()), inside);
     let (stages, _) = stages(&levels, host.clone(), rank);
@@ -126,14 +126,14 @@ fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Ran
     let mut program = ProgramBuilder::new();
     let held = halves.reduce_scatter(&mut program);
     match across {
-        Across::Exchange(hosts, exchange) => {
+        Across::ChunkAllReduce(hosts, all_reduce_chunk) => {
             for chunk in halves.owned(host) {
                 let partials: Vec<Partial> =
                     hosts.iter().map(|host| Partial::of(host, chunk, keys)).collect();
-                exchange(&mut program, rank, &partials, chunk, held[chunk as usize]);
+                all_reduce_chunk(&mut program, rank, &partials, chunk, held[chunk as usize]);
             }
         }
-        Across::Served(served) => served.exchange(&mut program, rank, halves.owned(host), &held),
+        Across::Served(served) => served.all_reduce_chunks(&mut program, rank, halves.owned(host), &held),
     }
     halves.all_gather(&mut program);
     program.build()

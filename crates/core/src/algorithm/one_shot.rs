@@ -4,7 +4,7 @@
 //! In an all_to_all each rank starts with its successor, so that no two start with the same receiver.
 
 use super::partial::{Partial, finish};
-use crate::collective::exchange;
+use crate::collective::all_to_all;
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ pub(super) fn all_reduce(group: &Group) -> Schedule {
     let keys = group.keys().to_vec();
     Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
         let mut program = ProgramBuilder::new();
-        exchange(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
+        all_reduce_chunk(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
         program.build()
     })
 }
@@ -50,13 +50,13 @@ pub(super) fn scatter(group: &Group, root: Rank) -> Schedule {
 
 pub(super) fn all_to_all(group: &Group) -> Schedule {
     let size = group.size();
-    Schedule::generated(size, 0, Cut::Given { parts: exchange::chunks(size) }, move |rank| {
+    Schedule::generated(size, 0, Cut::Given { parts: all_to_all::chunks(size) }, move |rank| {
         let mut program = ProgramBuilder::new();
         for to in after(rank, size) {
-            program.send(Place::User(exchange::chunk(size, rank, to)), [to]);
+            program.send(Place::User(all_to_all::chunk(size, rank, to)), [to]);
         }
         for from in before(rank, size) {
-            let chunk = exchange::chunk(size, from, rank);
+            let chunk = all_to_all::chunk(size, from, rank);
             program.recv(from, chunk, Place::User(chunk));
         }
         program.build()
@@ -75,7 +75,7 @@ fn before(rank: Rank, size: u32) -> impl Iterator<Item = Rank> {
 
 /// All-reduces one chunk among the holders of `partials`; the result goes to the user's buffer. This rank's is in
 /// `held`.
-pub(super) fn exchange(
+pub(super) fn all_reduce_chunk(
     program: &mut ProgramBuilder,
     rank: Rank,
     partials: &[Partial],

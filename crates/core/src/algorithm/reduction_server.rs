@@ -20,7 +20,7 @@ pub(super) fn all_reduce(group: &Group, reducers: u32) -> Schedule {
         }
         let held: Vec<Place> = (0..served.chunks()).map(Place::User).collect();
         let mut program = ProgramBuilder::new();
-        served.exchange(&mut program, rank, 0..served.chunks(), &held);
+        served.all_reduce_chunks(&mut program, rank, 0..served.chunks(), &held);
         program.build()
     })
 }
@@ -43,7 +43,7 @@ impl Served {
 
     /// Sends the chunks that a worker holds to their reducers, and receives their results. Workers start with different
     /// reducers, so that no reducer has all of them at once.
-    pub(super) fn exchange(
+    pub(super) fn all_reduce_chunks(
         &self,
         program: &mut ProgramBuilder,
         rank: Rank,

@@ -11,31 +11,31 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 pub(super) fn all_reduce(group: &Group) -> Schedule {
-    schedule(group, 0, |program, family| {
-        family.reduce(program);
-        family.broadcast(program);
+    schedule(group, 0, |program, neighbors| {
+        neighbors.reduce(program);
+        neighbors.broadcast(program);
     })
 }
 
 pub(super) fn reduce(group: &Group, root: Rank) -> Schedule {
-    schedule(group, root, |program, family| family.reduce(program))
+    schedule(group, root, |program, neighbors| neighbors.reduce(program))
 }
 
 pub(super) fn broadcast(group: &Group, root: Rank) -> Schedule {
-    schedule(group, root, |program, family| family.broadcast(program))
+    schedule(group, root, |program, neighbors| neighbors.broadcast(program))
 }
 
-fn schedule(group: &Group, root: Rank, write: fn(&mut ProgramBuilder, &Family)) -> Schedule {
+fn schedule(group: &Group, root: Rank, write: fn(&mut ProgramBuilder, &Neighbors)) -> Schedule {
     let keys = group.keys().to_vec();
     Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
         let mut program = ProgramBuilder::new();
-        write(&mut program, &Family::of(rank, root, &keys));
+        write(&mut program, &Neighbors::of(rank, root, &keys));
         program.build()
     })
 }
 
 /// A rank's neighbours in the tree.
-struct Family {
+struct Neighbors {
     own: Partial,
     /// Nearest merge first, so the last one heads the largest subtree.
     children: Vec<Partial>,
@@ -43,23 +43,23 @@ struct Family {
     parent: Option<Rank>,
 }
 
-impl Family {
+impl Neighbors {
     fn of(rank: Rank, root: Rank, keys: &[u32]) -> Self {
         let holder = |node: &Range<usize>| {
             if node.contains(&(root as usize)) { root } else { node.start as Rank }
         };
         let own = Partial { key: keys[rank as usize], holder: rank, form: Form::Plain };
-        let mut family = Self { own, children: Vec::new(), parent: None };
+        let mut neighbors = Self { own, children: Vec::new(), parent: None };
         for merge in merges_above(rank as usize, keys) {
             let (mine, other) = (&merge.mine, &merge.other);
             if holder(&(mine.start.min(other.start)..mine.end.max(other.end))) != rank {
-                family.parent = Some(holder(other));
+                neighbors.parent = Some(holder(other));
                 break;
             }
             let key = keys[other.start];
-            family.children.push(Partial { key, holder: holder(other), form: form(other.len()) });
+            neighbors.children.push(Partial { key, holder: holder(other), form: form(other.len()) });
         }
-        family
+        neighbors
     }
 
     fn reduce(&self, program: &mut ProgramBuilder) {

@@ -34,7 +34,7 @@ pub enum MessagePlace {
 
 /// What a rank that follows the schedule does not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum Violation {
     /// A message or word of a rank with which this one exchanges nothing in this operation.
     #[error("it sent a message of an operation in which the two ranks exchange none")]
     NoPart,
@@ -74,14 +74,14 @@ impl Execution {
     /// # Errors
     /// If the schedule has no such message now.
     #[inline]
-    pub fn expected(&self, message: &MessageClaim) -> Result<u32, Misfit> {
+    pub fn expected(&self, message: &MessageClaim) -> Result<u32, Violation> {
         let MessageClaim { peer, index, segment, length } = *message;
         let prepared = &self.prepared;
         let peer = &prepared.peers[peer];
-        let head = *peer.heads.get(usize::from(index)).ok_or(Misfit::NoMessage)?;
+        let head = *peer.heads.get(usize::from(index)).ok_or(Violation::NoMessage)?;
         let finished = self.course.finished;
         if segment < finished || segment >= finished + prepared.depth || segment >= peer.gives {
-            return Err(Misfit::NoRoom);
+            return Err(Violation::NoRoom);
         }
         let wanted = &prepared.heads[head as usize];
         let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
@@ -89,7 +89,7 @@ impl Execution {
             true => (PREFIX_BYTES..=bytes).contains(&(length as usize)),
             false => length as usize == bytes,
         };
-        if fits { Ok(head) } else { Err(Misfit::Length) }
+        if fits { Ok(head) } else { Err(Violation::Length) }
     }
 
     /// The head of a message that has not arrived.
@@ -97,9 +97,9 @@ impl Execution {
     /// # Errors
     /// As [`expected`](Self::expected), and if it has.
     #[inline]
-    pub fn awaited(&self, message: &MessageClaim) -> Result<u32, Misfit> {
+    pub fn awaited(&self, message: &MessageClaim) -> Result<u32, Violation> {
         let head = self.expected(message)?;
-        if self.arrived(message.segment, head) == Arrived::No { Ok(head) } else { Err(Misfit::Twice) }
+        if self.arrived(message.segment, head) == Arrived::No { Ok(head) } else { Err(Violation::Twice) }
     }
 
     /// Where a head's message goes: a result straight to where it belongs if nothing that the schedule does before has to be
@@ -107,17 +107,17 @@ impl Execution {
     ///
     /// # Errors
     /// If it has no place there, and the one in the output is not free.
-    pub fn landing(&self, segment: u32, head: u32) -> Result<MessagePlace, Misfit> {
-        let Head { instr, offset, placed, .. } = self.prepared.heads[head as usize];
-        let is_last = self.counts.waits[self.at(SegmentStep { segment, instr })] == 1;
+    pub fn landing(&self, segment: u32, head: u32) -> Result<MessagePlace, Violation> {
+        let Head { step, offset, placed, .. } = self.prepared.heads[head as usize];
+        let is_last = self.counts.waits[self.at(SegmentStep { segment, step })] == 1;
         let only_for_this = is_last && segment < self.course.begun && !self.may_be_redone();
         // What only moves has a place that nothing else touches, whether the segment has begun here or not.
         let is_free = placed && !self.prepared.call.collective.folds();
-        match self.prepared.instrs[instr as usize].kind {
+        match self.prepared.steps[step as usize].kind {
             Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this || is_free => {
                 Ok(MessagePlace::Output(chunk))
             }
-            _ if placed => Err(Misfit::TooEarly),
+            _ if placed => Err(Violation::TooEarly),
             _ => Ok(MessagePlace::Staged(offset)),
         }
     }
@@ -133,22 +133,22 @@ impl Execution {
     /// # Errors
     /// If it cannot be where it is.
     #[inline]
-    pub fn arrive(&mut self, segment: u32, head: u32, place: Arrived) -> Result<(), Misfit> {
+    pub fn arrive(&mut self, segment: u32, head: u32, place: Arrived) -> Result<(), Violation> {
         let wanted = &self.prepared.heads[head as usize];
         if matches!(place, Arrived::Direct(_)) && !self.prepared.may_be_direct(wanted) {
-            return Err(Misfit::NoAnswer);
+            return Err(Violation::NoAnswer);
         }
-        let instr = wanted.instr;
+        let step = wanted.step;
         let is_result = || {
-            let taken = &self.prepared.instrs[instr as usize].kind;
+            let taken = &self.prepared.steps[step as usize].kind;
             matches!(taken, Kind::Recv { into: Loc::Output(_), .. })
         };
         if place == Arrived::Placed && !is_result() {
-            return Err(Misfit::NoResult);
+            return Err(Violation::NoResult);
         }
         let at = self.stage(segment) * self.prepared.heads.len() + head as usize;
         self.counts.heads[at] = place;
-        self.satisfied(SegmentStep { segment, instr });
+        self.satisfied(SegmentStep { segment, step });
         Ok(())
     }
 
@@ -239,11 +239,11 @@ impl Execution {
 
     /// With reducers it counts which results are in their places: others may be missing when a reducer is lost.
     #[inline]
-    pub(super) fn note_result(&mut self, SegmentStep { segment, instr }: SegmentStep) {
+    pub(super) fn note_result(&mut self, SegmentStep { segment, step }: SegmentStep) {
         if !self.with_reducers || !self.me.is_worker {
             return;
         }
-        if let Some(chunk) = self.prepared.result_of(instr) {
+        if let Some(chunk) = self.prepared.result_of(step) {
             let at = self.stage(segment) * self.prepared.chunks() as usize + chunk as usize;
             self.counts.results[at] = true;
         }

@@ -1,8 +1,8 @@
 //! Segments: which may begin, which are done, and what others are told of it.
 
 use super::{
-    Arrived, Course, Execution, Members, Misfit, NEVER, Participant, PeerFlow, SegmentMessage, SegmentStep,
-    Word, tally::Delivery,
+    Arrived, Course, Execution, Members, NEVER, Participant, PeerFlow, SegmentMessage, SegmentStep, Signal,
+    Violation, tally::Delivery,
 };
 use crate::{prepare::Peer, session::membership::MemberId};
 
@@ -15,7 +15,7 @@ impl Execution {
         self.begin(members);
     }
 
-    /// Goes on with a program of one segment whose first `done` instructions have run in order. Of the next one, if it is a send,
+    /// Goes on with a program of one segment whose first `done` steps have run in order. Of the next one, if it is a send,
     /// all messages have gone but those of the lanes `unsent`, which wait. `has_come` says which heads' messages are in
     /// staging memory.
     pub fn resume(
@@ -26,8 +26,8 @@ impl Execution {
         members: &mut impl Members,
     ) {
         let Self { prepared, counts, .. } = self;
-        counts.left[0] = (prepared.instrs.len() - done) as u32;
-        let send = SegmentStep { segment: 0, instr: done as u32 };
+        counts.left[0] = (prepared.steps.len() - done) as u32;
+        let send = SegmentStep { segment: 0, step: done as u32 };
         counts.blocked.extend(unsent.iter().map(|lane| SegmentMessage { ready: send, lane: *lane }));
         let ran = done + usize::from(!unsent.is_empty());
         if ran > done {
@@ -35,10 +35,10 @@ impl Execution {
         }
         for (at, head) in prepared.heads.iter().enumerate().filter(|(at, _)| has_come(*at)) {
             counts.heads[at] = Arrived::Staged;
-            counts.waits[head.instr as usize] -= 1;
+            counts.waits[head.step as usize] -= 1;
         }
-        for instr in &prepared.instrs[..done] {
-            for next in instr.next.clone() {
+        for step in &prepared.steps[..done] {
+            for next in step.next.clone() {
                 counts.waits[prepared.next[next as usize] as usize] -= 1;
             }
         }
@@ -73,7 +73,7 @@ impl Execution {
         for (peer, flow) in self.prepared.peers.iter().zip(&mut self.counts.flows) {
             if !peer.heads.is_empty() && !flow.invited && which(peer, flow, members) {
                 flow.invited = true;
-                members.tell(flow.member, Word::Grant(self.course.finished.min(peer.gives)));
+                members.tell(flow.member, Signal::Grant(self.course.finished.min(peer.gives)));
             }
         }
     }
@@ -87,8 +87,8 @@ impl Execution {
     }
 
     #[inline]
-    pub(super) fn at(&self, SegmentStep { segment, instr }: SegmentStep) -> usize {
-        self.stage(segment) * self.prepared.instrs.len() + instr as usize
+    pub(super) fn at(&self, SegmentStep { segment, step }: SegmentStep) -> usize {
+        self.stage(segment) * self.prepared.steps.len() + step as usize
     }
 
     /// The stage of staging memory in which a segment lies, of as many as this rank has in flight.
@@ -119,9 +119,9 @@ impl Execution {
             course.begun += 1;
             let depth = prepared.depth;
             let stage = (if segment < depth { segment } else { segment % depth }) as usize;
-            let waits = &counts.waits[stage * prepared.instrs.len()..][..prepared.instrs.len()];
+            let waits = &counts.waits[stage * prepared.steps.len()..][..prepared.steps.len()];
             let free = (0..).zip(waits).filter(|(_, waits)| **waits == 0);
-            counts.ready.extend(free.map(|(instr, _)| SegmentStep { segment, instr }));
+            counts.ready.extend(free.map(|(step, _)| SegmentStep { segment, step }));
         }
     }
 
@@ -130,10 +130,10 @@ impl Execution {
     pub(super) fn arm(&mut self, segment: u32) {
         let stage = self.stage(segment);
         let Self { prepared, counts, .. } = self;
-        let instrs = prepared.instrs.len();
-        counts.waits[stage * instrs..][..instrs].copy_from_slice(&prepared.waits);
+        let steps = prepared.steps.len();
+        counts.waits[stage * steps..][..steps].copy_from_slice(&prepared.waits);
         counts.heads[stage * prepared.heads.len()..][..prepared.heads.len()].fill(Arrived::No);
-        counts.left[stage] = instrs as u32;
+        counts.left[stage] = steps as u32;
         let chunks = prepared.chunks() as usize;
         if let Some(results) = counts.results.get_mut(stage * chunks..(stage + 1) * chunks) {
             results.fill(false);
@@ -150,8 +150,8 @@ impl Execution {
         for peer in prepared.peers.iter().filter(|peer| segment >= peer.gives) {
             for head in &peer.heads {
                 counts.heads[stage * prepared.heads.len() + *head as usize] = Arrived::Placed;
-                let instr = prepared.heads[*head as usize].instr as usize;
-                counts.waits[stage * prepared.instrs.len() + instr] -= 1;
+                let step = prepared.heads[*head as usize].step as usize;
+                counts.waits[stage * prepared.steps.len() + step] -= 1;
             }
         }
     }
@@ -196,7 +196,7 @@ impl Execution {
             let ends = before < peer.gives && finished >= peer.gives;
             let last = ends && (in_place || (self.me.is_worker && self.with_reducers));
             if !peer.heads.is_empty() && (last || before + self.prepared.lead < peer.gives) {
-                members.tell(flow.member, Word::Grant(finished.min(peer.gives)));
+                members.tell(flow.member, Signal::Grant(finished.min(peer.gives)));
             }
         }
     }
@@ -207,21 +207,21 @@ impl Execution {
     /// # Errors
     /// If that makes no sense.
     #[inline]
-    pub fn hear(&mut self, peer: usize, word: Word, members: &mut impl Members) -> Result<(), Misfit> {
+    pub fn hear(&mut self, peer: usize, signal: Signal, members: &mut impl Members) -> Result<(), Violation> {
         let flow = &mut self.counts.flows[peer];
         let before = flow.window.done();
-        match word {
-            Word::Grant(segments) if self.me.rules.is_mirrored => {
+        match signal {
+            Signal::Grant(segments) if self.me.rules.is_mirrored => {
                 let done = segments.max(before);
-                flow.window.grant(done, done).map_err(Misfit::NotGranted)?;
+                flow.window.grant(done, done).map_err(Violation::NotGranted)?;
             }
-            Word::Grant(segments) => {
+            Signal::Grant(segments) => {
                 // Of what a rank does not get it is never done.
                 let begun = self.course.begun.min(self.prepared.peers[peer].takes);
-                flow.window.grant(segments, begun).map_err(Misfit::NotGranted)?;
+                flow.window.grant(segments, begun).map_err(Violation::NotGranted)?;
             }
-            Word::Stable if !flow.stable => flow.stable = true,
-            Word::Stable => return Err(Misfit::StableTwice),
+            Signal::Stable if !flow.stable => flow.stable = true,
+            Signal::Stable => return Err(Violation::StableTwice),
         }
         if self.counts.flows[peer].window.done() > before {
             self.tell_stable(members);
@@ -237,7 +237,7 @@ impl Execution {
             && self.course.finished == segments
             && self.counts.flows.iter().all(|flow| flow.window.done() == segments)
         {
-            self.counts.flows.iter().for_each(|flow| members.tell(flow.member, Word::Stable));
+            self.counts.flows.iter().for_each(|flow| members.tell(flow.member, Signal::Stable));
         }
     }
 }

@@ -3,13 +3,13 @@
 use crate::session::{lane::Window, membership::MemberId};
 use alloc::{collections::VecDeque, vec::Vec};
 
-/// An instruction of a segment.
+/// A step of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentStep {
     /// The segment.
     pub segment: u32,
-    /// Its position among [`Prepared::instrs`](crate::prepare::Prepared::instrs).
-    pub instr: u32,
+    /// Its position among [`Prepared::steps`](crate::prepare::Prepared::steps).
+    pub step: u32,
 }
 
 /// A message to one rank.
@@ -63,14 +63,14 @@ pub(super) struct Delivery {
 pub struct Tally {
     /// Per rank that messages are exchanged with.
     pub(super) flows: Vec<PeerFlow>,
-    /// Per stage and instruction: what it still waits for, and what is left to do of a send.
+    /// Per stage and step: what it still waits for, and what is left to do of a send.
     pub(super) waits: Vec<u16>,
     pub(super) deliveries: Vec<Delivery>,
     /// Per stage and head: where the message is.
     pub(super) heads: Vec<Arrived>,
     /// Per stage and chunk, if reducers take part: whether the result is in its place.
     pub(super) results: Vec<bool>,
-    /// Per stage: how many instructions are left.
+    /// Per stage: how many steps are left.
     pub(super) left: Vec<u32>,
     pub(super) ready: VecDeque<SegmentStep>,
     /// What waits for a slot, or to be granted one.

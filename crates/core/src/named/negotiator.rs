@@ -425,10 +425,10 @@ impl Negotiator {
         let mut new: Vec<&mut Waiting> = queue.values_mut().filter(is_new).collect();
         new.sort_by_key(|waiting| waiting.number);
         let mut list = Vec::new();
-        let mut all_told = later.is_empty() && !is_any_invalid;
+        let mut all_announced = later.is_empty() && !is_any_invalid;
         for waiting in new {
             if list.len() >= LIST_BYTES {
-                (*news, all_told) = (true, false);
+                (*news, all_announced) = (true, false);
                 break;
             }
             list.extend(encode_requests([&waiting.request]));
@@ -437,8 +437,8 @@ impl Negotiator {
         }
         if *joining == Joining::New {
             // Rank 0 hears of it after what was submitted before.
-            *news |= !all_told;
-            if all_told {
+            *news |= !all_announced;
+            if all_announced {
                 list.extend(encode_requests([&join_request()]));
                 *joining = Joining::Yes;
             }

@@ -49,6 +49,6 @@ pub fn automatic(guidance: &Guidance, request: &Request<'_>, sizing: Sizing) -> 
             (codec, least) = (*next, candidate);
         }
     }
-    let told = coded.iter().map(|(codec, candidate)| format!(", {codec} {}", shown(candidate)));
-    (codec, format!("predicted: none {}{}", shown(without), told.collect::<String>()))
+    let alternatives = coded.iter().map(|(codec, candidate)| format!(", {codec} {}", shown(candidate)));
+    (codec, format!("predicted: none {}{}", shown(without), alternatives.collect::<String>()))
 }

@@ -1,8 +1,8 @@
-//! From a program's steps to instructions: places resolved, what waits for what counted.
+//! From a program's steps to steps: places resolved, what waits for what counted.
 
 use super::{
     direct,
-    program::{Fold, Head, Instr, Kind, Loc, Operand, Outbound, Prepared, Send},
+    program::{Fold, Head, Kind, Loc, Operand, Outbound, Prepared, PreparedStep, Send},
 };
 use crate::{
     collective::Collective,
@@ -19,7 +19,7 @@ struct PlaceState {
     chunk: Chunk,
 }
 
-/// A program on its way to instructions.
+/// A program on its way to steps.
 pub(super) struct Compiler {
     out: Prepared,
     user: Vec<PlaceState>,
@@ -60,7 +60,7 @@ impl Compiler {
 
     pub(super) fn compile(mut self, program: &Program, me: u32) -> Prepared {
         for step in program.steps() {
-            let at = self.out.instrs.len() as u32;
+            let at = self.out.steps.len() as u32;
             let kind = match *step {
                 Step::Send { from, to } => {
                     let direct = self.direct.contains(&at);
@@ -127,7 +127,7 @@ impl Compiler {
     }
 
     fn push(&mut self, kind: Kind) {
-        self.out.instrs.push(Instr { kind, next: 0..0 });
+        self.out.steps.push(PreparedStep { kind, next: 0..0 });
         self.out.waits.push(0);
     }
 
@@ -158,7 +158,7 @@ impl Compiler {
     fn folded(&mut self, place: Place) -> Option<&mut Fold> {
         let Place::User(chunk) = place else { return None };
         let writer = self.user[chunk as usize].writer?;
-        match &mut self.out.instrs[writer as usize].kind {
+        match &mut self.out.steps[writer as usize].kind {
             Kind::Fold(fold) => Some(fold),
             _ => None,
         }
@@ -175,15 +175,15 @@ impl Compiler {
         })
     }
 
-    fn head(&mut self, instr: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
+    fn head(&mut self, step: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
         let peer = self.peer(lane) as usize;
         let comes_here = !self.out.peers[peer].shared || self.out.eager;
-        let placed = comes_here && !self.out.eager && self.results.contains(&instr);
+        let placed = comes_here && !self.out.eager && self.results.contains(&step);
         let bytes = if comes_here && !placed { self.out.room_of(chunk, form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
         let index = self.out.peers[peer].heads.len() as u16;
-        self.out.heads.push(Head { instr, peer: peer as u32, index, chunk, form, offset, placed });
+        self.out.heads.push(Head { step, peer: peer as u32, index, chunk, form, offset, placed });
         self.out.peers[peer].heads.push(head);
         head
     }
@@ -253,16 +253,16 @@ impl Compiler {
         self.edges.sort_unstable();
         self.edges.dedup();
         let mut edges = self.edges.iter().peekable();
-        for at in 0..self.out.instrs.len() {
+        for at in 0..self.out.steps.len() {
             let start = self.out.next.len() as u32;
             while let Some((_, to)) = edges.next_if(|(from, _)| *from as usize == at) {
                 self.out.next.push(*to);
                 self.out.waits[*to as usize] += 1;
             }
-            self.out.instrs[at].next = start..self.out.next.len() as u32;
+            self.out.steps[at].next = start..self.out.next.len() as u32;
         }
         for head in &self.out.heads {
-            self.out.waits[head.instr as usize] += 1;
+            self.out.waits[head.step as usize] += 1;
         }
         self.out
     }

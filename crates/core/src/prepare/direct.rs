@@ -24,7 +24,7 @@ impl Prepared {
     /// in the same step, which might overlap it. So it is with all messages that are read in place; what a frame says is not trusted.
     pub fn may_be_direct(&self, head: &Head) -> bool {
         let heads = self.peers[head.peer as usize].heads.iter();
-        let of_it = heads.filter(|other| self.heads[**other as usize].instr == head.instr);
+        let of_it = heads.filter(|other| self.heads[**other as usize].step == head.step);
         head.form == Form::Plain && of_it.count() == 1
     }
 }
@@ -184,8 +184,8 @@ mod tests {
                     let to = &sender.lanes[*lane as usize];
                     sender.peers[to.peer as usize].rank as usize == me && to.index == head.index
                 };
-                let is_direct = sender.instrs.iter().any(|instr| {
-                    matches!(&instr.kind, Kind::Send(send) if send.direct && send.lanes.clone().any(|lane| goes(&lane)))
+                let is_direct = sender.steps.iter().any(|step| {
+                    matches!(&step.kind, Kind::Send(send) if send.direct && send.lanes.clone().any(|lane| goes(&lane)))
                 });
                 found.push((is_direct, of_me.may_be_direct(head)));
             }

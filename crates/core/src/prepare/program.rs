@@ -1,4 +1,4 @@
-//! One rank's program for one kind of call: a flat array of instructions with resolved places and predecessor counts,
+//! One rank's program for one kind of call: a flat array of steps with resolved places and predecessor counts,
 //! made once. Running it copies the counts; no closure or queue per variable is involved.
 
 use crate::{
@@ -148,8 +148,8 @@ pub enum Operand {
 /// One message that I receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// The instruction that takes it.
-    pub instr: u32,
+    /// The step that takes it.
+    pub step: u32,
     /// Who sends it: a position among [`Prepared::peers`].
     pub peer: u32,
     /// Which of that rank's messages it is.
@@ -164,7 +164,7 @@ pub struct Head {
     pub placed: bool,
 }
 
-/// What an instruction does.
+/// What a step does.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// Sends a message.
@@ -233,16 +233,16 @@ pub struct Fold {
     pub form: Form,
     /// Whether it is the last fold, which turns a sum into elements.
     pub finish: bool,
-    /// The first instruction that sends the result: where its receivers look for it, it is put at once.
+    /// The first step that sends the result: where its receivers look for it, it is put at once.
     pub sent_by: Option<u32>,
 }
 
-/// One instruction: a step with resolved places.
+/// One step: a step with resolved places.
 #[derive(Clone, Debug)]
-pub struct Instr {
+pub struct PreparedStep {
     /// What it does.
     pub kind: Kind,
-    /// The instructions that wait for this one.
+    /// The steps that wait for this one.
     pub next: Range<u32>,
 }
 
@@ -270,11 +270,11 @@ pub struct Prepared {
     pub call: Call,
     /// How many workers there are.
     pub workers: u32,
-    /// The instructions, in the order of the program.
-    pub instrs: Vec<Instr>,
-    /// Per instruction: how many instructions and messages it waits for.
+    /// The steps, in the order of the program.
+    pub steps: Vec<PreparedStep>,
+    /// Per step: how many steps and messages it waits for.
     pub waits: Vec<u16>,
-    /// What [`Instr::next`] points to.
+    /// What [`PreparedStep::next`] points to.
     pub next: Vec<u32>,
     /// What [`Fold::operands`] points to.
     pub operands: Vec<Operand>,
@@ -313,9 +313,9 @@ impl Prepared {
         self.call.count == Call::UNEVEN
     }
 
-    /// The send that an instruction is.
-    pub fn send(&self, instr: u32) -> &Send {
-        match &self.instrs[instr as usize].kind {
+    /// The send that a step is.
+    pub fn send(&self, step: u32) -> &Send {
+        match &self.steps[step as usize].kind {
             Kind::Send(send) => send,
             kind => unreachable!("only sends have lanes: {kind:?}"),
         }
@@ -346,9 +346,9 @@ impl Prepared {
         self.output.len() as u32
     }
 
-    /// The chunk whose result an instruction puts in its place, if it does.
-    pub fn result_of(&self, instr: u32) -> Option<Chunk> {
-        match &self.instrs[instr as usize].kind {
+    /// The chunk whose result a step puts in its place, if it does.
+    pub fn result_of(&self, step: u32) -> Option<Chunk> {
+        match &self.steps[step as usize].kind {
             Kind::Recv { into: Loc::Output(chunk), .. }
             | Kind::Copy { into: Loc::Output(chunk), .. }
             | Kind::Decode { into: Loc::Output(chunk), .. }

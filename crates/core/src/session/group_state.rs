@@ -116,12 +116,12 @@ struct Leaving {
     has_left: bool,
     /// Whether it was said that this process aborts the group.
     has_aborted: bool,
-    farewell: Farewell,
+    close_check: CloseCheck,
 }
 
 /// What a rank waits for when it leaves a group.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Farewell {
+enum CloseCheck {
     /// Nothing yet. Nobody will wait: the others are left to compare what this rank has called.
     #[default]
     Unsaid,

@@ -55,8 +55,8 @@ impl Hub {
     /// * Dispute begins a fence, if it is of the current generation and none is under way. An abort ends the group in any
     ///   generation: where a fence is under way, it is what that decides.
     /// * Report brings a fence forward; the last one ends it.
-    /// * Accuse and Gain begin a recovery, if the group has had none: after one no operation of it uses reducers. A reducer that is
-    ///   accused is no member of the job any more.
+    /// * Suspect and Grow begin a recovery, if the group has had none: after one no operation of it uses reducers. A reducer that is
+    ///   suspected is no member of the job any more.
     /// * Held brings a recovery forward; the last one ends it, unless a fence is under way: then that goes first. A member that
     ///   leaves says it before it says Forget.
     /// * Waiting is shown to those who can compare it with their own history: to the next who waits behind it and
@@ -65,11 +65,11 @@ impl Hub {
     ///   found too, at the cost of one message to each member per second and stuck operation. If a member has left without the
     ///   operation, a fence begins.
     /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
-    ///   [`farewell`](super::farewell). A question about a call that a member has left without begins a fence.
+    ///   [`close_check`](super::close_check). A question about a call that a member has left without begins a fence.
     /// * Shrink and Unshrink are of members that go on without those that died; see [`survivors`](super::survivors).
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         let members = match &message {
-            Message::Accuse(accuse) => self.lose_reducer(&accuse.lost),
+            Message::Suspect(suspect) => self.lose_reducer(&suspect.lost),
             _ => Vec::new(),
         };
         let mut sent = match message {

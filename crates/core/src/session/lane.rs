@@ -7,7 +7,7 @@
 //! grant: each connection has **eager** slots for them, which come back as they are emptied.
 //!
 //! What comes for a call that the receiver's program has not made keeps its slot until then, which may be late: the program may
-//! wait for an answer to a message. So the last slot of a connection is for what [carries](CARRIER) messages alone. A receiver
+//! wait for an answer to a message. So the last slot of a connection is for [messages](MESSAGE_PRIORITY) alone. A receiver
 //! takes that in whatever its program does, and the slot comes back.
 //!
 //! # Why waiting for a window cannot deadlock
@@ -39,9 +39,9 @@ pub const EAGER_SLOTS: u16 = 64;
 /// The same for a link through memory, where the answer is near and each slot takes up cache.
 pub const SHARED_SLOTS: u16 = 8;
 
-/// The priority of what carries messages. A rank begins its part when it hears of it, also if its program waits for another call.
-pub const CARRIER: i32 = i32::MAX;
-/// How many eager slots of a connection only carriers take.
+/// The priority of messages. A rank begins its part when it hears of it, also if its program waits for another call.
+pub const MESSAGE_PRIORITY: i32 = i32::MAX;
+/// How many eager slots of a connection only messages take.
 const KEPT_SLOTS: u16 = 1;
 
 /// What a receiver has granted to a sender, for one operation.
@@ -125,7 +125,7 @@ impl Credits {
 
     /// Whether there is a slot at the other end for an operation of this priority.
     pub fn has_any(self, priority: i32) -> bool {
-        let kept = if priority == CARRIER { 0 } else { KEPT_SLOTS };
+        let kept = if priority == MESSAGE_PRIORITY { 0 } else { KEPT_SLOTS };
         self.free > kept
     }
 
@@ -135,7 +135,7 @@ impl Credits {
     }
 
     /// A slot here was emptied, and `parked` messages lie in others. Returns whether the other end should be told by a frame of
-    /// its own, since half of them are empty, or it has none left for a carrier: once, however long that takes to leave.
+    /// its own, since half of them are empty, or it has none left for a message: once, however long that takes to leave.
     pub fn owe(&mut self, parked: u16) -> bool {
         self.owed = self.owed.saturating_add(1);
         let has_none = self.owed.saturating_add(parked) >= self.slots;
@@ -180,27 +180,27 @@ mod tests {
     #[test]
     fn slots_come_back_once() {
         let (mut sender, mut receiver) = (Credits::new(4), Credits::new(4));
-        assert!((0..4).all(|_| sender.take(CARRIER)));
-        assert!(!sender.take(CARRIER));
+        assert!((0..4).all(|_| sender.take(MESSAGE_PRIORITY)));
+        assert!(!sender.take(MESSAGE_PRIORITY));
         assert!(receiver.is_crowded(4));
         assert!(!receiver.owe(0));
         assert!(receiver.owe(0));
         assert!(!receiver.owe(0), "the other end is told once");
         sender.returned(receiver.settle());
         assert_eq!(receiver.settle(), 0);
-        assert!((0..3).all(|_| sender.take(CARRIER)) && !sender.take(CARRIER));
+        assert!((0..3).all(|_| sender.take(MESSAGE_PRIORITY)) && !sender.take(MESSAGE_PRIORITY));
         sender.returned(u16::MAX);
-        assert!((0..4).all(|_| sender.take(CARRIER)) && !sender.take(CARRIER));
+        assert!((0..4).all(|_| sender.take(MESSAGE_PRIORITY)) && !sender.take(MESSAGE_PRIORITY));
     }
 
     #[test]
-    fn carriers_find_a_slot_again_and_again_whatever_lies_in_the_others() {
+    fn messages_find_a_slot_again_and_again_whatever_lies_in_the_others() {
         for slots in [SHARED_SLOTS, EAGER_SLOTS] {
             let (mut sender, mut receiver) = (Credits::new(slots), Credits::new(slots));
-            let parked = (0..).take_while(|_| sender.take(CARRIER - 1)).count() as u16;
+            let parked = (0..).take_while(|_| sender.take(MESSAGE_PRIORITY - 1)).count() as u16;
             assert_eq!(parked, slots - KEPT_SLOTS);
             for carried in 0..100 {
-                assert!(sender.take(CARRIER), "{carried} of {slots}");
+                assert!(sender.take(MESSAGE_PRIORITY), "{carried} of {slots}");
                 assert!(receiver.owe(parked), "{carried} of {slots}");
                 sender.returned(receiver.settle());
             }

@@ -4,32 +4,32 @@
 //! caller. In the order in which a process meets them: the [`handshake`] proves the job's token on every connection,
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
-//! after a disagreement, [`farewell`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left,
+//! after a disagreement, [`close_check`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left,
 //! [`group_state`] is where one process stands in a group, with all of these, [`pool`] says which reducers are used,
-//! [`survivors`] who goes on after a death, [`muster`] how they find each other if the hub died, [`lateness`] who has not come to a call, and [`status`] how a process stands.
+//! [`survivors`] who goes on after a death, [`election`] how they find each other if the hub died, [`stragglers`] who has not come to a call, and [`status`] how a process stands.
 //! On rank 0 a [`hub`] has what decides for all; a [`watch`] is what the control thread of each rank decides.
 
 mod basis;
 mod cause;
+pub mod close_check;
 mod codec;
 pub mod control;
-pub mod farewell;
+pub mod election;
 pub mod fence;
 pub mod formation;
 pub mod group_state;
 pub mod handshake;
 pub mod hub;
 pub mod lane;
-pub mod lateness;
 pub mod mailbox;
 pub mod membership;
-pub mod muster;
 mod parameters;
 pub mod pool;
 pub mod recovery;
 mod refusal;
 mod rules;
 pub mod status;
+pub mod stragglers;
 pub mod survivors;
 mod versions;
 pub mod watch;

@@ -1,8 +1,8 @@
 //! How a group goes on with other reducers: operations that have begun are finished by the workers.
 //!
 //! ```text
-//! worker    Accuse       a reducer that an operation needs is gone
-//! worker    Gain         or there are reducers that the group does not use
+//! worker    Suspect      a reducer that an operation needs is gone
+//! worker    Grow         or there are reducers that the group does not use
 //! hub       Recover      to all members of the group: operations with reducers stand still from now on
 //! worker    Held         what it has called, and which segments of which unfinished operations it holds, for each chunk
 //! hub       Resume       once all members have answered: what somebody holds and what nobody holds
@@ -19,8 +19,8 @@
 //! sent by the lowest of these ranks to all others; what nobody holds is folded again, by the workers themselves and in the
 //! same canonical tree, so with the same bits. No reducer takes part, so the loss of another one changes nothing.
 //!
-//! What the group calls after all of [`Resume::calls`] runs in a new group, its [heir](heir_of), with the reducers that are left and
-//! those that came. What is left of its operations is done in its [carrier](carrier_of). The hub knows both groups from the decision
+//! What the group calls after all of [`Resume::calls`] runs in a new group, its [successor](successor_of), with the reducers that are left and
+//! those that came. What is left of its operations is done in its [repair group](repair_of). The hub knows both groups from the decision
 //! on: who has left the group takes no part in them. A member that leaves the group before it hears of the decision says so then.
 
 pub(super) mod decision;
@@ -34,13 +34,13 @@ use alloc::{string::String, vec::Vec};
 use core::ops::Range;
 
 /// The number of the group in which members finish what a group has left.
-pub fn carrier_of(group: u32) -> u32 {
-    follower_of(group, b"carrier")
+pub fn repair_of(group: u32) -> u32 {
+    follower_of(group, b"repair")
 }
 
 /// The number of the group that takes a group's next calls.
-pub fn heir_of(group: u32) -> u32 {
-    follower_of(group, b"heir")
+pub fn successor_of(group: u32) -> u32 {
+    follower_of(group, b"successor")
 }
 
 fn follower_of(group: u32, what: &[u8]) -> u32 {
@@ -54,7 +54,7 @@ const OPERATIONS: usize = 65_536;
 
 /// A reducer that an operation needs is gone. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accuse {
+pub struct Suspect {
     /// The group.
     pub group: u32,
     /// Its members, ascending.
@@ -76,7 +76,7 @@ pub struct LostReducer {
 
 /// A group could use more reducers. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gain {
+pub struct Grow {
     /// The group.
     pub group: u32,
     /// Its members, ascending.
@@ -208,7 +208,7 @@ impl Calls {
     }
 }
 
-impl Accuse {
+impl Suspect {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.ranks(&self.members);
@@ -232,7 +232,7 @@ impl LostReducer {
     }
 }
 
-impl Gain {
+impl Grow {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.ranks(&self.members);

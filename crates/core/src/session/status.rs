@@ -30,19 +30,19 @@ pub struct Status {
     /// The name of its host.
     pub host: String,
     /// What it does.
-    pub doing: Doing,
+    pub activity: Activity,
 }
 
 /// What a process does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// Rank 0 waits for these ranks, before there is a job.
     Forms {
         /// Who has not come, ascending.
         missing: Vec<Rank>,
     },
     /// It is a worker of a job. Nothing is known if its engine was busy all the time.
-    Works(Option<Standing>),
+    Works(Option<JobStatus>),
     /// It is a reducer.
     Serves {
         /// How many jobs it has served since it began, the present ones included.
@@ -62,12 +62,12 @@ pub struct ServedJob {
     /// How many workers it is said to have.
     pub world: u32,
     /// How it stands here. Nothing is known if its engine was busy all the time.
-    pub standing: Option<Standing>,
+    pub job_status: Option<JobStatus>,
 }
 
 /// How a process stands in a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct JobStatus {
     /// The roster's epoch.
     pub epoch: u64,
     /// The moment that this is about, in microseconds from some start that all moments of the process share.
@@ -75,18 +75,18 @@ pub struct Standing {
     /// How many operations were begun here, of all groups.
     pub issued: u64,
     /// Its groups.
-    pub groups: Vec<GroupStanding>,
+    pub groups: Vec<GroupStatus>,
     /// The operations whose callers wait, and on a reducer all that run; the oldest first.
-    pub operations: Vec<UnderWay>,
+    pub operations: Vec<InFlight>,
     /// The links that were made, are wanted or are lost.
-    pub links: Vec<LinkStanding>,
+    pub links: Vec<LinkStatus>,
     /// How many groups, operations and links more there are.
     pub unlisted: [u32; 3],
 }
 
 /// How a group stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupStanding {
+pub struct GroupStatus {
     /// Its number; 0 is the group of all ranks.
     pub group: u32,
     /// Its name.
@@ -105,7 +105,7 @@ pub struct GroupStanding {
 
 /// An operation that is under way, or a message that is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnderWay {
+pub struct InFlight {
     /// The number of its group.
     pub group: u32,
     /// How many operations of its group were called before it; a message that waits for its other end has no number.
@@ -122,7 +122,7 @@ pub struct UnderWay {
 
 /// How a link stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkStanding {
+pub struct LinkStatus {
     /// The member at its other end.
     pub to: MemberId,
     /// What it is made of.
@@ -149,14 +149,14 @@ pub enum Way {
     },
 }
 
-impl Standing {
+impl JobStatus {
     /// The link to a member, if there is one.
-    pub fn link(&self, to: MemberId) -> Option<&LinkStanding> {
+    pub fn link(&self, to: MemberId) -> Option<&LinkStatus> {
         self.links.iter().find(|link| link.to == to)
     }
 
     /// A group.
-    pub fn group(&self, number: u32) -> Option<&GroupStanding> {
+    pub fn group(&self, number: u32) -> Option<&GroupStatus> {
         self.groups.iter().find(|group| group.group == number)
     }
 
@@ -175,9 +175,9 @@ impl Standing {
             epoch: from.u64()?,
             moment: from.u64()?,
             issued: from.u64()?,
-            groups: from.list(GroupStanding::read)?,
-            operations: from.list(UnderWay::read)?,
-            links: from.list(LinkStanding::read)?,
+            groups: from.list(GroupStatus::read)?,
+            operations: from.list(InFlight::read)?,
+            links: from.list(LinkStatus::read)?,
             unlisted: [from.u32()?, from.u32()?, from.u32()?],
         })
     }
@@ -187,22 +187,22 @@ impl Status {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.process);
         to.cut_text(&self.host);
-        match &self.doing {
-            Doing::Forms { missing } => {
+        match &self.activity {
+            Activity::Forms { missing } => {
                 to.u8(1);
                 to.ranks(missing);
             }
-            Doing::Works(standing) => {
+            Activity::Works(job_status) => {
                 to.u8(2);
-                to.option(standing.as_ref(), |to, standing| standing.write(to));
+                to.option(job_status.as_ref(), |to, job_status| job_status.write(to));
             }
-            Doing::Serves { served, jobs, unlisted } => {
+            Activity::Serves { served, jobs, unlisted } => {
                 to.u8(3);
                 to.u64(*served);
                 to.list("the list of jobs", jobs, |to, job| {
                     to.u64(job.job);
                     to.u32(job.world);
-                    to.option(job.standing.as_ref(), |to, standing| standing.write(to));
+                    to.option(job.job_status.as_ref(), |to, job_status| job_status.write(to));
                 });
                 to.u32(*unlisted);
             }
@@ -211,23 +211,23 @@ impl Status {
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (process, host) = (from.u32()?, from.text()?);
-        let doing = match from.u8()? {
-            1 => Doing::Forms { missing: from.ranks()? },
-            2 => Doing::Works(from.option(Standing::read)?),
+        let activity = match from.u8()? {
+            1 => Activity::Forms { missing: from.ranks()? },
+            2 => Activity::Works(from.option(JobStatus::read)?),
             3 => {
                 let job = |from: &mut Reader<'_>| {
                     let (job, world) = (from.u64()?, from.u32()?);
-                    Ok(ServedJob { job, world, standing: from.option(Standing::read)? })
+                    Ok(ServedJob { job, world, job_status: from.option(JobStatus::read)? })
                 };
-                Doing::Serves { served: from.u64()?, jobs: from.list(job)?, unlisted: from.u32()? }
+                Activity::Serves { served: from.u64()?, jobs: from.list(job)?, unlisted: from.u32()? }
             }
             _ => return Err(Malformed("it does what this version does not know")),
         };
-        Ok(Self { process, host, doing })
+        Ok(Self { process, host, activity })
     }
 }
 
-impl GroupStanding {
+impl GroupStatus {
     fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.cut_text(&self.name);
@@ -245,7 +245,7 @@ impl GroupStanding {
     }
 }
 
-impl UnderWay {
+impl InFlight {
     fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.option(self.sequence.as_ref(), |to, sequence| to.u64(*sequence));
@@ -262,7 +262,7 @@ impl UnderWay {
     }
 }
 
-impl LinkStanding {
+impl LinkStatus {
     fn write(&self, to: &mut Writer) {
         self.to.write(to);
         match &self.way {

@@ -200,7 +200,7 @@ mod tests {
         Shrink { group: 7, members: (0..members).collect(), least, dead: Vec::new(), completed: 9 }
     }
 
-    fn told(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {
+    fn outcome_of(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {
         (all.iter().map(|(to, _)| *to).collect(), all.first().map(|(_, shrunk)| shrunk.outcome.clone()))
     }
 
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(hub.call(3, shrink(4, 1)), []);
         let directed = hub.call(1, Shrink { completed: 8, ..shrink(4, 1) });
         assert!(directed.iter().all(|(_, shrunk)| shrunk.completed == 8));
-        assert_eq!(told(&directed), (Vec::from([0, 1, 3]), Some(Survival::GoOn(Vec::from([0, 1, 3])))));
+        assert_eq!(outcome_of(&directed), (Vec::from([0, 1, 3]), Some(Survival::GoOn(Vec::from([0, 1, 3])))));
         assert!(hub.calls.is_empty());
     }
 
@@ -223,7 +223,7 @@ mod tests {
         for rank in [0, 2] {
             assert_eq!(hub.call(rank, shrink(4, 1)), []);
         }
-        assert_eq!(told(&hub.lose(3, true)).1, Some(Survival::GoOn(Vec::from([0, 2]))));
+        assert_eq!(outcome_of(&hub.lose(3, true)).1, Some(Survival::GoOn(Vec::from([0, 2]))));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let mut hub = Survivors::default();
         hub.lose(1, true);
         hub.call(0, shrink(3, 1));
-        let outcome = told(&hub.call(2, shrink(3, 3))).1;
+        let outcome = outcome_of(&hub.call(2, shrink(3, 3))).1;
         assert_eq!(outcome, Some(Survival::TooFew { left: Vec::from([0, 2]), least: 3 }));
     }
 
@@ -249,7 +249,7 @@ mod tests {
                     for rank in (0..members).filter(|rank| here >> rank & 1 == 1) {
                         last = hub.call(rank, shrink(members, 1));
                     }
-                    matches!(told(&last).1, Some(Survival::GoOn(_)))
+                    matches!(outcome_of(&last).1, Some(Survival::GoOn(_)))
                 });
                 assert!(go_on != [true, true], "{members} {mask:b}");
                 let ones = (mask & ((1 << members) - 1)).count_ones();
@@ -262,7 +262,7 @@ mod tests {
     fn who_waits_no_longer_does_not_count() {
         let mut hub = Survivors::default();
         hub.call(0, shrink(2, 1));
-        assert_eq!(told(&hub.withdraw(0, 7)).1, Some(Survival::Late { missing: Vec::from([1]) }));
+        assert_eq!(outcome_of(&hub.withdraw(0, 7)).1, Some(Survival::Late { missing: Vec::from([1]) }));
         assert!(hub.calls.is_empty());
         assert_eq!(hub.call(1, shrink(2, 1)), []);
     }

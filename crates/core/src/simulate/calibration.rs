@@ -134,11 +134,11 @@ impl Calibration {
             encode,
             decode,
         } = costs;
-        let tolls = [send, receive, here, fold, copy];
+        let overheads = [send, receive, here, fold, copy];
         if at < 10 {
-            let [one, two, three, four, five] = tolls;
-            let toll = [one, two, three, four, five].into_iter().nth(at / 2).expect("five tolls");
-            return Field::Wide(if at.is_multiple_of(2) { &mut toll.each } else { &mut toll.rate });
+            let [one, two, three, four, five] = overheads;
+            let overhead = [one, two, three, four, five].into_iter().nth(at / 2).expect("five tolls");
+            return Field::Wide(if at.is_multiple_of(2) { &mut overhead.each } else { &mut overhead.rate });
         }
         match at {
             10 => Field::Wide(call),
@@ -249,12 +249,12 @@ impl Default for Costs {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Toll, *};
+    use super::{super::Overhead, *};
 
     #[test]
     fn what_is_written_reads_back() {
         let odd = Calibration {
-            costs: Costs { send: Toll { each: 1, rate: 7 }, buffered: 1023, ..Costs::DEFAULT },
+            costs: Costs { send: Overhead { each: 1, rate: 7 }, buffered: 1023, ..Costs::DEFAULT },
             port: 62_500_001,
             shared_cores: 2,
             ..Calibration::DEFAULT

@@ -13,7 +13,7 @@ pub(super) enum TransferContent {
     /// Data for a head of its receiver.
     Data { sent: SegmentMessage, head: u32 },
     /// Word of a rank, by its position among the receiver's peers.
-    Word(Notice),
+    Signal(Notice),
 }
 
 /// A message under way.
@@ -59,12 +59,12 @@ pub(super) enum RigEvent {
 
 /// What is to happen.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     events: BinaryHeap<Reverse<(Picoseconds, u64, RigEvent)>>,
     noted: u64,
 }
 
-impl Agenda {
+impl EventQueue {
     pub(super) fn note(&mut self, at: Picoseconds, event: RigEvent) {
         self.noted += 1;
         self.events.push(Reverse((at, self.noted, event)));

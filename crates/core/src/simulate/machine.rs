@@ -20,14 +20,14 @@ pub fn duration(bytes: u64, rate: u64) -> Picoseconds {
 
 /// What something costs a rank's thread: so much each time, and its bytes at a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Toll {
+pub struct Overhead {
     /// Each time.
     pub each: Picoseconds,
     /// Bytes/s; 0: they cost nothing.
     pub rate: u64,
 }
 
-impl Toll {
+impl Overhead {
     /// What `bytes` at once cost.
     pub fn of(self, bytes: u64) -> Picoseconds {
         self.each.saturating_add(duration(bytes, self.rate))
@@ -39,15 +39,15 @@ impl Toll {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Sending a message over a connection.
-    pub send: Toll,
+    pub send: Overhead,
     /// Receiving one.
-    pub receive: Toll,
+    pub receive: Overhead,
     /// Sending one to a host-mate, and looking at one of theirs.
-    pub here: Toll,
+    pub here: Overhead,
     /// Folding: the bytes are those of all sources.
-    pub fold: Toll,
+    pub fold: Overhead,
     /// Copying in memory.
-    pub copy: Toll,
+    pub copy: Overhead,
     /// Bytes/s of f32 that are encoded by [`Codec::Int8`] with what was left of them; by others as their [pace](Codec::pace) says.
     pub encode: u64,
     /// Bytes/s of f32 that are decoded, likewise.
@@ -67,11 +67,11 @@ pub struct Costs {
 impl Costs {
     /// Those of cloud machines of today, where nothing was measured: a few microseconds for each message, memory of 8 GB/s.
     pub const DEFAULT: Self = Self {
-        send: Toll { each: 6_000_000, rate: 8_000_000_000 },
-        receive: Toll { each: 6_000_000, rate: 6_000_000_000 },
-        here: Toll { each: 400_000, rate: 0 },
-        fold: Toll { each: 300_000, rate: 16_000_000_000 },
-        copy: Toll { each: 200_000, rate: 10_000_000_000 },
+        send: Overhead { each: 6_000_000, rate: 8_000_000_000 },
+        receive: Overhead { each: 6_000_000, rate: 6_000_000_000 },
+        here: Overhead { each: 400_000, rate: 0 },
+        fold: Overhead { each: 300_000, rate: 16_000_000_000 },
+        copy: Overhead { each: 200_000, rate: 10_000_000_000 },
         encode: 3_000_000_000,
         decode: 5_000_000_000,
         call: 2_000_000,
@@ -85,7 +85,7 @@ impl Costs {
 impl Costs {
     /// Threads and wires that cost nothing but the links' time.
     pub const FREE: Self = {
-        let nothing = Toll { each: 0, rate: 0 };
+        let nothing = Overhead { each: 0, rate: 0 };
         Self {
             send: nothing,
             receive: nothing,
@@ -102,21 +102,21 @@ impl Costs {
     };
 
     /// What encoding by a codec costs, by the bytes of the f32.
-    pub fn encoding(&self, codec: Codec) -> Toll {
+    pub fn encoding(&self, codec: Codec) -> Overhead {
         self.coding(self.encode, codec.pace().encoding)
     }
 
     /// What decoding costs, by the bytes of the f32.
-    pub fn decoding(&self, codec: Codec) -> Toll {
+    pub fn decoding(&self, codec: Codec) -> Overhead {
         self.coding(self.decode, codec.pace().decoding)
     }
 
     /// Each step of it costs what a fold does.
-    fn coding(&self, rate: u64, per_mille: u64) -> Toll {
+    fn coding(&self, rate: u64, per_mille: u64) -> Overhead {
         let of_codec = u128::from(rate) * u128::from(per_mille) / 1000;
         // 0 stands for no cost, and what is slow is not that.
         let least = rate.min(1);
-        Toll { each: self.fold.each, rate: u64::try_from(of_codec).unwrap_or(u64::MAX).max(least) }
+        Overhead { each: self.fold.each, rate: u64::try_from(of_codec).unwrap_or(u64::MAX).max(least) }
     }
 }
 

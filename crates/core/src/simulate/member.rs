@@ -2,8 +2,8 @@
 
 use crate::{
     execution::{
-        Arrived, Clearance, Course, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace,
-        Misfit, Participant, Rules, SegmentMessage, SegmentStep, Tally, Word,
+        Arrived, Course, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Participant,
+        Rules, SegmentMessage, SegmentStep, SendDecision, Signal, Tally, Violation,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -13,7 +13,7 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 /// What a member does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// An instruction of a segment.
+    /// A step of a segment.
     Step(SegmentStep),
     /// One message of a send.
     Message(SegmentMessage),
@@ -24,14 +24,14 @@ pub(super) enum Unit {
 pub(super) struct Notice {
     /// To whom: a position among its peers; where it is heard, from whom.
     pub(super) peer: u32,
-    pub(super) word: Word,
+    pub(super) signal: Signal,
 }
 
 /// Members whose links never close and whose slots are always free. Each has its rank for its identity.
 #[derive(Clone, Debug, Default)]
-struct Told(Vec<(MemberId, Word)>);
+struct IdealPeers(Vec<(MemberId, Signal)>);
 
-impl Members for Told {
+impl Members for IdealPeers {
     fn is_away(&self, _: MemberId) -> bool {
         false
     }
@@ -44,8 +44,8 @@ impl Members for Told {
         true
     }
 
-    fn tell(&mut self, member: MemberId, word: Word) {
-        self.0.push((member, word));
+    fn tell(&mut self, member: MemberId, signal: Signal) {
+        self.0.push((member, signal));
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) struct SimulatedMember {
     has_started: bool,
     /// Messages that may go, before the next step.
     going: VecDeque<SegmentMessage>,
-    told: Told,
+    peers: IdealPeers,
 }
 
 impl SimulatedMember {
@@ -65,7 +65,7 @@ impl SimulatedMember {
         me: u32,
         is_mapped: bool,
         rules: Rules,
-        seats: &[MemberId],
+        ids: &[MemberId],
     ) -> Self {
         let is_worker = !prepared.is_reducer(me);
         let me = Participant {
@@ -74,8 +74,8 @@ impl SimulatedMember {
             ahead: prepared.ahead(prepared.wanted_bytes(is_mapped)),
             rules,
         };
-        let execution = Execution::new(prepared, me, seats, Tally::default());
-        Self { execution, has_started: false, going: VecDeque::new(), told: Told::default() }
+        let execution = Execution::new(prepared, me, ids, Tally::default());
+        Self { execution, has_started: false, going: VecDeque::new(), peers: IdealPeers::default() }
     }
 
     pub(super) fn prepared(&self) -> &Arc<Prepared> {
@@ -85,22 +85,22 @@ impl SimulatedMember {
     /// Issues the operation.
     pub(super) fn start(&mut self) {
         self.has_started = true;
-        self.execution.start(&mut self.told);
+        self.execution.start(&mut self.peers);
         self.advance();
     }
 
     /// What it has told since this was last asked.
-    pub(super) fn told(&mut self) -> Vec<Notice> {
-        let notice = |(member, word)| {
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        let notice = |(member, signal)| {
             let peer = self.execution.peer(member)?;
-            Some(Notice { peer: peer as u32, word })
+            Some(Notice { peer: peer as u32, signal })
         };
-        core::mem::take(&mut self.told.0).into_iter().filter_map(notice).collect()
+        core::mem::take(&mut self.peers.0).into_iter().filter_map(notice).collect()
     }
 
     /// Whether this rank's part is over and its caller goes on.
     pub(super) fn is_complete(&self) -> bool {
-        self.execution.progress(&self.told) != ExecutionProgress::Running
+        self.execution.progress(&self.peers) != ExecutionProgress::Running
     }
 
     pub(super) fn next(&mut self) -> Option<Unit> {
@@ -128,7 +128,7 @@ impl SimulatedMember {
     /// A step is done, but for the messages of a send.
     pub(super) fn step(&mut self, ready: SegmentStep) {
         let prepared = self.execution.prepared().clone();
-        if let Kind::Send(send) = &prepared.instrs[ready.instr as usize].kind {
+        if let Kind::Send(send) = &prepared.steps[ready.step as usize].kind {
             self.execution.sends(ready);
             send.lanes.clone().for_each(|lane| self.offer(SegmentMessage { ready, lane }));
         } else {
@@ -138,12 +138,12 @@ impl SimulatedMember {
     }
 
     fn offer(&mut self, message: SegmentMessage) {
-        match self.execution.offer(message, &mut self.told) {
-            Clearance::Go { .. } => self.going.push_back(message),
-            Clearance::Needless => {
+        match self.execution.offer(message, &mut self.peers) {
+            SendDecision::Go { .. } => self.going.push_back(message),
+            SendDecision::Needless => {
                 self.execution.handed_over(message.ready, 1);
             }
-            Clearance::Later => {}
+            SendDecision::Later => {}
         }
     }
 
@@ -156,7 +156,7 @@ impl SimulatedMember {
     /// Ends and begins segments, if nothing else is to be done.
     fn advance(&mut self) {
         if self.has_started && self.ready() == 0 {
-            self.execution.advance(&mut self.told);
+            self.execution.advance(&mut self.peers);
         }
     }
 
@@ -164,13 +164,13 @@ impl SimulatedMember {
     ///
     /// # Errors
     /// If that makes no sense.
-    pub(super) fn hear(&mut self, notice: Notice) -> Result<(), Misfit> {
-        self.execution.hear(notice.peer as usize, notice.word, &mut self.told)?;
+    pub(super) fn hear(&mut self, notice: Notice) -> Result<(), Violation> {
+        self.execution.hear(notice.peer as usize, notice.signal, &mut self.peers)?;
         for message in self.execution.take_blocked() {
             self.offer(message);
         }
         if self.has_started {
-            self.execution.begin(&self.told);
+            self.execution.begin(&self.peers);
         }
         self.advance();
         Ok(())
@@ -180,7 +180,7 @@ impl SimulatedMember {
     ///
     /// # Errors
     /// If its place is not free.
-    pub(super) fn arrive(&mut self, segment: u32, head: u32) -> Result<(), Misfit> {
+    pub(super) fn arrive(&mut self, segment: u32, head: u32) -> Result<(), Violation> {
         let prepared = self.execution.prepared();
         let wanted = &prepared.heads[head as usize];
         if !self.execution.is_mirrored() {

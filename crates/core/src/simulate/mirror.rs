@@ -93,8 +93,8 @@ fn ring(first: &Prepared, workers: u32) -> Option<Vec<u32>> {
 /// Whether from the opposite of each peer comes what goes to it: as many messages, of the same forms, over the same medium.
 fn fits(first: &Prepared, peers: &[u32]) -> bool {
     let mut forms: Vec<Vec<Form>> = first.peers.iter().map(|_| Vec::new()).collect();
-    for instr in &first.instrs {
-        let Kind::Send(send) = &instr.kind else { continue };
+    for step in &first.steps {
+        let Kind::Send(send) = &step.kind else { continue };
         for lane in &first.lanes[send.lanes.start as usize..send.lanes.end as usize] {
             forms[lane.peer as usize].push(send.form);
         }

@@ -1,7 +1,7 @@
 //! What a simulation comes to.
 
 use super::machine::Picoseconds;
-use crate::{execution::Misfit, group::Rank, prepare::TooManySegments, schedule::Chunk};
+use crate::{execution::Violation, group::Rank, prepare::TooManySegments, schedule::Chunk};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -115,7 +115,7 @@ pub struct Fault {
     /// In which of the operations.
     pub operation: u32,
     /// What it was told.
-    pub misfit: Misfit,
+    pub violation: Violation,
 }
 
 /// A member that waits for ever.
@@ -134,16 +134,16 @@ pub struct StalledMember {
 }
 
 /// The most members that are told one by one.
-const TOLD: usize = 8;
+const LISTED: usize = 8;
 
 impl fmt::Display for Stalled {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(Fault { rank, operation, misfit }) = &self.fault {
-            return write!(to, "rank {rank} got {misfit} (operation {operation})");
+        if let Some(Fault { rank, operation, violation }) = &self.fault {
+            return write!(to, "rank {rank} got {violation} (operation {operation})");
         }
         let many = if self.members.len() == 1 { "rank" } else { "ranks" };
         write!(to, "it never ends on {many} ")?;
-        for (at, member) in self.members.iter().take(TOLD).enumerate() {
+        for (at, member) in self.members.iter().take(LISTED).enumerate() {
             let StalledMember { rank, operation, begun, finished, segments } = member;
             let comma = if at == 0 { "" } else { ", " };
             write!(
@@ -151,7 +151,7 @@ impl fmt::Display for Stalled {
                 "{comma}{rank} (operation {operation}: of {segments} segments {begun} begun, {finished} done)"
             )?;
         }
-        match self.members.len().checked_sub(TOLD) {
+        match self.members.len().checked_sub(LISTED) {
             None | Some(0) => Ok(()),
             Some(more) => write!(to, " and {more} more"),
         }

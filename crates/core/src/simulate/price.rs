@@ -1,7 +1,7 @@
 //! What a thread spends on a step.
 
 use super::{
-    machine::{Costs, Picoseconds, Toll},
+    machine::{Costs, Overhead, Picoseconds},
     member::SimulatedMember,
     outcome::What,
 };
@@ -23,7 +23,7 @@ impl Price {
     pub(super) fn of(
         member: &SimulatedMember,
         costs: &Costs,
-        SegmentStep { segment, instr }: SegmentStep,
+        SegmentStep { segment, step }: SegmentStep,
     ) -> Self {
         let prepared = member.prepared();
         let chunk_of = |loc: Loc| match loc {
@@ -35,11 +35,11 @@ impl Price {
             let cost = if is_copied { costs.copy.of(bytes) } else { 0 };
             Self { what: What::Copy(chunk), bytes, cost }
         };
-        let coded = |chunk, toll: Toll| {
+        let coded = |chunk, overhead: Overhead| {
             let bytes = bytes(chunk, Form::Plain);
-            Self { what: What::Code(chunk), bytes, cost: toll.of(bytes) }
+            Self { what: What::Code(chunk), bytes, cost: overhead.of(bytes) }
         };
-        match &prepared.instrs[instr as usize].kind {
+        match &prepared.steps[step as usize].kind {
             Kind::Send(send) => copied(chunk_of(send.from), send.form, send.copy.is_some() && !send.folded),
             Kind::Recv { head, into } => {
                 let form = prepared.heads[*head as usize].form;

@@ -133,9 +133,9 @@ mod tests {
     fn the_busiest_place_counts_for_each_kind_of_work() {
         let bounds =
             counter(&[(0, Roof::Fold, 8, 10), (1, Roof::Fold, 4, 30), (0, Roof::Copy, 2, 25)]).bounds();
-        let told: Vec<_> =
+        let bounds: Vec<_> =
             bounds.iter().map(|bound| (bound.roof, bound.place, bound.bytes, bound.alone)).collect();
-        assert_eq!(told, [(Roof::Copy, 0, 2, 25), (Roof::Fold, 1, 4, 30), (Roof::Thread, 0, 10, 35)]);
+        assert_eq!(bounds, [(Roof::Copy, 0, 2, 25), (Roof::Fold, 1, 4, 30), (Roof::Thread, 0, 10, 35)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! All members, what is under way between them, and the clock.
 
 use super::{
-    event::{Agenda, Burst, RigEvent, Transfer, TransferContent},
+    event::{Burst, EventQueue, RigEvent, Transfer, TransferContent},
     lines::Lines,
     machine::{Cores, Picoseconds, Rig},
     member::{Notice, SimulatedMember, Unit},
@@ -41,12 +41,12 @@ struct Thread {
 
 /// What is under way between members, by numbers that are used again.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct InFlight {
     all: Vec<Transfer>,
     spare: Vec<u32>,
 }
 
-impl UnderWay {
+impl InFlight {
     fn add(&mut self, message: Transfer) -> u32 {
         let index = self.spare.pop().unwrap_or(self.all.len() as u32);
         match self.all.get_mut(index as usize) {
@@ -67,8 +67,8 @@ pub(super) struct Simulator<'a> {
     /// Per computer: until when each core is busy.
     cores: Vec<Vec<Picoseconds>>,
     lines: Lines<'a>,
-    under_way: UnderWay,
-    agenda: Agenda,
+    under_way: InFlight,
+    events: EventQueue,
     /// By which threads choose what they do next, if not in the order in which it comes up.
     chance: Option<SplitMix>,
     /// How many messages were sent.
@@ -89,12 +89,12 @@ impl<'a> Simulator<'a> {
         let rules = machine.disorder.map_or(Rules::DEFAULT, |disorder| disorder.rules);
         let rules = Rules { is_mirrored, ..rules };
         let all = work.verified.schedule().ranks();
-        let seats: Vec<_> = (0..all).map(MemberId::new).collect();
+        let ids: Vec<_> = (0..all).map(MemberId::new).collect();
         let mut members = Vec::with_capacity(work.operations as usize * ranks);
         for _ in 0..work.operations {
             for (rank, prepared) in (0..).zip(&prepared) {
                 let is_mapped = chance.as_mut().is_some_and(|chance| chance.below(2) == 1);
-                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, rules, &seats));
+                members.push(SimulatedMember::new(prepared.clone(), rank, is_mapped, rules, &ids));
             }
         }
         let hosts = machine.ports.len();
@@ -111,8 +111,8 @@ impl<'a> Simulator<'a> {
             threads: vec![Thread::default(); ranks],
             cores,
             lines: Lines::new(machine, is_mirrored),
-            under_way: UnderWay::default(),
-            agenda: Agenda::default(),
+            under_way: InFlight::default(),
+            events: EventQueue::default(),
             chance,
             messages: 0,
             now: 0,
@@ -124,7 +124,7 @@ impl<'a> Simulator<'a> {
             self.threads[rank as usize].until = self.machine.slowed(rank, self.machine.costs.call);
             self.issue(rank, self.threads[rank as usize].until);
         }
-        while let Some((now, event)) = self.agenda.next() {
+        while let Some((now, event)) = self.events.next() {
             self.now = now;
             match event {
                 RigEvent::Turn { member } => {
@@ -213,7 +213,7 @@ impl<'a> Simulator<'a> {
         if !thread.goes_on && (has_steps || !thread.inbox.is_empty()) {
             let at = at.max(thread.until);
             self.threads[rank as usize].goes_on = true;
-            self.agenda.note(at, RigEvent::Turn { member: rank });
+            self.events.note(at, RigEvent::Turn { member: rank });
         }
     }
 
@@ -315,11 +315,11 @@ impl<'a> Simulator<'a> {
         let prepared = self.members[member].prepared().clone();
         let lane = prepared.lanes[sent.lane as usize];
         let peer = &prepared.peers[lane.peer as usize];
-        let send = prepared.send(sent.ready.instr);
+        let send = prepared.send(sent.ready.step);
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
         let bytes = prepared.expected_bytes(chunk, sent.ready.segment, send.form) as u64;
-        let toll = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
-        let (start, end) = self.spend(rank, toll.of(bytes));
+        let overhead = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
+        let (start, end) = self.spend(rank, overhead.of(bytes));
         self.threads[rank as usize].bytes += bytes;
         self.messages += 1;
         let (to, head) = match &self.mirror {
@@ -351,7 +351,7 @@ impl<'a> Simulator<'a> {
     fn tell(&mut self, operation: u32, rank: u32, at: Picoseconds) {
         let member = self.at(operation, rank);
         let prepared = self.members[member].prepared().clone();
-        for Notice { peer, word } in self.members[member].told() {
+        for Notice { peer, signal } in self.members[member].take_notices() {
             let to = prepared.peers[peer as usize].rank;
             let (receiver, place) = match &self.mirror {
                 Some(mirror) => (rank, mirror.peers[peer as usize]),
@@ -360,22 +360,22 @@ impl<'a> Simulator<'a> {
                     (to, there.peer(rank).expect("a partner has me for its partner") as u32)
                 }
             };
-            let content = TransferContent::Word(Notice { peer: place, word });
+            let content = TransferContent::Signal(Notice { peer: place, signal });
             self.post(Transfer { operation, from: rank, to: receiver, rank: to, bytes: 0, content }, at);
         }
     }
 
     fn post(&mut self, message: Transfer, at: Picoseconds) {
         let index = self.under_way.add(message);
-        self.agenda.note(at, RigEvent::Leaves { message: index });
+        self.events.note(at, RigEvent::Leaves { message: index });
     }
 
     /// A message goes inside its host at once, or waits for its way out.
     fn leaves(&mut self, index: u32, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way.all[index as usize];
         let Some(place) = self.lines.ways(&message)[0] else {
-            self.agenda.note(self.now, RigEvent::Left { message: index });
-            self.agenda.note(self.now, RigEvent::Arrives { message: index });
+            self.events.note(self.now, RigEvent::Left { message: index });
+            self.events.note(self.now, RigEvent::Arrives { message: index });
             return;
         };
         let is_idle = self.lines.enter(place, index, &message);
@@ -388,7 +388,7 @@ impl<'a> Simulator<'a> {
 
     fn note_taken(&mut self, taken: &[u32]) {
         for message in taken {
-            self.agenda.note(self.now, RigEvent::Left { message: *message });
+            self.events.note(self.now, RigEvent::Left { message: *message });
         }
     }
 
@@ -396,8 +396,8 @@ impl<'a> Simulator<'a> {
     fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
         if let Some(burst) = self.lines.next(place, self.now) {
             self.show(place, burst, self.now, self.now + burst.time, watch);
-            self.agenda.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
-            self.agenda.note(self.now + burst.time, RigEvent::Served { place });
+            self.events.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
+            self.events.note(self.now + burst.time, RigEvent::Served { place });
         }
     }
 
@@ -420,7 +420,7 @@ impl<'a> Simulator<'a> {
             None => comes,
         };
         if burst.is_last {
-            self.agenda.note(arrives, RigEvent::Arrives { message: burst.message });
+            self.events.note(arrives, RigEvent::Arrives { message: burst.message });
         }
     }
 
@@ -476,9 +476,9 @@ impl<'a> Simulator<'a> {
         self.under_way.spare.push(index);
         let costs = &self.machine.costs;
         let is_here = self.lines.ways(&message)[0].is_none();
-        let toll = if is_here { costs.here } else { costs.receive };
+        let overhead = if is_here { costs.here } else { costs.receive };
         let cost = match content {
-            TransferContent::Data { .. } => toll.of(bytes),
+            TransferContent::Data { .. } => overhead.of(bytes),
             // Word of grants comes along with other frames, more often than not.
             _ => costs.here.each,
         };
@@ -492,9 +492,9 @@ impl<'a> Simulator<'a> {
                 watch(BusySpan { operation, segment, place, what, start, end, bytes });
                 self.members[member].arrive(segment, head)
             }
-            TransferContent::Word(notice) => self.members[member].hear(notice),
+            TransferContent::Signal(notice) => self.members[member].hear(notice),
         };
-        heard.map_err(|misfit| Fault { rank: to, operation, misfit })?;
+        heard.map_err(|violation| Fault { rank: to, operation, violation })?;
         self.tell(operation, to, end);
         self.conclude(to, end);
         Ok(())

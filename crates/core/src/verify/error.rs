@@ -92,7 +92,7 @@ pub enum VerifyError {
     },
     /// These ranks wait for each other for ever, if lanes hold nothing. With lanes that hold something, they still
     /// may: it then depends on how long the message is.
-    #[error("deadlock: {}", Standing(stuck))]
+    #[error("deadlock: {}", StuckRanks(stuck))]
     Deadlock {
         /// The first step that each rank cannot finish, by rank; ranks that finish are left out.
         stuck: Vec<Stuck>,
@@ -127,9 +127,9 @@ pub struct Stuck {
     pub step: u32,
 }
 
-struct Standing<'a>(&'a [Stuck]);
+struct StuckRanks<'a>(&'a [Stuck]);
 
-impl fmt::Display for Standing<'_> {
+impl fmt::Display for StuckRanks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         for (at, Stuck { rank, step }) in self.0.iter().take(SHOWN).enumerate() {

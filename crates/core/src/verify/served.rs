@@ -9,21 +9,21 @@ use alloc::vec::Vec;
 
 /// Checks that reducers exchange messages with workers only, and send something to each that sends to them.
 pub(super) fn confirmed(graph: &Graph) -> Result<(), VerifyError> {
-    let (mut heard, mut told): (Vec<Rank>, Vec<Rank>) = (Vec::new(), Vec::new());
+    let (mut heard, mut receivers): (Vec<Rank>, Vec<Rank>) = (Vec::new(), Vec::new());
     for reducer in graph.workers..graph.ranks() {
         heard.clear();
-        told.clear();
+        receivers.clear();
         for node in graph.nodes_of(reducer) {
             heard.extend(graph.senders_of(node).map(|sender| graph.rank(sender)));
             if let Op::Send { to, .. } = graph.op(node) {
-                told.extend(graph.lists.of(to).map(|receiver| graph.rank(receiver)));
+                receivers.extend(graph.lists.of(to).map(|receiver| graph.rank(receiver)));
             }
         }
-        told.sort_unstable();
-        if let Some(to) = told.last().copied().filter(|to| *to >= graph.workers) {
+        receivers.sort_unstable();
+        if let Some(to) = receivers.last().copied().filter(|to| *to >= graph.workers) {
             return Err(VerifyError::BetweenReducers { reducer, to });
         }
-        let unanswered = heard.iter().find(|rank| told.binary_search(rank).is_err());
+        let unanswered = heard.iter().find(|rank| receivers.binary_search(rank).is_err());
         // What reducers send to reducers is found at the sender.
         if let Some(worker) = unanswered.copied().filter(|rank| *rank < graph.workers) {
             return Err(VerifyError::Unanswered { worker, reducer });

@@ -4,8 +4,8 @@
 use crate::noise::Random;
 use herringbone_core::{
     execution::{
-        Arrived, Clearance, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Misfit,
-        Participant, Rules, SegmentMessage, SegmentStep, Tally, Word,
+        Arrived, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Participant, Rules,
+        SegmentMessage, SegmentStep, SendDecision, Signal, Tally, Violation,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -62,19 +62,19 @@ struct Member {
     /// Messages that may leave, and whether in an eager slot.
     going: Vec<(SegmentMessage, bool)>,
     turns: Option<Turns>,
-    told: Told,
+    others: Others,
 }
 
 /// The other ranks, as a member sees them. Each has its rank for its identity.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) words: Vec<(usize, Word)>,
+pub(super) struct Others {
+    pub(super) signals: Vec<(usize, Signal)>,
     /// Per rank: its free eager slots, and whether its messages here have taken all of its own.
     pub(super) free: Vec<u16>,
     pub(super) crowded: Vec<bool>,
 }
 
-impl Members for Told {
+impl Members for Others {
     fn is_away(&self, _: MemberId) -> bool {
         false
     }
@@ -90,8 +90,8 @@ impl Members for Told {
         is_free
     }
 
-    fn tell(&mut self, member: MemberId, word: Word) {
-        self.words.push((member.number() as usize, word));
+    fn tell(&mut self, member: MemberId, signal: Signal) {
+        self.signals.push((member.number() as usize, signal));
     }
 }
 
@@ -106,10 +106,10 @@ struct Turns {
 impl Turns {
     fn of(prepared: &Prepared) -> Self {
         let (mut numbers, mut number, mut last) = (vec![None; prepared.lanes.len()], 0, None);
-        for (at, instr) in (0..).zip(&prepared.instrs) {
-            let Kind::Send(send) = &instr.kind else {
+        for (at, step) in (0..).zip(&prepared.steps) {
+            let Kind::Send(send) = &step.kind else {
                 // A turn ends where something is received before the next message.
-                last = last.filter(|_| prepared.heads.iter().all(|head| head.instr != at));
+                last = last.filter(|_| prepared.heads.iter().all(|head| head.step != at));
                 continue;
             };
             for lane in send.lanes.clone().map(|lane| lane as usize) {
@@ -148,7 +148,7 @@ pub(crate) struct Adversary {
     members: Vec<Member>,
     data: BTreeMap<Lane, VecDeque<(SegmentMessage, bool)>>,
     /// Apart from data, which it overtakes.
-    words: BTreeMap<Lane, VecDeque<Word>>,
+    signals: BTreeMap<Lane, VecDeque<Signal>>,
     ahead: Vec<u32>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) enum End {
     Stuck(Vec<(usize, u32, u32)>),
     /// A rank that was sent what it may not be sent.
     #[expect(dead_code, reason = "shown by failing tests")]
-    Refused(usize, Misfit),
+    Refused(usize, Violation),
     /// A message was written over one that its receiver had not read.
     Overwritten,
 }
@@ -185,7 +185,7 @@ impl Trial {
         }
         let stands = |(rank, member): (usize, &Member)| {
             let course = member.execution.course();
-            let is_running = member.execution.progress(&member.told) == ExecutionProgress::Running;
+            let is_running = member.execution.progress(&member.others) == ExecutionProgress::Running;
             is_running.then_some((rank, course.begun, course.finished))
         };
         let stuck: Vec<_> = all.members.iter().enumerate().filter_map(stands).collect();
@@ -195,7 +195,7 @@ impl Trial {
 
 impl Adversary {
     fn new(trial: &Trial, chance: &mut Random) -> Self {
-        let seats: Vec<_> = (0..trial.programs.len() as u32).map(MemberId::new).collect();
+        let ids: Vec<_> = (0..trial.programs.len() as u32).map(MemberId::new).collect();
         let mut ahead = Vec::new();
         let member = |(me, prepared): (u32, &Arc<Prepared>)| {
             ahead.push(prepared.ahead(prepared.wanted_bytes(chance.below(2) == 1)));
@@ -205,17 +205,17 @@ impl Adversary {
                 ahead: ahead[me as usize],
                 rules: trial.rules,
             };
-            let ranks = seats.len();
+            let ranks = ids.len();
             Member {
-                execution: Execution::new(prepared.clone(), me, &seats, Tally::default()),
+                execution: Execution::new(prepared.clone(), me, &ids, Tally::default()),
                 is_started: false,
                 going: Vec::new(),
                 turns: trial.in_turns.then(|| Turns::of(prepared)),
-                told: Told { words: Vec::new(), free: vec![SLOTS; ranks], crowded: vec![false; ranks] },
+                others: Others { signals: Vec::new(), free: vec![SLOTS; ranks], crowded: vec![false; ranks] },
             }
         };
         let members = (0..).zip(&trial.programs).map(member).collect();
-        Self { members, data: BTreeMap::new(), words: BTreeMap::new(), ahead }
+        Self { members, data: BTreeMap::new(), signals: BTreeMap::new(), ahead }
     }
 
     fn who(&self, next: Move) -> usize {
@@ -241,8 +241,10 @@ impl Adversary {
             let to_it = self.data.iter().filter(|((_, to), sent)| *to == rank && !sent.is_empty());
             moves.extend(to_it.map(|(lane, _)| Move::Arrive(*lane)));
         }
-        let heard =
-            self.words.iter().filter(|((_, to), words)| !words.is_empty() && self.members[*to].is_started);
+        let heard = self
+            .signals
+            .iter()
+            .filter(|((_, to), signals)| !signals.is_empty() && self.members[*to].is_started);
         moves.extend(heard.map(|(lane, _)| Move::Hear(*lane)));
         moves
     }
@@ -256,12 +258,12 @@ impl Adversary {
             Move::Arrive(lane) => self.arrive(lane)?,
             Move::Hear(lane) => self.hear(lane)?,
         }
-        let Member { execution, told, .. } = &mut self.members[rank];
+        let Member { execution, others, .. } = &mut self.members[rank];
         if execution.ready() == 0 {
-            execution.advance(told);
+            execution.advance(others);
         }
-        for (to, word) in std::mem::take(&mut told.words) {
-            self.words.entry((rank, to)).or_default().push_back(word);
+        for (to, signal) in std::mem::take(&mut others.signals) {
+            self.signals.entry((rank, to)).or_default().push_back(signal);
         }
         Ok(())
     }
@@ -273,14 +275,14 @@ impl Adversary {
         };
         let crowded = (0..self.members.len()).map(is_full).collect();
         let member = &mut self.members[rank];
-        (member.told.crowded, member.is_started) = (crowded, true);
-        member.execution.start(&mut member.told);
+        (member.others.crowded, member.is_started) = (crowded, true);
+        member.execution.start(&mut member.others);
     }
 
     fn step(&mut self, rank: usize, at: usize) -> Result<(), End> {
         let Some(ready) = self.members[rank].execution.take(at) else { return Ok(()) };
         let prepared = self.members[rank].execution.prepared().clone();
-        let Kind::Send(send) = &prepared.instrs[ready.instr as usize].kind else {
+        let Kind::Send(send) = &prepared.steps[ready.step as usize].kind else {
             self.members[rank].execution.complete(ready);
             return Ok(());
         };
@@ -297,11 +299,11 @@ impl Adversary {
     }
 
     fn offer(&mut self, rank: usize, message: SegmentMessage) {
-        let Member { execution, told, going, .. } = &mut self.members[rank];
-        match execution.offer(message, told) {
-            Clearance::Go { eager } => going.push((message, eager)),
-            Clearance::Needless => drop(execution.handed_over(message.ready, 1)),
-            Clearance::Later => {}
+        let Member { execution, others, going, .. } = &mut self.members[rank];
+        match execution.offer(message, others) {
+            SendDecision::Go { eager } => going.push((message, eager)),
+            SendDecision::Needless => drop(execution.handed_over(message.ready, 1)),
+            SendDecision::Later => {}
         }
     }
 
@@ -323,7 +325,7 @@ impl Adversary {
         };
         let index = self.members[from].execution.prepared().lanes[lane as usize].index;
         let execution = &mut self.members[to].execution;
-        let refused = |misfit| End::Refused(to, misfit);
+        let refused = |violation| End::Refused(to, violation);
         let peer = execution.prepared().peer(from as u32).expect("a partner");
         let wanted = &execution.prepared().peers[peer];
         let is_shared = wanted.shared;
@@ -339,7 +341,7 @@ impl Adversary {
         };
         execution.arrive(segment, head, place).map_err(refused)?;
         if eager {
-            self.members[from].told.free[to] += 1;
+            self.members[from].others.free[to] += 1;
             self.retry(from);
         }
         Ok(())
@@ -352,13 +354,13 @@ impl Adversary {
     }
 
     fn hear(&mut self, lane @ (from, to): Lane) -> Result<(), End> {
-        let word = self.words.get_mut(&lane).and_then(VecDeque::pop_front).expect("a word");
-        let Member { execution, told, .. } = &mut self.members[to];
+        let signal = self.signals.get_mut(&lane).and_then(VecDeque::pop_front).expect("a word");
+        let Member { execution, others, .. } = &mut self.members[to];
         let peer = execution.prepared().peer(from as u32).expect("a partner");
-        execution.hear(peer, word, told).map_err(|misfit| End::Refused(to, misfit))?;
+        execution.hear(peer, signal, others).map_err(|violation| End::Refused(to, violation))?;
         self.retry(to);
-        let Member { execution, told, .. } = &mut self.members[to];
-        execution.begin(told);
+        let Member { execution, others, .. } = &mut self.members[to];
+        execution.begin(others);
         Ok(())
     }
 }

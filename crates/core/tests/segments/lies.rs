@@ -1,10 +1,10 @@
 //! What a rank is told that no rank that follows the schedule says.
 
-use super::{Trial, adversary::Told, sum, trial};
+use super::{Trial, adversary::Others, sum, trial};
 use herringbone_core::{
     algorithm::{Algorithm, Layout},
     collective::Collective,
-    execution::{Arrived, Execution, Misfit, Participant, Rules, SegmentMessage, Tally, Word},
+    execution::{Arrived, Execution, Participant, Rules, SegmentMessage, Signal, Tally, Violation},
     group::Group,
     prepare::{Kind, Loc, Prepared},
     session::membership::MemberId,
@@ -13,8 +13,8 @@ use herringbone_core::{
 use std::sync::Arc;
 
 /// A rank that has told nothing yet, whose slots are free.
-fn silent() -> Told {
-    Told { words: Vec::new(), free: vec![1; 3], crowded: vec![false; 3] }
+fn silent() -> Others {
+    Others { signals: Vec::new(), free: vec![1; 3], crowded: vec![false; 3] }
 }
 
 /// A rank's program in an all-reduce of 4 bytes between two workers, each on a host.
@@ -30,27 +30,27 @@ fn program(algorithm: &str, reducers: u32, rank: usize) -> Prepared {
 fn execution(program: Arc<Prepared>, is_worker: bool) -> Execution {
     let ahead = program.depth;
     let me = Participant { is_worker, in_place: true, ahead, rules: Rules::DEFAULT };
-    let seats: Vec<MemberId> = (0..3).map(MemberId::new).collect();
-    Execution::new(program, me, &seats, Tally::default())
+    let ids: Vec<MemberId> = (0..3).map(MemberId::new).collect();
+    Execution::new(program, me, &ids, Tally::default())
 }
 
 /// Runs what can run.
-fn run(execution: &mut Execution, told: &mut Told) {
+fn run(execution: &mut Execution, others: &mut Others) {
     loop {
         while let Some(ready) = execution.next() {
             let program = execution.prepared().clone();
-            match &program.instrs[ready.instr as usize].kind {
+            match &program.steps[ready.step as usize].kind {
                 Kind::Send(send) => {
                     execution.sends(ready);
                     for lane in send.lanes.clone() {
-                        execution.offer(SegmentMessage { ready, lane }, told);
+                        execution.offer(SegmentMessage { ready, lane }, others);
                         execution.handed_over(ready, 1);
                     }
                 }
                 _ => execution.complete(ready),
             }
         }
-        if !execution.advance(told) {
+        if !execution.advance(others) {
             return;
         }
     }
@@ -59,16 +59,16 @@ fn run(execution: &mut Execution, told: &mut Told) {
 /// Else the other workers would take a reducer for one that breaks the protocol because one of them does.
 #[test]
 fn a_reducer_says_once_that_all_hold_the_result() {
-    let (mut reducer, mut told) = (execution(program("reduction_server", 1, 2).into(), false), silent());
-    reducer.start(&mut told);
+    let (mut reducer, mut others) = (execution(program("reduction_server", 1, 2).into(), false), silent());
+    reducer.start(&mut others);
     let heads = reducer.prepared().heads.len() as u32;
     (0..heads).for_each(|head| reducer.arrive(0, head, Arrived::Staged).unwrap());
-    run(&mut reducer, &mut told);
-    told.words.clear();
+    run(&mut reducer, &mut others);
+    others.signals.clear();
     for worker in [0, 1, 0, 1, 1] {
-        reducer.hear(worker, Word::Grant(1), &mut told).unwrap();
+        reducer.hear(worker, Signal::Grant(1), &mut others).unwrap();
     }
-    assert_eq!(told.words, [(0, Word::Stable), (1, Word::Stable)]);
+    assert_eq!(others.signals, [(0, Signal::Stable), (1, Signal::Stable)]);
 }
 
 /// Else the sender would wait for ever until as much was taken as the receiver gets.
@@ -76,13 +76,13 @@ fn a_reducer_says_once_that_all_hold_the_result() {
 fn nobody_is_done_with_more_than_it_gets() {
     let mut program = program("radix(2)", 0, 0);
     program.peers[0].takes = 0;
-    let (mut rank, mut told) = (execution(program.into(), true), silent());
-    rank.start(&mut told);
-    run(&mut rank, &mut told);
+    let (mut rank, mut others) = (execution(program.into(), true), silent());
+    rank.start(&mut others);
+    run(&mut rank, &mut others);
     assert_eq!(rank.course().begun, 1);
-    let heard = rank.hear(0, Word::Grant(1), &mut told);
-    assert!(matches!(heard, Err(Misfit::NotGranted(_))), "{heard:?}");
-    assert_eq!(rank.hear(0, Word::Grant(0), &mut told), Ok(()));
+    let heard = rank.hear(0, Signal::Grant(1), &mut others);
+    assert!(matches!(heard, Err(Violation::NotGranted(_))), "{heard:?}");
+    assert_eq!(rank.hear(0, Signal::Grant(0), &mut others), Ok(()));
 }
 
 /// Else the fold would read what nobody has written.
@@ -94,9 +94,9 @@ fn only_a_result_is_where_it_belongs_in_the_output() {
         for (at, head) in program.heads.iter().enumerate() {
             let mut rank = execution(program.clone(), true);
             rank.start(&mut silent());
-            let taking = &program.instrs[head.instr as usize].kind;
+            let taking = &program.steps[head.step as usize].kind;
             let is_result = matches!(taking, Kind::Recv { into: Loc::Output(_), .. });
-            let expected = if is_result { Ok(()) } else { Err(Misfit::NoResult) };
+            let expected = if is_result { Ok(()) } else { Err(Violation::NoResult) };
             assert_eq!(rank.arrive(0, at as u32, Arrived::Placed), expected, "{algorithm}: {taking:?}");
             *if is_result { &mut taken } else { &mut refused } += 1;
         }

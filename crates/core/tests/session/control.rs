@@ -6,11 +6,11 @@ use herringbone_core::{
     session::{
         Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares,
         Summary, TooLong, Variant,
+        close_check::{CloseQuestion, Confirmation},
         control::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
-            PlanTold, Report, Waiting,
+            PlanInfo, Report, Waiting,
         },
-        farewell::{Confirmation, FarewellQuestion},
         formation::{Join, Settings},
         handshake::Versions,
         membership::{MemberId, Process, Roster},
@@ -205,7 +205,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         crate::recoveries::any_recovery(),
         crate::status::any_status(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
-            Message::Planned(PlanTold { group, generation, basis })
+            Message::Planned(PlanInfo { group, generation, basis })
         }),
         any_refusal().prop_map(Message::Refuse),
         Just(Message::Heartbeat),
@@ -218,7 +218,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         ),
         (place(), any::<(u32, u64)>(), any_fingerprint()).prop_map(
             |((group, generation), (rank, hash), fingerprint)| {
-                Message::Confirm(FarewellQuestion { rank, group, generation, hash, fingerprint })
+                Message::Confirm(CloseQuestion { rank, group, generation, hash, fingerprint })
             }
         ),
         (place(), any::<(u64, u64)>()).prop_map(|((group, generation), (sequence, hash))| {
@@ -374,7 +374,7 @@ fn a_message_over_its_bounds_is_not_sent() {
 /// Whoever is told of a group makes room for all that are in it: no more than a roster takes, whatever a few bytes claim.
 #[test]
 fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
-    let told = |reducers| {
+    let introduction = |reducers| {
         let (members, hosts) = ([1, 2].map(MemberId::new).into(), vec![0, 1]);
         Introduction {
             group: 1,
@@ -388,11 +388,11 @@ fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
         }
     };
     for reducers in [1, 65_534] {
-        let message = Message::Introduce(told(reducers));
+        let message = Message::Introduce(introduction(reducers));
         assert_eq!(decoded(&encoded(&message)), Ok(Some(message)));
     }
     for reducers in [65_535, 500_000_000, 2_000_000_000, u32::MAX] {
-        let bytes = encoded(&Message::Introduce(told(reducers)));
+        let bytes = encoded(&Message::Introduce(introduction(reducers)));
         assert!(bytes.len() < 160);
         let reason = "a group that cannot be";
         assert_eq!(decoded(&bytes), Err(ControlError::Malformed { number: 14, reason }), "{reducers}");

@@ -10,7 +10,7 @@ use herringbone_core::{
         group_state::{Departure, GroupState, Output, Outputs},
         hub::Hub,
         membership::MemberId,
-        recovery::{Accuse, LostReducer},
+        recovery::{LostReducer, Suspect},
     },
     wire::Fingerprint,
 };
@@ -151,7 +151,7 @@ impl World {
             Event::Close { waits } if !self.processes[rank as usize].state.is_closed() => {
                 self.with(rank, |state, out| {
                     if waits {
-                        state.await_farewell();
+                        state.await_close_check();
                     }
                     state.close(out);
                 });
@@ -166,8 +166,8 @@ impl World {
                 let id = MemberId::new(99);
                 let lost = LostReducer { id, address: "a:1".to_owned(), reason: "gone".to_owned() };
                 let members = (0..self.processes.len() as u32).collect();
-                let accuse = Message::Accuse(Accuse { group: GROUP, members, lost });
-                self.processes[rank as usize].to_hub.push_back(accuse);
+                let suspect = Message::Suspect(Suspect { group: GROUP, members, lost });
+                self.processes[rank as usize].to_hub.push_back(suspect);
             }
         }
     }

@@ -10,7 +10,7 @@ use herringbone_core::{
         control::{Death, Decision, Dispute, Message, Ordinal, Report, Waiting},
         fence::{Action, Directed, Member, NotIssued},
         membership::MemberId,
-        recovery::{Accuse, Calls, Held, LostReducer},
+        recovery::{Calls, Held, LostReducer, Suspect},
     },
     wire::Fingerprint,
 };
@@ -93,21 +93,21 @@ fn an_abort_ends_the_group_whatever_is_under_way() {
 #[test]
 fn a_group_that_is_over_does_not_go_on_with_other_reducers() {
     let lost = || LostReducer { id: MemberId::new(9), address: "a:1".into(), reason: "gone".into() };
-    let accuse = || Message::Accuse(Accuse { group: GROUP, members: vec![1, 2], lost: lost() });
+    let suspect = || Message::Suspect(Suspect { group: GROUP, members: vec![1, 2], lost: lost() });
     let held = || {
         let calls = Calls { next: 7, ..Calls::default() };
         Message::Held(Held { group: GROUP, calls, operations: vec![] })
     };
     for is_over_first in [true, false] {
         let mut hub = a_hub();
-        let mut accused = if is_over_first { Vec::new() } else { targets(&hub.receive(1, accuse())) };
+        let mut suspected = if is_over_first { Vec::new() } else { targets(&hub.receive(1, suspect())) };
         hub.receive(2, dispute(&[1, 2], Cause::Aborted { rank: 2, sequence: 7 }));
         hub.receive(2, report(7, vec![]));
         assert_eq!(decided(&hub.receive(1, report(7, vec![]))).0, [1, 2]);
         if is_over_first {
-            accused = targets(&hub.receive(1, accuse()));
+            suspected = targets(&hub.receive(1, suspect()));
         }
-        assert_eq!(accused.is_empty(), is_over_first, "a recovery begins in a group that works");
+        assert_eq!(suspected.is_empty(), is_over_first, "a recovery begins in a group that works");
         assert!(hub.receive(1, held()).is_empty() && hub.receive(2, held()).is_empty());
     }
 }
@@ -136,11 +136,11 @@ fn timed_out(ordinal: Option<Ordinal>, has_made: bool) -> (Cause, Option<Ordinal
     let cause = Cause::Timeout { rank: 0, operation, milliseconds: 9, waiting_for: vec![1] };
     let mut pending: VecDeque<(u32, Message)> =
         members[0].dispute(cause).into_iter().map(|message| (0, message)).collect();
-    let (mut decided, mut told) = (None, None);
+    let (mut decided, mut announced) = (None, None);
     while let Some((from, message)) = pending.pop_front() {
         for Directed { to, message } in hub.receive(from, message) {
             match (&message, to) {
-                (Message::Fence { ordinal, .. }, 1) => told = *ordinal,
+                (Message::Fence { ordinal, .. }, 1) => announced = *ordinal,
                 (Message::Decide(decision), 0) => decided = Some(decision.cause.clone()),
                 _ => {}
             }
@@ -152,7 +152,7 @@ fn timed_out(ordinal: Option<Ordinal>, has_made: bool) -> (Cause, Option<Ordinal
             }
         }
     }
-    (decided.unwrap(), told)
+    (decided.unwrap(), announced)
 }
 
 /// Its members have counted differently since one failed to make a group: that one is told how far the others are, and the group
@@ -160,8 +160,8 @@ fn timed_out(ordinal: Option<Ordinal>, has_made: bool) -> (Cause, Option<Ordinal
 #[test]
 fn a_group_that_a_member_has_not_made_is_over_if_it_is_named_by_a_count() {
     let ordinal = Some(Ordinal { of: 77, at: 3 });
-    let (cause, told) = timed_out(ordinal, false);
-    assert_eq!((&cause, told), (&Cause::Unmade { rank: 0, milliseconds: 9, ranks: vec![1] }, ordinal));
+    let (cause, announced) = timed_out(ordinal, false);
+    assert_eq!((&cause, announced), (&Cause::Unmade { rank: 0, milliseconds: 9, ranks: vec![1] }, ordinal));
     assert!(cause.is_final());
     for (ordinal, has_made) in [(None, false), (ordinal, true)] {
         let (cause, _) = timed_out(ordinal, has_made);

@@ -5,7 +5,7 @@ use crate::{
     handshake::{TOKEN, client, expected, hello, meet, policy, server, untouched, worker},
 };
 use herringbone_core::session::{
-    control::{ControlError, Dialogue, Message},
+    control::{ControlChannel, ControlError, Message},
     handshake::{Client, Identity, Key, Keys, Seals, Server},
 };
 
@@ -74,20 +74,20 @@ fn each_message_has_another_seal_and_without_a_key_none_has_any() {
 }
 
 /// Both ends of a control connection.
-fn talking(client: Client) -> [Dialogue; 2] {
-    keys(client, server(), worker(1)).map(|keys| Dialogue::new(crc32c, keys))
+fn talking(client: Client) -> [ControlChannel; 2] {
+    keys(client, server(), worker(1)).map(|keys| ControlChannel::new(crc32c, keys))
 }
 
 #[test]
 fn control_messages_are_taken_once_in_turn_and_on_their_connection() {
-    let told = |address: &str| Message::Hub { address: address.to_owned() };
+    let hub_at = |address: &str| Message::Hub { address: address.to_owned() };
     let [mut ours, mut theirs] = talking(client());
-    let [first, second] = ["a:1", "b:2"].map(|address| ours.say(&told(address)).unwrap());
+    let [first, second] = ["a:1", "b:2"].map(|address| ours.say(&hub_at(address)).unwrap());
     theirs.push(&[first.clone(), second.clone()].concat());
-    assert_eq!(theirs.next_message(), Ok(Some(told("a:1"))));
-    assert_eq!(theirs.next_message(), Ok(Some(told("b:2"))));
+    assert_eq!(theirs.next_message(), Ok(Some(hub_at("a:1"))));
+    assert_eq!(theirs.next_message(), Ok(Some(hub_at("b:2"))));
     assert_eq!(theirs.next_message(), Ok(None));
-    let refused = |mut end: Dialogue, good: usize, bytes: &[&Vec<u8>]| {
+    let refused = |mut end: ControlChannel, good: usize, bytes: &[&Vec<u8>]| {
         bytes.iter().for_each(|bytes| end.push(bytes));
         (0..good).for_each(|_| assert!(end.next_message().unwrap().is_some()));
         assert!(matches!(end.next_message(), Err(ControlError::Checksum { .. })));

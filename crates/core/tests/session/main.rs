@@ -1,8 +1,8 @@
 //! The words between processes: formats, handshake, formation and fence, driven without a socket or a clock; and whatever else
 //! comes from elsewhere.
 
+mod close_checks;
 mod control;
-mod farewells;
 mod fence;
 #[cfg(all(feature = "named", feature = "topology-readers"))]
 mod foreign;

@@ -1,8 +1,8 @@
 use herringbone_core::session::{
     control::Message,
-    lateness::Late,
     membership::MemberId,
-    recovery::{Accuse, Calls, Gain, Held, Holding, LostReducer, Piece, Rest, Resume},
+    recovery::{Calls, Grow, Held, Holding, LostReducer, Piece, Rest, Resume, Suspect},
+    stragglers::Late,
     survivors::{Shrink, Shrunk, Survival},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -20,11 +20,11 @@ fn any_change() -> impl Strategy<Value = Message> {
         (any::<u32>(), vec(any::<u32>(), 0..5), names(), names()).prop_map(
             |(group, members, address, reason)| {
                 let lost = LostReducer { id: MemberId::new(group), address, reason };
-                Message::Accuse(Accuse { group, members, lost })
+                Message::Suspect(Suspect { group, members, lost })
             }
         ),
         (any::<u32>(), vec(any::<u32>(), 0..5), any_members())
-            .prop_map(|(group, members, reducers)| Message::Gain(Gain { group, members, reducers })),
+            .prop_map(|(group, members, reducers)| Message::Grow(Grow { group, members, reducers })),
         names().prop_map(|address| Message::Enlist { address }),
         vec(names(), 0..5).prop_map(|hubs| Message::Enlisted { hubs }),
         names().prop_map(|address| Message::Hub { address }),

@@ -40,9 +40,9 @@ pub(crate) struct Trouble {
 
 /// The numbers of SplitMix64: the same everywhere.
 #[derive(Debug)]
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -108,7 +108,7 @@ impl Process {
 
 pub(crate) struct Simulation {
     trouble: Trouble,
-    dice: Dice,
+    rng: Rng,
     hub: Hub,
     processes: Vec<Process>,
     links: BTreeMap<(u32, u32), VecDeque<Packet>>,
@@ -137,7 +137,7 @@ impl Simulation {
         assert!(hub.receive(0, info).is_empty());
         Self {
             trouble,
-            dice: Dice(seed),
+            rng: Rng(seed),
             hub,
             processes: members.iter().map(|rank| process(*rank)).collect(),
             links: BTreeMap::new(),
@@ -150,7 +150,7 @@ impl Simulation {
     /// Runs until every rank has got through its operations, or the group is over.
     pub(crate) fn run(&mut self) {
         let mut stuck = (0, 0);
-        let death = 20 + self.dice.below(200);
+        let death = 20 + self.rng.below(200);
         for turn in 0_u64.. {
             if self.trouble.death && turn == death {
                 self.kill();
@@ -158,11 +158,11 @@ impl Simulation {
             let busy: Vec<(u32, u32)> =
                 self.links.iter().filter(|(_, link)| !link.is_empty()).map(|(ends, _)| *ends).collect();
             let callers = self.callers();
-            if !busy.is_empty() && (callers.is_empty() || self.dice.below(3) > 0) {
-                let link = self.dice.pick(&busy);
+            if !busy.is_empty() && (callers.is_empty() || self.rng.below(3) > 0) {
+                let link = self.rng.pick(&busy);
                 self.deliver(link);
             } else if !callers.is_empty() {
-                let rank = self.dice.pick(&callers);
+                let rank = self.rng.pick(&callers);
                 self.call(rank);
             } else if self.processes.iter().all(|process| !process.alive || process.open.is_empty()) {
                 break;
@@ -194,9 +194,9 @@ impl Simulation {
 
     fn call(&mut self, rank: u32) {
         let mut wanted = self.script(self.processes[rank as usize].member.next());
-        if self.dice.one_in(self.trouble.mistakes) {
-            let root = self.dice.below(u64::from(self.trouble.members)) as u32;
-            wanted = match self.dice.below(4) {
+        if self.rng.one_in(self.trouble.mistakes) {
+            let root = self.rng.below(u64::from(self.trouble.members)) as u32;
+            wanted = match self.rng.below(4) {
                 0 => Fingerprint { count: 1001, ..wanted },
                 1 => Fingerprint { op: 4, ..wanted },
                 2 => Fingerprint { collective: BROADCAST, root, ..wanted },
@@ -204,7 +204,7 @@ impl Simulation {
             };
         }
         self.try_call(rank, wanted);
-        if self.dice.one_in(self.trouble.timeouts) {
+        if self.rng.one_in(self.trouble.timeouts) {
             self.give_up(rank);
         }
     }
@@ -398,7 +398,7 @@ impl Simulation {
 
     /// One rank other than the hub's dies. What it has said still arrives; the hub learns of it, and tells.
     fn kill(&mut self) {
-        let dead = 1 + self.dice.below(u64::from(self.trouble.members) - 1) as u32;
+        let dead = 1 + self.rng.below(u64::from(self.trouble.members) - 1) as u32;
         self.processes[dead as usize].alive = false;
         for directed in self.hub.lose(dead, &Death::Exited) {
             self.send(HUB, directed.to, &directed.message);
@@ -414,15 +414,15 @@ impl Simulation {
         loop {
             let busy: Vec<(u32, u32)> =
                 self.links.iter().filter(|(_, link)| !link.is_empty()).map(|(ends, _)| *ends).collect();
-            if !open.is_empty() && (busy.is_empty() || self.dice.one_in(10)) {
-                let rank = open.swap_remove(self.dice.below(open.len() as u64) as usize);
+            if !open.is_empty() && (busy.is_empty() || self.rng.one_in(10)) {
+                let rank = open.swap_remove(self.rng.below(open.len() as u64) as usize);
                 let question = self.processes[rank as usize].member.question();
                 self.processes[rank as usize].asks = question.is_some();
                 self.tell_hub(rank, question.map(Message::Confirm));
             } else if busy.is_empty() {
                 break;
             } else {
-                let link = self.dice.pick(&busy);
+                let link = self.rng.pick(&busy);
                 self.deliver(link);
             }
         }

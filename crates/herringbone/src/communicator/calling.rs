@@ -47,8 +47,8 @@ fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u
         return Err(clash());
     }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
-    let seats = members.iter().copied().chain(reducers).collect();
-    let settings = settings_of(fabric, number, *rank, members, seats);
+    let ids = members.iter().copied().chain(reducers).collect();
+    let settings = settings_of(fabric, number, *rank, members, ids);
     let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
     make_known(fabric, Settings { guidance, timeout, ..settings }, ordinal);
     Ok(number)

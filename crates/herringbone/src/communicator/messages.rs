@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 
 impl GroupHandle {
     /// Sends or receives a message.
-    pub(super) fn exchange(
+    pub(super) fn post_message(
         &self,
         fabric: &Arc<Fabric>,
         to_or_from: ToOrFrom,
@@ -49,7 +49,8 @@ impl GroupHandle {
         }
         let posted = Posted::new(envelope, region, timeout.unwrap_or_else(|| self.timeout()));
         let node = fabric.node.clone();
-        let completion = node.exchange(waits, |engine| engine.exchange(self.number, to_or_from, posted));
+        let completion =
+            node.post_message(waits, |engine| engine.post_message(self.number, to_or_from, posted));
         Ok(Pending { completion: completion.map_err(at)?, node })
     }
 
@@ -68,7 +69,7 @@ impl GroupHandle {
         }
         let pair = [me.min(peer), me.max(peer)];
         let members = pair.map(|rank| self.members[rank as usize]);
-        let make = |what: &str, from: Rank, to: Rank| self.make_carrier(fabric, what, from, to, members);
+        let make = |what: &str, from: Rank, to: Rank| self.make_pair_group(fabric, what, from, to, members);
         let channel = Channel {
             records_to: make("records", me, peer)?,
             records_from: make("records", peer, me)?,
@@ -81,7 +82,7 @@ impl GroupHandle {
     }
 
     /// Makes one group of two.
-    fn make_carrier(
+    fn make_pair_group(
         &self,
         fabric: &Fabric,
         what: &str,

@@ -273,7 +273,7 @@ impl Communicator {
     pub fn send<T: Element + Plain>(&self, values: &[T], to: u32, tag: i64) -> Result<()> {
         Region::lend_shared(values, |region| {
             let message = MessageRequest::new(T::DTYPE, values.len(), region.clone()).tag(tag);
-            self.group.exchange(&self.fabric, ToOrFrom::To(to), message, true)?.wait()
+            self.group.post_message(&self.fabric, ToOrFrom::To(to), message, true)?.wait()
         })
     }
 
@@ -294,7 +294,8 @@ impl Communicator {
         let count = values.len();
         Region::lend(values, |region| {
             let message = MessageRequest::new(T::DTYPE, count, region.clone()).tag(tag);
-            let pending = self.group.exchange(&self.fabric, ToOrFrom::From(from.into()), message, true)?;
+            let pending =
+                self.group.post_message(&self.fabric, ToOrFrom::From(from.into()), message, true)?;
             pending.wait()?;
             pending.source().ok_or_else(|| Error::new(ErrorKind::Closed))
         })
@@ -330,7 +331,7 @@ impl Communicator {
     /// # Errors
     /// If it cannot be issued; see [`ErrorKind`].
     pub fn submit_send(&self, to: u32, message: MessageRequest) -> Result<Pending> {
-        self.group.exchange(&self.fabric, ToOrFrom::To(to), message, false)
+        self.group.post_message(&self.fabric, ToOrFrom::To(to), message, false)
     }
 
     /// Receives a message from a rank, or from any, and returns at once. Its region must not be touched until it is over; then
@@ -339,7 +340,7 @@ impl Communicator {
     /// # Errors
     /// If it cannot be issued; see [`ErrorKind`].
     pub fn submit_recv(&self, from: impl Into<Option<u32>>, message: MessageRequest) -> Result<Pending> {
-        self.group.exchange(&self.fabric, ToOrFrom::From(from.into()), message, false)
+        self.group.post_message(&self.fabric, ToOrFrom::From(from.into()), message, false)
     }
 
     fn moved_later<T: Plain + Default>(

@@ -333,15 +333,15 @@ fn all_ranks_that_close_are_told_of_a_last_mismatch() {
                     group.barrier().unwrap();
                     is_mismatch(group.broadcast(&mut [me; 5], me))
                 };
-                let told = groups.each_ref().map(differ);
+                let reported = groups.each_ref().map(differ);
                 let in_turn = if me == 1 { [1, 0] } else { [0, 1] };
                 for at in in_turn {
-                    assert!(is_mismatch(groups[at].close()) | told[at], "group {at}");
+                    assert!(is_mismatch(groups[at].close()) | reported[at], "group {at}");
                     assert_eq!(groups[at].barrier().unwrap_err().kind(), &ErrorKind::Closed);
                     groups[at].close().unwrap();
                 }
-                let told = differ(&comm);
-                assert!(is_mismatch(comm.close()) | told, "the group of all");
+                let reported = differ(&comm);
+                assert!(is_mismatch(comm.close()) | reported, "the group of all");
                 comm.close().unwrap();
             });
         }

@@ -16,16 +16,16 @@ mod vertex;
 
 use super::environment::Environment;
 use crate::Result;
-use assignment::Saying;
+use assignment::Detection;
 
 pub(crate) use assignment::Assignment;
-pub(super) use assignment::{Meeting, address};
+pub(super) use assignment::{RdzvHint, address};
 pub(crate) use job::NAME_BYTES;
 pub(super) use job::names;
 pub(super) use pair::AGENT_STORE;
 pub(super) use vertex::reducers;
 
-type Reader = fn(&Environment) -> Result<Option<Saying>>;
+type Reader = fn(&Environment) -> Result<Option<Detection>>;
 
 /// All launchers, in the order in which they count.
 const READERS: [Reader; 10] = [
@@ -49,15 +49,15 @@ const READERS: [Reader; 10] = [
 pub(crate) fn find(environment: &Environment) -> Result<Option<Assignment>> {
     // It is there to overrule the others.
     let (mut found, mut lacking) = match pair::ours(environment)? {
-        Some(Saying::Place(place)) => return Ok(Some(place)),
-        Some(Saying::Lacking(error)) => (None, Some(error)),
+        Some(Detection::Place(place)) => return Ok(Some(place)),
+        Some(Detection::Lacking(error)) => (None, Some(error)),
         None => (None, None),
     };
     for read in READERS {
         match read(environment)? {
             None => {}
-            Some(Saying::Lacking(error)) => lacking = lacking.or(Some(error)),
-            Some(Saying::Place(place)) => match &mut found {
+            Some(Detection::Lacking(error)) => lacking = lacking.or(Some(error)),
+            Some(Detection::Place(place)) => match &mut found {
                 None => found = Some(place),
                 Some(winner) => winner.compare(place)?,
             },

@@ -3,7 +3,7 @@
 use super::{
     Config, Rendezvous,
     environment::Environment,
-    launchers::{self, Assignment, Meeting},
+    launchers::{self, Assignment, RdzvHint},
     settings,
 };
 use crate::{
@@ -22,7 +22,7 @@ impl Environment {
     }
 
     /// Where the ranks of a world meet.
-    fn meeting(&self, place: &Assignment) -> Result<Rendezvous> {
+    fn rendezvous(&self, place: &Assignment) -> Result<Rendezvous> {
         if let Some(address) = self.text(settings::STORE.name)? {
             return Ok(Rendezvous::Tcp(address.to_owned()));
         }
@@ -39,11 +39,11 @@ impl Environment {
                 None => Ok(Rendezvous::Tcp(master)),
             };
         }
-        let machine = match &place.meeting {
-            Meeting::Address(address) => return Ok(Rendezvous::Tcp(address.clone())),
-            Meeting::Machine(Some(job)) => MachineStore::of_job(job),
-            Meeting::Machine(None) => MachineStore::of_starter(),
-            Meeting::Unknown => {
+        let machine = match &place.rendezvous {
+            RdzvHint::Address(address) => return Ok(Rendezvous::Tcp(address.clone())),
+            RdzvHint::Machine(Some(job)) => MachineStore::of_job(job),
+            RdzvHint::Machine(None) => MachineStore::of_starter(),
+            RdzvHint::Unknown => {
                 let problem = format_args!(
                     "set it to host:port of rank 0, or set MASTER_ADDR and MASTER_PORT, the same on every rank: {place}, and not \
                      where rank 0 is"
@@ -96,7 +96,7 @@ impl Config {
         let Some(place) = launchers::find(&environment)? else {
             return Ok(Self::new(0, 1, Rendezvous::Tcp("127.0.0.1:0".to_owned())));
         };
-        let config = Self::new(place.rank, place.world, environment.meeting(&place)?);
+        let config = Self::new(place.rank, place.world, environment.rendezvous(&place)?);
         // Without a token that can be read the others are told that the tokens differ.
         Ok(config.token(environment.token().ok().flatten().unwrap_or_default()))
     }
@@ -113,7 +113,7 @@ impl Config {
 
     fn at(place: Option<&Assignment>, environment: &Environment) -> Result<Self> {
         let (rank, world, rendezvous) = match place {
-            Some(place) => (place.rank, place.world, environment.meeting(place)?),
+            Some(place) => (place.rank, place.world, environment.rendezvous(place)?),
             None => {
                 let address = environment.text(settings::STORE.name)?.unwrap_or("127.0.0.1:0");
                 (0, 1, Rendezvous::Tcp(address.to_owned()))

@@ -90,19 +90,19 @@ impl fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Ends the operation of `done` as `pending` ends. `told` makes the operation's error of the collective's.
+    /// Ends the operation of `done` as `pending` ends. `boxed` makes the operation's error of the collective's.
     pub fn follow(
         &self,
         done: OnComplete,
         pending: Pending,
-        told: impl FnOnce(crate::Error) -> Box<dyn Error + Send + Sync> + Send + 'static,
+        boxed: impl FnOnce(crate::Error) -> Box<dyn Error + Send + Sync> + Send + 'static,
     ) {
         if done.scheduler().is_some_and(|scheduler| scheduler.is_forked()) {
             return;
         }
         let end = move |result: crate::Result<()>| match result {
             Ok(()) => done.complete(),
-            Err(error) => done.fail(told(error)),
+            Err(error) => done.fail(boxed(error)),
         };
         // As above.
         let _failed = self.0.follow(pending, Box::new(end));

@@ -301,8 +301,8 @@ impl DependencyEngine {
     }
 
     /// Of the failures that no wait has told anybody, that whose operation was pushed first. It stays as it is.
-    pub fn untold(&self) -> Option<OperationFailure> {
-        if self.is_forked() { None } else { self.scheduler.with(|queues| queues.untold()) }
+    pub fn unreported(&self) -> Option<OperationFailure> {
+        if self.is_forked() { None } else { self.scheduler.with(|queues| queues.unreported()) }
     }
 
     /// Runs what can run, and ends the threads. What waits for an operation that has not ended then never runs.

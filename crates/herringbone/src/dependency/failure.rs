@@ -11,30 +11,30 @@ use std::{
 
 /// Why an operation of a dependency engine failed. Its clones are one failure; dependants that are skipped pass it on.
 #[derive(Clone, Debug)]
-pub struct OperationFailure(Arc<Told>);
+pub struct OperationFailure(Arc<FailureState>);
 
 #[derive(Debug)]
-struct Told {
+struct FailureState {
     operation: u64,
     name: Option<Arc<str>>,
     error: Box<dyn Error + Send + Sync>,
     /// Whether a wait has given it to somebody.
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 impl OperationFailure {
     pub(crate) fn new(operation: u64, name: Option<Arc<str>>, error: Box<dyn Error + Send + Sync>) -> Self {
-        Self(Arc::new(Told { operation, name, error, is_told: AtomicBool::new(false) }))
+        Self(Arc::new(FailureState { operation, name, error, is_reported: AtomicBool::new(false) }))
     }
 
     /// Says that a wait has given it to somebody.
     pub(crate) fn tell(&self) {
-        self.0.is_told.store(true, Ordering::Relaxed);
+        self.0.is_reported.store(true, Ordering::Relaxed);
     }
 
     /// Whether a wait has given it to somebody.
-    pub(crate) fn is_told(&self) -> bool {
-        self.0.is_told.load(Ordering::Relaxed)
+    pub(crate) fn is_reported(&self) -> bool {
+        self.0.is_reported.load(Ordering::Relaxed)
     }
 
     /// The number of the operation that failed: how many were pushed before it.

@@ -210,7 +210,7 @@ impl<B> Queues<B> {
 
     /// The earliest failure that nobody has been told of; clears all.
     pub(crate) fn take_failures(&mut self) -> Option<OperationFailure> {
-        let mut first = self.homeless.take().filter(|failure| !failure.is_told());
+        let mut first = self.homeless.take().filter(|failure| !failure.is_reported());
         for variable in std::mem::take(&mut self.spoiled) {
             if let Some(failure) = self.variables[variable].spoiled.take() {
                 earliest(&mut first, &failure);
@@ -221,10 +221,10 @@ impl<B> Queues<B> {
     }
 
     /// The earliest failure that nobody has been told of; clears nothing.
-    pub(crate) fn untold(&self) -> Option<OperationFailure> {
+    pub(crate) fn unreported(&self) -> Option<OperationFailure> {
         let spoiled = self.spoiled.iter().filter_map(|variable| self.variables[*variable].spoiled.as_ref());
-        let untold = self.homeless.iter().chain(spoiled).filter(|failure| !failure.is_told());
-        untold.min_by_key(|failure| failure.operation()).cloned()
+        let unreported = self.homeless.iter().chain(spoiled).filter(|failure| !failure.is_reported());
+        unreported.min_by_key(|failure| failure.operation()).cloned()
     }
 
     /// Whether a wait has come to its end since the last call.
@@ -400,7 +400,7 @@ impl<B> Queues<B> {
         }
         if let Some(failure) = self.variables.remove(variable).spoiled {
             self.spoiled.remove(&variable);
-            if !failure.is_told() {
+            if !failure.is_reported() {
                 earliest(&mut self.homeless, &failure);
             }
         }

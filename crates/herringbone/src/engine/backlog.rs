@@ -1,7 +1,7 @@
 //! What waits: operations for their links, their memory or their turn, and frames for their operations.
 
 use super::{
-    early::{Content, Early, Parked},
+    early::{Content, EarlyArrivals, Parked},
     group::Group,
     links::Links,
     outbox::{Outbox, Todo},
@@ -29,7 +29,7 @@ const PARKED_PER_LINK: usize = 2 * EAGER_SLOTS as usize;
 pub(crate) struct Backlog {
     /// Operations that wait for links, memory or their turn.
     pub(super) queue: OpQueue,
-    pub(super) early: Early,
+    pub(super) early: EarlyArrivals,
     /// Those that wait for other ranks to call the next operation of a group.
     watches: Vec<(u32, Arc<Completion>)>,
 }

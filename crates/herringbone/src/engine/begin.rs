@@ -1,13 +1,13 @@
 //! From a call to a running operation: begun when its links, its memory and its turn are there.
 
 use super::{
+    footprints::{Footprints, LAST},
     group::{Group, Planned, Settings},
     groups::Groups,
     links::Links,
     ops::Ops,
     outbox::Outbox,
     runtime::Runtime,
-    touched::{LAST, Touched},
 };
 use crate::{
     Error, ErrorKind,
@@ -19,7 +19,7 @@ use crate::{
     },
     execute::{
         issue::{Identity, NumberedCall, Queued},
-        staging::{Claim, Part},
+        staging::{Claim, Zone},
     },
     feedback::Fed,
     observe::Observer,
@@ -55,23 +55,23 @@ pub(super) fn start_ready(runtime: &mut Runtime) {
     let (mut stuck, mut after) = (Stuck::default(), None);
     loop {
         let Runtime { links, groups, ops, backlog, out } = runtime;
-        let Some((place, queued, touched)) = backlog.queue.head_after(after) else { return };
+        let Some((place, queued, footprints)) = backlog.queue.head_after(after) else { return };
         let (id, class) = (queued.id, queued.class());
         let part = match (id.is_urgent(), stuck.ordinary) {
-            (false, _) => Part::Common,
-            (true, false) => Part::Either,
+            (false, _) => Zone::Common,
+            (true, false) => Zone::Either,
             // What an older operation waits for must not go to one that other ranks may issue only after that has ended.
-            (true, true) => Part::Urgent,
+            (true, true) => Zone::Urgent,
         };
         let start = match groups.get_mut(id.group) {
             Some(group) => {
-                let beside = Beside { touched, part, claims: &stuck.claims, ops };
+                let beside = Beside { footprints, part, claims: &stuck.claims, ops };
                 Head { queued, group, links, out }.can_start(beside)
             }
             None => Start::Never(Error::new(ErrorKind::Closed)),
         };
         if let Start::Later(bytes) = start {
-            let part = if id.is_urgent() { Part::Either } else { Part::Common };
+            let part = if id.is_urgent() { Zone::Either } else { Zone::Common };
             out.observer.waited(&id, || missing(id.group, groups, links));
             stuck.ordinary |= !id.is_urgent();
             stuck.claims.push(Claim { bytes, part });
@@ -110,22 +110,22 @@ pub(super) fn take_with_reducers(runtime: &mut Runtime, number: u32) -> Vec<(Que
 }
 
 /// A reducer begins the operation that a worker's first message announces.
-pub(super) fn begin_told(runtime: &mut Runtime, header: &Header, told: Fingerprint) -> Result<(), Broken> {
+pub(super) fn begin_sent(runtime: &mut Runtime, header: &Header, sent: Fingerprint) -> Result<(), Broken> {
     let Runtime { links, groups, ops, out, .. } = runtime;
     let nonsense = |_| Broken::Protocol("an operation that makes no sense here: is it another build?");
     let group = groups.get_mut(header.group).ok_or(Broken::Protocol("a group that was not introduced"))?;
     if group.running.len() >= 4 * REDUCER_OPERATIONS {
         return Err(Broken::Protocol("more operations at once than were agreed"));
     }
-    let (planned, settings) = group.plan_as_told(&told, &mut out.observer).map_err(nonsense)?;
+    let (planned, settings) = group.plan_as_sent(&sent, &mut out.observer).map_err(nonsense)?;
     let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
     let prepared = compiled((planned, settings), None, links).map_err(nonsense)?;
-    let memory = ops.staging.take(prepared.staging_bytes(prepared.depth), Part::Either).ok_or(
+    let memory = ops.staging.take(prepared.staging_bytes(prepared.depth), Zone::Either).ok_or(
         Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
     )?;
     let Header { generation, hash, .. } = *header;
     let number = out.observer.next();
-    let id = Identity { group: header.group, generation, hash, fingerprint: told, number };
+    let id = Identity { group: header.group, generation, hash, fingerprint: sent, number };
     out.observer.issued(&id, algorithm);
     let agreed = NumberedCall { id, plan, timeout: Duration::MAX };
     let queued = Queued::without_buffers(agreed, call, None, out.now());
@@ -136,9 +136,9 @@ pub(super) fn begin_told(runtime: &mut Runtime, header: &Header, told: Fingerpri
 /// What the first operation of a line would run beside.
 struct Beside<'a> {
     /// What all queued operations touch, if some are older.
-    touched: Option<&'a Touched>,
+    footprints: Option<&'a Footprints>,
     /// The part of the memory that it may take, and what is taken from it for older ones that wait.
-    part: Part,
+    part: Zone,
     claims: &'a [Claim],
     ops: &'a mut Ops,
 }
@@ -152,7 +152,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    fn can_start(&mut self, Beside { touched, part, claims, ops }: Beside<'_>) -> Start {
+    fn can_start(&mut self, Beside { footprints, part, claims, ops }: Beside<'_>) -> Start {
         let Self { queued, group, links, out } = self;
         let Queued { id, plan, call, lacks, .. } = **queued;
         let reducers = group.state.reducers();
@@ -195,7 +195,7 @@ impl Head<'_> {
             ));
         }
         let running = group.running.with_reducers[usize::from(id.is_urgent())];
-        if waits_for_buffers(queued, touched, ops) || with_reducers && running >= REDUCER_OPERATIONS {
+        if waits_for_buffers(queued, footprints, ops) || with_reducers && running >= REDUCER_OPERATIONS {
             return Start::Later(Some(least));
         }
         if let Err(bytes) = queued.furnish(group.settings.me) {
@@ -211,7 +211,7 @@ impl Head<'_> {
     /// Its reducer is gone: it fails with everybody's, by a fence, so that nobody is told twice.
     fn gives_up(&mut self, reducer: MemberId) -> Start {
         if !std::mem::replace(&mut self.queued.given_up, true) {
-            self.links.accuse(self.group, reducer, self.links.why_lost(reducer), self.out);
+            self.links.suspect(self.group, reducer, self.links.why_lost(reducer), self.out);
         }
         Start::Later(None)
     }
@@ -230,12 +230,12 @@ impl Head<'_> {
 
 /// Whether a queued operation has to wait for older ones, of which one writes what it uses or uses what it writes: on the
 /// same memory, operations run in the order in which they were issued. What an older one leaves of its tensor has to be known, too.
-fn waits_for_buffers(queued: &Queued, touched: Option<&Touched>, ops: &Ops) -> bool {
-    let Some(own) = &queued.touches else { return false };
+fn waits_for_buffers(queued: &Queued, footprints: Option<&Footprints>, ops: &Ops) -> bool {
+    let Some(own) = &queued.footprint else { return false };
     let is_fed = queued.fed.as_ref().is_none_or(Fed::may_begin);
     !is_fed
-        || ops.touched.interferes(own, LAST)
-        || touched.is_some_and(|touched| touched.interferes(own, own.place))
+        || ops.footprints.interferes(own, LAST)
+        || footprints.is_some_and(|footprints| footprints.interferes(own, own.place))
 }
 
 /// The endpoints to which links are missing.
@@ -260,6 +260,6 @@ fn compiled(
     parts: Option<&Arc<UnevenParts>>,
     links: &Links,
 ) -> Result<Arc<Prepared>, Error> {
-    let shared = |rank: u32| links.endpoints[settings.seats[rank as usize]].is_shared();
+    let shared = |rank: u32| links.endpoints[settings.ids[rank as usize]].is_shared();
     planned.prepared(settings, (links.changes, parts), shared)
 }

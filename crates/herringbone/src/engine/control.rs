@@ -40,7 +40,7 @@ impl Engine {
             GroupEvent::FromHub(Message::Forget { group }) => self.left_by_all(group),
             GroupEvent::FromHub(message) => {
                 if let Some(group) = message.group() {
-                    self.told_by_hub(group, message);
+                    self.heard_from_hub(group, message);
                 }
             }
             GroupEvent::PeerDied { worker, death, hub_is_gone } => {
@@ -65,8 +65,8 @@ impl Engine {
         }
         self.runtime.out.push(Todo::Start);
         self.runtime.out.flushes = true;
-        for carrier in self.messages.carriers() {
-            self.runtime.out.push(Todo::Served(carrier));
+        for pair_group in self.messages.pair_groups() {
+            self.runtime.out.push(Todo::Served(pair_group));
         }
         self.catch_up();
     }
@@ -146,7 +146,7 @@ impl Engine {
         self.runtime.links.endpoints[index].dead = true;
         self.runtime.out.observer.lost(index, reason);
         fences::lose(&mut self.runtime, index, reason, hub_is_gone);
-        self.look_at_farewells();
+        self.look_at_close_checks();
     }
 
     /// A rank has left in order: it has finished its part, and nobody is to be harmed. What it sent is read to its end, and still
@@ -205,18 +205,18 @@ impl Engine {
     pub(crate) fn without_hub(&mut self) {
         let Runtime { groups, out, .. } = &mut self.runtime;
         groups.lose_hub(out);
-        self.look_at_farewells();
+        self.look_at_close_checks();
     }
 
     /// What groups wait for that are closed may never come.
-    fn look_at_farewells(&mut self) {
+    fn look_at_close_checks(&mut self) {
         let Runtime { groups, out, .. } = &mut self.runtime;
         groups.numbers().into_iter().for_each(|number| out.push(Todo::Forget(number)));
         self.catch_up();
     }
 
     /// What the hub says about a group.
-    pub(crate) fn told_by_hub(&mut self, number: u32, message: Message) {
+    pub(crate) fn heard_from_hub(&mut self, number: u32, message: Message) {
         let Self { runtime, recoveries, waits, .. } = self;
         match message {
             Message::Recover { .. } => recoveries.stand_still(number, runtime),
@@ -226,7 +226,7 @@ impl Engine {
                 if let Message::Waiting(waiting) = &message {
                     fences::make_way(runtime, waiting);
                 }
-                fences::told_by_hub(runtime, number, &message);
+                fences::heard_from_hub(runtime, number, &message);
             }
         }
         self.catch_up();
@@ -277,7 +277,7 @@ impl Engine {
     /// A reducer is gone: groups go on without it.
     pub(super) fn lose_reducer(&mut self, index: MemberId) {
         let Runtime { links, groups, out, .. } = &mut self.runtime;
-        groups.iter().for_each(|group| links.accuse(group, index, links.why_lost(index), out));
+        groups.iter().for_each(|group| links.suspect(group, index, links.why_lost(index), out));
     }
 
     /// A link between workers broke and neither died: operations that need it fail, everywhere.

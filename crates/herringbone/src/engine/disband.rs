@@ -25,22 +25,22 @@ impl Groups {
     }
 
     /// Somebody waits until all members have made the same calls in a group that is to be dropped. Returns the end of that.
-    pub(super) fn await_farewell(&mut self, number: u32) -> Option<Arc<Completion>> {
+    pub(super) fn await_close_check(&mut self, number: u32) -> Option<Arc<Completion>> {
         let is_users = |group: &&mut Group| group.settings.serves.is_none() && !group.state.is_closed();
         let group = self.get_mut(number).filter(is_users)?;
-        group.state.await_farewell();
-        Some(group.farewell.insert(Arc::default()).clone())
+        group.state.await_close_check();
+        Some(group.close_check.insert(Arc::default()).clone())
     }
 
     /// Nobody waits for these ends any more.
-    pub(super) fn end_farewells(&mut self, ends: &[Arc<Completion>], out: &mut Outbox) {
+    pub(super) fn end_close_checks(&mut self, ends: &[Arc<Completion>], out: &mut Outbox) {
         for group in self.groups.values_mut() {
             let is_awaited = |end: &Arc<Completion>| {
-                group.farewell.as_ref().is_some_and(|awaited| Arc::ptr_eq(awaited, end))
+                group.close_check.as_ref().is_some_and(|awaited| Arc::ptr_eq(awaited, end))
             };
             if ends.iter().any(is_awaited) {
-                group.end_farewell(Ok(()));
-                group.state.end_farewell(out);
+                group.end_close_check(Ok(()));
+                group.state.end_close_check(out);
             }
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn abort(runtime: &mut Runtime, number: u32, tells: bool) {
     let Runtime { groups, ops, out, .. } = runtime;
     let Some(group) = groups.get_mut(number) else { return };
     group.state.abort(tells, out);
-    group.end_farewell(Ok(()));
+    group.end_close_check(Ok(()));
     let awaited = |(_, key): &&(u64, OpKey)| ops.is_awaited(*key);
     let running: Vec<OpKey> = group.running.iter().filter(awaited).map(|(_, key)| *key).collect();
     let error = Error::new(ErrorKind::Closed);
@@ -80,8 +80,8 @@ pub(super) fn forget_if_over(runtime: &mut Runtime, number: u32) {
         return;
     };
     let result = news.map(|cause| failure::error(&cause, &group.settings.ranks).about(links.rank, "close"));
-    out.finished |= group.farewell.is_some();
-    if let Some(error) = group.end_farewell(result.map_or(Ok(()), Err)) {
+    out.finished |= group.close_check.is_some();
+    if let Some(error) = group.end_close_check(result.map_or(Ok(()), Err)) {
         let what = format_args!("at the end of a group: {}", error.kind());
         crate::log::warn(&format!("rank {}", links.rank), what);
     }
@@ -116,8 +116,8 @@ fn forget(runtime: &mut Runtime, number: u32) {
 
 impl Group {
     /// This rank has left, or nobody is to wait for that any more. Returns the error if nobody waits for it.
-    fn end_farewell(&mut self, result: Result<(), Error>) -> Option<Error> {
-        match self.farewell.take() {
+    fn end_close_check(&mut self, result: Result<(), Error>) -> Option<Error> {
+        match self.close_check.take() {
             Some(end) => {
                 end.finish(result);
                 None

@@ -40,13 +40,13 @@ pub(super) struct Parked {
 
 /// They wait by operation, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct EarlyArrivals {
     /// By group and number.
     frames: BTreeMap<(u32, u64), Vec<Parked>>,
     len: usize,
 }
 
-impl Early {
+impl EarlyArrivals {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn each_operation_gets_its_own_in_order() {
-        let mut early = Early::default();
+        let mut early = EarlyArrivals::default();
         for (endpoint, group, sequence) in [(3, 1, 7), (1, 1, 8), (2, 2, 7), (1, 1, 7), (0, 0, 9), (2, 1, 7)]
         {
             early.park(parked(MemberId::new(endpoint), group, sequence));

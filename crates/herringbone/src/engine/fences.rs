@@ -1,12 +1,12 @@
 //! How groups agree about what went wrong, and what fails because of it.
 
 use super::{
-    elsewhere::title,
     failure::{explained, left_because},
     group::{Group, number_of},
     groups::Groups,
     introduced,
     outbox::{Outbox, Todo},
+    peer_waits::title,
     reducer::call_of,
     runtime::Runtime,
 };
@@ -35,21 +35,21 @@ use std::{sync::Arc, time::Duration};
 const NAMED: usize = 4;
 
 /// What the hub says about a group.
-pub(super) fn told_by_hub(runtime: &mut Runtime, number: u32, message: &Message) {
+pub(super) fn heard_from_hub(runtime: &mut Runtime, number: u32, message: &Message) {
     let Runtime { groups, out, .. } = runtime;
     if let Message::Waiting(waiting) = message {
-        groups.elsewhere.note(waiting, out.now());
+        groups.peer_waits.note(waiting, out.now());
     }
     match groups.get_mut(number) {
         Some(group) => group.state.receive(message, out),
-        None => told_early(runtime, number, message),
+        None => heard_early(runtime, number, message),
     }
 }
 
 /// The others of a group may disagree, or give up waiting, before this rank has made it: they are answered as by a rank that
 /// has called nothing, whose first calls fail then. One that is named by a count, and in which others give up waiting, is never
 /// made here: the next one that this rank makes is their next one.
-fn told_early(runtime: &mut Runtime, number: u32, message: &Message) {
+fn heard_early(runtime: &mut Runtime, number: u32, message: &Message) {
     let Runtime { links, groups, backlog, out, .. } = runtime;
     let mut is_made = true;
     if let Message::Fence { ordinal, .. } = message {
@@ -165,7 +165,7 @@ pub(super) fn lose(runtime: &mut Runtime, index: MemberId, reason: &str, hub_is_
         let Runtime { groups, out, .. } = runtime;
         let Some(group) = groups.get_mut(number) else { continue };
         if group.state.lose(rank, reason, out) {
-            // What waits for a decision in a carrier fails.
+            // What waits for a decision in a repair group fails.
             out.push(Todo::Served(number));
             fail_what_needs(runtime, number, index);
         }
@@ -256,13 +256,9 @@ impl Groups {
     /// that is not known, as for groups that this rank is not in.
     pub(super) fn instead(&self, late: &[Rank], number: u32, observer: &Observer) -> Option<String> {
         let waits = |rank: &Rank| {
-            let (elsewhere, call) = self.elsewhere.of(*rank, number, observer.now)?;
-            let group = self.get(elsewhere).filter(|group| group.settings.serves.is_none())?;
-            Some(format!(
-                "rank {rank} waits in {} of {}",
-                group.settings.named(call),
-                title(elsewhere, observer)
-            ))
+            let (other, call) = self.peer_waits.of(*rank, number, observer.now)?;
+            let group = self.get(other).filter(|group| group.settings.serves.is_none())?;
+            Some(format!("rank {rank} waits in {} of {}", group.settings.named(call), title(other, observer)))
         };
         let waits: Vec<String> = late.iter().filter_map(waits).take(NAMED).collect();
         (!waits.is_empty()).then(|| {

@@ -93,7 +93,7 @@ pub(crate) struct Group {
     /// Staging memory of operations that failed: other ranks of the host may still read it.
     pub(crate) kept: Vec<Range<usize>>,
     /// Somebody waits until this rank has left the group.
-    pub(crate) farewell: Option<Arc<Completion>>,
+    pub(crate) close_check: Option<Arc<Completion>>,
     /// What the last decision is called here, if more is known of it than was decided.
     pub(crate) explained: Option<(Arc<Cause>, Error)>,
     plans: Plans,
@@ -107,8 +107,8 @@ impl Group {
 
     /// A group in which this process takes part so.
     pub(crate) fn of(settings: Settings, state: GroupState) -> Self {
-        let (running, kept, farewell, explained) = (InProgress::default(), Vec::new(), None, None);
-        Self { plans: Plans::new(&settings), settings, state, running, kept, farewell, explained }
+        let (running, kept, close_check, explained) = (InProgress::default(), Vec::new(), None, None);
+        Self { plans: Plans::new(&settings), settings, state, running, kept, close_check, explained }
     }
 
     /// Whether this process is one of the group's reducers.
@@ -146,7 +146,7 @@ impl Group {
 
     /// Whether a member of the job is one of the group.
     pub(crate) fn has(&self, id: MemberId) -> bool {
-        self.settings.seats.contains(&id)
+        self.settings.ids.contains(&id)
     }
 
     /// What a call means here: chosen, generated, proved and compiled once.
@@ -193,19 +193,19 @@ impl Group {
     }
 
     /// A reducer's plan for what a worker's fingerprint says.
-    pub(crate) fn plan_as_told(
+    pub(crate) fn plan_as_sent(
         &mut self,
-        told: &Fingerprint,
+        sent: &Fingerprint,
         observer: &mut Observer,
     ) -> Result<(&mut Planned, &Settings)> {
-        let call = call_of(told)?;
+        let call = call_of(sent)?;
         let Self { plans, settings, state, .. } = self;
         let planned = plans.recall(None, &call, observer, |plans| {
-            let algorithm = state.reducer().and_then(|reducer| reducer.algorithm(told.plan));
+            let algorithm = state.reducer().and_then(|reducer| reducer.algorithm(sent.plan));
             let unknown = || Error::unsupported("an operation of a plan that was not told");
             plans.made(settings, call, algorithm.ok_or_else(unknown)?, String::new())
         })?;
-        if planned.fingerprint.plan != told.plan {
+        if planned.fingerprint.plan != sent.plan {
             return Err(Error::unsupported("another plan than it had before"));
         }
         Ok((planned, settings))
@@ -239,8 +239,8 @@ mod tests {
     /// Two workers and a reducer, as member `me` of these sees them.
     fn group(me: u32, parameters: Parameters) -> Group {
         let guidance = Arc::new(Guidance::of(&parameters).unwrap());
-        let seats = [0, 1, 2].map(MemberId::new).into();
-        let settings = Settings::new(7, 0, (seats, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
+        let ids = [0, 1, 2].map(MemberId::new).into();
+        let settings = Settings::new(7, 0, (ids, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
         let state = match settings.is_reducer(me) {
             true => GroupState::of_reducer(7, 0),
             false => GroupState::of_worker(Member::new(7, me, vec![0, 1])),
@@ -279,11 +279,11 @@ mod tests {
         let (mut worker, mut reducer) = (group(0, parameters()), group(2, parameters()));
         let mut stats = Observer::default();
         let planned = worker.plan(CALL, &mut stats).unwrap();
-        assert!(reducer.plan_as_told(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
+        assert!(reducer.plan_as_sent(&planned.fingerprint, &mut stats).is_err(), "it does not guess");
         reducer.take_plan("rank 0", &planned.basis).unwrap();
         assert_eq!(refused(&mut reducer, planned.fingerprint.plan), None);
-        let (told, _) = reducer.plan_as_told(&planned.fingerprint, &mut stats).unwrap();
-        assert_eq!((&told.basis, told.fingerprint), (&planned.basis, planned.fingerprint));
+        let (sent, _) = reducer.plan_as_sent(&planned.fingerprint, &mut stats).unwrap();
+        assert_eq!((&sent.basis, sent.fingerprint), (&planned.basis, planned.fingerprint));
     }
 
     #[test]
@@ -319,8 +319,8 @@ mod tests {
         let basis = group(0, parameters()).plan(CALL, &mut Observer::default()).unwrap().basis.clone();
         let mut reducer = group(2, parameters());
         let mut tell = |epoch| reducer.take_plan("rank 0", &Basis { epoch, ..Basis::clone(&basis) });
-        let told = (0..1000).take_while(|epoch| tell(*epoch).is_ok()).count();
-        assert_eq!(told, 64);
+        let known = (0..1000).take_while(|epoch| tell(*epoch).is_ok()).count();
+        assert_eq!(known, 64);
         assert!(tell(0).is_ok(), "what it knows it may be told again");
         reducer.state = GroupState::of_reducer(7, 1);
         assert!(reducer.take_plan("rank 0", &basis).is_ok());

@@ -1,6 +1,6 @@
 //! The groups that this process is in, and what is called in them.
 
-use super::{counts::Counts, elsewhere::Elsewhere, group::Group, links::Links, outbox::Outbox};
+use super::{counts::Counts, group::Group, links::Links, outbox::Outbox, peer_waits::PeerWaits};
 #[cfg(any(test, feature = "simulator"))]
 use crate::core::{session::group_state::ReducerUse, wire::Kind};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
         group::Rank,
         session::{
             Cause, GroupRules, Parameters,
-            control::PlanTold,
+            control::PlanInfo,
             fence::{Admission, Check},
             group_state::GroupState,
             membership::MemberId,
@@ -52,7 +52,7 @@ pub(crate) struct Groups {
     /// Whether nobody decides any more.
     pub(super) hub_is_gone: bool,
     pub(super) counts: Counts,
-    pub(super) elsewhere: Elsewhere,
+    pub(super) peer_waits: PeerWaits,
     /// What workers have told a reducer of groups that they have not introduced yet: by group and digest.
     pub(super) parameters: BTreeMap<(u32, u64), Arc<Parameters>>,
 }
@@ -190,7 +190,7 @@ impl Groups {
         &mut self,
         worker: Rank,
         header: &Header,
-        told: &Fingerprint,
+        sent: &Fingerprint,
         out: &mut Outbox,
     ) -> Result<bool, Broken> {
         let Some(group) = self.get_mut(header.group) else {
@@ -202,15 +202,15 @@ impl Groups {
             return Ok(false);
         }
         group.announce(header);
-        let refused = group.state.reducer().and_then(|reducer| reducer.refused(told.plan));
+        let refused = group.state.reducer().and_then(|reducer| reducer.refused(sent.plan));
         let Some(reason) = refused.map(ToOwned::to_owned) else { return Ok(true) };
-        let (address, sequence) = (group.own_address(), told.sequence);
+        let (address, sequence) = (group.own_address(), sent.sequence);
         group.state.dispute(Cause::ReducerLost { address, rank: worker, reason, sequence }, out);
         Ok(false)
     }
 
     /// A reducer is told what a group uses, before it is told of the group.
-    pub(super) fn told_parameters(&mut self, group: u32, parameters: Parameters) -> Result<(), Broken> {
+    pub(super) fn learn_parameters(&mut self, group: u32, parameters: Parameters) -> Result<(), Broken> {
         if self.groups.contains_key(&group) {
             return Ok(());
         }
@@ -222,8 +222,8 @@ impl Groups {
     }
 
     /// A worker tells a reducer what a plan is made from.
-    pub(super) fn told_plan(&mut self, worker: &str, planned: &PlanTold) -> Result<(), Broken> {
-        let PlanTold { group, generation, basis } = planned;
+    pub(super) fn learn_plan(&mut self, worker: &str, planned: &PlanInfo) -> Result<(), Broken> {
+        let PlanInfo { group, generation, basis } = planned;
         match self.get_mut(*group).filter(|group| group.state.generation() == *generation) {
             Some(group) => group.take_plan(worker, basis),
             // Of a group or a generation that is over here.

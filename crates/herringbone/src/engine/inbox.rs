@@ -222,14 +222,14 @@ impl Engine {
         decoder.push(bytes);
         match decoder.next_message() {
             Ok(Some(Message::Parameters { group, parameters })) => {
-                self.runtime.groups.told_parameters(group, *parameters)
+                self.runtime.groups.learn_parameters(group, *parameters)
             }
             Ok(Some(Message::Introduce(group))) => {
                 self.runtime.links.endpoints.meet(&group.members);
                 introduced::join(&mut self.runtime, &group)
             }
             Ok(Some(Message::Planned(planned))) => {
-                self.runtime.groups.told_plan(&self.runtime.links.endpoints[worker].name, &planned)
+                self.runtime.groups.learn_plan(&self.runtime.links.endpoints[worker].name, &planned)
             }
             Ok(Some(Message::Forget { group })) => {
                 introduced::dropped_by(&mut self.runtime, worker, group);
@@ -244,10 +244,10 @@ impl Engine {
     }
 
     /// What a reducer is told about an operation by a worker's first message.
-    fn announced(&mut self, worker: MemberId, header: &Header, told: &Fingerprint) -> Result<(), Broken> {
+    fn announced(&mut self, worker: MemberId, header: &Header, sent: &Fingerprint) -> Result<(), Broken> {
         let Runtime { links, groups, out, .. } = &mut self.runtime;
-        match groups.announced(links.endpoints[worker].rank.unwrap_or_default(), header, told, out)? {
-            true => begin::begin_told(&mut self.runtime, header, *told),
+        match groups.announced(links.endpoints[worker].rank.unwrap_or_default(), header, sent, out)? {
+            true => begin::begin_sent(&mut self.runtime, header, *sent),
             false => Ok(()),
         }
     }
@@ -302,8 +302,8 @@ impl Inbox for Reading<'_> {
             _ if length == 0 => return Ok(Destination::Skip),
             _ => return Err(Broken::Protocol("a payload where there is none")),
         }
-        if let (Some(told), true) = (fingerprint, self.engine.reduces) {
-            self.engine.announced(self.endpoint, header, told)?;
+        if let (Some(sent), true) = (fingerprint, self.engine.reduces) {
+            self.engine.announced(self.endpoint, header, sent)?;
         }
         match self.engine.judge(header) {
             Verdict::Deliver(key) if self.engine.disagrees(self.endpoint, key, header) => {

@@ -12,25 +12,27 @@ use crate::{
 };
 
 /// A reducer is told of a group, or of its next generation.
-pub(super) fn join(runtime: &mut Runtime, told: &Introduction) -> Result<(), Broken> {
+pub(super) fn join(runtime: &mut Runtime, introduction: &Introduction) -> Result<(), Broken> {
     let Runtime { links, groups, .. } = runtime;
-    let known = groups.get(told.group);
-    if known.is_some_and(|group| group.state.generation() >= told.generation) {
+    let known = groups.get(introduction.group);
+    if known.is_some_and(|group| group.state.generation() >= introduction.generation) {
         return Ok(());
     }
     let before = known.map(|group| group.settings.parameters.clone());
-    let parameters = before.or_else(|| groups.parameters.remove(&(told.group, told.parameters)));
+    let parameters =
+        before.or_else(|| groups.parameters.remove(&(introduction.group, introduction.parameters)));
     let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
-    groups.parameters.retain(|(group, _), _| *group != told.group);
-    let (me, ranks) = (links.me, links.ranks(&told.members));
-    remove(runtime, told.group);
-    let possible = ranks.len() == told.members.len() && told.reducers as usize == parameters.reducers.len();
+    groups.parameters.retain(|(group, _), _| *group != introduction.group);
+    let (me, ranks) = (links.me, links.ranks(&introduction.members));
+    remove(runtime, introduction.group);
+    let possible = ranks.len() == introduction.members.len()
+        && introduction.reducers as usize == parameters.reducers.len();
     if runtime.groups.groups.len() >= REDUCER_GROUPS || !possible {
         return Err(Broken::Protocol("more groups than a reducer takes, or members that cannot be"));
     }
-    let settings = Settings::told(told, me, ranks, parameters);
-    let state = GroupState::of_reducer(told.group, told.generation);
-    runtime.groups.groups.insert(told.group, Group::of(settings, state));
+    let settings = Settings::of_introduction(introduction, me, ranks, parameters);
+    let state = GroupState::of_reducer(introduction.group, introduction.generation);
+    runtime.groups.groups.insert(introduction.group, Group::of(settings, state));
     Ok(())
 }
 

@@ -11,10 +11,10 @@ use crate::{
         group::Rank,
         session::{
             Basis, Cause, Parameters,
-            control::{Dispute, Introduction, Message, PlanTold},
+            control::{Dispute, Introduction, Message, PlanInfo},
             group_state::ReducerUse,
             membership::MemberId,
-            recovery::{Accuse, Gain, LostReducer},
+            recovery::{Grow, LostReducer, Suspect},
         },
         wire::{Header, Kind},
     },
@@ -237,17 +237,17 @@ impl Links {
                 let parameters = Box::new(Parameters::clone(&group.settings.parameters));
                 send_control(endpoint, &Message::Parameters { group: group.settings.id, parameters });
             }
-            let before = before.filter(|told| told.generation == generation);
+            let before = before.filter(|introduced| introduced.generation == generation);
             if before.is_none() {
                 send_control(endpoint, &Message::Introduce(introduction(group, position as u32)));
             }
-            let mut told = before.unwrap_or(Introduced { generation, plans: BTreeSet::new() });
-            if told.plans.insert(plan) {
+            let mut introduced = before.unwrap_or(Introduced { generation, plans: BTreeSet::new() });
+            if introduced.plans.insert(plan) {
                 let basis = Basis::clone(&planned.basis);
-                let planned = PlanTold { group: group.settings.id, generation, basis };
+                let planned = PlanInfo { group: group.settings.id, generation, basis };
                 send_control(endpoint, &Message::Planned(planned));
             }
-            endpoint.introduced.insert(group.settings.id, told);
+            endpoint.introduced.insert(group.settings.id, introduced);
         }
     }
 
@@ -278,14 +278,14 @@ impl Links {
     }
 
     /// A reducer is of no use to a group any more: its ranks go on without, if they have not agreed on that before.
-    pub(super) fn accuse(&self, group: &Group, index: MemberId, reason: &str, out: &mut Outbox) {
+    pub(super) fn suspect(&self, group: &Group, index: MemberId, reason: &str, out: &mut Outbox) {
         let uses_it = group.settings.servers().contains(&index);
         if group.state.reducers() == ReducerUse::InUse && uses_it {
             let reason = reason.to_owned();
             let address = self.endpoints[index].name.clone();
             let (group, members) = (group.settings.id, group.settings.ranks.clone());
             let lost = LostReducer { id: index, address, reason };
-            out.events.push(Event::ToHub(Message::Accuse(Accuse { group, members, lost })));
+            out.events.push(Event::ToHub(Message::Suspect(Suspect { group, members, lost })));
         }
     }
 
@@ -301,7 +301,7 @@ impl Links {
     }
 
     /// Asks for the reducers that a group could use and does not, if this rank is the one to ask.
-    pub(super) fn gain(&self, group: &Group, out: &mut Outbox) {
+    pub(super) fn grow(&self, group: &Group, out: &mut Outbox) {
         let Group { settings, .. } = group;
         let is_whole = group.state.reducers() == ReducerUse::InUse;
         if !is_whole || settings.me != 0 || settings.serves.is_some() {
@@ -314,8 +314,8 @@ impl Links {
         };
         let reducers: Vec<MemberId> = self.endpoints.ids().filter(is_new).collect();
         if !reducers.is_empty() {
-            let gain = Gain { group: settings.id, members: settings.ranks.clone(), reducers };
-            out.events.push(Event::ToHub(Message::Gain(gain)));
+            let grow = Grow { group: settings.id, members: settings.ranks.clone(), reducers };
+            out.events.push(Event::ToHub(Message::Grow(grow)));
         }
     }
 
@@ -330,7 +330,7 @@ impl Links {
     /// The endpoints of a group to which there is no link yet, though one is wanted.
     pub(super) fn wanted<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = MemberId> + 'a {
         let wanted = |index: &MemberId| matches!(self.endpoints[*index].link, Link::Wanted);
-        group.settings.seats.iter().copied().filter(wanted)
+        group.settings.ids.iter().copied().filter(wanted)
     }
 
     /// Whether a local rank has left word in shared memory that it leaves in order: its process may have ended before its

@@ -16,9 +16,9 @@ pub(crate) mod control;
 mod counts;
 mod disband;
 mod early;
-mod elsewhere;
 mod failure;
 mod fences;
+mod footprints;
 pub(crate) mod group;
 pub(crate) mod groups;
 mod inbox;
@@ -27,6 +27,7 @@ pub(crate) mod links;
 pub(crate) mod messages;
 pub(crate) mod ops;
 pub(crate) mod outbox;
+mod peer_waits;
 mod plans;
 mod queue;
 mod recovery;
@@ -39,7 +40,6 @@ pub(crate) mod status;
 pub(crate) mod straight;
 mod table;
 mod timers;
-mod touched;
 mod waits;
 
 use crate::{
@@ -62,7 +62,7 @@ use group::Group;
 use groups::Groups;
 use links::{DRAINS, Links};
 use messages::{Mail, Posted, ToOrFrom};
-use ops::{Haste, Ops};
+use ops::{Ops, WaitKind};
 use outbox::{Outbox, Todo};
 use recovery::Recoveries;
 use refused::Refused;
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Ends `completion` when another rank has called the next operation of a group, or none can be called any more. The group
-    /// is one in which ranks [agree](group::Service::Agreement): the next call of another one might be an heir's.
+    /// is one in which ranks [agree](group::Service::Agreement): the next call of another one might be a successor's.
     pub(crate) fn watch(&mut self, number: u32, completion: Arc<Completion>) {
         match self.runtime.groups.get(number).filter(|group| !group.state.is_closed()) {
             Some(group) => {
@@ -162,7 +162,7 @@ impl Engine {
         let Runtime { links, groups, backlog, out, .. } = &mut self.runtime;
         let resume = groups.add(group, links, out);
         backlog.redeliver(number, out);
-        self.gain(number);
+        self.grow(number);
         resume
     }
 
@@ -201,10 +201,10 @@ impl Engine {
     }
 
     /// A group may be able to use reducers that it does not use.
-    fn gain(&mut self, number: u32) {
+    fn grow(&mut self, number: u32) {
         if !self.reduces {
             let Runtime { links, groups, out, .. } = &mut self.runtime;
-            groups.get(number).into_iter().for_each(|group| links.gain(group, out));
+            groups.get(number).into_iter().for_each(|group| links.grow(group, out));
         }
     }
 
@@ -217,14 +217,14 @@ impl Engine {
             // Groups may have been made since this rank has lost it itself.
             self.lose_reducer(gone);
         }
-        self.runtime.groups.numbers().into_iter().for_each(|number| self.gain(number));
+        self.runtime.groups.numbers().into_iter().for_each(|number| self.grow(number));
     }
 
     /// A reducer begins nothing more, as it says.
     fn drains(&mut self, index: MemberId) {
         let Runtime { links, groups, out, .. } = &mut self.runtime;
         links.endpoints[index].drains = true;
-        groups.iter().for_each(|group| links.accuse(group, index, DRAINS, out));
+        groups.iter().for_each(|group| links.suspect(group, index, DRAINS, out));
     }
 
     /// The group whose next call a call of a group is: another one after it has lost a reducer.
@@ -276,10 +276,10 @@ impl Engine {
         let Self { runtime, messages, recoveries, .. } = self;
         runtime.groups.drop_group(number, &mut runtime.out);
         messages.close(number, runtime);
-        let heir = recoveries.close(number, runtime);
+        let successor = recoveries.close(number, runtime);
         self.catch_up();
         let lines = self.runtime.groups.lines_of(number);
-        heir.into_iter().chain(lines).for_each(|other| self.drop_group(other));
+        successor.into_iter().chain(lines).for_each(|other| self.drop_group(other));
     }
 
     /// As [`drop_group`](Self::drop_group), for a thread that waits until all members have made the same calls in what is closed with
@@ -295,7 +295,7 @@ impl Engine {
         };
         let asking: Vec<u32> = self.family(number).into_iter().filter(asks).collect();
         let ends =
-            asking.into_iter().filter_map(|number| self.runtime.groups.await_farewell(number)).collect();
+            asking.into_iter().filter_map(|number| self.runtime.groups.await_close_check(number)).collect();
         self.drop_group(number);
         ends
     }
@@ -303,15 +303,15 @@ impl Engine {
     /// The same for all groups, after what is under way.
     pub(crate) fn close_all_groups(&mut self) -> Vec<Arc<Completion>> {
         let numbers = self.runtime.groups.numbers().into_iter();
-        let ends = numbers.filter_map(|number| self.runtime.groups.await_farewell(number)).collect();
+        let ends = numbers.filter_map(|number| self.runtime.groups.await_close_check(number)).collect();
         self.drop_all_groups();
         ends
     }
 
     /// Nobody waits for these ends any more.
-    pub(crate) fn end_farewells(&mut self, ends: &[Arc<Completion>]) {
+    pub(crate) fn end_close_checks(&mut self, ends: &[Arc<Completion>]) {
         let Runtime { groups, out, .. } = &mut self.runtime;
-        groups.end_farewells(ends, out);
+        groups.end_close_checks(ends, out);
         self.catch_up();
     }
 
@@ -406,7 +406,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the group is closed.
-    pub(crate) fn exchange(
+    pub(crate) fn post_message(
         &mut self,
         group: u32,
         to_or_from: ToOrFrom,
@@ -450,7 +450,7 @@ impl Engine {
     fn give_up(&mut self, issue: &Issue, since: Moment) -> Option<Error> {
         let (current, waited) = (self.current(issue.group), self.runtime.out.now().since(since));
         let group = self.runtime.groups.get_mut(current)?;
-        let after = issue.manner.timeout.unwrap_or(group.settings.timeout);
+        let after = issue.attrs.timeout.unwrap_or(group.settings.timeout);
         if waited < after {
             return None;
         }
@@ -557,8 +557,8 @@ impl Engine {
     }
 
     /// How an answer can be expected to come, at the soonest.
-    pub(crate) fn haste(&self) -> Haste {
-        self.runtime.ops.haste(&self.runtime.links)
+    pub(crate) fn wait_kind(&self) -> WaitKind {
+        self.runtime.ops.wait_kind(&self.runtime.links)
     }
 
     /// Does what is left to do.

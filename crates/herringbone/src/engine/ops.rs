@@ -1,9 +1,9 @@
 //! The operations under way, and the memory that they use.
 
-use super::{group::Group, links::Links, outbox::Outbox, table::Table, touched::Touched};
+use super::{footprints::Footprints, group::Group, links::Links, outbox::Outbox, table::Table};
 use crate::{
     core::{execution::Rules, session::membership::MemberId},
-    execute::{io::Io, issue::Touches, operation::Operation, staging::Staging},
+    execute::{io::Io, issue::Footprint, operation::Operation, staging::Staging},
     sys::{heap::Heap, span::Span},
     transport::{
         Outgoing, Payload,
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// What is being waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub(crate) enum WaitKind {
     /// Local ranks, which answer through memory.
     Memory,
     /// Small messages, which come within a round trip.
@@ -29,7 +29,7 @@ pub(crate) enum Haste {
 pub(crate) struct Ops {
     pub(super) table: Table,
     /// What those touch whose callers wait.
-    pub(super) touched: Touched,
+    pub(super) footprints: Footprints,
     /// How many these are.
     pub(super) awaited: usize,
     pub(crate) staging: Staging,
@@ -41,8 +41,8 @@ pub(crate) struct Ops {
 
 impl Ops {
     pub(super) fn new(staging: Staging, rules: Rules) -> Self {
-        let (table, touched) = (Table::default(), Touched::default());
-        Self { table, touched, awaited: 0, staging, heap: None, rules }
+        let (table, footprints) = (Table::default(), Footprints::default());
+        Self { table, footprints, awaited: 0, staging, heap: None, rules }
     }
 
     pub(super) fn get(&self, key: OpKey) -> Option<&Operation> {
@@ -62,9 +62,9 @@ impl Ops {
     }
 
     /// The caller of an operation waits no more.
-    pub(super) fn released(&mut self, touches: Option<Touches>) {
+    pub(super) fn released(&mut self, footprint: Option<Footprint>) {
         self.awaited -= 1;
-        touches.into_iter().for_each(|touches| self.touched.remove(&touches));
+        footprint.into_iter().for_each(|footprint| self.footprints.remove(&footprint));
     }
 
     /// Whether anybody waits for an operation.
@@ -85,13 +85,13 @@ impl Ops {
 
     /// How an answer can be expected to come, at the soonest. Where large messages go between hosts, local ranks wait for
     /// links, too.
-    pub(super) fn haste(&self, links: &Links) -> Haste {
+    pub(super) fn wait_kind(&self, links: &Links) -> WaitKind {
         if links.are_local() && !self.table.has_streams() {
-            Haste::Memory
+            WaitKind::Memory
         } else if self.table.has_eager() {
-            Haste::Message
+            WaitKind::Message
         } else {
-            Haste::Stream
+            WaitKind::Stream
         }
     }
 

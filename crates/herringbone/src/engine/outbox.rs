@@ -171,7 +171,7 @@ impl Outputs for Outbox {
             Output::Leave => self.push(Todo::Forget(group)),
             Output::After(delay) => {
                 self.after(Timer::Group(group), delay);
-                // What waits for a decision in a carrier may have failed.
+                // What waits for a decision in a repair group may have failed.
                 self.push(Todo::Served(group));
             }
             output => self.push(Todo::Group(group, Box::new(output))),

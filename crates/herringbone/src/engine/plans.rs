@@ -242,7 +242,7 @@ impl Plans {
         let program = verified.schedule().program(settings.me).into_owned();
         let partners = prepare::partners(&program);
         let with_reducers = partners.iter().any(|rank| settings.is_reducer(*rank));
-        let partners = partners.iter().map(|rank| settings.seats[*rank as usize]).collect();
+        let partners = partners.iter().map(|rank| settings.ids[*rank as usize]).collect();
         Ok(Planned {
             key: PlanKey::default(),
             fingerprint: fingerprint(&call, digest),

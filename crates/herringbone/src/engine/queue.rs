@@ -1,6 +1,6 @@
 //! Operations that have not started, in lines: one for each group and class, of which only the first can start.
 
-use super::touched::Touched;
+use super::footprints::Footprints;
 use crate::execute::issue::{Identity, OpPlace, Queued};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ pub(super) struct OpQueue {
     /// Each in the order of the calls.
     lines: BTreeMap<Class, VecDeque<Queued>>,
     heads: Heads,
-    touched: Touched,
+    footprints: Footprints,
 }
 
 impl OpQueue {
@@ -47,14 +47,14 @@ impl OpQueue {
     pub(super) fn head_after(
         &mut self,
         after: Option<OpPlace>,
-    ) -> Option<(OpPlace, &mut Queued, Option<&Touched>)> {
+    ) -> Option<(OpPlace, &mut Queued, Option<&Footprints>)> {
         let (place, class) = self.heads.after(after)?;
-        Some((place, self.lines.get_mut(&class)?.front_mut()?, after.map(|_| &self.touched)))
+        Some((place, self.lines.get_mut(&class)?.front_mut()?, after.map(|_| &self.footprints)))
     }
 
     /// Adds an operation, behind those that were called before it.
     pub(super) fn push(&mut self, queued: Queued) {
-        queued.touches.iter().for_each(|touches| self.touched.insert(touches));
+        queued.footprint.iter().for_each(|footprint| self.footprints.insert(footprint));
         let (class, place) = (queued.class(), queued.place());
         let line = self.lines.entry(class).or_default();
         match line.back() {
@@ -97,7 +97,7 @@ impl OpQueue {
             self.heads.remove(queued.place());
             line.front().into_iter().for_each(|next| self.heads.insert(next.place(), class));
         }
-        queued.touches.iter().for_each(|touches| self.touched.remove(touches));
+        queued.footprint.iter().for_each(|footprint| self.footprints.remove(footprint));
         Some(queued)
     }
 
@@ -111,7 +111,10 @@ impl OpQueue {
             }
             line.front().into_iter().for_each(|first| self.heads.insert(first.place(), *class));
         }
-        taken.iter().filter_map(|queued| queued.touches.as_ref()).for_each(|one| self.touched.remove(one));
+        taken
+            .iter()
+            .filter_map(|queued| queued.footprint.as_ref())
+            .for_each(|one| self.footprints.remove(one));
         taken.sort_by_key(Queued::place);
         taken
     }

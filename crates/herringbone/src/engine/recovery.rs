@@ -1,9 +1,9 @@
 //! What becomes of a group's operations when a reducer is lost: they are finished by the workers, and later ones use the
 //! reducers that are left. See [`core`'s recovery](crate::core::session::recovery).
 //!
-//! Two groups follow a group that has lost a reducer. Its **carrier** has no reducers: what is left of an operation is done
+//! Two groups follow a group that has lost a reducer. Its **repair group** has no reducers: what is left of an operation is done
 //! there, as broadcasts and all-reduces of stretches of the user's buffers, by all ranks in the order in which they issued the
-//! operation. Its **heir** has the reducers that are left: the group's calls from an agreed number on are calls of the heir. So
+//! operation. Its **successor** has the reducers that are left: the group's calls from an agreed number on are calls of the successor. So
 //! each group knows one set of reducers for good, and no frame of an abandoned operation can be taken for another's.
 
 use super::{
@@ -33,7 +33,7 @@ use crate::{
         issue::{Caller, Identity, Issue, Queued},
         operation::Operation,
     },
-    request::Manner,
+    request::CallAttrs,
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{
@@ -46,33 +46,33 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Redone {
     pub(super) queued: Queued,
-    /// Calls of the carrier that are yet to be made.
+    /// Calls of the repair group that are yet to be made.
     issues: VecDeque<Issue>,
     /// The numbers and ends of those that were made.
     pub(super) parts: Vec<(u64, Arc<Completion>)>,
     /// Whether its call was given up before it was issued: it fails, everywhere.
     is_late: bool,
-    standing: Standing,
+    consensus: Consensus,
 }
 
 /// Whether ranks agree about an operation whose rest is under way.
 #[derive(Debug)]
-enum Standing {
+enum Consensus {
     /// As far as is known.
     Agreed,
     /// They do not, and its group is to say in what.
     Disputed,
-    /// They do not, so it ends with this error when the carrier's calls have ended.
+    /// They do not, so it ends with this error when the repair group's calls have ended.
     Failed(Error),
 }
 
 impl Redone {
-    /// Makes the calls of the carrier. While a fence of it is under way it takes none: the rest follows after the decision, so that
+    /// Makes the calls of the repair group. While a fence of it is under way it takes none: the rest follows after the decision, so that
     /// all ranks number them alike.
     fn issue(&mut self, runtime: &mut Runtime) {
         while let Some(issue) = self.issues.front() {
             let completion = Arc::<Completion>::default();
-            let number = runtime.groups.get(issue.group).map_or(0, |carrier| carrier.state.next());
+            let number = runtime.groups.get(issue.group).map_or(0, |repair| repair.state.next());
             let issued = match self.is_late {
                 true => runtime.issue_late(issue, Vec::new()),
                 false => runtime.issue(Some(self.queued.order), issue, completion.clone()),
@@ -88,12 +88,12 @@ impl Redone {
     }
 
     fn is_over(&self) -> bool {
-        !matches!(self.standing, Standing::Disputed)
+        !matches!(self.consensus, Consensus::Disputed)
             && self.issues.is_empty()
             && self.parts.iter().all(|(_, part)| part.is_done())
     }
 
-    /// Where the carrier's calls differ, the group's do: it finds out which, since a program knows its own calls only. Returns
+    /// Where the repair group's calls differ, the group's do: it finds out which, since a program knows its own calls only. Returns
     /// whether it is to do so.
     fn disputes(&self, result: &Result<(), Error>, runtime: &mut Runtime) -> bool {
         let Err(error) = result else { return false };
@@ -111,7 +111,7 @@ impl Redone {
 /// A group whose reducer was lost.
 #[derive(Debug)]
 struct Decided {
-    carrier: u32,
+    repair: u32,
     rests: BTreeMap<u64, Rest>,
     /// By their numbers.
     redone: BTreeMap<u64, Redone>,
@@ -123,8 +123,8 @@ struct Decided {
 #[derive(Debug, Default)]
 pub(crate) struct Recoveries {
     decided: BTreeMap<u32, Decided>,
-    /// The group of each carrier.
-    carriers: BTreeMap<u32, u32>,
+    /// The group of each repair group.
+    repairs: BTreeMap<u32, u32>,
     /// Whether a reducer was ever lost.
     has_begun: bool,
     /// What was said last of reducers, by their addresses: whether they are used.
@@ -137,26 +137,26 @@ impl Recoveries {
         self.has_begun
     }
 
-    /// Whether a group is another one's carrier.
+    /// Whether a group is another one's repair group.
     pub(super) fn carries(&self, number: u32) -> bool {
-        self.carriers.contains_key(&number)
+        self.repairs.contains_key(&number)
     }
 
-    /// The group whose operations a carrier finishes.
-    pub(super) fn carried_group(&self, carrier: u32) -> Option<u32> {
-        self.carriers.get(&carrier).copied()
+    /// The group whose operations a repair group finishes.
+    pub(super) fn repaired_group(&self, repair: u32) -> Option<u32> {
+        self.repairs.get(&repair).copied()
     }
 
-    /// The call that a carrier's operation finishes, as programs know it.
-    pub(super) fn origin(&self, carrier: u32, sequence: u64) -> Option<&Identity> {
-        let decided = self.decided.get(self.carriers.get(&carrier)?)?;
+    /// The call that a repair group's operation finishes, as programs know it.
+    pub(super) fn origin(&self, repair: u32, sequence: u64) -> Option<&Identity> {
+        let decided = self.decided.get(self.repairs.get(&repair)?)?;
         let is_part = |redone: &&Redone| redone.parts.iter().any(|(number, _)| *number == sequence);
         decided.redone.values().find(is_part).map(|redone| &redone.queued.id)
     }
 
-    /// The operations that carriers finish, each with its carrier.
+    /// The operations that repair groups finish, each with its repair group.
     pub(super) fn redone(&self) -> impl Iterator<Item = (u32, &Redone)> {
-        let of = |decided: &Decided| decided.carrier;
+        let of = |decided: &Decided| decided.repair;
         self.decided
             .values()
             .flat_map(move |decided| decided.redone.values().map(move |redone| (of(decided), redone)))
@@ -206,16 +206,16 @@ impl Recoveries {
         if !group.state.resume(&resume) {
             return Vec::new();
         }
-        let (carrier, heir) = (carrier_of(&group.settings), heir_of(&group.settings, &resume, links));
-        self.tell(&resume, heir.reducers(), links);
+        let (repair, successor) = (repair_of(&group.settings), successor_of(&group.settings, &resume, links));
+        self.tell(&resume, successor.reducers(), links);
         let (ranks, ordinal) = (&group.settings.ranks, group.state.ordinal());
         let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
-        let decided = Decided { carrier: carrier.id, rests, redone: BTreeMap::new(), is_closing: false };
-        self.carriers.insert(carrier.id, number);
+        let decided = Decided { repair: repair.id, rests, redone: BTreeMap::new(), is_closing: false };
+        self.repairs.insert(repair.id, number);
         self.decided.insert(number, decided);
         links.forget(number);
-        out.observer.inherit_name(number, [carrier.id, heir.id]);
-        let new = [(carrier, 0), (heir, resume.calls.next)].map(|(settings, first)| {
+        out.observer.inherit_name(number, [repair.id, successor.id]);
+        let new = [(repair, 0), (successor, resume.calls.next)].map(|(settings, first)| {
             let ranks = settings.ranks.clone();
             let member = Member::new(settings.id, links.rank, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)
@@ -252,7 +252,7 @@ impl Recoveries {
     }
 
     /// Finishes the operations of a group that has lost a reducer: those that were running and those that waited, in the order
-    /// of their calls. What had begun differs from rank to rank, and all ranks have to number the carrier's calls alike.
+    /// of their calls. What had begun differs from rank to rank, and all ranks have to number the repair group's calls alike.
     pub(super) fn redo(&mut self, number: u32, runtime: &mut Runtime) {
         let Runtime { groups, ops, .. } = runtime;
         let Some(group) = groups.get(number) else { return };
@@ -296,17 +296,17 @@ impl Recoveries {
         };
         let rules = runtime.groups.rules;
         let rest = decided.rests.get(&sequence);
-        let issues = rest_of(&queued, rest, decided.carrier, prepared, rules.uses_holders);
+        let issues = rest_of(&queued, rest, decided.repair, prepared, rules.uses_holders);
         let issues = std::iter::repeat_n(issues, rules.times_redone).flatten().collect();
         decided.redone.insert(
             sequence,
-            Redone { queued, issues, parts: Vec::new(), is_late, standing: Standing::Agreed },
+            Redone { queued, issues, parts: Vec::new(), is_late, consensus: Consensus::Agreed },
         );
     }
 
-    /// Something ended in a carrier.
-    pub(super) fn carried(&mut self, carrier: u32, runtime: &mut Runtime) {
-        if let Some(group) = self.carriers.get(&carrier) {
+    /// Something ended in a repair group.
+    pub(super) fn carried(&mut self, repair: u32, runtime: &mut Runtime) {
+        if let Some(group) = self.repairs.get(&repair) {
             self.step(*group, runtime);
         }
     }
@@ -327,10 +327,10 @@ impl Recoveries {
                 continue;
             }
             let result = redone.parts.iter().filter_map(|(_, part)| part.result()).collect();
-            match redone.standing {
-                Standing::Failed(error) => end(redone.queued, Err(error), runtime),
+            match redone.consensus {
+                Consensus::Failed(error) => end(redone.queued, Err(error), runtime),
                 _ if redone.disputes(&result, runtime) => {
-                    decided.redone.insert(sequence, Redone { standing: Standing::Disputed, ..redone });
+                    decided.redone.insert(sequence, Redone { consensus: Consensus::Disputed, ..redone });
                 }
                 _ => end(redone.queued, result, runtime),
             }
@@ -338,19 +338,19 @@ impl Recoveries {
         self.close_if_over(number, runtime);
     }
 
-    /// What is under way in a group fails on all of its ranks: all of it, or else that about which they do not agree. The carrier's
+    /// What is under way in a group fails on all of its ranks: all of it, or else that about which they do not agree. The repair group's
     /// calls end first, since they write to the same memory.
     pub(super) fn fail_redone(&mut self, number: u32, error: &Error, all: bool, runtime: &mut Runtime) {
         let Some(decided) = self.decided.get_mut(&number) else { return };
-        let fails = |redone: &&mut Redone| all || matches!(redone.standing, Standing::Disputed);
+        let fails = |redone: &&mut Redone| all || matches!(redone.consensus, Consensus::Disputed);
         for redone in decided.redone.values_mut().filter(fails) {
-            redone.standing = Standing::Failed(error.clone());
+            redone.consensus = Consensus::Failed(error.clone());
             redone.issues.clear();
         }
         let under_way = decided.redone.values().filter(|_| all).flat_map(|redone| &redone.parts);
         let first = under_way.filter(|(_, part)| !part.is_done()).map(|(number, _)| *number).min();
-        if let Some((first, carrier)) = first.zip(runtime.groups.get_mut(decided.carrier)) {
-            carrier.state.dispute(Cause::Mismatch(Mismatch::new(first, [])), &mut runtime.out);
+        if let Some((first, repair)) = first.zip(runtime.groups.get_mut(decided.repair)) {
+            repair.state.dispute(Cause::Mismatch(Mismatch::new(first, [])), &mut runtime.out);
         }
         self.step(number, runtime);
     }
@@ -367,20 +367,20 @@ impl Recoveries {
         let is_over = |decided: &Decided| decided.is_closing && decided.redone.is_empty();
         if self.decided.get(&number).is_some_and(is_over) && !runtime.backlog.has_any(number) {
             let Some(decided) = self.decided.remove(&number) else { return };
-            self.carriers.remove(&decided.carrier);
-            runtime.groups.drop_group(decided.carrier, &mut runtime.out);
+            self.repairs.remove(&decided.repair);
+            runtime.groups.drop_group(decided.repair, &mut runtime.out);
         }
     }
 
     /// Everything under way in a group fails. Returns the groups that are to be aborted with it.
     pub(super) fn abort(&mut self, number: u32, error: &Error, runtime: &mut Runtime) -> Vec<u32> {
         let Some(decided) = self.decided.remove(&number) else { return Vec::new() };
-        self.carriers.remove(&decided.carrier);
+        self.repairs.remove(&decided.repair);
         for (_, redone) in decided.redone {
             end(redone.queued, Err(error.clone()), runtime);
         }
         let next = runtime.groups.get(number).and_then(|group| group.state.replaced());
-        next.map(|(_, next)| next).into_iter().chain([decided.carrier]).collect()
+        next.map(|(_, next)| next).into_iter().chain([decided.repair]).collect()
     }
 }
 
@@ -399,19 +399,19 @@ fn end(queued: Queued, result: Result<(), Error>, runtime: &mut Runtime) {
     out.push(Todo::Forget(id.group));
 }
 
-/// What is left of an operation, as calls of its carrier.
+/// What is left of an operation, as calls of its repair group.
 fn rest_of(
     queued: &Queued,
     rest: Option<&Rest>,
-    carrier: u32,
+    repair: u32,
     prepared: &Prepared,
     uses_holders: bool,
 ) -> VecDeque<Issue> {
     let Some((input, output)) = &queued.buffers else { return VecDeque::new() };
-    // Ranks that have not called the same until now do not redo the same: their calls of the carrier are not to meet.
+    // Ranks that have not called the same until now do not redo the same: their calls of the repair group are not to meet.
     let mark = (queued.id.hash ^ queued.id.hash >> 32) as u32;
-    let manner =
-        Manner { priority: queued.id.fingerprint.priority, mark, timeout: Some(queued.caller.timeout) };
+    let attrs =
+        CallAttrs { priority: queued.id.fingerprint.priority, mark, timeout: Some(queued.caller.timeout) };
     let again = |bytes: std::ops::Range<usize>| {
         let (input, output) = match input.is_same(output) {
             true => (output.part(bytes.clone()), output.part(bytes.clone())),
@@ -419,13 +419,13 @@ fn rest_of(
         };
         let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };
         let fed = queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes()));
-        Issue { fed, manner, ..Issue::new(carrier, call, input, output) }
+        Issue { fed, attrs, ..Issue::new(repair, call, input, output) }
     };
     let sent = |root: u32, bytes: std::ops::Range<usize>| {
         let region = output.part(bytes);
         let (collective, dtype, op) = (Collective::Broadcast { root }, DType::U8, queued.call.op);
         let call = Call::new(collective, dtype, op, region.len());
-        Issue { manner, ..Issue::new(carrier, call, region.clone(), region) }
+        Issue { attrs, ..Issue::new(repair, call, region.clone(), region) }
     };
     let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
         return [again(0..output.len())].into();
@@ -443,34 +443,34 @@ fn rest_of(
 
 /// This rank has left a group before it heard what the hub has decided of it: it takes no part in what follows.
 fn leave_followers(number: u32, calls: Calls, out: &mut Outbox) {
-    let (heir, carrier) = (recovery::heir_of(number), recovery::carrier_of(number));
+    let (successor, repair) = (recovery::successor_of(number), recovery::repair_of(number));
     let calls = Calls { generation: 0, hashes: Vec::new(), ..calls };
-    let held = Message::Held(Held { group: heir, calls, operations: Vec::new() });
-    let messages = [held, Message::Forget { group: heir }, Message::Forget { group: carrier }];
+    let held = Message::Held(Held { group: successor, calls, operations: Vec::new() });
+    let messages = [held, Message::Forget { group: successor }, Message::Forget { group: repair }];
     out.events.extend(messages.map(Event::ToHub));
 }
 
 /// A group of the same workers without reducers.
-fn carrier_of(settings: &Settings) -> Settings {
-    let id = recovery::carrier_of(settings.id);
+fn repair_of(settings: &Settings) -> Settings {
+    let id = recovery::repair_of(settings.id);
     let settings = derived(settings, id, settings.members().to_vec(), Vec::new());
     Settings { serves: Some(Service::Remains), timeout: Duration::MAX, ..settings }
 }
 
 /// A group of the same workers with the reducers that are left, and those that came.
-fn heir_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
+fn successor_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings {
     let is_left = |id: &&MemberId| resume.lost.iter().all(|lost| lost.id != **id);
     let left = settings.servers().iter().filter(is_left).copied();
     let is_known = |id: &&MemberId| links.endpoints.get(**id).is_some_and(Endpoint::is_reducer);
     let left: Vec<MemberId> = left.chain(resume.gained.iter().filter(is_known).copied()).collect();
     let addresses = left.iter().map(|index| links.endpoints[*index].name.clone()).collect();
-    let seats = settings.members().iter().copied().chain(left).collect();
-    derived(settings, recovery::heir_of(settings.id), seats, addresses)
+    let ids = settings.members().iter().copied().chain(left).collect();
+    derived(settings, recovery::successor_of(settings.id), ids, addresses)
 }
 
-fn derived(settings: &Settings, id: u32, seats: Vec<MemberId>, reducers: Vec<String>) -> Settings {
+fn derived(settings: &Settings, id: u32, ids: Vec<MemberId>, reducers: Vec<String>) -> Settings {
     let Settings { epoch, me, ranks, hosts, parameters, guidance, timeout, .. } = settings.clone();
     let parameters = Parameters { reducers, ..Parameters::clone(&parameters) };
-    let places = (seats, ranks, me);
+    let places = (ids, ranks, me);
     Settings { guidance, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
 }

@@ -37,15 +37,15 @@ pub(super) fn compared(
 }
 
 /// What a worker's fingerprint says was called.
-pub(crate) fn call_of(told: &Fingerprint) -> Result<Call> {
-    let unknown = || Error::unsupported(format!("an operation that this version does not know: {told}"));
-    let dtype = DType::from_code(told.dtype).ok_or_else(unknown)?;
+pub(crate) fn call_of(sent: &Fingerprint) -> Result<Call> {
+    let unknown = || Error::unsupported(format!("an operation that this version does not know: {sent}"));
+    let dtype = DType::from_code(sent.dtype).ok_or_else(unknown)?;
     Ok(Call {
-        collective: Collective::from_code(told.collective, told.root).ok_or_else(unknown)?,
+        collective: Collective::from_code(sent.collective, sent.root).ok_or_else(unknown)?,
         dtype,
-        op: ReduceOp::from_code(told.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
-        count: addressable(told.count, dtype).ok_or_else(unknown)?,
-        codec: Codec::from_code(told.codec).ok_or_else(unknown)?,
+        op: ReduceOp::from_code(sent.op).filter(|op| op.takes(dtype)).ok_or_else(unknown)?,
+        count: addressable(sent.count, dtype).ok_or_else(unknown)?,
+        codec: Codec::from_code(sent.codec).ok_or_else(unknown)?,
     })
 }
 
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_count_that_no_memory_holds_is_refused() {
-        let told = |count| Fingerprint {
+        let sent = |count| Fingerprint {
             sequence: 0,
             collective: Collective::AllReduce.code(),
             dtype: DType::F32.code(),
@@ -75,9 +75,9 @@ mod tests {
             mark: 0,
             codec: Codec::Plain.code(),
         };
-        assert_eq!(call_of(&told(1 << 40)).unwrap().count, 1 << 40);
+        assert_eq!(call_of(&sent(1 << 40)).unwrap().count, 1 << 40);
         for count in [1 << 60, i64::MAX as u64, u64::MAX - 1, Fingerprint::UNEVEN] {
-            assert!(call_of(&told(count)).is_err(), "{count}");
+            assert!(call_of(&sent(count)).is_err(), "{count}");
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     },
     execute::{
         io::Io,
-        issue::{Caller, Identity, Issue, NumberedCall, PlanKey, Queued, Touches},
+        issue::{Caller, Footprint, Identity, Issue, NumberedCall, PlanKey, Queued},
         operation::{Operation, OperationMeans},
     },
     transport::ticket::OpKey,
@@ -58,7 +58,7 @@ impl Runtime {
             group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
         let mut fingerprint = planned.fingerprint;
-        (fingerprint.priority, fingerprint.mark) = (issue.manner.priority, issue.manner.mark);
+        (fingerprint.priority, fingerprint.mark) = (issue.attrs.priority, issue.attrs.mark);
         let numbered = |Issued { generation, hash, fingerprint }, out: &mut Outbox| {
             let number = out.observer.next();
             let id = Identity { group: issue.group, generation, hash, fingerprint, number };
@@ -68,7 +68,7 @@ impl Runtime {
         match group.state.issue(fingerprint, with_reducers, out) {
             Ok(issued) => {
                 let id = numbered(issued, out);
-                Ok(NumberedCall { id, plan, timeout: issue.manner.timeout.unwrap_or(group.settings.timeout) })
+                Ok(NumberedCall { id, plan, timeout: issue.attrs.timeout.unwrap_or(group.settings.timeout) })
             }
             Err(NotIssued::Counted(issued, failure)) => {
                 let id = numbered(issued, out);
@@ -159,8 +159,8 @@ impl Runtime {
         let Some(group) = groups.get_mut(queued.id.group) else { return };
         let (key, counts) = ops.table.reserve();
         let mapped = queued.mapped(ops.heap.as_deref());
-        let (seats, rules) = (&group.settings.seats, ops.rules);
-        let means = OperationMeans { prepared, mapped, memory, counts, seats, rules };
+        let (ids, rules) = (&group.settings.ids, ops.rules);
+        let means = OperationMeans { prepared, mapped, memory, counts, ids, rules };
         let mut operation = Operation::new(key, queued, means);
         if operation.with_reducers() {
             links.introduce(group, operation.plan);
@@ -184,7 +184,7 @@ impl Runtime {
                 group.running.with_reducers[usize::from(id.is_urgent())] += 1;
             }
         }
-        operation.touches().into_iter().for_each(|touches| ops.touched.insert(touches));
+        operation.footprint().into_iter().for_each(|footprint| ops.footprints.insert(footprint));
         ops.awaited += usize::from(operation.caller.completion.is_some());
         ops.table.insert(operation);
         out.look_soon(Timer::Operations);
@@ -207,8 +207,8 @@ impl Runtime {
         let progress = operation.run(&mut io);
         if progress == ExecutionProgress::Running {
             io.observer.waited(&operation.id, || operation.missing());
-        } else if let Some((ended, touches)) = ended(operation, Ok(())) {
-            ops.released(touches);
+        } else if let Some((ended, footprint)) = ended(operation, Ok(())) {
+            ops.released(footprint);
             out.conclude(group, me, ended);
             if group.state.is_closed() {
                 out.push(Todo::Forget(group.settings.id));
@@ -227,22 +227,22 @@ impl Runtime {
         if let Some(group) = groups.get_mut(operation.id.group) {
             let kept = if keep_memory { std::mem::take(&mut operation.memory) } else { 0..0 };
             group.kept.extend((!kept.is_empty()).then_some(kept));
-            if let Some((ended, touches)) = ended(operation, Err(error.clone())) {
-                ops.released(touches);
+            if let Some((ended, footprint)) = ended(operation, Err(error.clone())) {
+                ops.released(footprint);
                 out.conclude(group, links.rank, ended);
             }
         }
         self.end(key, Err(error));
     }
 
-    /// All operations of a group fail, with those of its carrier about which its ranks do not agree. Slots that others may still
+    /// All operations of a group fail, with those of its repair group about which its ranks do not agree. Slots that others may still
     /// read stay until no member needs the group if `keep_memory`.
     pub(super) fn fail_group(&mut self, number: u32, error: &Error, keep_memory: bool) {
         self.fail_all_of(number, error, keep_memory);
         self.out.push(Todo::FailRedone { group: number, error: error.clone(), all: false });
     }
 
-    /// The same without those of its carrier.
+    /// The same without those of its repair group.
     pub(super) fn fail_all_of(&mut self, number: u32, error: &Error, keep_memory: bool) {
         let Some(group) = self.groups.get(number) else { return };
         let running: Vec<OpKey> = group.running.iter().map(|(_, key)| *key).collect();
@@ -257,7 +257,7 @@ impl Runtime {
         let operation = ops.table.get_mut(key)?;
         let prepared = operation.prepared().clone();
         let queued = operation.taken_back()?;
-        ops.released(queued.touches.clone());
+        ops.released(queued.footprint.clone());
         self.end(key, Ok(()));
         Some((queued, prepared))
     }
@@ -271,7 +271,7 @@ impl Runtime {
         }
         let number = operation.id.group;
         if operation.caller.completion.is_some() {
-            ops.released(operation.touches().cloned());
+            ops.released(operation.footprint().cloned());
         }
         if let Some(group) = groups.get_mut(number) {
             let was_running = group.running.remove(operation.id.fingerprint.sequence, key);
@@ -300,11 +300,11 @@ impl Runtime {
 }
 
 /// The end of an operation that somebody waits for.
-fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended, Option<Touches>)> {
+fn ended(operation: &mut Operation, result: crate::Result<()>) -> Option<(Ended, Option<Footprint>)> {
     let completion = operation.caller.completion.take()?;
-    let touches = operation.release_buffers();
+    let footprint = operation.release_buffers();
     let (id, plan, issued) = (operation.id, operation.plan, operation.caller.issued);
-    Some((Ended { id, plan, completion: Some(completion), issued, result }, touches))
+    Some((Ended { id, plan, completion: Some(completion), issued, result }, footprint))
 }
 
 /// Why a call fails that would have become an operation.

@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     /// The roster's epoch.
     pub(crate) epoch: u64,
     /// Its members in the order of a schedule's ranks: workers, then reducers.
-    pub(crate) seats: Vec<MemberId>,
+    pub(crate) ids: Vec<MemberId>,
     /// My place among them.
     pub(crate) me: Rank,
     /// The rank of each worker in the job: what people call it.
@@ -48,7 +48,7 @@ pub(crate) enum Service {
     Messages(Rank, Rank),
     /// It finishes what a lost reducer has left.
     Remains,
-    /// In it ranks agree about named operations. Ranks watch for the next call of this very group, so it must never get an heir:
+    /// In it ranks agree about named operations. Ranks watch for the next call of this very group, so it must never get a successor:
     /// it takes no reducers, now or later.
     Agreement,
 }
@@ -83,7 +83,7 @@ impl Settings {
     pub(crate) fn new(
         id: u32,
         epoch: u64,
-        (seats, ranks, me): (Vec<MemberId>, Vec<Rank>, Rank),
+        (ids, ranks, me): (Vec<MemberId>, Vec<Rank>, Rank),
         hosts: Vec<u32>,
         parameters: Arc<Parameters>,
     ) -> Self {
@@ -99,30 +99,30 @@ impl Settings {
             most_staged: staging::most_of(parameters.staging as usize),
         };
         let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
-        Self { id, epoch, seats, me, ranks, hosts, parameters, memories, sizing, guidance, timeout, serves }
+        Self { id, epoch, ids, me, ranks, hosts, parameters, memories, sizing, guidance, timeout, serves }
     }
 
     /// Of a group in which ranks agree, which are called rarely: each rank sends to each other one at once, so a rank that calls
     /// wakes all that [watch](crate::engine::Engine::watch).
     pub(crate) fn agreeing(self) -> Self {
         let guidance = Guidance { forced: Some(Algorithm::OneShot), ..Guidance::default() };
-        let seats = self.members().to_vec();
-        Self { guidance: Arc::new(guidance), seats, serves: Some(Service::Agreement), ..self }
+        let ids = self.members().to_vec();
+        Self { guidance: Arc::new(guidance), ids, serves: Some(Service::Agreement), ..self }
     }
 
     /// Those of a group as a worker tells a reducer of it, whose identity is `own`.
-    pub(crate) fn told(
-        told: &Introduction,
+    pub(crate) fn of_introduction(
+        introduction: &Introduction,
         own: MemberId,
         ranks: Vec<Rank>,
         parameters: Arc<Parameters>,
     ) -> Self {
-        let workers = told.members.len();
-        let mut seats = told.members.clone();
+        let workers = introduction.members.len();
+        let mut ids = introduction.members.clone();
         // Reducers say nothing to each other.
-        seats.resize(workers + told.reducers as usize, own);
-        let places = (seats, ranks, workers as Rank + told.reducer);
-        Self::new(told.group, told.epoch, places, told.hosts.clone(), parameters)
+        ids.resize(workers + introduction.reducers as usize, own);
+        let places = (ids, ranks, workers as Rank + introduction.reducer);
+        Self::new(introduction.group, introduction.epoch, places, introduction.hosts.clone(), parameters)
     }
 
     /// The links between its workers, if those of the job are known.
@@ -134,7 +134,7 @@ impl Settings {
 
     /// The workers.
     pub(crate) fn members(&self) -> &[MemberId] {
-        &self.seats[..self.ranks.len()]
+        &self.ids[..self.ranks.len()]
     }
 
     /// How many workers there are.
@@ -149,7 +149,7 @@ impl Settings {
 
     /// The reducers, in the order in which schedules number them.
     pub(crate) fn servers(&self) -> &[MemberId] {
-        &self.seats[self.ranks.len()..]
+        &self.ids[self.ranks.len()..]
     }
 
     /// Which of the reducers this process is, if it is one.

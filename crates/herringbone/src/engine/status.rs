@@ -8,9 +8,7 @@ use crate::{
         session::{
             fence::Member,
             membership::MemberId,
-            status::{
-                GROUPS, GroupStanding, LINKS, LinkStanding, OPERATIONS, Standing, UnderWay, WAITS, Way,
-            },
+            status::{GROUPS, GroupStatus, InFlight, JobStatus, LINKS, LinkStatus, OPERATIONS, WAITS, Way},
         },
         wire::Fingerprint,
     },
@@ -20,9 +18,9 @@ use crate::{
 use std::collections::BTreeSet;
 
 /// How an engine stands, where it is one of so many whose lists go into one answer.
-pub(crate) fn standing(engine: &Engine, of: usize) -> Standing {
+pub(crate) fn job_status(engine: &Engine, of: usize) -> JobStatus {
     let share = |most: usize| (most / of.max(1)).max(1);
-    let mut standing = Standing {
+    let mut job_status = JobStatus {
         epoch: engine.runtime.groups.iter().map(|group| group.settings.epoch).max().unwrap_or_default(),
         moment: engine.runtime.out.observer.now.since(Moment::default()).as_micros() as u64,
         issued: engine.runtime.out.observer.next(),
@@ -31,9 +29,9 @@ pub(crate) fn standing(engine: &Engine, of: usize) -> Standing {
         links: links(engine),
         unlisted: [0; 3],
     };
-    let Standing { groups, operations, links, unlisted, .. } = &mut standing;
+    let JobStatus { groups, operations, links, unlisted, .. } = &mut job_status;
     *unlisted = [cut(groups, share(GROUPS)), cut(operations, share(OPERATIONS)), cut(links, share(LINKS))];
-    standing
+    job_status
 }
 
 /// Cuts a list. Returns how many items are left out.
@@ -44,8 +42,8 @@ fn cut<T>(list: &mut Vec<T>, most: usize) -> u32 {
 }
 
 /// Those that programs have made: what serves these is no group of a user's.
-fn groups(engine: &Engine) -> Vec<GroupStanding> {
-    let shown = |group: &Group| GroupStanding {
+fn groups(engine: &Engine) -> Vec<GroupStatus> {
+    let shown = |group: &Group| GroupStatus {
         group: group.settings.id,
         name: engine.runtime.out.observer.name_of(group.settings.id),
         ranks: group.settings.workers(),
@@ -61,7 +59,7 @@ fn groups(engine: &Engine) -> Vec<GroupStanding> {
 }
 
 /// The oldest first.
-fn operations(engine: &Engine) -> Vec<UnderWay> {
+fn operations(engine: &Engine) -> Vec<InFlight> {
     let now = engine.runtime.out.observer.now;
     let age = |issued: Moment| now.since(issued).as_millis() as u64;
     let named = |group: u32, called: Fingerprint| {
@@ -71,7 +69,7 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
     let under_way = |id: &Identity, issued, runs, mut waits: Vec<MemberId>| {
         waits.truncate(WAITS);
         let (group, sequence) = (id.group, Some(id.fingerprint.sequence));
-        UnderWay { group, sequence, name: named(id.group, id.fingerprint), age: age(issued), runs, waits }
+        InFlight { group, sequence, name: named(id.group, id.fingerprint), age: age(issued), runs, waits }
     };
     // Others may still read what a worker's operation has sent when its caller has the result.
     let is_called = |id: &Identity| !engine.recoveries.carries(id.group);
@@ -87,9 +85,9 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
             .map(|group| engine.runtime.links.wanted(group).collect());
         under_way(&queued.id, queued.caller.issued, false, wanted.unwrap_or_default())
     });
-    let redone = engine.recoveries.redone().map(|(carrier, Redone { queued, parts, .. })| {
+    let redone = engine.recoveries.redone().map(|(repair, Redone { queued, parts, .. })| {
         let running =
-            |(number, _): &_| engine.runtime.ops.get(engine.runtime.groups.get(carrier)?.operation(*number)?);
+            |(number, _): &_| engine.runtime.ops.get(engine.runtime.groups.get(repair)?.operation(*number)?);
         let waits: BTreeSet<MemberId> =
             parts.iter().filter_map(running).flat_map(Operation::missing).collect();
         under_way(&queued.id, queued.caller.issued, true, waits.into_iter().collect())
@@ -97,9 +95,9 @@ fn operations(engine: &Engine) -> Vec<UnderWay> {
     let messages = engine.messages.waiting(&engine.runtime.groups).into_iter().map(|(group, call)| {
         let waits = call.ranks.iter().filter_map(|rank| member_of(&engine.runtime.links, *rank)).take(WAITS);
         let (name, age) = (call.name, age(call.issued));
-        UnderWay { group, sequence: None, name, age, runs: false, waits: waits.collect() }
+        InFlight { group, sequence: None, name, age, runs: false, waits: waits.collect() }
     });
-    let mut all: Vec<UnderWay> = running.chain(queued).chain(redone).chain(messages).collect();
+    let mut all: Vec<InFlight> = running.chain(queued).chain(redone).chain(messages).collect();
     all.sort_by_key(|operation| std::cmp::Reverse(operation.age));
     all
 }
@@ -117,13 +115,13 @@ fn member_of(links: &Links, rank: Rank) -> Option<MemberId> {
     links.endpoints.ids().find(|id| links.endpoints[*id].rank == Some(rank))
 }
 
-fn links(engine: &Engine) -> Vec<LinkStanding> {
+fn links(engine: &Engine) -> Vec<LinkStatus> {
     let endpoints = &engine.runtime.links.endpoints;
     let known = endpoints.ids().filter(|id| *id != engine.runtime.links.me);
     let shown = |to: MemberId| {
         let moved = engine.runtime.out.observer.moved_with(to);
         let way = way(&endpoints[to])?;
-        Some(LinkStanding { to, way, sent: moved.sent, received: moved.received })
+        Some(LinkStatus { to, way, sent: moved.sent, received: moved.received })
     };
     known.filter_map(shown).collect()
 }

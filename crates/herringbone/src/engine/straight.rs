@@ -12,7 +12,7 @@ use crate::{
         io::Io,
         issue::{Caller, Issue},
         script::Script,
-        staging::Part,
+        staging::Zone,
         straight::{Notes, Pace, Straight},
     },
     transport::shm::Board,
@@ -82,7 +82,7 @@ impl Runner {
             return Ok(Begun::No(issue));
         };
         let script = script.clone();
-        let part = if issue.manner.priority > 0 { Part::Either } else { Part::Common };
+        let part = if issue.attrs.priority > 0 { Zone::Either } else { Zone::Common };
         let bytes = script.prepared.staging_bytes(script.prepared.depth);
         let Some(memory) = engine.runtime.ops.staging.take(bytes, part) else {
             return Ok(Begun::No(issue));
@@ -197,7 +197,7 @@ impl Runner {
         out.observer.left_straight(&straight.id);
         let mut io =
             Io { endpoints: &mut links.endpoints, staging: &ops.staging, observer: &mut out.observer };
-        let operation = straight.into_operation(key, counts, &group.settings.seats, ops.rules, &mut io);
+        let operation = straight.into_operation(key, counts, &group.settings.ids, ops.rules, &mut io);
         out.flushes = true;
         self.engine.runtime.insert(operation);
         self.engine.catch_up();

@@ -12,7 +12,7 @@ use crate::{
             control::{Introduction, Message},
             fence::Member,
             handshake::Keys,
-            lane::{CARRIER, EAGER_SLOTS},
+            lane::{EAGER_SLOTS, MESSAGE_PRIORITY},
             membership::{Process, Roster},
         },
         wire::{HEADER_BYTES, Header, Kind},
@@ -22,7 +22,7 @@ use crate::{
         group::Settings,
         outbox::{Event, Interest},
     },
-    observe::{Happening, OperationState, Sink},
+    observe::{OperationState, Sink, TraceEvent},
     sys::{fork::Guarded, region::Region, segment::Segment},
     transport::{endpoint::Link, layout, tcp::TcpLink},
 };
@@ -63,7 +63,7 @@ fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
 /// A group of all ranks.
 fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
     let all = || (0..ranks).collect::<Vec<u32>>();
-    let seats = (0..ranks).map(MemberId::new).collect();
+    let ids = (0..ranks).map(MemberId::new).collect();
     let settings = Settings {
         guidance: Arc::new(Guidance {
             forced: forced.map(|name| name.parse().unwrap()),
@@ -71,7 +71,7 @@ fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
         }),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         timeout: Duration::from_secs(60),
-        ..Settings::new(id, 0, (seats, all(), 0), all(), Arc::default())
+        ..Settings::new(id, 0, (ids, all(), 0), all(), Arc::default())
     };
     Group::new(settings, Member::new(id, 0, (0..ranks).collect()))
 }
@@ -132,7 +132,7 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
 fn a_group_with_other_reducers_than_were_agreed_is_refused() {
     let (mut engine, _theirs) = rank_0(2, None);
     let parameters = Parameters { reducers: vec!["10.0.0.9:7070".to_owned()], ..Parameters::default() };
-    let mut told = Introduction {
+    let mut introduction = Introduction {
         group: 7,
         generation: 0,
         epoch: 0,
@@ -143,9 +143,13 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
         parameters: parameters.digest(),
     };
     for (reducers, is_taken) in [(u32::MAX, false), (2, false), (1, true)] {
-        told.reducers = reducers;
-        engine.runtime.groups.told_parameters(7, parameters.clone()).unwrap();
-        assert_eq!(introduced::join(&mut engine.runtime, &told).is_ok(), is_taken, "{reducers} reducers");
+        introduction.reducers = reducers;
+        engine.runtime.groups.learn_parameters(7, parameters.clone()).unwrap();
+        assert_eq!(
+            introduced::join(&mut engine.runtime, &introduction).is_ok(),
+            is_taken,
+            "{reducers} reducers"
+        );
     }
 }
 
@@ -154,8 +158,8 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
 struct Obituaries(Arc<std::sync::Mutex<Vec<(MemberId, String)>>>);
 
 impl Sink for Obituaries {
-    fn event(&mut self, _: Duration, happening: &Happening<'_>) {
-        if let Happening::Lost { endpoint, reason } = *happening {
+    fn event(&mut self, _: Duration, happening: &TraceEvent<'_>) {
+        if let TraceEvent::Lost { endpoint, reason } = *happening {
             self.0.lock().unwrap().push((endpoint, reason.to_owned()));
         }
     }
@@ -264,12 +268,12 @@ fn what_is_cancelled_takes_no_slots_with_it() {
     begin(&mut engine, Collective::Broadcast { root: 0 }, MESSAGE_BYTES);
     let taken = drain(&mut engine, &theirs[0]);
     let sent = frames(&taken);
-    let told: u16 = sent.iter().map(|(header, _)| header.credits).sum();
-    assert_eq!(told, returned);
+    let introduction: u16 = sent.iter().map(|(header, _)| header.credits).sum();
+    assert_eq!(introduction, returned);
     let eager = sent.iter().filter(|(header, _)| header.eager).count();
     assert!((2..60).contains(&eager), "{eager} of 64");
     let free = (0..EAGER_SLOTS)
-        .filter(|_| engine.runtime.links.endpoints[MemberId::new(1)].take_eager(CARRIER))
+        .filter(|_| engine.runtime.links.endpoints[MemberId::new(1)].take_eager(MESSAGE_PRIORITY))
         .count();
     assert_eq!(eager + free, usize::from(EAGER_SLOTS));
 }

@@ -5,11 +5,11 @@
 
 use super::{
     backlog::Backlog,
-    elsewhere::{self, title},
     group::Group,
     groups::Groups,
     ops::Ops,
     outbox::Event,
+    peer_waits::{self, title},
     recovery::Recoveries,
     runtime::Runtime,
     settings::{Named, Service},
@@ -22,8 +22,8 @@ use crate::{
             Ranks,
             control::Message,
             fence::{WAITING_AGAIN_MILLISECONDS, WAITING_MILLISECONDS},
-            lateness::{Late, TOLD_IN_ROUND},
             membership::MemberId,
+            stragglers::{Late, NAMED_IN_ROUND},
         },
     },
     execute::{issue::Identity, operation::Operation},
@@ -31,7 +31,7 @@ use crate::{
 use std::{collections::BTreeMap, time::Duration};
 
 /// How long ranks have waited when others are called late, in seconds.
-const LATE: u32 = TOLD_IN_ROUND;
+const LATE: u32 = NAMED_IN_ROUND;
 
 /// The oldest call of a group that has not ended here.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Oldest {
     /// Since when it waits with none before it.
     since: Moment,
     /// How often the hub was told so.
-    told: u32,
+    reported: u32,
 }
 
 /// In what the groups of a process wait, and what was said about it.
@@ -61,9 +61,9 @@ impl Waits {
         let before = std::mem::replace(&mut self.looked, now);
         let mut oldest = std::mem::take(&mut self.oldest);
         for (id, issued) in in_flight(ops, backlog) {
-            let first = self.oldest.entry(id.group).or_insert(Oldest { id, since: issued, told: 0 });
+            let first = self.oldest.entry(id.group).or_insert(Oldest { id, since: issued, reported: 0 });
             if id.fingerprint.sequence < first.id.fingerprint.sequence {
-                *first = Oldest { id, since: issued, told: 0 };
+                *first = Oldest { id, since: issued, reported: 0 };
             }
         }
         self.said.retain(|group, _| groups.get(*group).is_some());
@@ -75,21 +75,21 @@ impl Waits {
             }
             let Some(group) = groups.get(*number) else { continue };
             let waited = now.since(first.since).saturating_sub(resolution());
-            let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(first.told);
+            let due = WAITING_MILLISECONDS + WAITING_AGAIN_MILLISECONDS * u64::from(first.reported);
             if waited < Duration::from_millis(due) {
                 continue;
             }
-            if first.told == 0 {
+            if first.reported == 0 {
                 // Its first member, which says this to the hub, may not have made it yet.
                 let members = group.settings.ranks.clone();
-                let told = Message::GroupInfo { group: *number, generation: 0, members };
-                out.events.push(Event::ToHub(told));
+                let info = Message::GroupInfo { group: *number, generation: 0, members };
+                out.events.push(Event::ToHub(info));
             }
-            let message = group.state.waiting(first.id.fingerprint.sequence, first.told);
-            first.told += 1;
+            let message = group.state.waiting(first.id.fingerprint.sequence, first.reported);
+            first.reported += 1;
             out.observer.suspected(|| missing(group, first.id.fingerprint.sequence, ops), waited);
             if let Some(Message::Waiting(own)) = &message {
-                groups.elsewhere.note(own, now);
+                groups.peer_waits.note(own, now);
             }
             out.events.extend(message.map(Event::ToHub));
         }
@@ -99,7 +99,7 @@ impl Waits {
     fn are_elsewhere(&self, number: u32, groups: &Groups) -> bool {
         let calls = |group: &Group| group.settings.serves.is_none();
         let waits = |(other, first): (&u32, &Oldest)| {
-            *other != number && first.told > 0 && groups.get(*other).is_some_and(calls)
+            *other != number && first.reported > 0 && groups.get(*other).is_some_and(calls)
         };
         self.oldest.iter().any(waits)
     }
@@ -125,7 +125,7 @@ impl Waits {
         let operation = name_of(late, group, groups, recoveries);
         let others: Vec<Rank> = late.ranks.iter().copied().filter(|rank| *rank != links.rank).collect();
         let instead = groups.instead(&others, late.group, &out.observer);
-        let operation = match elsewhere::name_of(late.group, &out.observer) {
+        let operation = match peer_waits::name_of(late.group, &out.observer) {
             None if instead.is_none() => operation,
             _ => format!("{operation} of {}", title(late.group, &out.observer)),
         };
@@ -164,7 +164,7 @@ fn name_of(late: &Late, group: &Group, groups: &Groups, recoveries: &Recoveries)
         Some(Service::Remains) => origin.and_then(named),
         _ => called(),
     };
-    let carried = recoveries.carried_group(late.group).and_then(|number| groups.get(number));
+    let carried = recoveries.repaired_group(late.group).and_then(|number| groups.get(number));
     let number = carried.map_or(late.sequence, |group| group.state.next());
     name.as_ref().map_or_else(|| format!("operation {number}"), Named::to_string)
 }

@@ -3,7 +3,7 @@
 use super::{issue::Identity, staging::Staging};
 use crate::{
     core::{
-        execution::{Members, Word},
+        execution::{Members, Signal},
         session::membership::MemberId,
         wire::Kind as FrameKind,
     },
@@ -46,10 +46,10 @@ impl Members for MemberEnds<'_, '_> {
         taken
     }
 
-    fn tell(&mut self, member: MemberId, word: Word) {
-        let header = match word {
-            Word::Grant(segments) => self.id.header(FrameKind::Grant, segments),
-            Word::Stable => self.id.header(FrameKind::Stable, 0),
+    fn tell(&mut self, member: MemberId, signal: Signal) {
+        let header = match signal {
+            Signal::Grant(segments) => self.id.header(FrameKind::Grant, segments),
+            Signal::Stable => self.id.header(FrameKind::Stable, 0),
         };
         self.io.endpoints[member].notice(header);
     }

@@ -9,7 +9,7 @@ use crate::{
         wire::{Fingerprint, Header, Kind as FrameKind},
     },
     feedback::Fed,
-    request::Manner,
+    request::CallAttrs,
     sys::{heap::Heap, region::Region},
 };
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -91,7 +91,7 @@ pub(crate) struct Issue {
     pub(crate) fed: Option<Fed>,
     /// How many bytes the caller lacks for it, if so: then it has no buffers, and fails on all ranks.
     pub(crate) lacks: Option<u64>,
-    pub(crate) manner: Manner,
+    pub(crate) attrs: CallAttrs,
     pub(crate) input: Region,
     pub(crate) output: Region,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Queued {
     /// Its place among the queued ones: its number, or that of the operation that it finishes.
     pub(crate) order: u64,
     /// What it touches, if it has buffers.
-    pub(crate) touches: Option<Touches>,
+    pub(crate) footprint: Option<Footprint>,
 }
 
 /// An operation's place among those of a process: its [order](Queued::order), then its number.
@@ -120,14 +120,14 @@ pub(crate) type OpPlace = (u64, u64);
 
 /// The bytes that an operation reads and writes, by their addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Touches {
+pub(crate) struct Footprint {
     pub(crate) place: OpPlace,
     /// Without those that it writes as well, if they are the same.
     pub(crate) reads: Range<usize>,
     pub(crate) writes: Range<usize>,
 }
 
-impl Touches {
+impl Footprint {
     fn of(place: OpPlace, input: &Region, output: &Region) -> Self {
         let reads = if input.is_same(output) { 0..0 } else { input.addresses() };
         Self { place, reads, writes: output.addresses() }
@@ -147,8 +147,8 @@ impl Touches {
 impl Issue {
     /// A call with nothing else said. If one of its buffers is [lacking](Region::lacking), so is the operation.
     pub(crate) fn new(group: u32, call: Call, input: Region, output: Region) -> Self {
-        let (parts, fed, lacks, manner) = (None, None, None, Manner::default());
-        let mut issue = Self { group, call, parts, fed, lacks, manner, input, output };
+        let (parts, fed, lacks, attrs) = (None, None, None, CallAttrs::default());
+        let mut issue = Self { group, call, parts, fed, lacks, attrs, input, output };
         issue.see_lack();
         issue
     }
@@ -182,7 +182,7 @@ impl Queued {
             fed: issue.fed.clone(),
             lacks: issue.lacks,
             buffers: Some((issue.input.clone(), issue.output.clone())),
-            touches: Some(Touches::of((number, number), &issue.input, &issue.output)),
+            footprint: Some(Footprint::of((number, number), &issue.input, &issue.output)),
             ..Self::without_buffers(agreed, issue.call, completion, issued)
         }
     }
@@ -195,16 +195,16 @@ impl Queued {
         issued: Moment,
     ) -> Self {
         let caller = Caller { completion, timeout, issued };
-        let (parts, fed, lacks, buffers, touches) = (None, None, None, None, None);
+        let (parts, fed, lacks, buffers, footprint) = (None, None, None, None, None);
         let (given_up, order) = (false, id.number);
-        Self { id, plan, call, parts, fed, lacks, buffers, caller, given_up, order, touches }
+        Self { id, plan, call, parts, fed, lacks, buffers, caller, given_up, order, footprint }
     }
 
     /// Gives it the place of an operation that it finishes.
     pub(crate) fn set_order(&mut self, order: u64) {
         self.order = order;
         let place = self.place();
-        self.touches.iter_mut().for_each(|touches| touches.place = place);
+        self.footprint.iter_mut().for_each(|footprint| footprint.place = place);
     }
 
     /// Its place among those that wait.

@@ -3,13 +3,13 @@
 use super::{
     cache, coding,
     io::{Io, MemberEnds},
-    issue::{Caller, Identity, NumberedCall, PlanKey, Queued, Touches},
+    issue::{Caller, Footprint, Identity, NumberedCall, PlanKey, Queued},
 };
 use crate::{
     core::{
         execution::{
-            Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Misfit, Participant, Rules,
-            SegmentMessage, SegmentStep, Tally, Word,
+            Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Participant, Rules,
+            SegmentMessage, SegmentStep, Signal, Tally, Violation,
         },
         prepare::Prepared,
         session::membership::MemberId,
@@ -32,7 +32,7 @@ pub(super) struct Lent {
     /// What is left of the tensor, if that is fed back.
     pub(super) fed: Option<Fed>,
     /// What others have to wait for.
-    touches: Option<Touches>,
+    footprint: Option<Footprint>,
     /// Whether the results of the ranks of this host are more than a cache holds when the last comes.
     pub(super) outgrows_cache: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct OperationMeans<'a> {
     /// Memory for what it counts.
     pub(crate) counts: Tally,
     /// The members of the group.
-    pub(crate) seats: &'a [MemberId],
+    pub(crate) ids: &'a [MemberId],
     /// The rules that all ranks follow.
     pub(crate) rules: Rules,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Operation {
 /// What it is, and the user's buffers.
 impl Operation {
     pub(crate) fn new(key: OpKey, queued: Queued, means: OperationMeans<'_>) -> Self {
-        let OperationMeans { prepared, mapped, memory, counts, seats, rules } = means;
+        let OperationMeans { prepared, mapped, memory, counts, ids, rules } = means;
         let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
@@ -85,8 +85,15 @@ impl Operation {
             plan: queued.plan,
             caller: queued.caller,
             memory,
-            lent: Lent { input, output, mapped, fed: queued.fed, touches: queued.touches, outgrows_cache },
-            execution: Execution::new(prepared, me, seats, counts),
+            lent: Lent {
+                input,
+                output,
+                mapped,
+                fed: queued.fed,
+                footprint: queued.footprint,
+                outgrows_cache,
+            },
+            execution: Execution::new(prepared, me, ids, counts),
         }
     }
 
@@ -122,27 +129,27 @@ impl Operation {
     }
 
     /// What it touches, until its buffers are given back.
-    pub(crate) fn touches(&self) -> Option<&Touches> {
-        self.lent.touches.as_ref()
+    pub(crate) fn footprint(&self) -> Option<&Footprint> {
+        self.lent.footprint.as_ref()
     }
 
     /// Gives the user's buffers back. Returns what is not touched any more.
-    pub(crate) fn release_buffers(&mut self) -> Option<Touches> {
+    pub(crate) fn release_buffers(&mut self) -> Option<Footprint> {
         (self.lent.input, self.lent.output) = (None, None);
-        self.lent.touches.take()
+        self.lent.footprint.take()
     }
 
     /// Its call and its buffers, to be done in another way.
     pub(crate) fn taken_back(&mut self) -> Option<Queued> {
         let (input, output) = self.buffers().map(|(input, output)| (input.clone(), output.clone()))?;
         let completion = self.caller.completion.take()?;
-        let touches = self.release_buffers();
+        let footprint = self.release_buffers();
         let agreed = NumberedCall { id: self.id, plan: self.plan, timeout: self.caller.timeout };
         let (call, issued) = (self.prepared().call, self.caller.issued);
         Some(Queued {
             fed: self.lent.fed.clone(),
             buffers: Some((input, output)),
-            touches,
+            footprint,
             ..Queued::without_buffers(agreed, call, Some(completion), issued)
         })
     }
@@ -167,7 +174,7 @@ impl Operation {
         loop {
             while let Some(ready) = self.execution.next() {
                 self.step(&prepared, ready, io);
-                io.observer.step(&self.id, ready.segment, ready.instr);
+                io.observer.step(&self.id, ready.segment, ready.step);
             }
             let (execution, mut ends) = self.parts(io);
             if !execution.advance(&mut ends) {
@@ -189,10 +196,11 @@ impl Operation {
         header: &Header,
         io: &mut Io<'_>,
     ) -> Result<(), Broken> {
-        let peer = self.execution.peer(endpoint).ok_or(Misfit::NoPart)?;
-        let word = if header.kind == FrameKind::Stable { Word::Stable } else { Word::Grant(header.segment) };
+        let peer = self.execution.peer(endpoint).ok_or(Violation::NoPart)?;
+        let signal =
+            if header.kind == FrameKind::Stable { Signal::Stable } else { Signal::Grant(header.segment) };
         let (execution, mut ends) = self.parts(io);
-        execution.hear(peer, word, &mut ends)?;
+        execution.hear(peer, signal, &mut ends)?;
         self.retry(io);
         let (execution, ends) = self.parts(io);
         execution.begin(&ends);
@@ -228,9 +236,9 @@ impl Operation {
 
 /// Messages that arrive.
 impl Operation {
-    fn incoming(&self, endpoint: MemberId, header: &Header) -> Result<MessageClaim, Misfit> {
+    fn incoming(&self, endpoint: MemberId, header: &Header) -> Result<MessageClaim, Violation> {
         let Header { index, segment, length, .. } = *header;
-        let peer = self.execution.peer(endpoint).ok_or(Misfit::NoPart)?;
+        let peer = self.execution.peer(endpoint).ok_or(Violation::NoPart)?;
         Ok(MessageClaim { peer, index, segment, length })
     }
 

@@ -1,4 +1,4 @@
-//! Where the values lie that an instruction reads and writes, in whatever order a program is run.
+//! Where the values lie that a step reads and writes, in whatever order a program is run.
 
 use crate::{
     core::{
@@ -18,7 +18,7 @@ pub(super) enum Spot {
     Staged(Range<usize>),
 }
 
-/// What an instruction reads.
+/// What a step reads.
 #[derive(Clone, Debug)]
 pub(super) enum Given {
     At(Spot),
@@ -28,7 +28,7 @@ pub(super) enum Given {
 
 /// One source of a fold, or of what moves.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct FoldInput {
     pub(super) origin: Given,
     pub(super) form: Form,
     pub(super) merges: u8,
@@ -54,7 +54,7 @@ impl Spot {
     }
 }
 
-impl Part {
+impl FoldInput {
     /// An operand of a segment.
     #[inline]
     pub(super) fn of(prepared: &Prepared, operand: Operand, segment: u32) -> Self {
@@ -103,7 +103,7 @@ impl<'a> SegmentMemory<'a> {
     #[inline]
     pub(super) fn source(
         &self,
-        part: &Part,
+        part: &FoldInput,
         message: impl FnOnce(u32) -> Option<Span<'a>>,
     ) -> Option<Source<'a>> {
         let span = match &part.origin {

@@ -1,6 +1,6 @@
 //! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
 
-use super::places::{Part, Spot};
+use super::places::{FoldInput, Spot};
 use crate::core::{
     prepare::{Fold, Kind, Operand, Prepared},
     schedule::Form,
@@ -8,12 +8,12 @@ use crate::core::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// What an instruction does.
+/// What a step does.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Send { from: Spot, to: To },
-    Move { from: Part, into: Spot },
-    Fold { parts: Vec<Part>, into: Spot, form: Form, finish: Option<u32> },
+    Move { from: FoldInput, into: Spot },
+    Fold { parts: Vec<FoldInput>, into: Spot, form: Form, finish: Option<u32> },
 }
 
 /// The receivers of a message.
@@ -24,7 +24,7 @@ pub(super) struct To {
     pub(super) all: Option<u16>,
 }
 
-/// One instruction, with the messages that it needs.
+/// One step, with the messages that it needs.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) act: Act,
@@ -60,9 +60,9 @@ pub(crate) struct Script {
 
 impl Script {
     /// The script of a program whose rank may run it in order; `endpoints` are those of its peers. `None` unless all messages
-    /// go with their frames, and no instruction needs two from one rank, of which only the first can be seen.
+    /// go with their frames, and no step needs two from one rank, of which only the first can be seen.
     pub(crate) fn of(prepared: &Arc<Prepared>, endpoints: &[MemberId]) -> Option<Self> {
-        let mut heads: Vec<_> = prepared.heads.iter().map(|head| (head.instr, head.peer)).collect();
+        let mut heads: Vec<_> = prepared.heads.iter().map(|head| (head.step, head.peer)).collect();
         heads.sort_unstable();
         let may = prepared.eager
             && prepared.peers.iter().all(|peer| peer.shared)
@@ -93,20 +93,20 @@ impl Script {
 /// The program's lines; `None` if something in it is coded.
 fn lines(prepared: &Prepared) -> Option<Vec<Line>> {
     let mut first = 0;
-    let kinds = prepared.instrs.iter().enumerate();
+    let kinds = prepared.steps.iter().enumerate();
     kinds
-        .map(|(at, instr)| {
-            let of_it = prepared.heads[first..].iter().take_while(|head| head.instr as usize == at).count();
+        .map(|(at, step)| {
+            let of_it = prepared.heads[first..].iter().take_while(|head| head.step as usize == at).count();
             let messages = first..first + of_it;
             first = messages.end;
-            Some(Line { act: act(prepared, &instr.kind)?, messages })
+            Some(Line { act: act(prepared, &step.kind)?, messages })
         })
         .collect()
 }
 
 fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
     let spot = |loc, form| Spot::of(prepared, loc, form, 0);
-    let part = |operand| Part::of(prepared, operand, 0);
+    let part = |operand| FoldInput::of(prepared, operand, 0);
     Some(match kind {
         Kind::Encode { .. } | Kind::Decode { .. } => return None,
         Kind::Send(send) => {

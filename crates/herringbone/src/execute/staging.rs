@@ -11,7 +11,7 @@ const URGENT_PART: usize = 8;
 
 /// Which part of the pool memory may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Zone {
     /// What all operations take.
     Common,
     /// What only urgent ones take.
@@ -25,7 +25,7 @@ pub(crate) enum Part {
 pub(crate) struct Claim {
     /// How much; unknown as long as its links are not up.
     pub(crate) bytes: Option<usize>,
-    pub(crate) part: Part,
+    pub(crate) part: Zone,
 }
 
 /// A pool of slots in one segment. First fit at the lowest address: what was used last is used again, while it is in
@@ -71,7 +71,7 @@ impl Staging {
     }
 
     /// Takes `bytes` from the pool, or nothing if there is no such stretch now.
-    pub(crate) fn take(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
+    pub(crate) fn take(&mut self, bytes: usize, part: Zone) -> Option<Range<usize>> {
         let memory = self.find(bytes, part)?;
         self.count(&memory);
         Some(memory)
@@ -82,20 +82,20 @@ impl Staging {
         self.most_in_use = self.most_in_use.max(self.in_use);
     }
 
-    fn find(&mut self, bytes: usize, part: Part) -> Option<Range<usize>> {
+    fn find(&mut self, bytes: usize, part: Zone) -> Option<Range<usize>> {
         match part {
             _ if bytes == 0 => Some(0..0),
-            Part::Common => self.common.take(bytes),
-            Part::Urgent => self.urgent.take(bytes),
-            Part::Either => self.urgent.take(bytes).or_else(|| self.common.take(bytes)),
+            Zone::Common => self.common.take(bytes),
+            Zone::Urgent => self.urgent.take(bytes),
+            Zone::Either => self.urgent.take(bytes).or_else(|| self.common.take(bytes)),
         }
     }
 
     /// Takes `bytes` as [`take`](Self::take) does, if what older operations claim fits beside them.
-    pub(crate) fn take_beside(&mut self, bytes: usize, part: Part, claims: &[Claim]) -> Option<Range<usize>> {
+    pub(crate) fn take_beside(&mut self, bytes: usize, part: Zone, claims: &[Claim]) -> Option<Range<usize>> {
         let memory = self.find(bytes, part)?;
         // What is left in the common part is nothing to who takes of the urgent part only, and the reverse.
-        let either = |claim: &Claim| claim.part == Part::Either || part == Part::Either;
+        let either = |claim: &Claim| claim.part == Zone::Either || part == Zone::Either;
         let meets = |claim: &&Claim| bytes > 0 && (claim.part == part || either(claim));
         let mut taken = Vec::new();
         let fits = claims.iter().filter(meets).all(|claim| {
@@ -139,27 +139,27 @@ mod tests {
     fn what_is_given_back_is_whole_again() {
         let mut staging = staging();
         let whole = staging.most();
-        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64, Part::Common).unwrap()).collect();
+        let taken: Vec<_> = (1..20).map(|i| staging.take(i * 64, Zone::Common).unwrap()).collect();
         for pair in taken.windows(2) {
             assert_eq!(pair[0].end, pair[1].start);
         }
-        assert_eq!(staging.take(whole, Part::Common), None);
+        assert_eq!(staging.take(whole, Zone::Common), None);
         for range in taken.iter().step_by(2).chain(taken.iter().skip(1).step_by(2)) {
             staging.give_back(range.clone());
         }
-        assert_eq!(staging.take(whole, Part::Common), Some(4096..4096 + whole));
+        assert_eq!(staging.take(whole, Zone::Common), Some(4096..4096 + whole));
     }
 
     #[test]
     fn urgent_operations_find_memory_when_others_do_not() {
         let mut staging = staging();
-        let common = staging.take(staging.most(), Part::Common).unwrap();
-        assert_eq!(staging.take(64, Part::Common), None);
-        let urgent = staging.take(64, Part::Urgent).unwrap();
+        let common = staging.take(staging.most(), Zone::Common).unwrap();
+        assert_eq!(staging.take(64, Zone::Common), None);
+        let urgent = staging.take(64, Zone::Urgent).unwrap();
         assert_eq!(urgent.start, common.end);
         staging.give_back(urgent.clone());
         staging.give_back(common);
-        assert_eq!(staging.take(64, Part::Either), Some(urgent));
+        assert_eq!(staging.take(64, Zone::Either), Some(urgent));
     }
 
     #[test]
@@ -167,25 +167,25 @@ mod tests {
         let mut staging = staging();
         let most = staging.most();
         let claim = |bytes, part| [Claim { bytes, part }];
-        let ordinary = claim(Some(most - 64), Part::Common);
-        assert_eq!(staging.take_beside(128, Part::Common, &ordinary), None);
-        assert!(staging.take_beside(128, Part::Urgent, &ordinary).is_some(), "another part");
-        assert_eq!(staging.take_beside(0, Part::Common, &ordinary), Some(0..0));
+        let ordinary = claim(Some(most - 64), Zone::Common);
+        assert_eq!(staging.take_beside(128, Zone::Common, &ordinary), None);
+        assert!(staging.take_beside(128, Zone::Urgent, &ordinary).is_some(), "another part");
+        assert_eq!(staging.take_beside(0, Zone::Common, &ordinary), Some(0..0));
         assert_eq!(
-            staging.take_beside(64, Part::Common, &claim(None, Part::Common)),
+            staging.take_beside(64, Zone::Common, &claim(None, Zone::Common)),
             None,
             "who knows how much"
         );
-        assert_eq!(staging.take_beside(128, Part::Common, &claim(Some(most - 64), Part::Either)), None);
-        assert!(staging.take_beside(64, Part::Common, &ordinary).is_some());
-        assert!(staging.take(most - 64, Part::Common).is_some(), "nothing else was kept");
+        assert_eq!(staging.take_beside(128, Zone::Common, &claim(Some(most - 64), Zone::Either)), None);
+        assert!(staging.take_beside(64, Zone::Common, &ordinary).is_some());
+        assert!(staging.take(most - 64, Zone::Common).is_some(), "nothing else was kept");
     }
 
     #[test]
     fn what_is_too_large_for_the_urgent_part_comes_from_the_common_one_only_if_it_may() {
         let mut staging = staging();
         let large = staging.most() / 2;
-        assert_eq!(staging.take(large, Part::Urgent), None);
-        assert_eq!(staging.take(large, Part::Either), Some(4096..4096 + large));
+        assert_eq!(staging.take(large, Zone::Urgent), None);
+        assert_eq!(staging.take(large, Zone::Either), Some(4096..4096 + large));
     }
 }

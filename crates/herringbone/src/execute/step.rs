@@ -1,17 +1,17 @@
-//! The step function: one instruction of one segment, whatever the transport.
+//! The step function: one step of one segment, whatever the transport.
 
 use super::{
     coding::{self, CodedPart},
     io::{Io, MemberEnds},
     operation::{Lent, Operation},
-    places::{Part, SegmentMemory, Spot},
+    places::{FoldInput, SegmentMemory, Spot},
     sources::gather,
     staging::Staging,
 };
 use crate::{
     core::{
         codec::PREFIX_BYTES,
-        execution::{Arrived, Clearance, SegmentMessage, SegmentStep},
+        execution::{Arrived, SegmentMessage, SegmentStep, SendDecision},
         prepare::{Call, Fold, Kind, Loc, Operand, Prepared, Send},
         schedule::Form,
         wire::Kind as FrameKind,
@@ -60,12 +60,12 @@ impl Lent {
     }
 }
 
-/// What an instruction does.
+/// What a step does.
 impl Operation {
-    /// Runs an instruction; a send may take longer.
+    /// Runs a step; a send may take longer.
     pub(super) fn step(&mut self, prepared: &Prepared, ready: SegmentStep, io: &mut Io<'_>) {
         let segment = ready.segment;
-        match &prepared.instrs[ready.instr as usize].kind {
+        match &prepared.steps[ready.step as usize].kind {
             Kind::Send(send) => {
                 self.copy_out(send, segment, io);
                 self.execution.sends(ready);
@@ -109,8 +109,9 @@ impl Operation {
         let nothing = io.staging.segment().span(0..0);
         let any = kernel::Source { span: nothing, form: Form::Plain, merges: 0 };
         let message = |head| self.message(segment, head, io);
-        let sources =
-            operands.iter().map(|operand| memory.source(&Part::of(prepared, *operand, segment), message));
+        let sources = operands
+            .iter()
+            .map(|operand| memory.source(&FoldInput::of(prepared, *operand, segment), message));
         let put = |sources: &[kernel::Source<'_>]| {
             let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
             let Some(into) = into else { return };
@@ -120,7 +121,7 @@ impl Operation {
                 let target = kernel::Target { copies, ..kernel::Target::of(into, fold.form) };
                 kernel::fold(dtype, op, target, sources, finish);
             };
-            let Some(send) = fold.sent_by.map(|instr| prepared.send(instr)) else { return fold_to(&[]) };
+            let Some(send) = fold.sent_by.map(|step| prepared.send(step)) else { return fold_to(&[]) };
             let place = |lane: u32| {
                 let endpoint = self.execution.member(prepared.lanes[lane as usize].peer);
                 io.endpoints[endpoint].payload(self.place_of(segment, lane)?, into.len())
@@ -152,7 +153,7 @@ impl Operation {
         let memory = self.memory(&accesses, segment, io);
         let message = |head| self.message(segment, head, io);
         let parts = operands.iter().map(|operand| {
-            let source = memory.source(&Part::of(prepared, *operand, segment), message);
+            let source = memory.source(&FoldInput::of(prepared, *operand, segment), message);
             let kernel::Source { span, form, merges } = source?;
             Some(CodedPart { span, form, merges })
         });
@@ -181,7 +182,8 @@ impl Operation {
         let prepared = &**self.prepared();
         let accesses = self.lent.accesses();
         let memory = self.memory(&accesses, segment, io);
-        let slot = memory.source(&Part::of(prepared, from, segment), |head| self.message(segment, head, io));
+        let slot =
+            memory.source(&FoldInput::of(prepared, from, segment), |head| self.message(segment, head, io));
         let plain = memory.at(&Spot::of(prepared, into, Form::Plain, segment));
         if let (Some(slot), Some(plain)) = (slot, plain) {
             coding::decode(prepared.call.codec.result(), slot.span, plain);
@@ -193,7 +195,7 @@ impl Operation {
         let prepared = &**self.prepared();
         let accesses = self.lent.accesses();
         let memory = self.memory(&accesses, segment, io);
-        let part = Part::of(prepared, operand, segment);
+        let part = FoldInput::of(prepared, operand, segment);
         let source = memory.source(&part, |head| self.message(segment, head, io));
         let into = memory.at(&Spot::of(prepared, into, part.form, segment));
         let (Some(source), Some(into)) = (source, into) else { return };
@@ -307,7 +309,7 @@ impl Operation {
         lanes: Range<u32>,
         io: &mut Io<'_>,
     ) -> u16 {
-        let send = prepared.send(ready.instr);
+        let send = prepared.send(ready.step);
         let length = self.sent(send, ready.segment, io.staging).len();
         let spot = Spot::of(prepared, send.from, send.form, ready.segment);
         let stage = self.stage(ready.segment, io.staging);
@@ -325,9 +327,9 @@ impl Operation {
                 }
                 let mut ends = MemberEnds { io: &mut *io, id, key: *key };
                 match execution.offer(SegmentMessage { ready, lane }, &mut ends) {
-                    Clearance::Later => continue,
-                    Clearance::Needless => {}
-                    Clearance::Go { eager } => {
+                    SendDecision::Later => continue,
+                    SendDecision::Needless => {}
+                    SendDecision::Go { eager } => {
                         let endpoint = &mut io.endpoints[at];
                         endpoint.send_shared(&mut frame, to.index, eager);
                         io.observer.sent(id, ready.segment, at, endpoint, length);
@@ -342,14 +344,14 @@ impl Operation {
 
     /// Sends a message that is not carried to one of its receivers. Returns whether that is done with its source already.
     fn send_lane(&mut self, prepared: &Prepared, message: SegmentMessage, io: &mut Io<'_>) -> bool {
-        let SegmentMessage { ready: ready @ SegmentStep { segment, instr }, lane } = message;
+        let SegmentMessage { ready: ready @ SegmentStep { segment, step }, lane } = message;
         let (execution, mut ends) = self.parts(io);
         let eager = match execution.offer(message, &mut ends) {
-            Clearance::Needless => return true,
-            Clearance::Later => return false,
-            Clearance::Go { eager } => eager,
+            SendDecision::Needless => return true,
+            SendDecision::Later => return false,
+            SendDecision::Go { eager } => eager,
         };
-        let (send, to) = (prepared.send(instr), prepared.lanes[lane as usize]);
+        let (send, to) = (prepared.send(step), prepared.lanes[lane as usize]);
         let sent = self.sent(send, segment, io.staging);
         let mut header = self.id.header(FrameKind::Data, segment);
         (header.index, header.length, header.eager) = (to.index, sent.len() as u32, eager);

@@ -1,14 +1,14 @@
 //! An operation that one thread runs from beginning to end, in the order of its program.
 //!
 //! Between ranks that share memory, most of a small operation's time would go into looking up what a frame is for and
-//! counting what an instruction still waits for. If the proof says that ranks may run their programs strictly in
+//! counting what a step still waits for. If the proof says that ranks may run their programs strictly in
 //! order ([`Verified::serial`](crate::core::verify::Verified::serial)), and nothing else is under way, both are known:
-//! the next instruction waits for the next frames of certain ranks. Steps and frames are those of any other operation,
-//! worked out once, in a [`Script`]; and at any instruction it can [become](Straight::into_operation) one.
+//! the next step waits for the next frames of certain ranks. Steps and frames are those of any other operation,
+//! worked out once, in a [`Script`]; and at any step it can [become](Straight::into_operation) one.
 
 use super::{
     operation::{Operation, OperationMeans},
-    places::{Part, SegmentMemory, Spot},
+    places::{FoldInput, SegmentMemory, Spot},
     script::{Act, Line, Message, Script, To},
     sources::gather,
     staging::Staging,
@@ -48,7 +48,7 @@ pub(crate) struct Straight {
     pub(crate) memory: Range<usize>,
     /// What the frames of all its messages have in common.
     common: Common,
-    /// How many instructions are done.
+    /// How many steps are done.
     done: usize,
     pub(crate) notes: Notes,
 }
@@ -85,7 +85,7 @@ enum Arrival {
 pub(crate) enum Pace {
     /// To its end.
     Done,
-    /// To an instruction whose messages are not there.
+    /// To a step whose messages are not there.
     Waiting,
     /// To something that does not happen in a straight run.
     Stuck,
@@ -155,7 +155,7 @@ impl Straight {
         Pace::Done
     }
 
-    /// The endpoints from which messages are missing that the next instruction needs, as far as it has looked.
+    /// The endpoints from which messages are missing that the next step needs, as far as it has looked.
     pub(crate) fn missing(&self) -> Vec<MemberId> {
         let messages = self.script.lines.get(self.done).map_or(0..0, |line| line.messages.clone());
         let missing = messages.filter(|at| self.notes.arrived[*at] == Arrival::No);
@@ -188,7 +188,7 @@ impl Straight {
         self,
         key: OpKey,
         counts: Tally,
-        seats: &[MemberId],
+        ids: &[MemberId],
         rules: Rules,
         io: &mut Io<'_>,
     ) -> Operation {
@@ -201,7 +201,7 @@ impl Straight {
         let Caller { completion, timeout, issued } = caller;
         let queued = Queued::new(NumberedCall { id, plan, timeout }, &issue, completion, issued);
         let means =
-            OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, seats, rules };
+            OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, ids, rules };
         let mut operation = Operation::new(key, queued, means);
         for lane in &notes.blocked {
             let endpoint = script.lanes[*lane as usize].endpoint;
@@ -247,7 +247,7 @@ impl Run<'_> {
             while notes.arrived[at] == Arrival::No {
                 match self.look(&self.script.messages[at], notes, io) {
                     Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
-                    // At once: on some cores an instruction that says to wait lasts as long as a message takes.
+                    // At once: on some cores a step that says to wait lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
                     Ok(None) => return Pace::Waiting,
                     Err(()) => return Pace::Stuck,
@@ -365,7 +365,7 @@ impl Run<'_> {
         }
     }
 
-    fn move_to(&self, from: &Part, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
+    fn move_to(&self, from: &FoldInput, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
         let from = self.memory.source(from, |head| self.message(head, notes, io));
         let (Some(from), Some(into)) = (from, self.memory.at(into)) else { return false };
         if !into.same_start(from.span) {
@@ -377,7 +377,7 @@ impl Run<'_> {
     /// Folds parts into a target.
     fn fold(
         &self,
-        parts: &[Part],
+        parts: &[FoldInput],
         into: kernel::Target<'_>,
         finish: Option<u32>,
         notes: &Notes,

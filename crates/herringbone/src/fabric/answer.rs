@@ -10,10 +10,10 @@ use crate::{
         session::{
             control::Message,
             handshake::{Claim, Identity},
-            status::{Doing, JOBS, ServedJob, Standing, Status},
+            status::{Activity, JOBS, JobStatus, ServedJob, Status},
         },
     },
-    engine::status::standing,
+    engine::status::job_status,
     node::Node,
 };
 use std::{
@@ -35,10 +35,10 @@ pub(crate) struct Inquiry {
 }
 
 /// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
-pub(crate) fn standing_soon(node: &Node, of: usize) -> Option<Standing> {
+pub(crate) fn job_status_soon(node: &Node, of: usize) -> Option<JobStatus> {
     let began = Instant::now();
     loop {
-        let found = node.with_if_free(|engine| standing(engine, of));
+        let found = node.with_if_free(|engine| job_status(engine, of));
         if found.is_some() || began.elapsed() >= PATIENCE {
             return found;
         }
@@ -55,14 +55,14 @@ impl Inquiry {
     /// A worker of a job answers.
     pub(crate) fn answer_of_worker(self, job: &Job, node: &Node) -> Result<(), GreetError> {
         let epoch = job.roster.epoch();
-        let standing = standing_soon(node, 1).map(|standing| Standing { epoch, ..standing });
+        let job_status = job_status_soon(node, 1).map(|job_status| JobStatus { epoch, ..job_status });
         let roster = Message::Roster { job: job.id, roster: (*job.roster).clone() };
-        self.answer(job.identity(), [roster], Doing::Works(standing))
+        self.answer(job.identity(), [roster], Activity::Works(job_status))
     }
 
     /// Rank 0 answers that it waits for others.
     pub(crate) fn answer_of_forming(self, own: Identity, missing: Vec<Rank>) -> Result<(), GreetError> {
-        self.answer(own, [], Doing::Forms { missing })
+        self.answer(own, [], Activity::Forms { missing })
     }
 
     /// A reducer answers that has served so many jobs: each present one has a number, a world and an engine.
@@ -78,9 +78,9 @@ impl Inquiry {
         let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
             job,
             world,
-            standing: standing_soon(&node, of),
+            job_status: job_status_soon(&node, of),
         });
-        self.answer(own, [], Doing::Serves { served, jobs: jobs.collect(), unlisted })
+        self.answer(own, [], Activity::Serves { served, jobs: jobs.collect(), unlisted })
     }
 
     /// Says who answers, what comes before the status, and the status.
@@ -88,14 +88,14 @@ impl Inquiry {
         self,
         own: Identity,
         before: [Message; N],
-        doing: Doing,
+        activity: Activity,
     ) -> Result<(), GreetError> {
         let Self { mut stream, claim } = self;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let status = Status { process: std::process::id(), host, doing };
-        let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, own)?);
+        let status = Status { process: std::process::id(), host, activity };
+        let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
         for message in before.into_iter().chain([Message::Status(status)]) {
-            greet::say(&mut stream, &mut dialogue, &message)?;
+            greet::say(&mut stream, &mut channel, &message)?;
         }
         Ok(())
     }

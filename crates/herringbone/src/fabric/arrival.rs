@@ -2,7 +2,7 @@
 
 use crate::core::{
     group::Rank,
-    session::{control::Dialogue, survivors::Shrink},
+    session::{control::ControlChannel, survivors::Shrink},
 };
 use std::net::TcpStream;
 
@@ -10,6 +10,6 @@ use std::net::TcpStream;
 pub(crate) struct Arrival {
     pub(super) rank: Rank,
     pub(super) stream: TcpStream,
-    pub(super) dialogue: Dialogue,
+    pub(super) channel: ControlChannel,
     pub(super) wish: Shrink,
 }

@@ -13,7 +13,7 @@ use crate::{
         },
     },
     engine::outbox::Event,
-    node::Surroundings,
+    node::EventHandler,
     sys::{doorbell::Bell, pidfd::Pidfd},
 };
 use std::{
@@ -164,7 +164,7 @@ pub(crate) fn pass_on(event: Event, watch: &mut Watch, now: Moment) {
 /// The engine's events become commands.
 pub(crate) struct ToControl(pub(crate) Arc<Commands>);
 
-impl Surroundings for ToControl {
+impl EventHandler for ToControl {
     fn handle(&self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.0.send(Command::Event(event)));
     }

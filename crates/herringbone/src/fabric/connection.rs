@@ -1,7 +1,7 @@
 //! A control connection, after its handshake.
 
 use crate::{
-    core::session::control::{Dialogue, Message},
+    core::session::control::{ControlChannel, Message},
     sys::fork::Guarded,
 };
 use rustix::{io::Errno, net::SendFlags};
@@ -14,7 +14,7 @@ const CUT: [Errno; 5] =
 /// One control connection.
 pub(crate) struct Connection {
     pub(super) fd: Guarded<OwnedFd>,
-    dialogue: Dialogue,
+    channel: ControlChannel,
     out: Vec<u8>,
     /// Whether anything was read since this was last asked.
     heard: bool,
@@ -25,14 +25,14 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Takes over a connection after the handshake, with what was read beyond it.
-    pub(crate) fn new(fd: OwnedFd, dialogue: Dialogue) -> std::io::Result<Self> {
+    pub(crate) fn new(fd: OwnedFd, channel: ControlChannel) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let fd = Guarded::new(fd)?;
-        Ok(Self { fd, dialogue, out: Vec::new(), heard: false, full: false, is_cut: false })
+        Ok(Self { fd, channel, out: Vec::new(), heard: false, full: false, is_cut: false })
     }
 
     pub(super) fn say(&mut self, message: &Message) -> bool {
-        match self.dialogue.say(message) {
+        match self.channel.say(message) {
             Ok(bytes) => {
                 self.out.extend_from_slice(&bytes);
                 self.flush()
@@ -70,7 +70,7 @@ impl Connection {
             match rustix::io::read(&*self.fd, &mut bytes[..]) {
                 Ok(0) => open = false,
                 Ok(got) => {
-                    self.dialogue.push(&bytes[..got]);
+                    self.channel.push(&bytes[..got]);
                     self.heard = true;
                 }
                 Err(Errno::AGAIN) => break,
@@ -82,7 +82,7 @@ impl Connection {
             }
         }
         loop {
-            match self.dialogue.next_message() {
+            match self.channel.next_message() {
                 Ok(Some(message)) => messages.push(message),
                 Ok(None) => return (messages, open),
                 Err(_) => return (messages, false),

@@ -4,9 +4,9 @@
 
 use super::{
     Job,
+    acceptor::Acceptor,
     command::{Command, Commands, pass_on},
     connection::Connection,
-    door::Door,
     links, reducers,
     wire_up::Mapping,
 };
@@ -70,8 +70,8 @@ pub(crate) struct Control {
     commands: Arc<Commands>,
     poller: OwnedFd,
     connections: BTreeMap<Rank, Connection>,
-    port: Option<Door<Guarded<TcpListener>>>,
-    segments: Option<Door<Guarded<UnixListener>>>,
+    port: Option<Acceptor<Guarded<TcpListener>>>,
+    segments: Option<Acceptor<Guarded<UnixListener>>>,
     mapping: Arc<Mapping>,
     lives: BTreeMap<MemberId, Guarded<Pidfd>>,
     watch: Watch,
@@ -88,9 +88,9 @@ impl Control {
         watch(&commands.bell.fd(), BELL)?;
         let who = format!("rank {}", job.rank);
         let listener = listener.map(Guarded::new).transpose()?;
-        let port = listener.map(|port| Door::new(&who, port, &job.token, job.policy())).transpose()?;
+        let port = listener.map(|port| Acceptor::new(&who, port, &job.token, job.policy())).transpose()?;
         let segments =
-            segments.map(|socket| Door::new(&who, socket, &job.token, job.policy())).transpose()?;
+            segments.map(|socket| Acceptor::new(&who, socket, &job.token, job.policy())).transpose()?;
         if let Some(port) = &port {
             watch(&port.fd(), PORT)?;
         }

@@ -1,6 +1,6 @@
 //! Rank 0 cannot use its settings: it tells the ranks that wait for it, so that they need not wait until their timeouts.
 
-use super::{door::Door, greet, meeting};
+use super::{acceptor::Acceptor, greet, hub_address};
 use crate::{
     Error, ErrorKind,
     config::Config,
@@ -31,7 +31,7 @@ pub(crate) fn tell(config: &Config, why: &Error) {
     let what = format_args!("{setting}: {problem}; this rank waits for the others, to tell them");
     crate::log::warn("rank 0", what);
     // Where there is no door the others run into their timeouts.
-    let _untold = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.waits.timeout));
+    let _unsent = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.waits.timeout));
 }
 
 /// A text that fits a refusal: what is wrong stands at its beginning, and what to do at its end.
@@ -49,16 +49,16 @@ fn shortened(text: &str) -> String {
 
 /// Answers every rank that comes.
 fn answer(config: &Config, refusal: &Refusal, deadline: Instant) -> crate::Result<()> {
-    let (listener, _, token) = meeting::open_hub(config)?;
+    let (listener, _, token) = hub_address::open_hub(config)?;
     let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-    let mut door = Door::new("rank 0", listener, token.unwrap_or_default().as_bytes(), policy)
+    let mut acceptor = Acceptor::new("rank 0", listener, token.unwrap_or_default().as_bytes(), policy)
         .map_err(|error| Error::io("preparing the port", error))?;
     let (sender, heard) = mpsc::channel();
-    let mut told = BTreeSet::new();
-    while told.len() + 1 < config.world as usize && Instant::now() < deadline {
-        for arrival in door.serve() {
+    let mut reached = BTreeSet::new();
+    while reached.len() + 1 < config.world as usize && Instant::now() < deadline {
+        for arrival in acceptor.serve() {
             let (refusal, sender) = (refusal.clone(), sender.clone());
-            door.let_in(arrival, move |mut stream, claim| {
+            acceptor.let_in(arrival, move |mut stream, claim| {
                 let hello = *claim.hello();
                 greet::refuse(&mut stream, claim, &refusal);
                 if hello.purpose == Purpose::Join {
@@ -68,7 +68,7 @@ fn answer(config: &Config, refusal: &Refusal, deadline: Instant) -> crate::Resul
                 Ok(())
             });
         }
-        told.extend(heard.try_iter());
+        reached.extend(heard.try_iter());
         thread::sleep(PAUSE);
     }
     Ok(())

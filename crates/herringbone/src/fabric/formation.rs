@@ -1,12 +1,12 @@
 //! Forming a world: everyone joins at rank 0, which answers with the roster.
 
 use super::{
+    acceptor::Acceptor,
     answer::Inquiry,
     connection::Connection,
     dial,
-    door::Door,
     greet::{self, GreetError, Stream},
-    meeting,
+    hub_address,
     reducers::Greetings,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     core::prepare::cutting,
     core::session::{
         Ranks, Refusal, Role,
-        control::{Dialogue, Message},
+        control::{ControlChannel, Message},
         formation::{self, Formation, JobName, Join, Progress, Settings},
         handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
@@ -68,7 +68,7 @@ fn form_as(config: &Config, returns: bool) -> Result<World> {
     raise_limit_of_descriptors();
     let deadline = Instant::now() + config.waits.timeout;
     if config.rank == 0 {
-        return gather(config, meeting::open_hub(config)?, deadline);
+        return gather(config, hub_address::open_hub(config)?, deadline);
     }
     join(config, returns, deadline)
 }
@@ -105,10 +105,10 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
 }
 
 /// A rank that has proved itself and wants in.
-type Applicant = (TcpStream, Dialogue, Join, String);
+type Applicant = (TcpStream, ControlChannel, Join, String);
 
 /// Rank 0's end of the ranks that have joined, by rank, with the life of each.
-type Joined = BTreeMap<u32, (TcpStream, Dialogue, u64)>;
+type Joined = BTreeMap<u32, (TcpStream, ControlChannel, u64)>;
 
 /// What comes of the threads that hear what ranks say who have proved themselves.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ fn gather(
     let token = token.unwrap_or_default().into_bytes();
     let prepared = |error| Error::io("preparing the port", error);
     let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
-    let mut door = Door::new("rank 0", listener, &token, policy).map_err(prepared)?;
+    let mut acceptor = Acceptor::new("rank 0", listener, &token, policy).map_err(prepared)?;
     let mut formation = Formation::new(own_join(config, incarnation, address))
         .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
@@ -139,16 +139,16 @@ fn gather(
     let forced = config.world > 1 && config.guidance.forced.as_ref().is_some_and(Algorithm::needs_reducers);
     let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
     while formation.progress() != Progress::Complete {
-        for arrival in door.serve() {
+        for arrival in acceptor.serve() {
             if arrival.1.hello().purpose == Purpose::Status {
                 let missing = formation.missing();
-                door.let_in(arrival, move |stream, claim| {
+                acceptor.let_in(arrival, move |stream, claim| {
                     Inquiry::new(stream, claim).answer_of_forming(identity, missing)
                 });
                 continue;
             }
             let desk = desk.clone();
-            door.let_in(arrival, move |stream, claim| hear_join(stream, claim, identity, &desk));
+            acceptor.let_in(arrival, move |stream, claim| hear_join(stream, claim, identity, &desk));
         }
         match applicants.try_recv() {
             Ok(applicant) => {
@@ -165,7 +165,7 @@ fn gather(
                 warning.say_after(began, || {
                     format!("waiting for {} of {}", Ranks(&formation.missing()), config.world)
                 });
-                wait(&door, &desk.bell, deadline);
+                wait(&acceptor, &desk.bell, deadline);
             }
         }
     }
@@ -179,7 +179,7 @@ fn gather(
         let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
     }
     let connections = tell_all(joined, &formed, config.waits.patience)?;
-    let (listener, names) = (door.into_listener(), formation.job().to_vec());
+    let (listener, names) = (acceptor.into_listener(), formation.job().to_vec());
     Ok(World { formed, token, incarnation, listener, from, connections, away, names })
 }
 
@@ -190,15 +190,15 @@ fn tell_all(
     patience: Duration,
 ) -> Result<BTreeMap<u32, Connection>> {
     let mut connections = BTreeMap::new();
-    for (rank, (mut stream, mut dialogue, _)) in joined {
+    for (rank, (mut stream, mut channel, _)) in joined {
         let formation::Formed { job, roster, parameters } = formed.clone();
         let messages = [
             Message::Roster { job, roster },
             Message::Parameters { group: WORLD_GROUP, parameters: Box::new(parameters) },
         ];
-        let mut tell = |message| greet::say(&mut stream, &mut dialogue, message);
+        let mut tell = |message| greet::say(&mut stream, &mut channel, message);
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
-        connections.insert(rank, connection(stream, dialogue, patience)?);
+        connections.insert(rank, connection(stream, channel, patience)?);
     }
     Ok(connections)
 }
@@ -214,9 +214,9 @@ fn place(formation: &mut Formation, joined: &mut Joined, nodes: &[String]) -> Re
 }
 
 fn refuse_all(joined: &mut Joined, refusal: &Refusal) {
-    for (stream, dialogue, _) in joined.values_mut() {
+    for (stream, channel, _) in joined.values_mut() {
         // Whoever does not hear it runs into its own timeout.
-        let _unheard = greet::say(stream, dialogue, &Message::Refuse(refusal.clone()));
+        let _unheard = greet::say(stream, channel, &Message::Refuse(refusal.clone()));
     }
 }
 
@@ -245,18 +245,18 @@ fn leave_out(
 fn take_in(
     formation: &mut Formation,
     joined: &mut Joined,
-    (mut stream, mut dialogue, join, from): Applicant,
+    (mut stream, mut channel, join, from): Applicant,
 ) -> Result<(), (u32, String)> {
     let (rank, life) = (join.rank, join.process.incarnation);
     match formation.join(join, &from) {
         Ok(_) => {
-            joined.insert(rank, (stream, dialogue, life));
+            joined.insert(rank, (stream, channel, life));
             Ok(())
         }
         Err(refusal) => {
             let why = refusal.to_string();
             // It is refused whether or not it hears why.
-            let _unheard = greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal));
+            let _unheard = greet::say(&mut stream, &mut channel, &Message::Refuse(refusal));
             Err((rank, why))
         }
     }
@@ -280,20 +280,20 @@ impl OneWarning {
 }
 
 /// Sleeps until somebody calls or wants in, for a moment at most.
-fn wait(door: &Door<TcpListener>, bell: &Bell, deadline: Instant) {
+fn wait(acceptor: &Acceptor<TcpListener>, bell: &Bell, deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE);
     let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
     let mut waiting =
-        [door.fd(), bell.fd()].map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        [acceptor.fd(), bell.fd()].map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
     // An interrupted wait is a short one.
     let _woken = rustix::event::poll(&mut waiting, Some(&limit));
     let _rung = bell.drain();
 }
 
-fn connection(stream: TcpStream, dialogue: Dialogue, patience: Duration) -> Result<Connection> {
-    let prepared = crate::sys::socket::tune_tcp(&stream, super::door::unacknowledged(patience));
+fn connection(stream: TcpStream, channel: ControlChannel, patience: Duration) -> Result<Connection> {
+    let prepared = crate::sys::socket::tune_tcp(&stream, super::acceptor::unacknowledged(patience));
     prepared
-        .and_then(|()| Connection::new(OwnedFd::from(stream), dialogue))
+        .and_then(|()| Connection::new(OwnedFd::from(stream), channel))
         .map_err(|error| Error::io("preparing a connection", error))
 }
 
@@ -304,15 +304,15 @@ fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) ->
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });
         return Ok(());
     }
-    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, own)?);
-    match greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE)? {
+    let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
+    match greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            if let Err(mpsc::SendError((mut stream, mut dialogue, join, _))) =
-                desk.sender.send((stream, dialogue, join, from))
+            if let Err(mpsc::SendError((mut stream, mut channel, join, _))) =
+                desk.sender.send((stream, channel, join, from))
             {
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
-                greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal))?;
+                greet::say(&mut stream, &mut channel, &Message::Refuse(refusal))?;
             }
             // Rank 0 looks again soon in any case.
             let _rung = desk.bell.ring();
@@ -373,7 +373,7 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let (mut stream, mut dialogue, (hub, token)) = enter(config, hello, deadline)?;
+    let (mut stream, mut channel, (hub, token)) = enter(config, hello, deadline)?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
@@ -384,10 +384,10 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
     let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
-    greet::say(&mut stream, &mut dialogue, &Message::Join(join)).map_err(problem)?;
-    let formed = match greet::hear(&mut stream, &mut dialogue, deadline + greet::DEADLINE) {
+    greet::say(&mut stream, &mut channel, &Message::Join(join)).map_err(problem)?;
+    let formed = match greet::hear(&mut stream, &mut channel, deadline + greet::DEADLINE) {
         Ok(Message::Roster { job, roster }) => {
-            match greet::hear(&mut stream, &mut dialogue, deadline + greet::DEADLINE) {
+            match greet::hear(&mut stream, &mut channel, deadline + greet::DEADLINE) {
                 Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
                     Ok(formation::Formed { job, roster, parameters: *parameters })
                 }
@@ -407,7 +407,7 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
     };
     let formed = formed.map_err(problem)?;
     check_formed(&formed, config, incarnation).map_err(problem)?;
-    let connections = BTreeMap::from([(0, connection(stream, dialogue, config.waits.patience)?)]);
+    let connections = BTreeMap::from([(0, connection(stream, channel, config.waits.patience)?)]);
     let (away, names) = (Vec::new(), config.job.clone());
     Ok(Some(World { formed, token: secret, incarnation, listener, from, connections, away, names }))
 }
@@ -434,23 +434,23 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
 }
 
 /// A connection to rank 0 that speaks, where that was, and the secret that counts.
-type Entered = (TcpStream, Dialogue, (String, Option<String>));
+type Entered = (TcpStream, ControlChannel, (String, Option<String>));
 
 /// Connects to rank 0, trying again while it is not there. A store may at first have what a process before this rank 0 has left
 /// there, so each attempt asks it again.
 fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
-    let (mut hub, mut token) = meeting::find_hub(config, deadline)?;
+    let (mut hub, mut token) = hub_address::find_hub(config, deadline)?;
     let (mut warning, began) = (OneWarning::of(config.rank), Instant::now());
     loop {
         let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
         let secret = token.as_deref().unwrap_or_default().as_bytes();
         let attempt = dial::dial(&hub, None, |_| Ok(())).and_then(|mut stream| {
-            let dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, secret)?);
+            let channel = greet::channel(greet::greet(&mut stream, hello, expected, secret)?);
             stream.limit(greet::DEADLINE)?;
-            Ok((stream, dialogue))
+            Ok((stream, channel))
         });
         match attempt {
-            Ok((stream, dialogue)) => return Ok((stream, dialogue, (hub, token))),
+            Ok((stream, channel)) => return Ok((stream, channel, (hub, token))),
             Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
                 let unreachable = matches!(error, GreetError::Io(_));
                 let whom =
@@ -466,7 +466,7 @@ fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
             }
         }
         if matches!(config.rendezvous, Rendezvous::Store { .. }) {
-            (hub, token) = meeting::find_hub(config, deadline)?;
+            (hub, token) = hub_address::find_hub(config, deadline)?;
         }
     }
 }

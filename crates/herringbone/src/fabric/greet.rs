@@ -5,7 +5,7 @@ use crate::{
     Error, ErrorKind,
     core::session::{
         Refusal,
-        control::{Dialogue, Message},
+        control::{ControlChannel, Message},
         handshake::{
             Claim, Client, DEADLINE_MILLISECONDS, Established, Expected, HandshakeError, Hello, Identity,
             NONCE_BYTES,
@@ -226,35 +226,35 @@ pub(crate) fn refuse(stream: &mut impl Stream, claim: Claim, refusal: &Refusal) 
 }
 
 /// What is said on a connection after its handshake.
-pub(crate) fn dialogue(established: Established) -> Dialogue {
-    Dialogue::new(crc32c::crc32c, established.keys)
+pub(crate) fn channel(established: Established) -> ControlChannel {
+    ControlChannel::new(crc32c::crc32c, established.keys)
 }
 
 /// Sends a control message.
 pub(crate) fn say(
     stream: &mut impl Stream,
-    dialogue: &mut Dialogue,
+    channel: &mut ControlChannel,
     message: &Message,
 ) -> Result<(), GreetError> {
-    let bytes = dialogue.say(message).map_err(|_| GreetError::Protocol("a message that is too long"))?;
+    let bytes = channel.say(message).map_err(|_| GreetError::Protocol("a message that is too long"))?;
     stream.write_all(&bytes)?;
     Ok(())
 }
 
-/// Waits for a control message; bytes that follow it stay in `dialogue`.
+/// Waits for a control message; bytes that follow it stay in `channel`.
 pub(crate) fn hear(
     stream: &mut impl Stream,
-    dialogue: &mut Dialogue,
+    channel: &mut ControlChannel,
     deadline: Instant,
 ) -> Result<Message, GreetError> {
     loop {
-        match dialogue.next_message() {
+        match channel.next_message() {
             Ok(Some(message)) => return Ok(message),
             Ok(None) => {}
             Err(_) => return Err(GreetError::Protocol("a control message that makes no sense")),
         }
         let mut bytes = [0; 4096];
         let got = read(stream, deadline, &mut bytes)?;
-        dialogue.push(&bytes[..got]);
+        channel.push(&bytes[..got]);
     }
 }

@@ -1,12 +1,12 @@
 //! Making links, and letting others make theirs. The lower of two ranks calls; workers call reducers.
 
 use super::{
-    Job,
+    Job, acceptor,
     answer::Inquiry,
     command::{Command, Commands},
-    dial, door,
+    dial, election,
     greet::{self, GreetError},
-    muster, owner, reducers,
+    owner, reducers,
     wire_up::Mapping,
 };
 use crate::{
@@ -160,7 +160,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
     loop {
         let error = match attempt(job, address, expected) {
             Ok((stream, keys)) => {
-                let link = door::into_link(stream, keys, job.patience)?;
+                let link = acceptor::into_link(stream, keys, job.patience)?;
                 node.with(|engine| {
                     // A member that was given up meanwhile may answer late: it is another one by now.
                     if !matches!(engine.runtime.links.endpoints[endpoint].link, Link::Wanted) {
@@ -213,8 +213,8 @@ pub(crate) fn admit(
     if purpose == Purpose::Enlist {
         return reducers::enlist(job, commands, stream, claim);
     }
-    if purpose == Purpose::Muster {
-        return muster::admit(job, commands, stream, claim);
+    if purpose == Purpose::Election {
+        return election::admit(job, commands, stream, claim);
     }
     if purpose == Purpose::Status {
         return Inquiry::new(stream, claim).answer_of_worker(job, node);
@@ -250,7 +250,7 @@ pub(crate) fn admit(
         }
     };
     let keys = greet::welcome(&mut stream, claim, job.identity())?.keys;
-    let link = door::into_link(stream, keys, job.patience)?;
+    let link = acceptor::into_link(stream, keys, job.patience)?;
     node.with(|engine| engine.connect(caller, Link::Tcp(link)));
     node.wake();
     Ok(())
@@ -259,16 +259,16 @@ pub(crate) fn admit(
 /// Tells a process that comes to a world that has formed, with a rank of that world, why it is not let in.
 fn refuse_to_join(job: &Job, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
     let second = stream.peer_addr()?.to_string();
-    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
+    let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
     let Message::Join(Join { rank, job: names, .. }) =
-        greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE)?
+        greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)?
     else {
         return Err(GreetError::Protocol("it does not want to join"));
     };
     let first = job.roster.worker(rank).map(|member| member.address.clone()).unwrap_or_default();
     let taken = Refusal::DuplicateRank { rank, first, second };
     let refusal = JobName::check(rank, &job.names, &names).err().unwrap_or(taken);
-    greet::say(&mut stream, &mut dialogue, &Message::Refuse(refusal))
+    greet::say(&mut stream, &mut channel, &Message::Refuse(refusal))
 }
 
 /// Whether a member has left, or does so at once: its goodbye may come after the first call of its next life.

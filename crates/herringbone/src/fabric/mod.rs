@@ -3,6 +3,7 @@
 //! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
 //! when an operation first needs them, by the lower of the two ranks.
 
+pub(crate) mod acceptor;
 pub(crate) mod answer;
 mod arrival;
 pub(crate) mod command;
@@ -10,14 +11,13 @@ pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod decline;
 pub(crate) mod dial;
-pub(crate) mod door;
+pub(crate) mod election;
 pub(crate) mod formation;
 pub(crate) mod greet;
-mod guests;
+mod hub_address;
 pub(crate) mod links;
-mod meeting;
-pub(crate) mod muster;
 mod owner;
+mod pending_connections;
 pub(crate) mod reducers;
 pub(crate) mod wire_up;
 
@@ -54,7 +54,7 @@ use std::{
 };
 
 /// How long a rank that leaves groups waits for others to confirm its calls in them.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What all parts of a process know of its job.
 #[derive(Clone)]
@@ -198,8 +198,8 @@ impl Fabric {
         let (who, seconds) = (format!("rank {}", self.job.rank), FLUSH.as_secs());
         let ends = self.node.with(close);
         let unfinished = self.node.see_to_the_end();
-        let farewell = if unfinished.is_none() { FAREWELL } else { Duration::ZERO };
-        let said = self.wait_for_farewells(&ends, farewell);
+        let close_check = if unfinished.is_none() { CLOSE_TIMEOUT } else { Duration::ZERO };
+        let said = self.wait_for_close_checks(&ends, close_check);
         if let Some((count, name)) = unfinished {
             let others = if count == 1 { String::new() } else { format!(" and {} more", count - 1) };
             crate::log::warn(
@@ -227,17 +227,17 @@ impl Fabric {
     ///
     /// # Errors
     /// An operation that was complete here has failed elsewhere.
-    pub(crate) fn say_farewell(&self, ends: &[Arc<Completion>]) -> Result<()> {
-        self.wait_for_farewells(ends, FAREWELL)
+    pub(crate) fn check_before_close(&self, ends: &[Arc<Completion>]) -> Result<()> {
+        self.wait_for_close_checks(ends, CLOSE_TIMEOUT)
     }
 
     /// For so long in all. Of several errors all but the first are warnings.
-    fn wait_for_farewells(&self, ends: &[Arc<Completion>], limit: Duration) -> Result<()> {
+    fn wait_for_close_checks(&self, ends: &[Arc<Completion>], limit: Duration) -> Result<()> {
         let began = Instant::now();
         for end in ends {
             self.node.wait(end, Some(limit.saturating_sub(began.elapsed())));
         }
-        self.node.with(|engine| engine.end_farewells(ends));
+        self.node.with(|engine| engine.end_close_checks(ends));
         let mut errors = ends.iter().filter_map(|end| end.result()?.err());
         let first = errors.next();
         for error in errors {

@@ -10,7 +10,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Refusal, Role,
-        control::{Dialogue, Message},
+        control::{ControlChannel, Message},
         handshake::{Claim, Expected, HandshakeError, Hello, Identity, Purpose, Versions},
     },
 };
@@ -184,8 +184,8 @@ pub(super) fn enlist(
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
         return Ok(());
     }
-    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
-    let address = hear_address(&mut stream, &mut dialogue)?;
+    let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
+    let address = hear_address(&mut stream, &mut channel)?;
     let answer = match call(&address, job.from, &job.token) {
         Ok(life) => {
             commands.send(Command::Greeted { address, life: Some(life) });
@@ -196,12 +196,15 @@ pub(super) fn enlist(
             Message::Refuse(Refusal::NoReducer { address, reason })
         }
     };
-    greet::say(&mut stream, &mut dialogue, &answer)
+    greet::say(&mut stream, &mut channel, &answer)
 }
 
 /// The address at which a reducer that calls listens.
-pub(crate) fn hear_address(stream: &mut TcpStream, dialogue: &mut Dialogue) -> Result<String, GreetError> {
-    let Message::Enlist { address } = greet::hear(stream, dialogue, Instant::now() + greet::DEADLINE)? else {
+pub(crate) fn hear_address(
+    stream: &mut TcpStream,
+    channel: &mut ControlChannel,
+) -> Result<String, GreetError> {
+    let Message::Enlist { address } = greet::hear(stream, channel, Instant::now() + greet::DEADLINE)? else {
         return Err(GreetError::Protocol("it does not say where it listens"));
     };
     Ok(match address.parse::<SocketAddr>() {
@@ -235,8 +238,8 @@ mod tests {
             let away = away(&addresses, (patient, Duration::from_millis(100)));
             assert_eq!(away.keys().collect::<BTreeSet<_>>(), addresses.iter().collect::<BTreeSet<_>>());
             for reason in away.values() {
-                let is_told = reason.starts_with("it has not answered for ");
-                assert!(is_told && reason.ends_with("correct HERRINGBONE_REDUCERS"), "{reason}");
+                let is_reported = reason.starts_with("it has not answered for ");
+                assert!(is_reported && reason.ends_with("correct HERRINGBONE_REDUCERS"), "{reason}");
             }
         }
     }

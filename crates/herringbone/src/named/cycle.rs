@@ -5,7 +5,7 @@ use super::{
     autotune::Autotune,
     queue::{self, NamedTask},
     run::BatchRunner,
-    station::Station,
+    shared::SharedState,
     timeline::{Timeline, Tracer},
 };
 use crate::{
@@ -28,7 +28,7 @@ const ANSWER_BYTES: usize = 1 << 30;
 
 /// What the thread has.
 pub(super) struct Cycles {
-    station: Arc<Station>,
+    shared: Arc<SharedState>,
     runner: BatchRunner,
     /// When the last agreement began.
     last: Option<Instant>,
@@ -36,13 +36,13 @@ pub(super) struct Cycles {
 }
 
 impl Cycles {
-    pub(super) fn new(station: Arc<Station>, data: Communicator, autotune: Option<Autotune>) -> Self {
-        Self { station, runner: BatchRunner::new(data), last: None, autotune }
+    pub(super) fn new(shared: Arc<SharedState>, data: Communicator, autotune: Option<Autotune>) -> Self {
+        Self { shared, runner: BatchRunner::new(data), last: None, autotune }
     }
 
     /// Goes on until the ranks shut down, or one of them fails.
     pub(super) fn run(mut self) {
-        let (station, group) = (self.station.clone(), self.runner.group.clone());
+        let (shared, group) = (self.shared.clone(), self.runner.group.clone());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 self.rest();
@@ -57,17 +57,17 @@ impl Cycles {
         let failure = outcome.unwrap_or_else(|_| NamedFailure::Text(panicked.to_owned()));
         if !matches!(&failure, NamedFailure::Text(text) if text == SHUT_DOWN) {
             // Others that wait for this rank are told so.
-            station.agreement.abort();
+            shared.agreement.abort();
             group.abort();
         }
-        station.end(failure);
+        shared.end(failure);
     }
 
     /// Returns when it is time for the next agreement: when another rank calls it, or this rank has something to say. It says
     /// so not before a cycle has passed since the last agreement, as more may be submitted meanwhile, unless somebody waits.
     fn rest(&self) {
         loop {
-            let queue = self.station.queue();
+            let queue = self.shared.queue();
             let negotiator = &queue.negotiator;
             let gathers = negotiator.has_news();
             // Where something waits for another rank, it is soon to be seen that this is lost.
@@ -78,15 +78,15 @@ impl Cycles {
                 let cycle = if negotiator.is_quiet() { cycle / 5 } else { cycle };
                 let end = self.last.and_then(|last| last.checked_add(cycle));
                 let left = end.and_then(|end| end.checked_duration_since(Instant::now()));
-                match left.filter(|left| !left.is_zero() && !self.station.is_in_a_hurry()) {
+                match left.filter(|left| !left.is_zero() && !self.shared.is_awaited()) {
                     None => return,
                     Some(left) => limit = left,
                 }
             }
-            if self.station.rest(queue, gathers, limit) {
+            if self.shared.rest(queue, gathers, limit) {
                 return;
             }
-            let stall = self.station.queue().negotiator.look(self.station.began.elapsed());
+            let stall = self.shared.queue().negotiator.look(self.shared.began.elapsed());
             stall.into_iter().for_each(|stall| log::warn("rank 0", stall.text));
         }
     }
@@ -94,19 +94,19 @@ impl Cycles {
     /// One agreement and what comes of it. Returns whether there is another one after it.
     fn cycle(&mut self) -> Result<bool, NamedFailure> {
         self.last = Some(Instant::now());
-        let station = self.station.clone();
-        let now = station.began.elapsed();
-        let mut queue = station.queue();
+        let shared = self.shared.clone();
+        let now = shared.began.elapsed();
+        let mut queue = shared.queue();
         queue.cycles += 1;
         let mut bits = queue.negotiator.call(now);
         drop(queue);
-        station.agreement.all_reduce(&mut bits, ReduceOp::BitOr)?;
-        let mut queue = station.queue();
+        shared.agreement.all_reduce(&mut bits, ReduceOp::BitOr)?;
+        let mut queue = shared.queue();
         let lists = queue.negotiator.agreed(&bits).lists;
         let list = queue.negotiator.own_list().to_vec();
         drop(queue);
         let answers = lists.map(|lengths| self.negotiate(list, &lengths)).transpose()?;
-        let mut queue = station.queue();
+        let mut queue = shared.queue();
         let mut decision = queue.negotiator.decide(answers.as_deref()).map_err(broken)?;
         let stall = queue.negotiator.look(now);
         let failed: Vec<String> = decision.failed.iter().map(|(name, _)| name.clone()).collect();
@@ -122,20 +122,20 @@ impl Cycles {
     fn tune(&mut self, batches: &[Vec<NamedTask>]) {
         let Some(autotune) = &mut self.autotune else { return };
         let bytes = batches.iter().flatten().map(|task| task.response.bytes());
-        let tuning = autotune.ran(bytes.fold(0, u64::saturating_add), self.station.began.elapsed());
-        if let (Some(tuning), Some(coordinator)) = (tuning, self.station.queue().negotiator.coordinator()) {
+        let tuning = autotune.ran(bytes.fold(0, u64::saturating_add), self.shared.began.elapsed());
+        if let (Some(tuning), Some(coordinator)) = (tuning, self.shared.queue().negotiator.coordinator()) {
             coordinator.tune(tuning);
         }
     }
 
     /// Runs batches, and tells those that wait for them.
     fn execute(&mut self, batches: &[Vec<NamedTask>], failed: &[String]) -> Result<(), NamedFailure> {
-        let station = self.station.clone();
-        let mut timeline = station.timeline();
+        let shared = self.shared.clone();
+        let mut timeline = shared.timeline();
         if let Some(timeline) = timeline.as_mut() {
             timeline.cycle();
             failed.iter().for_each(|name| timeline.failed(name));
-            let ranks = station.agreement.size();
+            let ranks = shared.agreement.size();
             batches.iter().flatten().for_each(|task| timeline.agreed(task, ranks));
         }
         let mut tracer = Tracer(timeline.as_mut());
@@ -202,9 +202,9 @@ impl Cycles {
 
     /// Rank 0 reads all lists and answers.
     fn answer(&self, lists: &[u8], lengths: &[usize]) -> Result<Vec<u8>, NamedFailure> {
-        let mut timeline = self.station.timeline();
-        let mut queue = self.station.queue();
-        let now = self.station.began.elapsed();
+        let mut timeline = self.shared.timeline();
+        let mut queue = self.shared.queue();
+        let now = self.shared.began.elapsed();
         let Some(coordinator) = queue.negotiator.coordinator() else { return Ok(Vec::new()) };
         let mut rest = lists;
         for (rank, length) in (0..).zip(lengths) {

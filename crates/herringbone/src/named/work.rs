@@ -59,29 +59,29 @@ pub struct NamedResult {
 #[must_use = "an operation's errors are seen by waiting for it"]
 pub struct NamedWork {
     pub(super) state: Arc<NamedState>,
-    pub(super) hurry: Weak<dyn Hurry>,
+    pub(super) listener: Weak<dyn WaitListener>,
 }
 
 /// Is told when a thread begins to wait for an operation, and when it does not wait any more.
-pub(super) trait Hurry: fmt::Debug + Send + Sync {
+pub(super) trait WaitListener: fmt::Debug + Send + Sync {
     fn begin(&self);
     fn end(&self);
 }
 
 /// A thread that waits.
-struct Waiter(Option<Arc<dyn Hurry>>);
+struct Waiter(Option<Arc<dyn WaitListener>>);
 
 impl Waiter {
     fn of(work: &NamedWork) -> Self {
-        let hurry = work.hurry.upgrade().filter(|_| !work.is_done());
-        hurry.iter().for_each(|hurry| hurry.begin());
-        Self(hurry)
+        let listener = work.listener.upgrade().filter(|_| !work.is_done());
+        listener.iter().for_each(|listener| listener.begin());
+        Self(listener)
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.iter().for_each(|hurry| hurry.end());
+        self.0.iter().for_each(|listener| listener.end());
     }
 }
 

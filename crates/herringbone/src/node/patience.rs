@@ -1,6 +1,6 @@
 //! How long a rank looks for what it waits for before it gives its core away, and before it sleeps.
 
-use crate::engine::ops::Haste;
+use crate::engine::ops::WaitKind;
 
 /// Where ranks of a host share cores: how often those of a core yield before they sleep, all together. Those of other
 /// sessions than the one that yields may be passed over (the kernel shares a core out among sessions first), and get it only
@@ -36,11 +36,11 @@ impl Patience {
     }
 
     /// How often to yield before sleeping.
-    pub(super) fn yields(self, haste: Haste) -> u32 {
-        match haste {
-            Haste::Memory => self.yields,
-            Haste::Message => YIELDS_FOR_A_MESSAGE,
-            Haste::Stream => 0,
+    pub(super) fn yields(self, wait_kind: WaitKind) -> u32 {
+        match wait_kind {
+            WaitKind::Memory => self.yields,
+            WaitKind::Message => YIELDS_FOR_A_MESSAGE,
+            WaitKind::Stream => 0,
         }
     }
 }

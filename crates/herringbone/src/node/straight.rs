@@ -4,7 +4,7 @@ use super::Node;
 use crate::{
     clock::Moment,
     completion::Completion,
-    engine::{ops::Haste, straight::Runner},
+    engine::{ops::WaitKind, straight::Runner},
     execute::straight::Pace,
 };
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
@@ -19,7 +19,7 @@ impl Node {
                     runner.end(Moment::now());
                     break None;
                 }
-                Pace::Waiting if yielded < self.patience.yields(Haste::Memory) => {
+                Pace::Waiting if yielded < self.patience.yields(WaitKind::Memory) => {
                     let Some(completion) = runner.follow() else { continue };
                     waits.get_or_insert_with(Moment::now);
                     // Gives others the core, and the engine.
@@ -34,7 +34,7 @@ impl Node {
                 Pace::Waiting | Pace::Stuck => break runner.interrupt(),
             }
         };
-        self.aftermath(runner);
+        self.release_and_handle(runner);
         if let Some(since) = waits {
             self.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }

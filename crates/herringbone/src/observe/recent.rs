@@ -1,6 +1,6 @@
 //! The last operations of a process, in memory that is taken once.
 
-use super::happening::OperationId;
+use super::event::OperationId;
 use crate::{
     clock::Moment,
     core::{
@@ -31,8 +31,8 @@ pub enum OperationState {
     Failed(&'static str),
 }
 
-/// When an operation passed its stations: how long before it was asked for. The kernel's last tick says so, up to 10 ms
-/// off; what lies between two stations of a small operation is 0 mostly, and right on average.
+/// When an operation reached each phase: how long before it was asked for. The kernel's last tick says so, up to 10 ms
+/// off; what lies between two phases of a small operation is 0 mostly, and right on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationTimes {
     /// It was called; on a reducer, a worker told of it.

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// How many meetings this process has begun. All ranks begin the same ones, so the numbers agree.
-static MEETINGS: AtomicU64 = AtomicU64::new(0);
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
 /// A store in which each meeting of a process has keys of its own: what an earlier one left there is not taken for this
 /// one's.
@@ -26,7 +26,7 @@ impl<S: Store> Numbered<S> {
     }
 
     fn key(&self, key: &str) -> String {
-        let number = self.number.get_or_init(|| MEETINGS.fetch_add(1, Ordering::Relaxed));
+        let number = self.number.get_or_init(|| ROUNDS.fetch_add(1, Ordering::Relaxed));
         format!("{key}/{number}")
     }
 }

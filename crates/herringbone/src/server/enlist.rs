@@ -119,10 +119,10 @@ impl Enlisting {
             Identity { role: Role::Reducer, job: 0, rank: 0, world: 1, incarnation: self.incarnation };
         let hello = Hello { identity, purpose: Purpose::Enlist, versions: Versions::CURRENT };
         let expected = Expected { role, rank: None, incarnation: None };
-        let mut dialogue = greet::dialogue(greet::greet(&mut stream, hello, expected, &self.token)?);
-        greet::say(&mut stream, &mut dialogue, &Message::Enlist { address: self.address.to_string() })?;
+        let mut channel = greet::channel(greet::greet(&mut stream, hello, expected, &self.token)?);
+        greet::say(&mut stream, &mut channel, &Message::Enlist { address: self.address.to_string() })?;
         // Rank 0 calls back before it answers.
-        match greet::hear(&mut stream, &mut dialogue, Instant::now() + 2 * greet::DEADLINE)? {
+        match greet::hear(&mut stream, &mut channel, Instant::now() + 2 * greet::DEADLINE)? {
             Message::Enlisted { hubs } => Ok((role, hubs)),
             Message::Refuse(refusal) => Err(HandshakeError::Refused(refusal).into()),
             _ => Err(GreetError::Protocol("it answered with something else")),

@@ -1,6 +1,6 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-use super::journal::JobTold;
+use super::journal::JobSummary;
 use crate::{
     config::WaitLimits,
     core::session::{
@@ -12,12 +12,12 @@ use crate::{
     engine::{Engine, outbox::Event, rules::EngineRules},
     execute::staging::Staging,
     fabric::{
+        acceptor,
         answer::Inquiry,
-        door,
         greet::{self, GreetError},
         reducers,
     },
-    node::{Node, Surroundings},
+    node::{EventHandler, Node},
     sys::{doorbell::Bell, segment::Segment},
     transport::{
         Broken,
@@ -160,13 +160,13 @@ impl Jobs {
 
     /// Tells another reducer where the hubs of the jobs are.
     fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
-        let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, self.identity(0))?);
-        reducers::hear_address(&mut stream, &mut dialogue)?;
+        let mut channel = greet::channel(greet::welcome(&mut stream, claim, self.identity(0))?);
+        reducers::hear_address(&mut stream, &mut channel)?;
         let hubs = self
             .present()
             .into_iter()
             .filter_map(|job| job.node.with(|engine| engine.runtime.links.hub.clone()));
-        greet::say(&mut stream, &mut dialogue, &Message::Enlisted { hubs: hubs.collect() })
+        greet::say(&mut stream, &mut channel, &Message::Enlisted { hubs: hubs.collect() })
     }
 
     /// Tells the workers of all jobs that nothing more is begun here.
@@ -184,14 +184,14 @@ impl Jobs {
     }
 
     /// What there is to tell of the present jobs.
-    pub(super) fn told(&self) -> BTreeMap<u64, JobTold> {
+    pub(super) fn summaries(&self) -> BTreeMap<u64, JobSummary> {
         let present: Vec<(u64, Arc<Job>)> =
             self.table().present.iter().map(|(number, job)| (*number, job.clone())).collect();
-        let told = |(number, job): (u64, Arc<Job>)| {
+        let summary = |(number, job): (u64, Arc<Job>)| {
             let (received, sent) = job.moved();
-            (number, JobTold { world: job.world, received, sent })
+            (number, JobSummary { world: job.world, received, sent })
         };
-        present.into_iter().map(told).collect()
+        present.into_iter().map(summary).collect()
     }
 
     /// Answers who asks how this process stands. `job` is the one that is asked about, 0 if it was not said.
@@ -222,7 +222,7 @@ impl Jobs {
             return Ok(false);
         }
         let keys = greet::welcome(&mut stream, claim, self.identity(who.job))?.keys;
-        let link = door::into_link(stream, keys, WaitLimits::default().patience)?;
+        let link = acceptor::into_link(stream, keys, WaitLimits::default().patience)?;
         job.node.with(|engine| {
             engine.runtime.links.endpoints.meet(&[worker]);
             engine.connect(worker, Link::Tcp(link));
@@ -387,7 +387,7 @@ struct OfJob {
     jobs: Weak<Jobs>,
 }
 
-impl Surroundings for OfJob {
+impl EventHandler for OfJob {
     fn handle(&self, events: Vec<Event>) {
         let Some(jobs) = self.jobs.upgrade() else { return };
         let Some(job) = jobs.table().present.get(&self.number).cloned() else { return };

@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// What is told of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct JobTold {
+pub(super) struct JobSummary {
     /// How many workers it has.
     pub(super) world: u32,
     pub(super) received: u64,
@@ -21,7 +21,7 @@ pub(super) struct JobTold {
 #[derive(Debug)]
 pub(super) struct Journal {
     who: String,
-    jobs: BTreeMap<u64, JobTold>,
+    jobs: BTreeMap<u64, JobSummary>,
     since: Instant,
     /// What had moved then.
     received: u64,
@@ -34,7 +34,7 @@ impl Journal {
     }
 
     /// Says what has changed.
-    pub(super) fn look(&mut self, jobs: &BTreeMap<u64, JobTold>) {
+    pub(super) fn look(&mut self, jobs: &BTreeMap<u64, JobSummary>) {
         for (number, job) in jobs.iter().filter(|(number, _)| !self.jobs.contains_key(number)) {
             let what = format_args!("job {number:016x} has come, of {} workers", job.world);
             crate::log::info(&self.who, what);

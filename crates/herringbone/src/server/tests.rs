@@ -6,7 +6,7 @@ use crate::{
         membership::{MEMBERS, MemberId},
     },
     fabric::{dial, greet::GreetError},
-    status::{Doing, ask},
+    status::{Activity, ask},
 };
 use std::{
     net::TcpStream,
@@ -138,9 +138,9 @@ fn who_calls_is_heard_while_a_jobs_engine_is_busy() {
             let answer = ask(&server.address().to_string(), Some(TOKEN), None, Duration::from_secs(10));
             release.send(()).unwrap();
             other.unwrap();
-            let Doing::Serves { jobs, .. } = answer.unwrap().status.doing else { panic!("it serves") };
+            let Activity::Serves { jobs, .. } = answer.unwrap().status.activity else { panic!("it serves") };
             let known: Vec<(u64, bool)> =
-                jobs.iter().map(|served| (served.job, served.standing.is_some())).collect();
+                jobs.iter().map(|served| (served.job, served.job_status.is_some())).collect();
             assert_eq!(known, [(5, false), (6, true)], "of a busy engine nothing is known");
         });
     });

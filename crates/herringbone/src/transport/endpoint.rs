@@ -387,8 +387,8 @@ impl Endpoint {
     }
 
     /// Where a host-mate's message lies, if it is the next from one of its sources, and from which; an error if something
-    /// else is. If found it counts as seen, and is to be taken; `told` says whether its sender was sent word of that.
-    pub(crate) fn find(&mut self, wanted: &Wanted, told: &mut bool) -> Option<Result<(Source, usize), ()>> {
+    /// else is. If found it counts as seen, and is to be taken; `owes` says whether its sender was sent word of that.
+    pub(crate) fn find(&mut self, wanted: &Wanted, owes: &mut bool) -> Option<Result<(Source, usize), ()>> {
         let Link::Shm(link) = &self.link else { return None };
         // In this order: what is posted after something else was sent is seen after that.
         let posted = link.next_is(Source::Board, wanted);
@@ -405,7 +405,7 @@ impl Endpoint {
         match (sent, posted) {
             (Next::Wanted { at, eager, credits }, _) => {
                 self.returned(credits);
-                *told |= self.emptied(eager);
+                *owes |= self.emptied(eager);
                 Some(Ok((Source::Lane, at)))
             }
             (Next::None, Next::None) => None,

@@ -36,7 +36,7 @@ pub(super) const LANE_BYTES: usize = RING_BYTES + PAYLOAD_BYTES;
 const _: () = assert!(2 * EAGER_BYTES_HERE <= PAYLOAD_BYTES);
 
 /// The end that sends.
-pub(super) struct Outlet {
+pub(super) struct SendHalf {
     ring: ring::Producer<Words, Words>,
     payloads: Payloads,
     segment: Arc<Segment>,
@@ -91,7 +91,7 @@ impl Payloads {
 }
 
 /// An end that receives.
-pub(super) struct Inlet {
+pub(super) struct RecvHalf {
     ring: ring::Consumer<Words, Words>,
     at: usize,
 }
@@ -101,7 +101,7 @@ fn ring_of(at: usize) -> Range<usize> {
     at / WORD..at / WORD + ring::cells_words(CELLS)
 }
 
-impl Outlet {
+impl SendHalf {
     /// Of the lane at `at` of my segment, read by those who have these tails, of a host's `mates`.
     pub(super) fn new(
         segment: &Arc<Segment>,
@@ -151,7 +151,7 @@ impl Outlet {
     }
 }
 
-impl Inlet {
+impl RecvHalf {
     /// Of the lane at `at` of another's segment; `tail` is mine.
     pub(super) fn new(segment: &Arc<Segment>, at: usize, tail: Words) -> Self {
         Self { ring: ring::Consumer::new(segment.words(ring_of(at)), tail), at }

@@ -6,7 +6,7 @@
 use super::{
     Broken,
     frame::{Body, Frame, Incoming, Next, Wanted},
-    lane::{CELLS, Inlet, Outlet},
+    lane::{CELLS, RecvHalf, SendHalf},
     layout::{Layout, SLEEPING},
 };
 use crate::{
@@ -28,10 +28,10 @@ const _: () = assert!(SHARED_SLOTS as usize <= CELLS / 2);
 
 /// One end of a link between two ranks that map each other's segments.
 pub(crate) struct ShmLink {
-    out: Outlet,
-    inn: Inlet,
+    out: SendHalf,
+    inn: RecvHalf,
     /// The other's board; where there are only two, nobody uses one.
-    board: Option<Inlet>,
+    board: Option<RecvHalf>,
     layout: Layout,
     mine: Arc<Segment>,
     my_mate: usize,
@@ -59,7 +59,7 @@ pub(crate) enum Source {
 #[derive(Default)]
 pub(crate) struct Board {
     tails: Vec<Words>,
-    out: Option<Outlet>,
+    out: Option<SendHalf>,
     closed: bool,
 }
 
@@ -69,7 +69,8 @@ impl Board {
         let ShmLink { layout, my_mate, mine, theirs, .. } = link;
         self.tails.push(theirs.words(layout.board_tail(*my_mate)));
         if self.tails.len() == layout.mates - 1 && link.board.is_some() && !self.closed {
-            self.out = Some(Outlet::new(mine, layout.lane_at(*my_mate), self.tails.drain(..), layout.mates));
+            self.out =
+                Some(SendHalf::new(mine, layout.lane_at(*my_mate), self.tails.drain(..), layout.mates));
         }
     }
 
@@ -114,10 +115,10 @@ impl ShmLink {
         bell: Arc<Bell>,
     ) -> Self {
         let tail = |range| [theirs.words(range)];
-        let board = || Inlet::new(&theirs, layout.lane_at(mate), mine.words(layout.board_tail(mate)));
+        let board = || RecvHalf::new(&theirs, layout.lane_at(mate), mine.words(layout.board_tail(mate)));
         Self {
-            out: Outlet::new(mine, layout.lane_at(mate), tail(layout.tail(my_mate)), layout.mates),
-            inn: Inlet::new(&theirs, layout.lane_at(my_mate), mine.words(layout.tail(mate))),
+            out: SendHalf::new(mine, layout.lane_at(mate), tail(layout.tail(my_mate)), layout.mates),
+            inn: RecvHalf::new(&theirs, layout.lane_at(my_mate), mine.words(layout.tail(mate))),
             board: (layout.mates > 2).then(board),
             layout,
             mine: mine.clone(),

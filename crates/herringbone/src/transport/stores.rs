@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_of_what_was_written_whichever_way_it_goes() {
-        let mut told = Vec::new();
+        let mut placed = Vec::new();
         for (streamed, untimed) in [(0, 0), (0, 1), (1, 0)] {
             STORES.set(Stores { streamed, untimed, ..Stores::new() });
             let (mut from, mut copy) = (vec![0; BYTES], vec![1; BYTES]);
@@ -224,10 +224,10 @@ mod tests {
                 if let Some(place) = place {
                     place.write(&[8; BYTES]);
                 }
-                told.push(place.is_some());
+                placed.push(place.is_some());
             });
-            assert_eq!(copy.to_vec(), [if told.ends_with(&[true]) { 8 } else { 7 }; BYTES]);
+            assert_eq!(copy.to_vec(), [if placed.ends_with(&[true]) { 8 } else { 7 }; BYTES]);
         }
-        assert_eq!(told, [false, true, false]);
+        assert_eq!(placed, [false, true, false]);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod virtual_link;
 use super::{Broken, Outgoing, Payload};
 use crate::{
     core::session::handshake::{Keys, Seals},
-    sys::{fork::Guarded, socket::Part, span::Span},
+    sys::{fork::Guarded, socket::IoVec, span::Span},
     transport::ticket::Token,
 };
 pub(crate) use incoming::Incoming;
@@ -174,13 +174,13 @@ impl TcpLink {
             let result = memory.with(&sending.payload, |span| match span {
                 Some(span) => {
                     let rest = span.slice(payload_at..span.len());
-                    self.pipe.write(&[Part::Bytes(head_left), Part::Span(rest)], more)
+                    self.pipe.write(&[IoVec::Bytes(head_left), IoVec::Span(rest)], more)
                 }
                 None if head_left.is_empty() => {
                     let rest = (sending.payload.len() - payload_at).min(ZEROES.len());
-                    self.pipe.write(&[Part::Bytes(&ZEROES[..rest])], more)
+                    self.pipe.write(&[IoVec::Bytes(&ZEROES[..rest])], more)
                 }
-                None => self.pipe.write(&[Part::Bytes(head_left)], more),
+                None => self.pipe.write(&[IoVec::Bytes(head_left)], more),
             });
             match result {
                 Ok(0) => return Err(Broken::Closed),

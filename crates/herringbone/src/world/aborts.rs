@@ -1,7 +1,7 @@
 //! Ranks abort groups in which others call: a call that one rank aborts ends alike on all of them, and none waits for its timeout.
 
 use super::{VirtualWorld, exact};
-use crate::{ErrorKind, clock::Moment, core::group::Rank, transport::tcp::virtual_link::Dice};
+use crate::{ErrorKind, clock::Moment, core::group::Rank, transport::tcp::virtual_link::Rng};
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 /// Which rank has aborted which group.
@@ -18,12 +18,12 @@ fn abort(world: &mut VirtualWorld, rank: Rank, group: u32) {
 }
 
 /// Has some ranks of a world abort groups, at any time. All is drawn before, so that what else happens stays as it is.
-pub(super) fn mix_in(world: &mut VirtualWorld, dice: &mut Dice) -> Aborted {
+pub(super) fn mix_in(world: &mut VirtualWorld, rng: &mut Rng) -> Aborted {
     let aborted = Aborted::default();
-    for _ in 0..1 + dice.below(2) {
-        let rank = dice.below(u64::from(world.setup.workers)) as Rank;
-        let (group, _) = world.groups[dice.below(world.groups.len() as u64) as usize];
-        let (delay, noted) = (Duration::from_micros(dice.below(50_000)), aborted.clone());
+    for _ in 0..1 + rng.below(2) {
+        let rank = rng.below(u64::from(world.setup.workers)) as Rank;
+        let (group, _) = world.groups[rng.below(world.groups.len() as u64) as usize];
+        let (delay, noted) = (Duration::from_micros(rng.below(50_000)), aborted.clone());
         world.later(delay, move |world| {
             let machine = world.machines[rank as usize].as_ref();
             if machine.is_some_and(|machine| !machine.is_hung && machine.engine.takes_calls(group)) {
@@ -39,12 +39,12 @@ pub(super) fn mix_in(world: &mut VirtualWorld, dice: &mut Dice) -> Aborted {
 /// with it.
 pub(super) fn aborting(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), String> {
     let mut world = exact::any_world(seed, exact::LONG);
-    let aborted = mix_in(&mut world, &mut Dice(!seed));
+    let aborted = mix_in(&mut world, &mut Rng(!seed));
     let done = world.run_to_the_end(exact::LONG);
     let (aborted, mut seen) = (aborted.borrow().clone(), Vec::new());
     let mut problems = world.problems();
     // When the first rank of each group was told that another one has aborted it, and when its last call ended well.
-    let (mut told, mut well) = (BTreeMap::<u32, Moment>::new(), BTreeMap::<u32, Moment>::new());
+    let (mut failed_at, mut well) = (BTreeMap::<u32, Moment>::new(), BTreeMap::<u32, Moment>::new());
     for (me, worker) in world.workers() {
         for called in &worker.called {
             let group = called.group;
@@ -58,7 +58,7 @@ pub(super) fn aborting(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
                 Err(ErrorKind::PeerLost { ranks, .. })
                     if ranks[..].iter().all(|rank| aborted.contains(&(group, *rank))) =>
                 {
-                    told.entry(group).and_modify(|first| *first = (*first).min(*at)).or_insert(*at);
+                    failed_at.entry(group).and_modify(|first| *first = (*first).min(*at)).or_insert(*at);
                     "a rank is lost"
                 }
                 Err(other) => {
@@ -71,7 +71,7 @@ pub(super) fn aborting(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
             problems.push(format!("a call of rank {me} hangs: {:?}", worker.ends()));
         }
     }
-    for (group, at) in told {
+    for (group, at) in failed_at {
         if well.get(&group).is_some_and(|well| *well > at) {
             problems.push(format!("a call of group {group:x} ends well after others were told of its abort"));
         }
@@ -92,7 +92,7 @@ mod tests {
     fn task(world: &mut VirtualWorld, collective: Collective, count: usize) -> ToCall {
         let dtype = if collective.folds() { DType::I32 } else { DType::U8 };
         let call = Call::new(collective, dtype, ReduceOp::Sum, count);
-        ToCall::new(Task::new(call, world.setup.workers, &mut world.dice), None)
+        ToCall::new(Task::new(call, world.setup.workers, &mut world.rng), None)
     }
 
     /// A world of three in which all links are made.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn is_told(end: &Result<(), Error>, aborter: u32) {
+    fn is_reported(end: &Result<(), Error>, aborter: u32) {
         let error = end.as_ref().expect_err("a call that was aborted");
         let named = matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks == &[aborter]);
         assert!(named && error.to_string().contains("it aborted the group"), "{error}");
@@ -130,14 +130,14 @@ mod tests {
                 abort(&mut world, aborter, WORLD_GROUP);
                 let last = 3 - aborter - early;
                 world.run_for(MOMENT);
-                let told = ends(&mut world, early);
-                is_told(&told[0], aborter);
+                let failed_at = ends(&mut world, early);
+                is_reported(&failed_at[0], aborter);
                 // What is called later fails as well, and at once.
                 world.call([last, early], &call);
                 let limit = world.now() + MOMENT;
                 assert!(world.run_to_the_end(limit));
-                is_told(&ends(&mut world, early)[1], aborter);
-                is_told(&ends(&mut world, last)[0], aborter);
+                is_reported(&ends(&mut world, early)[1], aborter);
+                is_reported(&ends(&mut world, last)[0], aborter);
                 let own = ends(&mut world, aborter);
                 assert!(matches!(own[..], [Err(ref error)] if error.kind() == &ErrorKind::Closed), "{own:?}");
             }
@@ -170,7 +170,7 @@ mod tests {
             for rank in 1..3 {
                 let ends = ends(&mut world, rank);
                 assert!(ends[0].is_ok(), "{collective:?} on rank {rank}: {ends:?}");
-                is_told(&ends[1], 0);
+                is_reported(&ends[1], 0);
             }
             assert_eq!(world.problems(), [""; 0]);
         }
@@ -190,16 +190,16 @@ mod tests {
         world.call([0, 2], &one);
         let limit = world.now() + Duration::from_secs(3);
         assert!(world.run_to_the_end(limit));
-        [0, 2].into_iter().for_each(|rank| is_told(&ends(&mut world, rank)[1], 1));
+        [0, 2].into_iter().for_each(|rank| is_reported(&ends(&mut world, rank)[1], 1));
     }
 
     #[test]
     fn whatever_is_aborted_ends_alike_on_all_ranks() {
-        let mut told = 0;
+        let mut failed_at = 0;
         for seed in 0..150 {
             let (_, ends) = aborting(seed).unwrap();
-            told += ends.iter().filter(|end| **end != exact::WELL).count();
+            failed_at += ends.iter().filter(|end| **end != exact::WELL).count();
         }
-        assert!(told > 100, "{told}");
+        assert!(failed_at > 100, "{failed_at}");
     }
 }

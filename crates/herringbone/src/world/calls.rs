@@ -15,7 +15,7 @@ use crate::{
     },
     feedback::Feedback,
     sys::region::Owned,
-    transport::tcp::virtual_link::Dice,
+    transport::tcp::virtual_link::Rng,
 };
 use std::{rc::Rc, sync::Arc};
 
@@ -57,10 +57,10 @@ pub(crate) struct Called {
 
 impl Task {
     /// A call on random bits. The reference is another schedule than engines with reducers choose.
-    pub(crate) fn new(call: Call, workers: u32, dice: &mut Dice) -> Rc<Self> {
+    pub(crate) fn new(call: Call, workers: u32, rng: &mut Rng) -> Rc<Self> {
         let Call { collective, dtype, op, count, .. } = call;
         let bytes = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
-        let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), dice)).collect();
+        let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), rng)).collect();
         let (group, hosts): (_, Vec<u32>) = (Group::of_size(workers), (0..workers).collect());
         let request = plan::Request {
             reducers: 0,
@@ -78,28 +78,28 @@ impl Task {
     }
 
     /// A sum of so many numbers.
-    pub(crate) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
+    pub(crate) fn sum(count: usize, workers: u32, rng: &mut Rng) -> Rc<Self> {
         let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
-        Self::new(call, workers, dice)
+        Self::new(call, workers, rng)
     }
 
     /// A sum of so many numbers whose messages are coded, with what is left of them.
-    pub(crate) fn coded(count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
-        let codec = dice.pick(&["int8", "topk:0.1", "twobit:0.5", "bf16", "randomk:0.2"]);
-        Self::coded_by(codec, count, workers, dice)
+    pub(crate) fn coded(count: usize, workers: u32, rng: &mut Rng) -> Rc<Self> {
+        let codec = rng.pick(&["int8", "topk:0.1", "twobit:0.5", "bf16", "randomk:0.2"]);
+        Self::coded_by(codec, count, workers, rng)
     }
 
     /// The same with the codec of this name.
-    pub(crate) fn coded_by(codec: &str, count: usize, workers: u32, dice: &mut Dice) -> Rc<Self> {
+    pub(crate) fn coded_by(codec: &str, count: usize, workers: u32, rng: &mut Rng) -> Rc<Self> {
         let codec = codec.parse().expect("a codec");
-        let before = (0..workers).map(|_| numbers(count, dice)).collect();
-        Self::on_tensor(Rc::default(), codec, 0, before, dice)
+        let before = (0..workers).map(|_| numbers(count, rng)).collect();
+        Self::on_tensor(Rc::default(), codec, 0, before, rng)
     }
 
     /// The next call on the same tensor.
-    pub(crate) fn next(&self, dice: &mut Dice) -> Rc<Self> {
+    pub(crate) fn next(&self, rng: &mut Rng) -> Rc<Self> {
         let TensorTask { identity, steps, after, .. } = self.tensor.as_ref().expect("a coded call");
-        Self::on_tensor(identity.clone(), self.call.codec, steps + 1, after.clone(), dice)
+        Self::on_tensor(identity.clone(), self.call.codec, steps + 1, after.clone(), rng)
     }
 
     fn on_tensor(
@@ -107,7 +107,7 @@ impl Task {
         codec: Codec,
         steps: u64,
         before: Vec<Vec<f32>>,
-        dice: &mut Dice,
+        rng: &mut Rng,
     ) -> Rc<Self> {
         let (workers, count, coding) = (before.len() as u32, before[0].len(), Coding { codec, steps });
         let group = Group::of_size(workers);
@@ -116,7 +116,7 @@ impl Task {
         let schedule = schedule.schedule(collective, &group, &Layout::default()).expect("a schedule");
         let verified = verify(schedule, collective, &group).expect("a proof");
         let mut input =
-            |_| numbers(count, dice).iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+            |_| numbers(count, rng).iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
         let inputs: Vec<Vec<u8>> = (0..workers).map(&mut input).collect();
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let mut after = before.clone();
@@ -124,42 +124,42 @@ impl Task {
         let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
         let (call, expected) = (Call { codec, ..call }, expected.expect("inputs that fit"));
         let tensor = Some(TensorTask { identity, steps, before, after });
-        Rc::new(Self { call, inputs, expected, in_place: dice.one_in(2), tensor })
+        Rc::new(Self { call, inputs, expected, in_place: rng.one_in(2), tensor })
     }
 
     /// Any call, of up to so many bytes.
-    pub(crate) fn any(workers: u32, most: usize, dice: &mut Dice) -> Rc<Self> {
-        let root = dice.below(u64::from(workers)) as u32;
+    pub(crate) fn any(workers: u32, most: usize, rng: &mut Rng) -> Rc<Self> {
+        let root = rng.below(u64::from(workers)) as u32;
         let all = Collective::all(root).into_iter().filter(|each| *each != Collective::Barrier);
         let all: Vec<Collective> =
             [Collective::AllReduce].into_iter().chain(all).chain([Collective::Barrier]).collect();
-        let collective = dice.pick(&all);
-        let dtype = if collective.folds() { dice.pick(&DType::ALL) } else { DType::U8 };
+        let collective = rng.pick(&all);
+        let dtype = if collective.folds() { rng.pick(&DType::ALL) } else { DType::U8 };
         let ops: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|op| op.takes(dtype)).collect();
-        let op = if collective.folds() { dice.pick(&ops) } else { ReduceOp::Sum };
+        let op = if collective.folds() { rng.pick(&ops) } else { ReduceOp::Sum };
         let of_root = |count| {
             let input = collective.input_elements(workers, root, count);
             input.max(collective.output_elements(workers, root, count))
         };
         let whole = of_root(1).max(1);
         // All orders of magnitude alike.
-        let limit = 2u64 << dice.below(u64::from((most / dtype.bytes() / whole).max(1).ilog2()) + 1);
-        let count = if collective == Collective::Barrier { 0 } else { 1 + dice.below(limit) as usize };
-        Self::new(Call::new(collective, dtype, op, count), workers, dice)
+        let limit = 2u64 << rng.below(u64::from((most / dtype.bytes() / whole).max(1).ilog2()) + 1);
+        let count = if collective == Collective::Barrier { 0 } else { 1 + rng.below(limit) as usize };
+        Self::new(Call::new(collective, dtype, op, count), workers, rng)
     }
 }
 
-fn random_bytes(bytes: usize, dice: &mut Dice) -> Vec<u8> {
+fn random_bytes(bytes: usize, rng: &mut Rng) -> Vec<u8> {
     let mut random = Vec::with_capacity(bytes + 8);
     while random.len() < bytes {
-        random.extend_from_slice(&dice.roll().to_le_bytes());
+        random.extend_from_slice(&rng.roll().to_le_bytes());
     }
     random.truncate(bytes);
     random
 }
 
-fn numbers(count: usize, dice: &mut Dice) -> Vec<f32> {
-    (0..count).map(|_| dice.below(1 << 16) as f32 / 16384.0 - 2.0).collect()
+fn numbers(count: usize, rng: &mut Rng) -> Vec<f32> {
+    (0..count).map(|_| rng.below(1 << 16) as f32 / 16384.0 - 2.0).collect()
 }
 
 impl Called {

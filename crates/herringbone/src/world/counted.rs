@@ -2,7 +2,7 @@
 //! and where ranks call them in other orders, they are told so.
 
 use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::ToCall};
-use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Dice};
+use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Rng};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -12,7 +12,7 @@ const COUNT: usize = 5000;
 /// each rank, and how each call has ended.
 fn attempt(world: &mut VirtualWorld, all: &[Rank], making: &[Rank]) -> (Vec<u32>, Vec<Result<(), Error>>) {
     let numbers: Vec<u32> = making.iter().map(|rank| make_next(world, all, *rank)).collect();
-    let task = Task::sum(COUNT, all.len() as u32, &mut world.dice);
+    let task = Task::sum(COUNT, all.len() as u32, &mut world.rng);
     for (rank, number) in making.iter().zip(&numbers) {
         world.call([*rank], &ToCall { group: *number, ..ToCall::new(task.clone(), Some(TIMEOUT)) });
     }
@@ -52,7 +52,7 @@ fn ranks_meet_again_after_a_call_to_make_a_group_has_failed_on_one() {
             ended.iter().for_each(|ended| unmade(ended, &format!("rank {failing}")));
             // The group is over, also for later calls.
             let began = world.now();
-            let task = Task::sum(COUNT, all.len() as u32, &mut world.dice);
+            let task = Task::sum(COUNT, all.len() as u32, &mut world.rng);
             world.call([others[0]], &ToCall { group: numbers[0], ..ToCall::new(task, Some(TIMEOUT)) });
             unmade(
                 &world.machine(others[0] as usize).ends().pop().unwrap().unwrap(),
@@ -88,7 +88,7 @@ fn groups_that_all_have_made_go_on() {
     let (_, ended) = attempt(&mut world, &all, &[0, 2]);
     ended.iter().for_each(|ended| unmade(ended, "rank 1"));
     for (group, ranks) in [(made[0], &all[..]), (pair[0], &all[..2])] {
-        let task = Task::sum(COUNT, ranks.len() as u32, &mut world.dice);
+        let task = Task::sum(COUNT, ranks.len() as u32, &mut world.rng);
         world.call(ranks.to_vec(), &ToCall { group, ..ToCall::new(task, Some(TIMEOUT)) });
         let limit = world.now() + TIMEOUT;
         assert!(world.run_to_the_end(limit));
@@ -112,7 +112,7 @@ fn counts_come_together_after_a_late_message() {
                 world.machine(asking as usize).engine.message_is_late(made[0]);
                 world.run_for(Duration::from_millis(100));
             });
-            let task = Task::sum(COUNT, 3, &mut world.dice);
+            let task = Task::sum(COUNT, 3, &mut world.rng);
             for rank in &has_made {
                 world.call([*rank], &ToCall { group: made[0], ..ToCall::new(task.clone(), Some(TIMEOUT)) });
             }
@@ -134,12 +134,12 @@ fn counts_come_together_after_a_late_message() {
 #[test]
 fn counts_come_together_whoever_fails() {
     for seed in 0..40 {
-        let mut dice = Dice(seed);
-        let workers = 2 + dice.below(4) as u32;
-        let mut world = VirtualWorld::new(Setup::of(workers, dice.below(2) as u32), seed);
+        let mut rng = Rng(seed);
+        let workers = 2 + rng.below(4) as u32;
+        let mut world = VirtualWorld::new(Setup::of(workers, rng.below(2) as u32), seed);
         let all: Vec<Rank> = (0..workers).collect();
         for _ in 0..6 {
-            let making: Vec<Rank> = all.iter().copied().filter(|_| !dice.one_in(3)).collect();
+            let making: Vec<Rank> = all.iter().copied().filter(|_| !rng.one_in(3)).collect();
             match making.len() {
                 0 => {}
                 some if some == all.len() => meet(&mut world, &all),
@@ -190,21 +190,21 @@ fn call_two_groups(first: &str, second: &str) {
             let engine = &mut world.machine(member).engine;
             engine.runtime.out.observer.name_group(made[0][rank as usize], &name);
         }
-        let task = Task::sum(count, 2, &mut world.dice);
+        let task = Task::sum(count, 2, &mut world.rng);
         world.call([rank], &ToCall { group: made[0][rank as usize], ..ToCall::new(task, Some(timeout)) });
     }
     let limit = world.now() + 2 * timeout;
     assert!(world.run_to_the_end(limit));
     // Each rank's next call is the one that the other has waited for.
     for rank in [0, 1] {
-        let task = Task::sum(3, 2, &mut world.dice);
+        let task = Task::sum(3, 2, &mut world.rng);
         world.call([rank], &ToCall { group: made[0][1 - rank as usize], ..ToCall::new(task, Some(timeout)) });
     }
     let limit = world.now() + timeout;
     assert!(world.run_to_the_end(limit));
-    let told = [(0, 0, 1, second, "first"), (1, 0, 0, first, "second")];
+    let cases = [(0, 0, 1, second, "first"), (1, 0, 0, first, "second")];
     let later = [(0, 1, 0, first, "second"), (1, 1, 1, second, "first")];
-    for (rank, at, other, its, own) in told.into_iter().chain(later) {
+    for (rank, at, other, its, own) in cases.into_iter().chain(later) {
         let ends = world.machine(rank).ends().split_off(1);
         let Some(Some(Err(error))) = ends.get(at) else { panic!("{ends:?}") };
         let expected = format!(

@@ -7,7 +7,7 @@ use super::{Setup, VirtualWorld, calls::Task, groups};
 use crate::transport::tcp::virtual_link::PipeEnd;
 use crate::{
     core::algorithm::Algorithm,
-    transport::tcp::virtual_link::{Dice, Nature},
+    transport::tcp::virtual_link::{Nature, Rng},
 };
 use std::time::Duration;
 
@@ -18,28 +18,28 @@ pub(super) const WELL: &str = "well";
 
 /// A world that nothing was done to, and what it is to do.
 pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
-    let mut dice = Dice(seed);
-    let (workers, reducers) = (2 + dice.below(7) as u32, dice.below(4) as u32);
+    let mut rng = Rng(seed);
+    let (workers, reducers) = (2 + rng.below(7) as u32, rng.below(4) as u32);
     let nature = Nature {
-        latency: Duration::from_nanos(dice.below(2_000_000)),
-        rate: [None, Some(10 << 20), Some(1 << 30)][dice.below(3) as usize],
-        buffer: dice.pick(&[300, 5000, 70_000, 1 << 20]),
-        choppy: dice.one_in(2),
+        latency: Duration::from_nanos(rng.below(2_000_000)),
+        rate: [None, Some(10 << 20), Some(1 << 30)][rng.below(3) as usize],
+        buffer: rng.pick(&[300, 5000, 70_000, 1 << 20]),
+        choppy: rng.one_in(2),
     };
-    let forced = match dice.below(3) {
+    let forced = match rng.below(3) {
         0 if reducers > 0 => Some(Algorithm::ReductionServer),
         1 => Some(Algorithm::radix(vec![2])),
         _ => None,
     };
-    let segment_bytes = dice.pick(&[0, 0, 4096, 65_536]);
+    let segment_bytes = rng.pick(&[0, 0, 4096, 65_536]);
     let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
-    groups::add_some(&mut world, &mut dice);
-    let window = 1 + dice.below(6) as usize;
-    let most = dice.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * nature.buffer);
-    let calls = 1 + dice.below(6);
-    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| Task::any(workers, most, dice));
-    groups::begin(&mut world, Duration::from_millis(5), &mut dice);
+    groups::add_some(&mut world, &mut rng);
+    let window = 1 + rng.below(6) as usize;
+    let most = rng.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * nature.buffer);
+    let calls = 1 + rng.below(6);
+    groups::fill(&mut world, calls, window, &mut rng, |workers, rng| Task::any(workers, most, rng));
+    groups::begin(&mut world, Duration::from_millis(5), &mut rng);
     world
 }
 
@@ -71,8 +71,8 @@ fn results_are_exact_over_links_that_stall() {
         for number in 0..20 {
             let stall = move |world: &mut VirtualWorld| {
                 let machines = world.machines.len() as u64;
-                let [one, other] = [(); 2].map(|()| world.dice.below(machines) as usize);
-                let delay = Duration::from_micros(world.dice.below(300_000));
+                let [one, other] = [(); 2].map(|()| world.rng.below(machines) as usize);
+                let delay = Duration::from_micros(world.rng.below(300_000));
                 world.link(one, other).into_iter().for_each(|PipeEnd { link, side }| link.stall(side, delay));
             };
             world.later(Duration::from_millis(2 * number), stall);
@@ -87,7 +87,7 @@ fn results_come_to_operations_whose_memory_is_the_last() {
     let mut world = VirtualWorld::new(Setup::of(2, 0), 1);
     world.workers().for_each(|(_, worker)| worker.window = 4);
     for _ in 0..4 {
-        let task = Task::sum(1 << 16, 2, &mut world.dice);
+        let task = Task::sum(1 << 16, 2, &mut world.rng);
         world.call(0..2, &ToCall { priority: 1, ..ToCall::new(task, None) });
     }
     verdict(&mut world).unwrap();

@@ -1,6 +1,6 @@
 //! How a rank of a world closes its groups, as [`Communicator::close`](crate::Communicator::close) does.
 
-use crate::{Error, clock::Moment, completion::Completion, engine::Engine, fabric::FAREWELL};
+use crate::{Error, clock::Moment, completion::Completion, engine::Engine, fabric::CLOSE_TIMEOUT};
 use std::{collections::VecDeque, sync::Arc};
 
 /// A group that a rank has closed.
@@ -17,7 +17,7 @@ pub(crate) struct ClosedGroup {
 impl ClosedGroup {
     /// Whether its program went on although others had not come to their last calls.
     pub(super) fn has_given_up(&self) -> bool {
-        self.ended.as_ref().is_some_and(|(at, _)| at.since(self.began) >= FAREWELL)
+        self.ended.as_ref().is_some_and(|(at, _)| at.since(self.began) >= CLOSE_TIMEOUT)
     }
 }
 
@@ -42,10 +42,10 @@ impl Exit {
         loop {
             if let Some(closed) = self.closed.last_mut().filter(|closed| closed.ended.is_none()) {
                 let is_over = closed.ends.iter().all(|end| end.is_done());
-                if !is_over && now.since(closed.began) < FAREWELL {
+                if !is_over && now.since(closed.began) < CLOSE_TIMEOUT {
                     return false;
                 }
-                engine.at(now).end_farewells(&closed.ends);
+                engine.at(now).end_close_checks(&closed.ends);
                 let error = closed.ends.iter().find_map(|end| end.result()?.err());
                 closed.ended = Some((now, error.map_or(Ok(()), Err)));
             }

@@ -12,8 +12,8 @@ use crate::{
     core::session::{
         Cause,
         control::{Death, Decision, Message},
-        lateness::Late,
         recovery::{Calls, Resume},
+        stragglers::Late,
         survivors::{Shrunk, Survival},
         watch::{Effect, GroupEvent, RankPatience, Watch},
     },
@@ -46,13 +46,13 @@ fn sum(
     timeout: Option<Duration>,
 ) {
     let workers = world.setup.workers;
-    let task = Task::sum(count, workers, &mut world.dice);
+    let task = Task::sum(count, workers, &mut world.rng);
     world.call(ranks, &ToCall::new(task, timeout));
 }
 
 /// How a rank's last call failed, and when.
 #[track_caller]
-fn told(world: &mut VirtualWorld, rank: u32) -> (Duration, ErrorKind) {
+fn error_of(world: &mut VirtualWorld, rank: u32) -> (Duration, ErrorKind) {
     let seed = world.seed;
     let called = world.machine(rank as usize).called.last().expect("it has called");
     match &called.ended {
@@ -65,9 +65,9 @@ fn told(world: &mut VirtualWorld, rank: u32) -> (Duration, ErrorKind) {
 /// Asserts that a rank's last call failed at this time, to the millisecond, because these ranks are lost.
 #[track_caller]
 fn lost(world: &mut VirtualWorld, rank: u32, at: Duration, expected: &[u32]) {
-    let (told_at, kind) = told(world, rank);
+    let (failed_at, kind) = error_of(world, rank);
     assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == expected), "rank {rank}: {kind:?}");
-    assert_eq!(told_at.as_millis(), at.as_millis(), "rank {rank}");
+    assert_eq!(failed_at.as_millis(), at.as_millis(), "rank {rank}");
 }
 
 /// Asserts that the group works: the next sums of all that run are right.
@@ -126,7 +126,7 @@ fn a_rank_that_tells_of_the_end_of_no_rank_is_named() {
             sum(&mut world, [0, 1, 3], LARGE, None);
             world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
             world.run_for(ms(100));
-            let ends = [0, 1, 3].map(|rank| told(&mut world, rank).1);
+            let ends = [0, 1, 3].map(|rank| error_of(&mut world, rank).1);
             let names_it =
                 |kind: &ErrorKind| matches!(kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]);
             assert!(ends.iter().all(names_it), "{ends:?}");
@@ -144,7 +144,7 @@ fn a_hub_that_tells_of_the_end_of_no_rank_is_named() {
     world.after(Duration::ZERO, Occurrence::Said { from: 0, to: 3, message });
     world.run_for(ms(100));
     sum(&mut world, [3], LARGE, None);
-    let (_, kind) = told(&mut world, 3);
+    let (_, kind) = error_of(&mut world, 3);
     assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[0]), "{kind:?}");
 }
 
@@ -180,7 +180,7 @@ fn a_rank_that_decides_in_place_of_the_hub_is_named() {
         world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
         world.run_for(ms(100));
         for rank in [0, 1, 3] {
-            let (_, kind) = told(&mut world, rank);
+            let (_, kind) = error_of(&mut world, rank);
             assert!(matches!(&kind, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{what}: {kind:?}");
         }
     }
@@ -222,7 +222,7 @@ fn a_call_obeys_its_timeout_while_its_group_stands_still() {
         assert!(group.state.is_undecided(), "the test needs a group that stands still");
         sum(&mut world, [0], 5, Some(ms(1000)));
         world.run_for(ms(2000));
-        let (at, kind) = told(&mut world, 0);
+        let (at, kind) = error_of(&mut world, 0);
         assert!(matches!(kind, ErrorKind::Timeout { rank: 0, .. }), "{kind:?}");
         // It is looked at when a thread tries again, or ten times a second.
         assert!((2150..=2250).contains(&at.as_millis()), "{at:?}");
@@ -233,7 +233,7 @@ fn a_call_obeys_its_timeout_while_its_group_stands_still() {
         sum(&mut world, [1, 2], 5, None);
         assert!(world.run_to_the_end(ms(9000)), "recovers: {recovers}");
         for rank in [1, 2] {
-            let (_, kind) = told(&mut world, rank);
+            let (_, kind) = error_of(&mut world, rank);
             assert!(matches!(kind, ErrorKind::Timeout { rank: 0, .. }), "rank {rank}: {kind:?}");
         }
         works(&mut world);
@@ -241,12 +241,12 @@ fn a_call_obeys_its_timeout_while_its_group_stands_still() {
 }
 
 /// Ranks, and whom they were told to be late.
-type Told = Vec<(usize, Vec<u32>)>;
+type LateReports = Vec<(usize, Vec<u32>)>;
 
 /// Whom ranks are told to be late, where rank 1 makes so many calls five seconds after the others.
-fn told_late(mut world: VirtualWorld, calls: usize) -> Told {
-    let told: Rc<RefCell<Told>> = Rc::default();
-    let heard = told.clone();
+fn late_reports(mut world: VirtualWorld, calls: usize) -> LateReports {
+    let reports: Rc<RefCell<LateReports>> = Rc::default();
+    let heard = reports.clone();
     world.network.filter = Some(Box::new(move |to, message| {
         if let Message::Late(late) = message {
             heard.borrow_mut().push((to, late.ranks.clone()));
@@ -260,18 +260,18 @@ fn told_late(mut world: VirtualWorld, calls: usize) -> Told {
     let limit = world.now() + ms(9000);
     assert!(world.run_to_the_end(limit));
     world.network.filter = None;
-    told.take()
+    reports.take()
 }
 
 /// Ranks that have called are not said to be late, though their links are yet to be made or they have many calls under way; and
 /// ranks are told once.
 #[test]
 fn only_the_late_rank_is_named_and_once() {
-    let expected: Told = (1..4).map(|to| (to, vec![1])).collect();
+    let expected: LateReports = (1..4).map(|to| (to, vec![1])).collect();
     for (calls, reducers) in [(1, 0), (300, 0), (30, 1)] {
         let first = VirtualWorld::new(Setup::of(4, reducers), 8);
-        assert_eq!(told_late(first, calls), expected, "{calls} calls are the first");
-        assert_eq!(told_late(begun(4, reducers, 8), calls), expected, "{calls} calls, with links");
+        assert_eq!(late_reports(first, calls), expected, "{calls} calls are the first");
+        assert_eq!(late_reports(begun(4, reducers, 8), calls), expected, "{calls} calls, with links");
     }
 }
 
@@ -314,7 +314,7 @@ fn a_rank_is_given_up_after_the_patience_that_is_set() {
         let (began, limit) = (world.now(), Duration::from_secs(100));
         sum(&mut world, 0..2, 3, None);
         assert!(world.run_until(limit, |world| world.workers().take(2).all(|(_, worker)| worker.is_done())));
-        let (at, error) = told(&mut world, 0);
+        let (at, error) = error_of(&mut world, 0);
         assert!(matches!(&error, ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error:?}");
         let waited = at - began;
         assert!(
@@ -357,16 +357,16 @@ fn a_job_that_stood_still_as_a_whole_goes_on() {
 fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
     for (reducers, count) in [(0, 3), (0, LARGE), (1, 3), (1, LARGE)] {
         let mut world = begun(3, reducers, 9);
-        let todo = ToCall::new(Task::sum(count, 3, &mut world.dice), Some(ms(1000)));
+        let todo = ToCall::new(Task::sum(count, 3, &mut world.rng), Some(ms(1000)));
         world.call(0..2, &todo);
         world.run_for(ms(2000));
         world.call([2], &todo);
         assert!(world.run_to_the_end(ms(10_000)));
         for (rank, at) in [(0, 2100), (1, 2100), (2, 3050)] {
-            let (told_at, kind) = told(&mut world, rank);
+            let (failed_at, kind) = error_of(&mut world, rank);
             let ErrorKind::Timeout { missing, after, .. } = &kind else { panic!("rank {rank}: {kind:?}") };
             assert_eq!((*after, &missing[..]), (ms(1000), &["rank 2".to_owned()][..]), "rank {rank}");
-            assert_eq!(told_at.as_millis(), at, "rank {rank}, {reducers} reducers, {count} numbers");
+            assert_eq!(failed_at.as_millis(), at, "rank {rank}, {reducers} reducers, {count} numbers");
         }
         works(&mut world);
     }
@@ -380,7 +380,7 @@ fn without_a_decision_an_operation_fails_two_seconds_after_its_timeout() {
     sum(&mut world, 1..3, LARGE, Some(ms(1000)));
     assert!(world.run_to_the_end(ms(6000)));
     for rank in 1..3 {
-        let (at, kind) = told(&mut world, rank);
+        let (at, kind) = error_of(&mut world, rank);
         assert!(matches!(kind, ErrorKind::Timeout { .. }), "{kind:?}");
         assert_eq!(at.as_millis(), 4100, "rank {rank}");
     }
@@ -406,7 +406,7 @@ fn a_broadcast_outlives_its_root() {
         let mut world = begun(3, 0, seed);
         let broadcast = Collective::Broadcast { root: 2 };
         let call = Call::new(broadcast, DType::U8, ReduceOp::Sum, 80);
-        let task = Task::new(call, 3, &mut world.dice);
+        let task = Task::new(call, 3, &mut world.rng);
         world.call([2], &ToCall::new(task.clone(), None));
         assert!(world.run_to_the_end(ms(2000)), "the root waits for others");
         world.leave(2);

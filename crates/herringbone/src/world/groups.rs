@@ -8,7 +8,7 @@ use crate::{
     },
     engine::group::{Group, number_of},
     seen,
-    transport::tcp::virtual_link::Dice,
+    transport::tcp::virtual_link::Rng,
 };
 use std::{rc::Rc, time::Duration};
 
@@ -16,12 +16,12 @@ use std::{rc::Rc, time::Duration};
 const MADE_LATER: Duration = Duration::from_millis(10);
 
 /// Adds a group of some of the ranks, which each of them makes at its own time.
-pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, dice: &mut Dice) {
+pub(super) fn add(world: &mut VirtualWorld, ranks: Vec<Rank>, rng: &mut Rng) {
     let members: Vec<MemberId> = ranks.iter().map(|rank| member_at(*rank as usize)).collect();
     let number = number_of(&format!("group {}", world.groups.len()), &members);
     world.groups.push((number, ranks.clone()));
     for rank in ranks {
-        let delay = Duration::from_micros(dice.below(40_000));
+        let delay = Duration::from_micros(rng.below(40_000));
         world.later(delay, move |world| make(world, number, rank));
     }
 }
@@ -79,13 +79,13 @@ pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
 }
 
 /// Adds up to two groups of some of the ranks.
-pub(super) fn add_some(world: &mut VirtualWorld, dice: &mut Dice) {
-    for _ in 0..dice.below(3) {
-        let mut ranks: Vec<Rank> = (0..world.setup.workers).filter(|_| !dice.one_in(3)).collect();
+pub(super) fn add_some(world: &mut VirtualWorld, rng: &mut Rng) {
+    for _ in 0..rng.below(3) {
+        let mut ranks: Vec<Rank> = (0..world.setup.workers).filter(|_| !rng.one_in(3)).collect();
         if ranks.len() < 2 {
             ranks = vec![0, world.setup.workers - 1];
         }
-        add(world, ranks, dice);
+        add(world, ranks, rng);
     }
 }
 
@@ -95,23 +95,23 @@ pub(super) fn fill(
     world: &mut VirtualWorld,
     calls: u64,
     window: usize,
-    dice: &mut Dice,
-    mut task: impl FnMut(u32, &mut Dice) -> Rc<Task>,
+    rng: &mut Rng,
+    mut task: impl FnMut(u32, &mut Rng) -> Rc<Task>,
 ) {
     let groups = world.groups.clone();
     let mut todo: Vec<(usize, ToCall)> = Vec::new();
-    let mixes = dice.one_in(2);
+    let mixes = rng.one_in(2);
     for _ in 0..calls {
-        let which = if dice.one_in(2) { 0 } else { dice.below(groups.len() as u64) as usize };
+        let which = if rng.one_in(2) { 0 } else { rng.below(groups.len() as u64) as usize };
         let (group, ranks) = &groups[which];
-        let task = task(ranks.len() as u32, dice);
-        let priority = i32::from(mixes && dice.one_in(3));
+        let task = task(ranks.len() as u32, rng);
+        let priority = i32::from(mixes && rng.one_in(3));
         todo.push((which, ToCall { group: *group, priority, ..ToCall::new(task, None) }));
     }
     let mut open: Vec<usize> = (0..groups.len()).collect();
     for which in 1..groups.len() {
         let last = todo.iter_mut().rev().find(|(other, _)| *other == which);
-        for (_, last) in last.into_iter().filter(|_| dice.one_in(2)) {
+        for (_, last) in last.into_iter().filter(|_| rng.one_in(2)) {
             last.closes = vec![(last.group, false)];
             open.retain(|other| *other != which);
         }
@@ -122,9 +122,9 @@ pub(super) fn fill(
         }
     }
     // By dice of its own: what ranks call does not depend on what they close.
-    let dice = &mut Dice(world.seed ^ 0x000c_105e);
-    if dice.one_in(2) {
-        close(world, open.into_iter().map(|which| groups[which].clone()).collect(), 3, dice);
+    let rng = &mut Rng(world.seed ^ 0x000c_105e);
+    if rng.one_in(2) {
+        close(world, open.into_iter().map(|which| groups[which].clone()).collect(), 3, rng);
     }
     // Urgent calls overtake those that wait: there have to be some.
     let window = if mixes { window + 8 } else { window };
@@ -132,31 +132,31 @@ pub(super) fn fill(
 }
 
 /// Has ranks close all groups at their end, and not before.
-pub(super) fn close_all(world: &mut VirtualWorld, dice: &mut Dice) {
+pub(super) fn close_all(world: &mut VirtualWorld, rng: &mut Rng) {
     for (_, worker) in world.workers() {
         worker.program.iter_mut().for_each(|todo| todo.closes.clear());
     }
-    close(world, world.groups.clone(), 0, dice);
+    close(world, world.groups.clone(), 0, rng);
 }
 
 /// Has ranks close these groups after their last calls, each in an order of its own: one in so many at once, others when all
 /// calls have ended.
-fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, at_once: u64, dice: &mut Dice) {
+fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, at_once: u64, rng: &mut Rng) {
     for (rank, worker) in world.workers() {
         let mut own: Vec<u32> =
             groups.iter().filter(|(_, ranks)| ranks.contains(&rank)).map(|(group, _)| *group).collect();
         let Some(last) = worker.program.back_mut() else { continue };
         while !own.is_empty() {
-            let group = own.swap_remove(dice.below(own.len() as u64) as usize);
-            last.closes.push((group, at_once == 0 || !dice.one_in(at_once)));
+            let group = own.swap_remove(rng.below(own.len() as u64) as usize);
+            last.closes.push((group, at_once == 0 || !rng.one_in(at_once)));
         }
     }
 }
 
 /// Each rank begins with its calls at some time.
-pub(super) fn begin(world: &mut VirtualWorld, most: Duration, dice: &mut Dice) {
+pub(super) fn begin(world: &mut VirtualWorld, most: Duration, rng: &mut Rng) {
     for rank in 0..world.setup.workers as usize {
-        let delay = Duration::from_nanos(dice.below(most.as_nanos() as u64));
+        let delay = Duration::from_nanos(rng.below(most.as_nanos() as u64));
         world.after(delay, Occurrence::Look(rank));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     execute::issue::{Issue, WORLD_GROUP},
     fabric::command::pass_on,
     feedback::{Fed, Feedback},
-    request::Manner,
+    request::CallAttrs,
     seen,
     sys::region::{Owned, Region},
     transport::{
@@ -124,11 +124,11 @@ impl Machine {
                 let ready = self.ready(endpoint);
                 if ready != (false, false) {
                     moved |= self.engine.at(now).serve(endpoint, ready);
-                    self.heed_interests();
+                    self.apply_interests();
                 }
             }
             moved |= self.engine.at(now).turn();
-            self.heed_interests();
+            self.apply_interests();
             moved |= self.make_calls(now);
             if !moved {
                 return std::mem::take(&mut self.engine.runtime.out.events);
@@ -136,7 +136,7 @@ impl Machine {
         }
     }
 
-    fn heed_interests(&mut self) {
+    fn apply_interests(&mut self) {
         for interest in std::mem::take(&mut self.engine.runtime.out.interests) {
             match interest {
                 Interest::Room { endpoint, wanted: true } => drop(self.wants_room.insert(endpoint)),
@@ -190,7 +190,7 @@ impl Machine {
         let (fed, priority, timeout) = (feedback.as_ref().map(Fed::next), *priority, *timeout);
         let (input_region, output_region) = (read.region().clone(), output.region().clone());
         let plain = Issue::new(*group, task.call, input_region, output_region);
-        let issue = Issue { fed, manner: Manner { priority, timeout, ..plain.manner }, ..plain };
+        let issue = Issue { fed, attrs: CallAttrs { priority, timeout, ..plain.attrs }, ..plain };
         let buffers = Some((input, output));
         let task = task.clone();
         match self.engine.at(now).issue(&issue, frozen) {

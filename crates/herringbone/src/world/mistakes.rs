@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Collective, DType, Error, ErrorKind, ReduceOp, clock::Moment, core::prepare::Call,
-    transport::tcp::virtual_link::Dice,
+    transport::tcp::virtual_link::Rng,
 };
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ const LATE: Duration = Duration::from_millis(1500);
 const DECIDED: Duration = Duration::from_millis(1200);
 
 /// How a call or the end of a group has told of the mistake.
-const TOLD: &str = "ranks disagree";
-const TOLD_LEFT: &str = "a rank left without a call";
+const DISAGREE: &str = "ranks disagree";
+const LEFT_EARLY: &str = "a rank left without a call";
 
 /// What a rank does wrong.
 struct Mistake {
@@ -41,20 +41,20 @@ struct Mistake {
 
 /// A world in which one rank makes one mistake, after it has run, and how its calls have ended, or what is wrong with it.
 pub(super) fn mistaken(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), String> {
-    let mut dice = Dice(seed ^ 0x0dd_ca11);
-    let mut world = match dice.one_in(3) {
+    let mut rng = Rng(seed ^ 0x0dd_ca11);
+    let mut world = match rng.one_in(3) {
         true => exact::any_world(seed, TIMEOUT),
         false => reducers::summing(seed, TIMEOUT),
     };
-    groups::close_all(&mut world, &mut dice);
-    let is_harmed = world.setup.reducers > 0 && !dice.one_in(4);
+    groups::close_all(&mut world, &mut rng);
+    let is_harmed = world.setup.reducers > 0 && !rng.one_in(4);
     if is_harmed {
         reducers::harm_some(&mut world);
     }
-    let mistake = match dice.below(3) {
-        0 => confuse_last(&mut world, &mut dice),
-        1 => leave_out_last(&mut world, &mut dice),
-        _ => confuse(&mut world, &mut dice),
+    let mistake = match rng.below(3) {
+        0 => confuse_last(&mut world, &mut rng),
+        1 => leave_out_last(&mut world, &mut rng),
+        _ => confuse(&mut world, &mut rng),
     };
     let Some(mistake) = mistake else { return Ok((world, Vec::new())) };
     world.run_for(LATE);
@@ -63,9 +63,9 @@ pub(super) fn mistaken(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
     let left =
         mistake.leaves.and_then(|rank| Some(world.machine(rank as usize).exit.of(mistake.group)?.began));
     for (rank, worker) in world.workers() {
-        let told = |what: &str| format!("seed {seed}: rank {rank} {what}: {:?}", worker.ends());
+        let problem = |what: &str| format!("seed {seed}: rank {rank} {what}: {:?}", worker.ends());
         if !done {
-            return Err(told("does not come to its end"));
+            return Err(problem("does not come to its end"));
         }
         let calls = worker.called.iter().filter_map(|called| Some((called.group, &called.ended.as_ref()?.1)));
         let closed = worker.exit.closed.iter();
@@ -76,12 +76,12 @@ pub(super) fn mistaken(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
             || is_harmed && gave_up
             || left.is_some_and(|left| is_too_early(worker, &mistake, left));
         for (number, end) in calls.chain(closed) {
-            let end = named(end, &mistake, number).ok_or_else(|| told("was told something else"))?;
+            let end = named(end, &mistake, number).ok_or_else(|| problem("was told something else"))?;
             knows |= end != WELL;
             seen.push(end);
         }
         if !knows {
-            return Err(told("was not told of the mistake"));
+            return Err(problem("was not told of the mistake"));
         }
     }
     if problems.is_empty() { Ok((world, seen)) } else { Err(format!("seed {seed}: {problems:?}")) }
@@ -96,14 +96,14 @@ fn is_too_early(worker: &Machine, mistake: &Mistake, left: Moment) -> bool {
 }
 
 /// Has a rank call something else in place of one of its calls.
-fn confuse(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
-    let rank = dice.below(u64::from(world.setup.workers)) as usize;
+fn confuse(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
+    let rank = rng.below(u64::from(world.setup.workers)) as usize;
     let calls = world.machine(rank).program.len() as u64;
-    let at = dice.below(calls.max(1)) as usize;
+    let at = rng.below(calls.max(1)) as usize;
     let todo = world.machine(rank).program.get(at)?.clone();
     let (group, ranks) = world.groups.iter().find(|(number, _)| *number == todo.group)?.clone();
     let other = loop {
-        let other = Task::any(ranks.len() as u32, MOST_BYTES, dice);
+        let other = Task::any(ranks.len() as u32, MOST_BYTES, rng);
         if other.call != todo.task.call {
             break other;
         }
@@ -113,13 +113,13 @@ fn confuse(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
 }
 
 /// Has all ranks of a group broadcast from one of them in its last call, but one, which broadcasts itself, and later than the others.
-fn confuse_last(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
-    let (group, ranks) = world.groups[dice.below(world.groups.len() as u64) as usize].clone();
+fn confuse_last(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
+    let (group, ranks) = world.groups[rng.below(world.groups.len() as u64) as usize].clone();
     let size = ranks.len() as u32;
-    let confused = dice.below(u64::from(size)) as u32;
+    let confused = rng.below(u64::from(size)) as u32;
     let mut broadcast = |root| {
         let call = Call::new(Collective::Broadcast { root }, DType::U8, ReduceOp::Sum, 5);
-        Task::new(call, size, dice)
+        Task::new(call, size, rng)
     };
     let [own, others] = [confused, (confused + 1) % size].map(&mut broadcast);
     for (place, rank) in (0..).zip(&ranks) {
@@ -128,7 +128,7 @@ fn confuse_last(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
         program[at].task = if place == confused { own.clone() } else { others.clone() };
         if place == confused {
             let (rank, rest) = (*rank as usize, program.split_off(at));
-            let delay = Duration::from_millis(dice.below(LATE.as_millis() as u64));
+            let delay = Duration::from_millis(rng.below(LATE.as_millis() as u64));
             world.later(delay, move |world| {
                 world.machine(rank).program.extend(rest);
                 world.settle(rank);
@@ -139,13 +139,13 @@ fn confuse_last(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
 }
 
 /// Has all ranks of a group broadcast from one of them in its last call, but another one, which makes none and goes on later.
-fn leave_out_last(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> {
-    let (group, mut ranks) = world.groups[dice.below(world.groups.len() as u64) as usize].clone();
+fn leave_out_last(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
+    let (group, mut ranks) = world.groups[rng.below(world.groups.len() as u64) as usize].clone();
     let size = ranks.len() as u32;
-    let left_out = dice.below(u64::from(size)) as u32;
+    let left_out = rng.below(u64::from(size)) as u32;
     // So little goes without the receivers' consent.
     let call = Call::new(Collective::Broadcast { root: (left_out + 1) % size }, DType::U8, ReduceOp::Sum, 5);
-    let task = Task::new(call, size, dice);
+    let task = Task::new(call, size, rng);
     for rank in &ranks {
         let program = &mut world.machine(*rank as usize).program;
         let at = program.iter().rposition(|todo| todo.group == group)?;
@@ -156,7 +156,7 @@ fn leave_out_last(world: &mut VirtualWorld, dice: &mut Dice) -> Option<Mistake> 
     let at = program.iter().rposition(|todo| todo.group == group)?;
     let mut rest = program.split_off(at);
     let missed = rest.pop_front()?;
-    let delay = Duration::from_millis(dice.below(LATE.as_millis() as u64));
+    let delay = Duration::from_millis(rng.below(LATE.as_millis() as u64));
     world.later(delay, move |world| {
         let machine = world.machine(leaves as usize);
         // What it closes after the call that it does not make it closes after the one before.
@@ -175,10 +175,10 @@ fn named(end: &Result<(), Error>, mistake: &Mistake, group: u32) -> Option<&'sta
     let is_confused = group == mistake.group;
     match end.as_ref().map_err(|error| error.kind()) {
         Ok(()) => Some(WELL),
-        Err(ErrorKind::Mismatch { .. }) => (is_confused && mistake.leaves.is_none()).then_some(TOLD),
-        Err(ErrorKind::PeerLost { ranks, .. }) => {
-            (is_confused && mistake.leaves.map(|rank| vec![rank]) == Some(ranks.clone())).then_some(TOLD_LEFT)
-        }
+        Err(ErrorKind::Mismatch { .. }) => (is_confused && mistake.leaves.is_none()).then_some(DISAGREE),
+        Err(ErrorKind::PeerLost { ranks, .. }) => (is_confused
+            && mistake.leaves.map(|rank| vec![rank]) == Some(ranks.clone()))
+        .then_some(LEFT_EARLY),
         Err(_) => None,
     }
 }
@@ -186,8 +186,8 @@ fn named(end: &Result<(), Error>, mistake: &Mistake, group: u32) -> Option<&'sta
 #[test]
 fn all_are_told_of_a_mistake() {
     let ends = |seed| mistaken(seed).map(|(_, ends)| ends).unwrap();
-    let told = (0..80).flat_map(ends).filter(|end| *end == TOLD).count();
-    assert!(told > 200, "{told}");
+    let count = (0..80).flat_map(ends).filter(|end| *end == DISAGREE).count();
+    assert!(count > 200, "{count}");
 }
 
 /// A member that does not say what it has called where a reducer is lost is found.

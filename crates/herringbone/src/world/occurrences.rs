@@ -43,11 +43,11 @@ impl VirtualWorld {
         match occurrence {
             Occurrence::Nothing => {}
             Occurrence::Done(number) => {
-                let act = self.agenda.acts.remove(&number).expect("it was not done yet");
+                let act = self.events.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
             Occurrence::Look(at) => {
-                self.agenda.looks.remove(&at);
+                self.events.looks.remove(&at);
                 self.settle(at);
             }
             Occurrence::Tick(at) => {
@@ -132,8 +132,8 @@ impl VirtualWorld {
     /// Has a thread look again after a while, unless it does so earlier anyway.
     fn look_after(&mut self, delay: Duration, at: usize) {
         let then = self.clock.now() + delay;
-        if self.agenda.looks.get(&at).is_none_or(|earlier| *earlier > then) {
-            self.agenda.looks.insert(at, then);
+        if self.events.looks.get(&at).is_none_or(|earlier| *earlier > then) {
+            self.events.looks.insert(at, then);
             self.after(delay, Occurrence::Look(at));
         }
     }
@@ -200,7 +200,7 @@ impl VirtualWorld {
             }
             return;
         }
-        let seed = self.dice.roll();
+        let seed = self.rng.roll();
         let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
         self.machine(other).connect(member_at(caller), theirs, PipeEnd { link: link.clone(), side: 1 }, now);

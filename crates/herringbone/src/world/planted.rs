@@ -20,7 +20,7 @@ fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
         // Integers: of a float the last bit may not count in a sum.
         let (collective, op) = (Collective::AllReduce, ReduceOp::Sum);
         let call = Call::new(collective, DType::I32, op, 20_000);
-        let todo = ToCall::new(Task::new(call, 3, &mut world.dice), None);
+        let todo = ToCall::new(Task::new(call, 3, &mut world.rng), None);
         world.call(0..3, &todo);
         verdict(world)
     };
@@ -107,7 +107,7 @@ fn a_timer_that_does_not_expire_is_found() {
         world.machine(1).is_timeless = is_timeless;
         world.hang(2);
         let timeout = Some(Duration::from_secs(1));
-        let todo = ToCall::new(Task::sum(3, 3, &mut world.dice), timeout);
+        let todo = ToCall::new(Task::sum(3, 3, &mut world.rng), timeout);
         world.call([1], &todo);
         world.run_to_the_end(Duration::from_secs(5))
     });
@@ -119,7 +119,7 @@ fn a_timer_that_does_not_expire_is_found() {
 #[test]
 fn a_decision_that_is_lost_is_found() {
     use crate::{ErrorKind, core::session::control::Message};
-    let told = |loses: bool| {
+    let reported = |loses: bool| {
         let mut world = VirtualWorld::new(Setup::of(3, 0), 0);
         if loses {
             world.network.filter =
@@ -128,12 +128,12 @@ fn a_decision_that_is_lost_is_found() {
         for rank in 0..3 {
             let count = if rank == 1 { 4 } else { 3 };
             let timeout = Some(Duration::from_secs(1));
-            let todo = ToCall::new(Task::sum(count, 3, &mut world.dice), timeout);
+            let todo = ToCall::new(Task::sum(count, 3, &mut world.rng), timeout);
             world.call([rank], &todo);
         }
         world.run_to_the_end(Duration::from_secs(10));
         let end = world.machine(1).ends().pop().flatten();
         matches!(end, Some(Err(error)) if matches!(error.kind(), ErrorKind::Mismatch { .. }))
     };
-    assert!(told(false) && !told(true));
+    assert!(reported(false) && !reported(true));
 }

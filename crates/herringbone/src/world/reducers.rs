@@ -6,7 +6,7 @@ use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
     core::prepare::Call,
-    transport::tcp::virtual_link::{Dice, Nature, PipeEnd},
+    transport::tcp::virtual_link::{Nature, PipeEnd, Rng},
 };
 use std::{ops::Range, rc::Rc, time::Duration};
 
@@ -16,52 +16,52 @@ const SHORT: u64 = 2_000_000;
 /// How often it is looked whether a reducer is needed.
 const LOOK: Duration = Duration::from_micros(300);
 
-pub(super) fn sum(count: usize, workers: u32, dice: &mut Dice) -> Rc<Task> {
+pub(super) fn sum(count: usize, workers: u32, rng: &mut Rng) -> Rc<Task> {
     let call = Call::new(Collective::AllReduce, DType::I32, ReduceOp::Sum, count);
-    let mut task = Task::new(call, workers, dice);
-    Rc::get_mut(&mut task).expect("a new task").in_place = dice.one_in(2);
+    let mut task = Task::new(call, workers, rng);
+    Rc::get_mut(&mut task).expect("a new task").in_place = rng.one_in(2);
     task
 }
 
 /// A world whose workers have met their reducers.
-fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Dice) {
-    let mut dice = Dice(seed ^ 0x7ed5_ced5);
-    let (workers, reducers) = (2 + dice.below(4) as u32, 1 + dice.below(4) as u32);
+fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
+    let mut rng = Rng(seed ^ 0x7ed5_ced5);
+    let (workers, reducers) = (2 + rng.below(4) as u32, 1 + rng.below(4) as u32);
     let nature = Nature {
-        latency: Duration::from_nanos(dice.below(3_000_000)),
-        rate: dice.pick(&[None, Some(20 << 20), Some(1 << 30)]),
-        buffer: dice.pick(&[5000, 70_000, 1 << 20]),
-        choppy: dice.one_in(2),
+        latency: Duration::from_nanos(rng.below(3_000_000)),
+        rate: rng.pick(&[None, Some(20 << 20), Some(1 << 30)]),
+        buffer: rng.pick(&[5000, 70_000, 1 << 20]),
+        choppy: rng.one_in(2),
     };
-    let forced = Some(Algorithm::ReductionServer).filter(|_| !dice.one_in(3));
-    let segment_bytes = dice.pick(&[0, 4096, 65_536]);
+    let forced = Some(Algorithm::ReductionServer).filter(|_| !rng.one_in(3));
+    let segment_bytes = rng.pick(&[0, 4096, 65_536]);
     let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
     // All reducers have been met: one that is forced and never there is an error.
-    world.call(0..workers, &ToCall::new(sum(30_000, workers, &mut dice), None));
+    world.call(0..workers, &ToCall::new(sum(30_000, workers, &mut rng), None));
     assert!(world.run_to_the_end(timeout));
-    world.network.control_delay = nature.latency * dice.pick(&[0, 0, 3, 20]);
-    (world, dice)
+    world.network.control_delay = nature.latency * rng.pick(&[0, 0, 3, 20]);
+    (world, rng)
 }
 
 /// A world that sums through reducers, several calls at a time, each into its input or beside it.
 pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
-    let (mut world, mut dice) = served(seed, timeout);
-    groups::add_some(&mut world, &mut dice);
-    let (calls, window) = (2 + dice.below(8), 1 + dice.below(5) as usize);
-    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| match dice.one_in(5) {
-        true => Task::any(workers, 1 << 14, dice),
+    let (mut world, mut rng) = served(seed, timeout);
+    groups::add_some(&mut world, &mut rng);
+    let (calls, window) = (2 + rng.below(8), 1 + rng.below(5) as usize);
+    groups::fill(&mut world, calls, window, &mut rng, |workers, rng| match rng.one_in(5) {
+        true => Task::any(workers, 1 << 14, rng),
         false => {
-            let count = dice.pick(&[3, 2000, 10_000, 60_000]);
-            if dice.one_in(3) { Task::coded(count, workers, dice) } else { sum(count, workers, dice) }
+            let count = rng.pick(&[3, 2000, 10_000, 60_000]);
+            if rng.one_in(3) { Task::coded(count, workers, rng) } else { sum(count, workers, rng) }
         }
     });
-    groups::begin(&mut world, Duration::from_millis(30), &mut dice);
+    groups::begin(&mut world, Duration::from_millis(30), &mut rng);
     world
 }
 
-fn micros(dice: &mut Dice, range: Range<u64>) -> Duration {
-    Duration::from_micros(range.start + dice.below(range.end - range.start))
+fn micros(rng: &mut Rng, range: Range<u64>) -> Duration {
+    Duration::from_micros(range.start + rng.below(range.end - range.start))
 }
 
 /// Whether some worker waits for something.
@@ -74,20 +74,20 @@ fn harm_when_needed(world: &mut VirtualWorld, looks: u32) {
     if looks > 0 && !is_busy(world) {
         return world.later(LOOK, move |world| harm_when_needed(world, looks - 1));
     }
-    let delay = world.dice.pick(&[1, 1000, 20_000]);
-    let delay = micros(&mut world.dice, 0..delay);
+    let delay = world.rng.pick(&[1, 1000, 20_000]);
+    let delay = micros(&mut world.rng, 0..delay);
     world.later(delay, harm_reducer);
 }
 
 /// Something happens to a reducer, or between it and the workers.
 fn harm_reducer(world: &mut VirtualWorld) {
     let (workers, reducers) = (world.setup.workers as usize, u64::from(world.setup.reducers));
-    let reducer = workers + world.dice.below(reducers) as usize;
-    let worker = world.dice.below(workers as u64) as usize;
+    let reducer = workers + world.rng.below(reducers) as usize;
+    let worker = world.rng.below(workers as u64) as usize;
     let runs = world.machines[reducer].as_ref().is_some_and(|machine| !machine.is_hung);
-    let most = world.dice.pick(&[10_000, 1_000_000, 9_000_000]);
-    let time = micros(&mut world.dice, 100..most);
-    match world.dice.below(7) {
+    let most = world.rng.pick(&[10_000, 1_000_000, 9_000_000]);
+    let time = micros(&mut world.rng, 100..most);
+    match world.rng.below(7) {
         0 | 1 if runs => world.kill(reducer),
         2 if runs => world.hang(reducer),
         3 if runs => {
@@ -95,8 +95,8 @@ fn harm_reducer(world: &mut VirtualWorld) {
             world.later(time, move |world| world.resume(reducer));
         }
         4 => {
-            let partition = world.dice.pick(&Partition::ALL);
-            let (from, to) = if world.dice.one_in(2) { (worker, reducer) } else { (reducer, worker) };
+            let partition = world.rng.pick(&Partition::ALL);
+            let (from, to) = if world.rng.one_in(2) { (worker, reducer) } else { (reducer, worker) };
             world.part(from, to, partition, time);
         }
         5 => (0..workers).for_each(|worker| world.part(worker, reducer, Partition::Full, time)),
@@ -107,16 +107,16 @@ fn harm_reducer(world: &mut VirtualWorld) {
 /// Workers are slow: none is given up for that.
 fn slow_down(world: &mut VirtualWorld) {
     let workers = u64::from(world.setup.workers);
-    let [one, other] = [(); 2].map(|()| world.dice.below(workers) as usize);
-    let time = micros(&mut world.dice, 100..SHORT);
+    let [one, other] = [(); 2].map(|()| world.rng.below(workers) as usize);
+    let time = micros(&mut world.rng, 100..SHORT);
     let runs = world.machines[one].as_ref().is_some_and(|machine| !machine.is_hung);
-    match world.dice.below(3) {
+    match world.rng.below(3) {
         0 if runs => {
             world.hang(one);
             world.later(time, move |world| world.resume(one));
         }
         1 if one != other => {
-            let partition = world.dice.pick(&Partition::ALL);
+            let partition = world.rng.pick(&Partition::ALL);
             world.part(one, other, partition, time / 2);
         }
         _ => world.link(one, other).into_iter().for_each(|PipeEnd { link, side }| link.stall(side, time)),
@@ -126,36 +126,36 @@ fn slow_down(world: &mut VirtualWorld) {
 /// The same while workers are slow.
 pub(super) fn harm(world: &mut VirtualWorld) {
     harm_some(world);
-    for _ in 0..world.dice.below(3) {
-        let at = micros(&mut world.dice, 0..80_000);
+    for _ in 0..world.rng.below(3) {
+        let at = micros(&mut world.rng, 0..80_000);
         world.later(at, slow_down);
     }
 }
 
 /// One reducer or several come to harm: at once, within one recovery or one after the other.
 pub(super) fn harm_some(world: &mut VirtualWorld) {
-    let mut at = micros(&mut world.dice, 0..60_000);
-    for _ in 0..1 + world.dice.below(4) {
+    let mut at = micros(&mut world.rng, 0..60_000);
+    for _ in 0..1 + world.rng.below(4) {
         world.later(at, |world| harm_when_needed(world, 100));
-        let most = world.dice.pick(&[1, 3000, 60_000]);
-        at += micros(&mut world.dice, 0..most);
+        let most = world.rng.pick(&[1, 3000, 60_000]);
+        at += micros(&mut world.rng, 0..most);
     }
 }
 
 /// A world whose calls are all on one tensor, so that each goes on with what the one before it has left.
 fn feeding_back(seed: u64) -> VirtualWorld {
-    let (mut world, mut dice) = served(seed, TIMEOUT);
-    let (calls, window) = (3 + dice.below(6), 1 + dice.below(4) as usize);
-    let (count, mut last) = (dice.pick(&[5, 3000, 20_000]), None::<Rc<Task>>);
-    groups::fill(&mut world, calls, window, &mut dice, |workers, dice| {
+    let (mut world, mut rng) = served(seed, TIMEOUT);
+    let (calls, window) = (3 + rng.below(6), 1 + rng.below(4) as usize);
+    let (count, mut last) = (rng.pick(&[5, 3000, 20_000]), None::<Rc<Task>>);
+    groups::fill(&mut world, calls, window, &mut rng, |workers, rng| {
         let task = match &last {
-            Some(last) => last.next(dice),
-            None => Task::coded(count, workers, dice),
+            Some(last) => last.next(rng),
+            None => Task::coded(count, workers, rng),
         };
         last = Some(task.clone());
         task
     });
-    groups::begin(&mut world, Duration::from_millis(30), &mut dice);
+    groups::begin(&mut world, Duration::from_millis(30), &mut rng);
     world
 }
 
@@ -193,7 +193,7 @@ fn another_reducer_is_lost_while_the_first_ones_work_is_redone() {
     for seed in 0..60 {
         let mut world = summing(seed, TIMEOUT);
         let (first, reducers) = (world.setup.workers as usize, world.setup.reducers as usize);
-        let delay = micros(&mut world.dice, 0..40_000);
+        let delay = micros(&mut world.rng, 0..40_000);
         world.later(delay, move |world| world.kill(first));
         if reducers > 1 {
             world.later(delay, move |world| kill_when_redoing(world, first + 1));

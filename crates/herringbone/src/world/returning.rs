@@ -24,7 +24,7 @@ fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
 /// All workers sum something, and then do nothing for a while.
 fn sum_and_wait(world: &mut VirtualWorld, wait: Duration) {
     let workers = world.setup.workers;
-    let todo = ToCall::new(sum(30_000, workers, &mut world.dice), None);
+    let todo = ToCall::new(sum(30_000, workers, &mut world.rng), None);
     world.call(0..workers, &todo);
     verdict(world).unwrap();
     world.run_for(wait);
@@ -108,7 +108,7 @@ fn a_rank_that_watches_an_agreement_is_woken_while_reducers_come_and_go() {
         if round != 2 {
             world.run_for(Duration::from_millis(1));
         }
-        let todo = ToCall { group: number, ..ToCall::new(sum(8, 3, &mut world.dice), None) };
+        let todo = ToCall { group: number, ..ToCall::new(sum(8, 3, &mut world.rng), None) };
         world.call([0, 2], &todo);
         world.run_for(Duration::from_secs(1));
         assert!(awaited.is_done(), "round {round}: ranks 0 and 2 wait for rank 1, which sleeps");
@@ -120,10 +120,10 @@ fn a_rank_that_watches_an_agreement_is_woken_while_reducers_come_and_go() {
 /// Reducers end, are stopped, or are told to end, and come back, at any moment.
 fn come_and_go(world: &mut VirtualWorld) {
     let (workers, reducers) = (world.setup.workers as usize, u64::from(world.setup.reducers));
-    for _ in 0..1 + world.dice.below(6) {
-        let reducer = workers + world.dice.below(reducers) as usize;
-        let (what, there) = (world.dice.below(3), Duration::from_micros(world.dice.below(3_000_000)));
-        let away = Duration::from_micros(world.dice.below(8_000_000));
+    for _ in 0..1 + world.rng.below(6) {
+        let reducer = workers + world.rng.below(reducers) as usize;
+        let (what, there) = (world.rng.below(3), Duration::from_micros(world.rng.below(3_000_000)));
+        let away = Duration::from_micros(world.rng.below(8_000_000));
         world.later(there, move |world| {
             let runs = world.machines[reducer].as_ref().is_some_and(|machine| !machine.is_hung);
             match what {
@@ -164,8 +164,8 @@ fn changing(seed: u64) -> Result<VirtualWorld, String> {
                 world.resume(reducer);
             }
         }
-        let (workers, dice) = (world.setup.workers, &mut world.dice);
-        let todo = ToCall::new(sum(30_000, workers, dice), None);
+        let (workers, rng) = (world.setup.workers, &mut world.rng);
+        let todo = ToCall::new(sum(30_000, workers, rng), None);
         world.call(0..workers, &todo);
         verdict(&mut world)?;
     }

@@ -152,18 +152,18 @@ impl Coverage {
     /// Those that were not seen.
     pub fn missing(&self) -> Vec<String> {
         let possible = seen::possible();
-        possible.iter().filter(|transition| !self.seen.contains_key(transition)).map(told).collect()
+        possible.iter().filter(|transition| !self.seen.contains_key(transition)).map(described).collect()
     }
 
     /// Those that were seen and cannot be: errors.
     pub fn impossible(&self) -> Vec<String> {
         let possible = seen::possible();
-        self.seen.keys().filter(|transition| !possible.contains(transition)).map(told).collect()
+        self.seen.keys().filter(|transition| !possible.contains(transition)).map(described).collect()
     }
 
     /// How often each was seen.
     pub fn counts(&self) -> Vec<(String, u64)> {
-        self.seen.iter().map(|(transition, times)| (told(transition), *times)).collect()
+        self.seen.iter().map(|(transition, times)| (described(transition), *times)).collect()
     }
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for Coverage {
     }
 }
 
-fn told(Transition { machine, state, input }: &Transition) -> String {
+fn described(Transition { machine, state, input }: &Transition) -> String {
     format!("{machine} [{state}] {input}")
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
-    transport::tcp::virtual_link::{Dice, PipeEnd},
+    transport::tcp::virtual_link::{PipeEnd, Rng},
 };
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ const LIMIT: Duration = Duration::from_secs(200);
 fn trouble(world: &mut VirtualWorld) {
     let (workers, machines) = (u64::from(world.setup.workers), world.machines.len() as u64);
     let (any, worker, other) =
-        (world.dice.below(machines), world.dice.below(workers), world.dice.below(machines));
+        (world.rng.below(machines), world.rng.below(workers), world.rng.below(machines));
     let (any, worker, other) = (any as usize, worker as usize, other as usize);
-    let most = world.dice.pick(&[50, 9000]);
-    let delay = Duration::from_millis(world.dice.below(most));
+    let most = world.rng.pick(&[50, 9000]);
+    let delay = Duration::from_millis(world.rng.below(most));
     let runs = |world: &VirtualWorld, at: usize| {
         world.machines[at].as_ref().is_some_and(|machine| !machine.is_hung && machine.exit.leaving.is_none())
     };
-    let byte = world.dice.below(10_000) as usize;
-    match (world.dice.below(9), world.link(worker, other)) {
+    let byte = world.rng.below(10_000) as usize;
+    match (world.rng.below(9), world.link(worker, other)) {
         (0, _) if runs(world, any) => world.kill(any),
         (1, _) if runs(world, any) => world.hang(any),
         (2, _) if runs(world, any) => {
@@ -42,7 +42,7 @@ fn trouble(world: &mut VirtualWorld) {
         (5, Some(PipeEnd { link, side })) => link.flip(side, byte, 1),
         (6, Some(PipeEnd { link, side })) => link.stall(side, delay),
         (7, _) if any != worker => {
-            let partition = world.dice.pick(&Partition::ALL);
+            let partition = world.rng.pick(&Partition::ALL);
             world.part(any, worker, partition, delay);
         }
         (8, _) => divide(world, delay),
@@ -52,7 +52,7 @@ fn trouble(world: &mut VirtualWorld) {
 
 /// No machine of one half reaches one of the other half.
 fn divide(world: &mut VirtualWorld, time: Duration) {
-    let halves: Vec<bool> = world.machines.iter().map(|_| world.dice.one_in(2)).collect();
+    let halves: Vec<bool> = world.machines.iter().map(|_| world.rng.one_in(2)).collect();
     for one in 0..halves.len() {
         for other in (one + 1..halves.len()).filter(|other| halves[one] != halves[*other]) {
             world.part(one, other, Partition::Full, time);
@@ -87,12 +87,12 @@ pub(super) fn harmed_and_troubled(seed: u64) -> Result<(VirtualWorld, Vec<&'stat
 
 fn after_trouble(mut world: VirtualWorld) -> Result<(VirtualWorld, Vec<&'static str>), String> {
     let seed = world.seed;
-    let mut dice = Dice(!seed);
-    if dice.one_in(3) {
-        aborts::mix_in(&mut world, &mut dice);
+    let mut rng = Rng(!seed);
+    if rng.one_in(3) {
+        aborts::mix_in(&mut world, &mut rng);
     }
-    for _ in 0..1 + world.dice.below(4) {
-        let delay = Duration::from_micros(world.dice.below(50_000));
+    for _ in 0..1 + world.rng.below(4) {
+        let delay = Duration::from_micros(world.rng.below(50_000));
         world.later(delay, trouble);
     }
     let done = world.run_to_the_end(LIMIT);

@@ -66,16 +66,16 @@ fn a_wait_for_room_ends_in_time() {
 #[test]
 fn what_nobody_was_told_is_the_earliest_of_it_and_stays() {
     let engine = DependencyEngine::new(1).unwrap();
-    let (told, kept) = (engine.var(), engine.var());
-    engine.push(|| Err("told".into()), &[], &[&told], 0).unwrap();
+    let (waited, kept) = (engine.var(), engine.var());
+    engine.push(|| Err("told".into()), &[], &[&waited], 0).unwrap();
     engine.push(|| Err("kept".into()), &[], &[&kept], 0).unwrap();
     engine.push(|| Err("homeless".into()), &[], &[], 0).unwrap();
-    assert!(engine.wait(&told).is_err());
+    assert!(engine.wait(&waited).is_err());
     engine.close();
     for _ in 0..2 {
-        assert_eq!(engine.untold().unwrap().error().to_string(), "kept");
+        assert_eq!(engine.unreported().unwrap().error().to_string(), "kept");
     }
-    assert!(engine.wait_all().is_err() && engine.untold().is_none());
+    assert!(engine.wait_all().is_err() && engine.unreported().is_none());
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn failures_spoil_skip_and_are_told_once() {
         4,
         &["m0 fails", "r0 m1", "r1 m2", "m3", "w2", "w2", "w3", "r2 m3", "w1", "wait all", "wait all"],
     );
-    let Outcome { told, .. } = program.run(3);
-    assert_eq!(told, [Some(0), None, None, Some(0), Some(0), None]);
+    let Outcome { reported, .. } = program.run(3);
+    assert_eq!(reported, [Some(0), None, None, Some(0), Some(0), None]);
     assert_eq!(program.run(3), program.serial());
 }

@@ -43,7 +43,7 @@ struct Call {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) values: Vec<u64>,
-    pub(crate) told: Vec<Option<u64>>,
+    pub(crate) reported: Vec<Option<u64>>,
 }
 
 pub(crate) fn any() -> impl Strategy<Value = Program> {
@@ -83,13 +83,13 @@ impl Program {
     pub(crate) fn serial(&self) -> Outcome {
         let mut values = vec![0; self.variables];
         let mut spoiled: Vec<Option<u64>> = vec![None; self.variables];
-        let (mut homeless, mut told, mut number) = (None, Vec::new(), 0);
+        let (mut homeless, mut reported, mut number) = (None, Vec::new(), 0);
         for step in &self.steps {
             match step {
-                Step::Wait(variable) => told.push(spoiled[*variable].take()),
+                Step::Wait(variable) => reported.push(spoiled[*variable].take()),
                 Step::WaitAll => {
                     let all = spoiled.iter_mut().chain([&mut homeless]).filter_map(Option::take);
-                    told.push(all.min());
+                    reported.push(all.min());
                 }
                 Step::Push(call) => {
                     let used = call.reads.iter().chain(&call.mutates);
@@ -114,7 +114,7 @@ impl Program {
                 }
             }
         }
-        Outcome { values, told }
+        Outcome { values, reported }
     }
 
     /// On an engine.
@@ -124,22 +124,22 @@ impl Program {
         let completer = thread::spawn(move || ends.iter().for_each(|end| end()));
         let things: Vec<Arc<Thing>> =
             (0..self.variables).map(|_| Arc::new(Thing::new(engine.var()))).collect();
-        let (mut told, mut number) = (Vec::new(), 0);
+        let (mut reported, mut number) = (Vec::new(), 0);
         for step in &self.steps {
             match step {
-                Step::Wait(variable) => told.push(failed(engine.wait(&things[*variable].tag))),
-                Step::WaitAll => told.push(failed(engine.wait_all())),
+                Step::Wait(variable) => reported.push(failed(engine.wait(&things[*variable].tag))),
+                Step::WaitAll => reported.push(failed(engine.wait_all())),
                 Step::Push(call) => {
                     push(&engine, &things, number, call.clone(), later.clone());
                     number += 1;
                 }
             }
         }
-        let _told_already = engine.wait_all();
+        let _reported_already = engine.wait_all();
         drop(later);
         completer.join().unwrap();
         assert_eq!(engine.pending(), 0);
-        Outcome { values: things.iter().map(|thing| thing.value.load(Ordering::Relaxed)).collect(), told }
+        Outcome { values: things.iter().map(|thing| thing.value.load(Ordering::Relaxed)).collect(), reported }
     }
 }
 

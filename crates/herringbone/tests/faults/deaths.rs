@@ -1,8 +1,8 @@
 //! Processes that die: whoever is left hears of it at once, with a name.
 
 use crate::{
-    process::{Part, Process, end_well, processes},
-    world::{Over, Together, check_sums, each, meeting_place, sum, world},
+    process::{Process, RankRole, end_well, processes},
+    world::{Over, Together, check_sums, each, rendezvous_address, sum, world},
 };
 use herringbone::ErrorKind;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
@@ -17,7 +17,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Kills one rank of four in the middle of sums; returns how long the slowest survivor took to say who is lost.
 fn kill(victim: u32, over: Over, keep_open: bool) -> Duration {
-    let mut ranks = processes("loop", 4, over, &meeting_place(), &[]);
+    let mut ranks = processes("loop", 4, over, &rendezvous_address(), &[]);
     std::thread::sleep(A_WHILE);
     let dead = ranks.remove(victim as usize);
     let copies = if keep_open { copies_of_descriptors(&dead) } else { Vec::new() };
@@ -61,7 +61,7 @@ fn a_killed_rank_is_named() {
 fn a_killed_rank_is_named_by_those_who_only_send_to_it() {
     for over in [Over::Shm, Over::Tcp] {
         for what in ["send 4", "send 8192", "send 3000000"] {
-            let mut ranks = processes(what, 3, over, &meeting_place(), &[]);
+            let mut ranks = processes(what, 3, over, &rendezvous_address(), &[]);
             std::thread::sleep(A_WHILE);
             ranks.pop().unwrap().signal(Signal::KILL);
             let killed = Instant::now();
@@ -78,7 +78,7 @@ fn a_killed_rank_is_named_by_those_who_only_send_to_it() {
 fn a_killed_rank_is_named_though_others_leave_because_of_it() {
     for over in [Over::Shm, Over::Tcp] {
         for (what, is_stuck) in [("leave 8192", false), ("leave 8192", false), ("leave 8000000", true)] {
-            let mut ranks = processes(what, 5, over, &meeting_place(), &[]);
+            let mut ranks = processes(what, 5, over, &rendezvous_address(), &[]);
             std::thread::sleep(A_WHILE);
             let killed = ranks.remove(1);
             if is_stuck {
@@ -98,7 +98,7 @@ fn a_killed_rank_is_named_though_others_leave_because_of_it() {
 #[test]
 fn a_killed_rank_is_named_though_rank_0_leaves() {
     for over in [Over::Shm, Over::Tcp] {
-        let mut ranks = processes("pair", 3, over, &meeting_place(), &[]);
+        let mut ranks = processes("pair", 3, over, &rendezvous_address(), &[]);
         std::thread::sleep(A_WHILE);
         let killed = Instant::now();
         ranks.pop().unwrap().signal(Signal::KILL);
@@ -122,7 +122,7 @@ fn a_killed_rank_0_is_named() {
 
 #[test]
 fn a_stopped_rank_is_named() {
-    let ranks = processes("loop", 3, Over::Shm, &meeting_place(), &[]);
+    let ranks = processes("loop", 3, Over::Shm, &rendezvous_address(), &[]);
     std::thread::sleep(A_WHILE);
     let stopped = Instant::now();
     ranks[1].signal(Signal::STOP);
@@ -137,7 +137,7 @@ fn a_stopped_rank_is_named() {
 #[test]
 fn a_job_that_stood_still_as_a_whole_goes_on() {
     let (reducers, addresses) = reducers();
-    let ranks = processes("loop", 3, Over::Reducer, &meeting_place(), &addresses);
+    let ranks = processes("loop", 3, Over::Reducer, &rendezvous_address(), &addresses);
     let all = |signal| reducers.iter().chain(&ranks).for_each(|process| process.signal(signal));
     std::thread::sleep(A_WHILE);
     all(Signal::STOP);
@@ -149,12 +149,12 @@ fn a_job_that_stood_still_as_a_whole_goes_on() {
 
 /// Two reducers, and where they listen.
 fn reducers() -> (Vec<Process>, Vec<String>) {
-    let part = |rank| Part {
+    let part = |rank| RankRole {
         what: "reducer",
         rank,
         ranks: 2,
         over: Over::Tcp,
-        meet: meeting_place(),
+        meet: rendezvous_address(),
         reducers: Vec::new(),
     };
     let reducers: Vec<Process> = (0..2).map(|rank| Process::start(&part(rank))).collect();
@@ -166,7 +166,7 @@ fn reducers() -> (Vec<Process>, Vec<String>) {
 fn a_killed_or_stopped_rank_is_named_by_those_who_meet_it_at_reducers_only() {
     for (victim, signal) in [(1, Signal::KILL), (3, Signal::KILL), (0, Signal::KILL), (2, Signal::STOP)] {
         let (_reducers, addresses) = reducers();
-        let mut ranks = processes("loop", 4, Over::Reducer, &meeting_place(), &addresses);
+        let mut ranks = processes("loop", 4, Over::Reducer, &rendezvous_address(), &addresses);
         std::thread::sleep(A_WHILE);
         let victims = ranks.remove(victim);
         let since = Instant::now();
@@ -183,7 +183,7 @@ fn a_killed_or_stopped_rank_is_named_by_those_who_meet_it_at_reducers_only() {
 /// A signal to reducers of a job, at a moment in the middle of its sums: all sums are right on all ranks, and none takes long.
 fn lose_reducers(victims: &[usize], signal: Signal) {
     let (reducers, addresses) = reducers();
-    let ranks = processes("through deaths", 3, Over::Reducer, &meeting_place(), &addresses);
+    let ranks = processes("through deaths", 3, Over::Reducer, &rendezvous_address(), &addresses);
     ranks.iter().for_each(|rank| assert_eq!(rank.hear(Duration::from_secs(20)).1, "summing"));
     for victim in victims {
         std::thread::sleep(A_WHILE);
@@ -211,7 +211,7 @@ fn a_stopped_reducer_costs_no_call() {
 fn processes_that_end_after_their_last_operation_harm_nobody() {
     for round in 0..10 {
         let over = Over::ALL[round % 2];
-        let ranks = processes("once", 3, over, &meeting_place(), &[]);
+        let ranks = processes("once", 3, over, &rendezvous_address(), &[]);
         assert!(end_well(ranks), "{over:?}");
     }
 }
@@ -238,7 +238,7 @@ fn ranks_that_leave_after_their_last_operation_harm_nobody() {
 #[test]
 fn a_rank_that_leaves_early_is_named() {
     for over in Over::ALL {
-        let (summed, told) = (Together::new(3), Together::new(2));
+        let (summed, informed) = (Together::new(3), Together::new(2));
         world(3, over, |comm| {
             check_sums(comm);
             summed.wait();
@@ -250,7 +250,7 @@ fn a_rank_that_leaves_early_is_named() {
             assert!(matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks == &[2]), "{error}");
             let text = error.to_string();
             assert!(text.contains("rank 2 is lost") && text.contains("left"), "{text}");
-            told.wait();
+            informed.wait();
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Worlds that do not form: everyone who tried is told why, with ranks and addresses, and who belongs goes on.
 
-use crate::world::{Over, TOKEN, Watchdog, check_sums, each, meeting_place, sum, through};
+use crate::world::{Over, TOKEN, Watchdog, check_sums, each, rendezvous_address, sum, through};
 use herringbone::{
     Collective, Communicator, Config, DType, Error, ErrorKind, Rendezvous, Transport,
     core::{algorithm::Algorithm, group::FoldOrder, topology::LinkMatrix},
@@ -39,7 +39,7 @@ fn says(error: &Option<Error>, parts: &[&str]) {
 
 #[test]
 fn a_rank_that_never_comes_is_named_to_all() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let configs = [0, 1, 3].map(|rank| config(rank, 4, &meet).timeout(Duration::from_secs(2)));
     let began = Instant::now();
     for error in form(&configs) {
@@ -51,7 +51,7 @@ fn a_rank_that_never_comes_is_named_to_all() {
 
 #[test]
 fn without_rank_0_the_others_say_where_they_looked() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let errors = form(&[config(1, 2, &meet).timeout(Duration::from_secs(1))]);
     says(&errors[0], &["rank 1", &format!("rank 0 at {meet}")]);
 }
@@ -60,7 +60,7 @@ fn without_rank_0_the_others_say_where_they_looked() {
 #[test]
 fn a_second_process_with_a_rank_is_refused_at_once() {
     let _watchdog = Watchdog::over("two processes with a rank");
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     std::thread::scope(|scope| {
         let join = |rank: u32, wait: u64| {
             let meet = meet.clone();
@@ -97,7 +97,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 #[test]
 fn a_rank_of_another_job_is_told_at_once_which_job_it_met() {
     let _watchdog = Watchdog::over("two jobs at one address");
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let meet = meet.as_str();
     std::thread::scope(|scope| {
         let intruder = || {
@@ -125,14 +125,14 @@ fn a_rank_of_another_job_is_told_at_once_which_job_it_met() {
 #[test]
 fn a_jobs_name_has_to_fit() {
     for name in [String::new(), "x".repeat(129), "two\nlines".to_owned()] {
-        let errors = form(&[config(0, 1, &meeting_place()).job(name)]);
+        let errors = form(&[config(0, 1, &rendezvous_address()).job(name)]);
         says(&errors[0], &["HERRINGBONE_JOB", "any text of at most 128 bytes, on one line"]);
     }
 }
 
 #[test]
 fn ranks_outside_the_world_are_refused() {
-    let errors = form(&[config(5, 2, &meeting_place())]);
+    let errors = form(&[config(5, 2, &rendezvous_address())]);
     says(&errors[0], &["rank 5 of a world of 2", "ranks are 0 to the world's size - 1"]);
     assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Config { .. }));
 }
@@ -155,7 +155,7 @@ fn refused(wrong: Config, meet: &str, right: impl Fn(Config) -> Config, parts: &
 
 #[test]
 fn rank_0_says_why_a_rank_is_missing() {
-    let (meet, brief) = (meeting_place(), Duration::from_secs(2));
+    let (meet, brief) = (rendezvous_address(), Duration::from_secs(2));
     let configs = [config(0, 3, &meet), config(1, 3, &meet).algorithm(Algorithm::Tree)];
     let errors = form(&configs.map(|config| config.timeout(brief)));
     says(&errors[0], &["ranks 1, 2 of 3 did not come", "rank 1 was refused", "HERRINGBONE_ALGORITHM"]);
@@ -163,37 +163,37 @@ fn rank_0_says_why_a_rank_is_missing() {
 
 #[test]
 fn contradictions_are_refused_and_the_others_go_on() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(config(1, 3, &meet), &meet, |config| config, &["rank 1 was told a world of 3, others one of 2"]);
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).algorithm(Algorithm::Tree),
         &meet,
         |config| config.algorithm(Algorithm::Ring),
         &["rank 1", "HERRINGBONE_ALGORITHM", "\"tree\"", "\"ring\""],
     );
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).transport(Transport::Tcp),
         &meet,
         |config| config.transport(Transport::Shm),
         &["rank 1", "HERRINGBONE_TRANSPORT", "\"tcp\"", "\"shm\""],
     );
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).fold_order(FoldOrder::Ranks),
         &meet,
         |config| config.fold_order(FoldOrder::Hosts),
         &["rank 1", "HERRINGBONE_FOLD_ORDER", "\"ranks\"", "\"hosts\""],
     );
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).links(LinkMatrix::uniform(2, 1.0)),
         &meet,
         |config| config.links(LinkMatrix::uniform(2, 2.0)),
         &["rank 1", "HERRINGBONE_TOPOLOGY"],
     );
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).reducers(vec!["127.0.0.1:9".to_owned()]),
         &meet,
@@ -204,7 +204,7 @@ fn contradictions_are_refused_and_the_others_go_on() {
 
 #[test]
 fn a_topology_that_does_not_fit_is_told_to_all_ranks() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let [first, second] = [0, 1].map(|rank| config(rank, 2, &meet));
     for error in form(&[first.links(LinkMatrix::uniform(3, 1.0)), second]) {
         says(
@@ -219,7 +219,7 @@ fn a_topology_that_does_not_fit_is_told_to_all_ranks() {
 fn ranks_measure_their_links_if_rank_0_says_so() {
     let _watchdog = Watchdog::over("a measurement");
     for transport in [Transport::Shm, Transport::Tcp] {
-        let meet = meeting_place();
+        let meet = rendezvous_address();
         let reasons = each(3, |rank| {
             let config = config(rank, 3, &meet).transport(transport);
             let config = if rank == 0 { config.measure_links() } else { config };
@@ -235,12 +235,12 @@ fn ranks_measure_their_links_if_rank_0_says_so() {
 #[test]
 fn wrong_tokens_are_refused_and_the_others_go_on() {
     for wrong in [None, Some("another")] {
-        let meet = meeting_place();
+        let meet = rendezvous_address();
         let mut intruder = config(1, 2, &meet);
         intruder = wrong.map_or(intruder.clone(), |token| intruder.token(token));
         refused(intruder, &meet, |config| config.token(TOKEN), &["rank 0 at", &meet, "HERRINGBONE_TOKEN"]);
     }
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).token(TOKEN),
         &meet,
@@ -259,7 +259,7 @@ fn an_address_that_others_reach_needs_a_token() {
         );
         assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Auth { .. }));
     }
-    let far = config(0, 2, &meeting_place()).reducers(vec!["192.0.2.1:7070".to_owned()]);
+    let far = config(0, 2, &rendezvous_address()).reducers(vec!["192.0.2.1:7070".to_owned()]);
     says(&form(&[far])[0], &["no job token is set", "192.0.2.1 is not loopback"]);
     for token in [None, Some("x".to_owned())] {
         let error = Server::bind(ServerOptions { token, ..ServerOptions::new("0.0.0.0:0".parse().unwrap()) });
@@ -272,7 +272,7 @@ fn an_address_that_others_reach_needs_a_token() {
 
 #[test]
 fn settings_that_cannot_be_used_are_refused() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let config = config(0, 1, &meet);
     let cases = [
         (config.clone().reducers(vec!["nowhere".to_owned()]), ["HERRINGBONE_REDUCERS", "\"nowhere\""]),
@@ -295,7 +295,7 @@ fn settings_that_cannot_be_used_are_refused() {
         says(&errors[0], &parts);
         assert!(matches!(errors[0].as_ref().unwrap().kind(), ErrorKind::Config { .. }));
     }
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let forced = [0, 1].map(|rank| self::config(rank, 2, &meet).algorithm(Algorithm::ReductionServer));
     form(&forced).iter().for_each(|error| says(error, &["HERRINGBONE_ALGORITHM", "needs reducers"]));
 }
@@ -304,7 +304,7 @@ fn settings_that_cannot_be_used_are_refused() {
 #[test]
 fn sizes_of_different_ranks_make_no_disagreement() {
     for transport in [Transport::Shm, Transport::Tcp] {
-        let meet = meeting_place();
+        let meet = rendezvous_address();
         let errors = form(&[
             config(0, 2, &meet).transport(transport).staging_bytes(64 << 20).segment_bytes(64 << 10),
             config(1, 2, &meet).transport(transport).staging_bytes(16 << 20),
@@ -316,7 +316,7 @@ fn sizes_of_different_ranks_make_no_disagreement() {
 /// The smallest of all ranks counts, of each size, so two that fit on every rank may not fit together.
 #[test]
 fn sizes_of_different_ranks_that_do_not_fit_together_are_refused_everywhere() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let errors = form(&[
         config(0, 2, &meet).staging_bytes(4 << 20),
         config(1, 2, &meet).staging_bytes(64 << 20).segment_bytes(8 << 20),
@@ -329,7 +329,7 @@ fn sizes_of_different_ranks_that_do_not_fit_together_are_refused_everywhere() {
 
 #[test]
 fn a_world_forms_at_the_interface_that_is_asked_for() {
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     let configs = [0, 1, 2].map(|rank| config(rank, 3, &meet).transport(Transport::Tcp).interfaces("=lo"));
     assert!(form(&configs).iter().all(Option::is_none));
 }
@@ -338,7 +338,7 @@ fn a_world_forms_at_the_interface_that_is_asked_for() {
 /// forms without it.
 fn without_reducer(address: &str, remedy: &str) {
     let _watchdog = Watchdog::over("a world without its reducer");
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     each(2, |rank| {
         let config = through(Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN), address);
         let began = Instant::now();
@@ -348,7 +348,7 @@ fn without_reducer(address: &str, remedy: &str) {
         assert!(matches!(error.kind(), ErrorKind::Rendezvous { .. }), "{text}");
         assert!(text.contains(address) && text.contains(remedy), "{text}");
     });
-    let meet = meeting_place();
+    let meet = rendezvous_address();
     each(2, |rank| {
         let config = Over::Tcp.set(config(rank, 2, &meet)).token(TOKEN).reducers(vec![address.to_owned()]);
         let began = Instant::now();
@@ -363,13 +363,13 @@ fn without_reducer(address: &str, remedy: &str) {
 
 #[test]
 fn a_reducer_that_is_not_there_is_named() {
-    let address = meeting_place();
+    let address = rendezvous_address();
     without_reducer(&address, "start herringbone serve there, or correct HERRINGBONE_REDUCERS");
 }
 
 #[test]
 fn a_stranger_at_the_reducers_address_is_named() {
-    let listener = TcpListener::bind(meeting_place()).unwrap();
+    let listener = TcpListener::bind(rendezvous_address()).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {

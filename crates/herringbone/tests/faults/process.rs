@@ -31,7 +31,7 @@ pub(crate) struct Process {
 
 /// What a rank does.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct RankRole {
     /// "loop": sums until an error, says it, stays until it may end; "once": sums and leaves in order; "through deaths": sums
     /// for a while, whatever becomes of reducers; "reducer".
     pub(crate) what: &'static str,
@@ -56,7 +56,7 @@ pub(crate) fn alone(part: &str) -> bool {
 }
 
 impl Process {
-    pub(crate) fn start(part: &Part) -> Self {
+    pub(crate) fn start(part: &RankRole) -> Self {
         let over = match part.over {
             Over::Shm => "shm",
             Over::Tcp | Over::Reducer => "tcp",
@@ -129,7 +129,8 @@ pub(crate) fn processes(
     meet: &str,
     reducers: &[String],
 ) -> Vec<Process> {
-    let part = |rank| Part { what, rank, ranks, over, meet: meet.to_owned(), reducers: reducers.to_vec() };
+    let part =
+        |rank| RankRole { what, rank, ranks, over, meet: meet.to_owned(), reducers: reducers.to_vec() };
     let started: Vec<Process> = (0..ranks).map(|rank| Process::start(&part(rank))).collect();
     for process in &started {
         assert_eq!(process.hear(Duration::from_secs(30)).1, "formed");

@@ -3,7 +3,7 @@
 use crate::world::{Over, TOKEN, Together, check_sums, sum, world};
 use herringbone::{
     Communicator,
-    status::{Answer, AskError, Doing, MemberId, Standing, Way, ask},
+    status::{Activity, Answer, AskError, JobStatus, MemberId, Way, ask},
 };
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ fn asked(comm: &Communicator) -> Answer {
     ask(address, Some(TOKEN), None, SOON).unwrap()
 }
 
-fn standing(answer: &Answer) -> &Standing {
-    match &answer.status.doing {
-        Doing::Works(Some(standing)) => standing,
+fn job_status(answer: &Answer) -> &JobStatus {
+    match &answer.status.activity {
+        Activity::Works(Some(job_status)) => job_status,
         other => panic!("{other:?}"),
     }
 }
 
 /// Waits until a rank's answer is as it should be: another thread may not have come so far.
-fn awaited(comm: &Communicator, is_it: impl Fn(&Standing) -> bool) -> Answer {
+fn awaited(comm: &Communicator, is_it: impl Fn(&JobStatus) -> bool) -> Answer {
     let answer = || asked(comm);
     let soon = (0..500).map(|_| answer()).find(|answer| {
         std::thread::sleep(Duration::from_millis(10));
-        is_it(standing(answer))
+        is_it(job_status(answer))
     });
     soon.unwrap_or_else(|| panic!("{:?}", asked(comm)))
 }
@@ -48,19 +48,19 @@ fn ranks_say_what_moved_between_them_and_where_they_are() {
             let roster = answer.roster.as_ref().unwrap();
             assert_eq!((answer.identity.rank, roster.world()), (rank, 3));
             assert_eq!(answer.status.process, std::process::id());
-            let standing = standing(answer);
-            let group = standing.group(0).unwrap();
+            let job_status = job_status(answer);
+            let group = job_status.group(0).unwrap();
             assert_eq!((&*group.name, group.ranks, group.next, group.over), ("world", 3, Some(3), Some(2)));
-            assert_eq!(standing.groups.iter().any(|group| group.name == "pair"), rank < 2);
-            assert_eq!(standing.operations, [], "nothing is under way");
-            for link in standing.links.iter().filter(|link| !roster.is_reducer(link.to)) {
+            assert_eq!(job_status.groups.iter().any(|group| group.name == "pair"), rank < 2);
+            assert_eq!(job_status.operations, [], "nothing is under way");
+            for link in job_status.links.iter().filter(|link| !roster.is_reducer(link.to)) {
                 let expected = if over == Over::Shm { Way::Shm } else { Way::Tcp };
                 assert_eq!(link.way, expected);
                 let other = answers[link.to.index()].clone();
-                let back = self::standing(&other).link(MemberId::new(rank)).unwrap();
+                let back = self::job_status(&other).link(MemberId::new(rank)).unwrap();
                 assert_eq!((link.sent, link.received), (back.received, back.sent), "{over:?}");
             }
-            let moved: u64 = standing.links.iter().map(|link| link.sent + link.received).sum();
+            let moved: u64 = job_status.links.iter().map(|link| link.sent + link.received).sum();
             assert!(moved > 100_000, "{over:?}: {moved} bytes");
         }
     }
@@ -78,15 +78,18 @@ fn who_waits_says_for_whom_and_in_what() {
         let received = (comm.rank() == 1).then(|| comm.recv_async::<u8>(3, 2, 9).unwrap());
         if late {
             let answer = asked(comm);
-            let group = standing(&answer).group(0).unwrap();
-            assert_eq!((group.next, &*standing(&answer).operations), (Some(3), &[][..]));
+            let group = job_status(&answer).group(0).unwrap();
+            assert_eq!((group.next, &*job_status(&answer).operations), (Some(3), &[][..]));
         } else {
             let count = 1 + comm.rank() as usize;
-            let answer = awaited(comm, |standing| {
-                standing.operations.len() == count
-                    && standing.operations.iter().all(|under_way| under_way.waits.contains(&MemberId::new(2)))
+            let answer = awaited(comm, |job_status| {
+                job_status.operations.len() == count
+                    && job_status
+                        .operations
+                        .iter()
+                        .all(|under_way| under_way.waits.contains(&MemberId::new(2)))
             });
-            let operations = &standing(&answer).operations;
+            let operations = &job_status(&answer).operations;
             let names: Vec<&str> = operations.iter().map(|under_way| &*under_way.name).collect();
             assert!(names.contains(&"all_reduce of 100 f32, sum (operation 3)"), "{names:?}");
             let message = operations.iter().find(|under_way| under_way.sequence.is_none());

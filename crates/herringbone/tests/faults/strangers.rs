@@ -1,6 +1,6 @@
 //! Strangers at every port: they are dropped, and the job goes on.
 
-use crate::world::{Over, Reducer, TOKEN, Watchdog, check_sums, each, meeting_place, through};
+use crate::world::{Over, Reducer, TOKEN, Watchdog, check_sums, each, rendezvous_address, through};
 use herringbone::{Communicator, Config, Rendezvous};
 use std::{
     collections::BTreeSet,
@@ -82,7 +82,7 @@ pub(crate) fn siege() {
     let _watchdog = Watchdog::over("a world under siege");
     for over in Over::ALL {
         let reducer = (over == Over::Reducer).then(Reducer::start);
-        let (meet, strangers) = (meeting_place(), Mutex::new(Vec::new()));
+        let (meet, strangers) = (rendezvous_address(), Mutex::new(Vec::new()));
         let began = Instant::now();
         each(3, |rank| {
             let mut config = Config::new(rank, 3, Rendezvous::Tcp(meet.clone()));

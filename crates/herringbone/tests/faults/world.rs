@@ -37,7 +37,7 @@ impl Over {
 }
 
 /// A place to meet that no other test uses, in this process or another: loopback has 16 million addresses.
-pub(crate) fn meeting_place() -> String {
+pub(crate) fn rendezvous_address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
     format!("127.{}.{}.{}:7070", process >> 8 & 255, process & 255, next)
@@ -138,7 +138,7 @@ pub(crate) fn each<T: Send>(ranks: u32, part: impl Fn(u32) -> T + Sync) -> Vec<T
 pub(crate) fn world<T: Send>(ranks: u32, over: Over, body: impl Fn(&Communicator) -> T + Sync) -> Vec<T> {
     let _watchdog = Watchdog::over(&format!("a world of {ranks} over {over:?}"));
     let reducer = (over == Over::Reducer).then(Reducer::start);
-    let address = meeting_place();
+    let address = rendezvous_address();
     each(ranks, |rank| {
         let mut config = Config::new(rank, ranks, Rendezvous::Tcp(address.clone()));
         config = over.set(config).timeout(Duration::from_secs(20)).token(TOKEN);
@@ -185,18 +185,18 @@ pub(crate) fn settle(
     first: Result<(), Error>,
     is_it: impl Fn(&ErrorKind) -> bool,
 ) -> Error {
-    let mut told = None;
+    let mut failure = None;
     let mut result = first;
     for _ in 0..8 {
-        match (result, told.is_some()) {
-            (Ok(()), true) => return told.expect("checked above"),
+        match (result, failure.is_some()) {
+            (Ok(()), true) => return failure.expect("checked above"),
             (Ok(()), false) => {}
             (Err(error), _) => {
                 assert!(is_it(error.kind()), "{error}");
-                told = Some(error);
+                failure = Some(error);
             }
         }
         result = comm.barrier();
     }
-    panic!("rank {} does not come to terms with the others; its last error: {told:?}", comm.rank());
+    panic!("rank {} does not come to terms with the others; its last error: {failure:?}", comm.rank());
 }

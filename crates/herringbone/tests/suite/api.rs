@@ -167,7 +167,7 @@ fn groups_that_are_dropped_leave_nothing_behind() {
 /// Whoever waits for a rank that has not made their group yet is told so in time, and all go on together later.
 #[test]
 fn a_group_that_one_rank_makes_late_is_in_step() {
-    let (told, made) = (Barrier::new(3), Barrier::new(3));
+    let (failed, made) = (Barrier::new(3), Barrier::new(3));
     World::new(3, Transport::Shm).run(|comm| {
         let make = || comm.subgroup("late", &[0, 1, 2]).unwrap();
         let late = |group: &Communicator, expected: &str| {
@@ -176,7 +176,7 @@ fn a_group_that_one_rank_makes_late_is_in_step() {
             assert!(error.to_string().contains(expected), "{error}");
         };
         let group = if comm.rank() == 2 {
-            told.wait();
+            failed.wait();
             make()
         } else {
             let group = make();
@@ -185,7 +185,7 @@ fn a_group_that_one_rank_makes_late_is_in_step() {
             late(&group, "waiting for rank 2");
             // It takes a fifth of a second; the rest is margin for a busy machine.
             assert!(began.elapsed() < WITHOUT_DECISION, "{:?}, as if no decision had come", began.elapsed());
-            told.wait();
+            failed.wait();
             group.set_timeout(Duration::from_secs(20));
             group
         };
@@ -202,10 +202,10 @@ fn a_group_that_one_rank_makes_late_is_in_step() {
 /// A rank that is late issues as many operations as the others had when theirs failed, so all go on with the same one.
 #[test]
 fn who_issues_several_late_is_in_step_with_those_who_waited() {
-    let told = Barrier::new(2);
+    let failed = Barrier::new(2);
     World::new(2, Transport::Shm).run(|comm| {
         if comm.rank() == 1 {
-            told.wait();
+            failed.wait();
         } else {
             comm.set_timeout(Duration::from_millis(200));
         }
@@ -216,7 +216,7 @@ fn who_issues_several_late_is_in_step_with_those_who_waited() {
             assert!(matches!(error.kind(), ErrorKind::Timeout { .. }), "{error}");
         }
         if comm.rank() == 0 {
-            told.wait();
+            failed.wait();
             comm.set_timeout(Duration::from_secs(20));
         }
         for at in 0..3 {

@@ -228,8 +228,8 @@ fn what_cannot_end_says_who_has_left() {
 /// The others stay and issue nothing, so the rank that leaves gives up by itself.
 #[test]
 fn a_rank_that_leaves_waits_only_as_long_as_anything_moves() {
-    let (tell, told) = mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let (tell, ready) = mpsc::channel();
+    let ready = std::sync::Mutex::new(ready);
     World::new(2, Transport::Shm).run(|comm| {
         if comm.rank() == 1 {
             let work = comm.all_reduce_async(vec![1_i64; COUNT], ReduceOp::Sum).unwrap();
@@ -237,7 +237,7 @@ fn a_rank_that_leaves_waits_only_as_long_as_anything_moves() {
             assert_eq!(work.wait().unwrap_err().kind(), &ErrorKind::Closed);
             tell.send(()).unwrap();
         } else {
-            told.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+            ready.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
         }
     });
 }

@@ -2,8 +2,8 @@
 
 use crate::world::{Transport, World};
 use herringbone::{
-    Collective, Communicator, Config, DType, ErrorKind, Happening, OperationState, Recent, ReduceOp, Region,
-    Rendezvous, Request, Sink,
+    Collective, Communicator, Config, DType, ErrorKind, OperationState, Recent, ReduceOp, Region, Rendezvous,
+    Request, Sink, TraceEvent,
 };
 use std::{
     sync::{
@@ -147,30 +147,30 @@ struct Notebook(Arc<Mutex<Vec<Noted>>>);
 type Noted = (&'static str, u64, u64);
 
 impl Sink for Notebook {
-    fn event(&mut self, _: Duration, happening: &Happening<'_>) {
-        let line = match *happening {
-            Happening::Issued { operation, call } => ("issued", operation.sequence, call.count),
-            Happening::Began { operation } => ("began", operation.sequence, 0),
-            Happening::Step { operation, instruction, .. } => {
+    fn event(&mut self, _: Duration, event: &TraceEvent<'_>) {
+        let line = match *event {
+            TraceEvent::Issued { operation, call } => ("issued", operation.sequence, call.count),
+            TraceEvent::Began { operation } => ("began", operation.sequence, 0),
+            TraceEvent::Step { operation, instruction, .. } => {
                 ("step", operation.sequence, instruction.into())
             }
-            Happening::Sent { operation, endpoint, bytes, .. } => {
+            TraceEvent::Sent { operation, endpoint, bytes, .. } => {
                 assert!(bytes > 0);
                 ("sent", operation.sequence, endpoint.number().into())
             }
-            Happening::Received { operation, endpoint, bytes, .. } => {
+            TraceEvent::Received { operation, endpoint, bytes, .. } => {
                 assert!(bytes > 0);
                 ("received", operation.sequence, endpoint.number().into())
             }
-            Happening::Waited { operation, endpoints } => (
+            TraceEvent::Waited { operation, endpoints } => (
                 "waited",
                 operation.sequence,
                 endpoints.iter().map(|endpoint| u64::from(endpoint.number())).sum(),
             ),
-            Happening::Ended { operation, result } => ("ended", operation.sequence, result.is_ok().into()),
-            Happening::Suspected { endpoint, .. } => ("suspected", 0, endpoint.number().into()),
-            Happening::Lost { endpoint, .. } => ("lost", 0, endpoint.number().into()),
-            Happening::Fenced { generation, .. } => ("fenced", 0, generation.into()),
+            TraceEvent::Ended { operation, result } => ("ended", operation.sequence, result.is_ok().into()),
+            TraceEvent::Suspected { endpoint, .. } => ("suspected", 0, endpoint.number().into()),
+            TraceEvent::Lost { endpoint, .. } => ("lost", 0, endpoint.number().into()),
+            TraceEvent::Fenced { generation, .. } => ("fenced", 0, generation.into()),
             _ => ("another", 0, 0),
         };
         self.0.lock().unwrap().push(line);
@@ -197,24 +197,24 @@ impl Notebook {
 
 /// The first call is an ordinary operation, since it is planned then; the second runs straight through.
 #[test]
-fn a_listener_hears_each_station_of_an_operation_in_order() {
+fn a_listener_hears_each_event_of_an_operation_in_order() {
     World::new(2, Transport::Local).run(|comm| {
         let notebook = Notebook::on(comm);
         let other = u64::from(1 - comm.rank());
         (0..2).for_each(|_| comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap());
         for sequence in 0..2 {
-            let told = notebook.of(sequence);
-            let told: Vec<_> = told.into_iter().filter(|line| *line != ("waited", other)).collect();
+            let lines = notebook.of(sequence);
+            let lines: Vec<_> = lines.into_iter().filter(|line| *line != ("waited", other)).collect();
             let (sent, received) = (("sent", other), ("received", other));
-            let first = told.iter().position(|line| *line == sent).unwrap();
-            assert_eq!(told[..2], [("issued", 1), ("began", 0)], "{told:?}");
-            assert_eq!(told.last(), Some(&("ended", 1)), "{told:?}");
-            let count = |wanted: &str| told.iter().filter(|line| line.0 == wanted).count();
-            assert_eq!((count("sent"), count("received"), count("ended")), (1, 1, 1), "{told:?}");
-            assert!(told.iter().skip(first).any(|line| *line == ("step", 0)), "{told:?}");
-            assert!(told.contains(&received), "{told:?}");
-            let steps: Vec<u64> = told.iter().filter(|line| line.0 == "step").map(|line| line.1).collect();
-            assert_eq!(steps, (0..steps.len() as u64).collect::<Vec<_>>(), "{told:?}");
+            let first = lines.iter().position(|line| *line == sent).unwrap();
+            assert_eq!(lines[..2], [("issued", 1), ("began", 0)], "{lines:?}");
+            assert_eq!(lines.last(), Some(&("ended", 1)), "{lines:?}");
+            let count = |wanted: &str| lines.iter().filter(|line| line.0 == wanted).count();
+            assert_eq!((count("sent"), count("received"), count("ended")), (1, 1, 1), "{lines:?}");
+            assert!(lines.iter().skip(first).any(|line| *line == ("step", 0)), "{lines:?}");
+            assert!(lines.contains(&received), "{lines:?}");
+            let steps: Vec<u64> = lines.iter().filter(|line| line.0 == "step").map(|line| line.1).collect();
+            assert_eq!(steps, (0..steps.len() as u64).collect::<Vec<_>>(), "{lines:?}");
         }
     });
 }

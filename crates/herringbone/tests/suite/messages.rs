@@ -396,9 +396,9 @@ fn messages_pass_collectives_that_their_sender_has_not_called() {
     }
 }
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -412,12 +412,12 @@ fn many_messages_at_once_arrive_beside_collectives() {
         World::new(4, transport).staging_bytes(8 << 20).run(|comm| {
             let me = comm.rank();
             // All ranks roll the same: sender, receiver, tag, length.
-            let mut dice = Dice(seed);
+            let mut rng = Rng(seed);
             let plan: Vec<(u32, u32, i64, usize)> = (0..300)
                 .map(|_| {
-                    let (from, to) = (dice.below(4) as u32, dice.below(4) as u32);
-                    let (tag, most) = (dice.below(3) as i64, 1 << dice.below(17));
-                    (from, to, tag, dice.below(most) as usize)
+                    let (from, to) = (rng.below(4) as u32, rng.below(4) as u32);
+                    let (tag, most) = (rng.below(3) as i64, 1 << rng.below(17));
+                    (from, to, tag, rng.below(most) as usize)
                 })
                 .collect();
             let (mut sent, mut got) = (Vec::new(), Vec::new());

@@ -43,8 +43,8 @@ class Plan:
     @classmethod
     def of(cls, line: str) -> Plan:
         """The plan of a line that :meth:`line` has made."""
-        told = json.loads(line)
-        return cls(int(told["generation"]), str(told["store"]), tuple(map(int, told["workers"])))
+        fields = json.loads(line)
+        return cls(int(fields["generation"]), str(fields["store"]), tuple(map(int, fields["workers"])))
 
     def line(self) -> str:
         """All of it as a line of text."""

@@ -112,13 +112,13 @@ def _follow_plan() -> None:
     global _not_before
     job, own = basics.job(), launched.worker()
     newest = launched.newest() if job.rank == 0 else None
-    told: dict[str, Any] | None = broadcast_state(job, None if newest is None else asdict(newest), root=0)
+    agreed: dict[str, Any] | None = broadcast_state(job, None if newest is None else asdict(newest), root=0)
     basics.shutdown()
-    if told is None:
+    if agreed is None:
         # The plan is gone that was seen: the interrupt was a program's own.
         basics.replace_job(job)
         return
-    plan = launched.Plan(told["generation"], told["store"], tuple(told["workers"]))
+    plan = launched.Plan(agreed["generation"], agreed["store"], tuple(agreed["workers"]))
     stays = own in plan.workers
     following: Communicator | None = None
     if stays:

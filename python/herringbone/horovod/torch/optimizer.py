@@ -217,9 +217,9 @@ class _Reducing(_Distributed):
         tensor, name = _gradient_of(parameter), self._parameter_names[parameter]
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
-        (narrow, told), factors = self._compressed(tensor), self._factors()
+        (narrow, context), factors = self._compressed(tensor), self._factors()
         more, coded = (*factors, self._process_set), self._coded()
-        return allreduce_async_(narrow, None, name, self._op, *more, **coded), told
+        return allreduce_async_(narrow, None, name, self._op, *more, **coded), context
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
@@ -229,7 +229,7 @@ class _Reducing(_Distributed):
         name = self._parameter_names[members[0]]
         more, coded = (*self._factors(), self._process_set), self._coded()
         handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, **coded)
-        self._handles[members] = (handle, [told for _, told in narrow])
+        self._handles[members] = (handle, [context for _, context in narrow])
         self._here[members] = 0
 
     def _compressed(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -250,8 +250,8 @@ class _Reducing(_Distributed):
             self._reduce_what_is_left()
             # Gradients that could not be reduced may not stay: the next step is about others.
             handles, self._handles = self._handles, {}
-            for parameter, (handle, told) in handles.items():
-                self._take(parameter, handle, told)
+            for parameter, (handle, context) in handles.items():
+                self._take(parameter, handle, context)
             self._begin_passes()
         self._synchronized = True
 
@@ -266,15 +266,15 @@ class _Reducing(_Distributed):
             if parameter not in self._group_of:
                 self._handles[parameter] = self._reduce(parameter)
 
-    def _take(self, parameter: Any, handle: Any, told: Any) -> None:
+    def _take(self, parameter: Any, handle: Any, context: Any) -> None:
         """Wait for a reduction, and make its result the gradient."""
         if isinstance(parameter, tuple):
-            for each, reduced, its in zip(parameter, synchronize(handle), told, strict=True):
+            for each, reduced, its in zip(parameter, synchronize(handle), context, strict=True):
                 self._set_gradient(each, self._compression.decompress(reduced, its))
         elif callable(handle):
             parameter.grad = handle()
         else:
-            self._set_gradient(parameter, self._compression.decompress(synchronize(handle), told))
+            self._set_gradient(parameter, self._compression.decompress(synchronize(handle), context))
 
     def _set_gradient(self, parameter: torch.Tensor, reduced: torch.Tensor) -> None:
         gradient = parameter.grad
@@ -354,11 +354,11 @@ class _MergingSteps(_Distributed):
         super().step()
         handles = []
         for each, start in zip(self._watched, starts, strict=True):
-            narrow, told = self._compression.compress(_moved(each.detach(), start))
-            handles.append((allreduce_async_(contiguous(narrow), None, self._parameter_names[each], Adasum), told))
+            narrow, context = self._compression.compress(_moved(each.detach(), start))
+            handles.append((allreduce_async_(contiguous(narrow), None, self._parameter_names[each], Adasum), context))
         with torch.no_grad():
-            for each, start, (handle, told) in zip(self._watched, starts, handles, strict=True):
-                each.copy_(start + self._compression.decompress(synchronize(handle), told))
+            for each, start, (handle, context) in zip(self._watched, starts, handles, strict=True):
+                each.copy_(start + self._compression.decompress(synchronize(handle), context))
         self._begin_passes()
         self._stepped = True
         return loss

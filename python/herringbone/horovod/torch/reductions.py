@@ -262,7 +262,7 @@ def _compressed(call: Any, about: _Reduction, grouped: bool, tensors: Sequence[t
     compression = about.compression
     narrow = [compression.compress(tensor) for tensor in tensors]
     reduced = call.apply(about, grouped, *(tensor for tensor, _ in narrow))
-    return [compression.decompress(tensor, told) for tensor, (_, told) in zip(reduced, narrow, strict=True)]
+    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, narrow, strict=True)]
 
 
 class _Allreduce(torch.autograd.Function):

@@ -62,8 +62,8 @@ class _Normalise(torch.autograd.Function):
             own_mean, own_var = x.mean(others), x.var(others, unbiased=False)
         else:
             own_mean, own_var = x.new_zeros(x.size(1)), x.new_zeros(x.size(1))
-        told = torch.cat([own_mean.double(), own_var.double(), torch.tensor([float(count)], dtype=torch.float64)])
-        everybody = allgather(told.unsqueeze(0))
+        statistics = torch.cat([own_mean.double(), own_var.double(), torch.tensor([float(count)], dtype=torch.float64)])
+        everybody = allgather(statistics.unsqueeze(0))
         channels = x.size(1)
         means, variances, counts = everybody[:, :channels], everybody[:, channels:-1], everybody[:, -1:]
         total = counts.sum()

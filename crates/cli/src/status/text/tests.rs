@@ -1,7 +1,7 @@
 use super::*;
 use crate::status::ask::Heard;
 use herringbone::core::session::membership::Process;
-use herringbone::status::{Answer, AskError, GroupStanding, Identity, Role, Roster, Status};
+use herringbone::status::{Answer, AskError, GroupStatus, Identity, Role, Roster, Status};
 use std::time::Duration;
 
 const JOB: u64 = 0x2a;
@@ -15,15 +15,15 @@ fn id(number: u32) -> MemberId {
     MemberId::new(number)
 }
 
-fn link(to: u32, sent: u64, received: u64) -> LinkStanding {
-    LinkStanding { to: id(to), way: Way::Tcp, sent, received }
+fn link(to: u32, sent: u64, received: u64) -> LinkStatus {
+    LinkStatus { to: id(to), way: Way::Tcp, sent, received }
 }
 
 /// Who has called so many operations, and waits for these in the last.
-fn standing(next: u64, waits: &[u32], links: Vec<LinkStanding>) -> Standing {
+fn job_status(next: u64, waits: &[u32], links: Vec<LinkStatus>) -> JobStatus {
     let (name, over) = ("world".to_owned(), next.checked_sub(2));
-    let group = GroupStanding { group: 0, name, ranks: 3, generation: 0, next: Some(next), over, lost: None };
-    let operation = UnderWay {
+    let group = GroupStatus { group: 0, name, ranks: 3, generation: 0, next: Some(next), over, lost: None };
+    let operation = InFlight {
         group: 0,
         sequence: Some(next - 1),
         name: format!("all_reduce of 8 f32, sum (operation {})", next - 1),
@@ -32,36 +32,36 @@ fn standing(next: u64, waits: &[u32], links: Vec<LinkStanding>) -> Standing {
         waits: waits.iter().copied().map(id).collect(),
     };
     let operations = if waits.is_empty() { Vec::new() } else { vec![operation] };
-    Standing {
+    JobStatus {
         moment: 2_000_000,
         issued: next,
         groups: vec![group],
         operations,
         links,
-        ..Standing::default()
+        ..JobStatus::default()
     }
 }
 
-fn party(number: u32, heard: Result<(Doing, Option<Doing>), AskError>) -> Party {
+fn party(number: u32, heard: Result<(Activity, Option<Activity>), AskError>) -> Party {
     let roster = roster();
     let member = roster.member(id(number)).unwrap();
-    let answer = |doing| Answer {
+    let answer = |activity| Answer {
         identity: Identity { role: member.role, job: JOB, rank: number, world: 3, incarnation: 5 },
         roster: None,
-        status: Status { process: 100 + number, host: "here".to_owned(), doing },
+        status: Status { process: 100 + number, host: "here".to_owned(), activity },
     };
     let heard = heard.map(|(now, before)| Heard { answer: answer(now), before: before.map(answer) });
     let (name, address) = (roster.name(id(number)), member.address.clone());
     Party { name, role: member.role, id: Some(id(number)), address, heard }
 }
 
-fn works(now: Standing, before: Option<Standing>) -> Result<(Doing, Option<Doing>), AskError> {
-    Ok((Doing::Works(Some(now)), before.map(|before| Doing::Works(Some(before)))))
+fn works(now: JobStatus, before: Option<JobStatus>) -> Result<(Activity, Option<Activity>), AskError> {
+    Ok((Activity::Works(Some(now)), before.map(|before| Activity::Works(Some(before)))))
 }
 
-fn reduces(standing: Standing) -> Result<(Doing, Option<Doing>), AskError> {
-    let job = ServedJob { job: JOB, world: 3, standing: Some(standing) };
-    Ok((Doing::Serves { served: 4, jobs: vec![job], unlisted: 0 }, None))
+fn reduces(job_status: JobStatus) -> Result<(Activity, Option<Activity>), AskError> {
+    let job = ServedJob { job: JOB, world: 3, job_status: Some(job_status) };
+    Ok((Activity::Serves { served: 4, jobs: vec![job], unlisted: 0 }, None))
 }
 
 fn lines(members: Vec<Party>) -> Vec<String> {
@@ -72,12 +72,12 @@ fn lines(members: Vec<Party>) -> Vec<String> {
 /// Rank 2 is stopped: the reducer waits for it, and the others for the reducer.
 #[test]
 fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
-    let before = Standing { moment: 1_500_000, ..standing(18, &[3], vec![link(3, 1_000, 2_000)]) };
+    let before = JobStatus { moment: 1_500_000, ..job_status(18, &[3], vec![link(3, 1_000, 2_000)]) };
     let shown = lines(vec![
-        party(0, works(standing(18, &[3], vec![link(3, 2_501_000, 2_000)]), Some(before))),
-        party(1, works(standing(18, &[3], vec![link(3, 7, 8)]), None)),
+        party(0, works(job_status(18, &[3], vec![link(3, 2_501_000, 2_000)]), Some(before))),
+        party(1, works(job_status(18, &[3], vec![link(3, 7, 8)]), None)),
         party(2, Err(AskError::Silent(Duration::from_secs(1)))),
-        party(3, reduces(standing(18, &[2], vec![link(0, 2_000, 2_501_000), link(2, 7, 30)]))),
+        party(3, reduces(job_status(18, &[2], vec![link(0, 2_000, 2_501_000), link(2, 7, 30)]))),
     ]);
     let expected = [
         "job 000000000000002a: 3 workers, 1 reducer, epoch 0; 3 of 4 members answer",
@@ -112,9 +112,9 @@ fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
 #[test]
 fn who_has_not_called_is_told_from_who_waits() {
     let shown = lines(vec![
-        party(0, works(standing(18, &[1, 2], Vec::new()), None)),
-        party(1, works(standing(18, &[2], Vec::new()), None)),
-        party(2, works(standing(17, &[], Vec::new()), None)),
+        party(0, works(job_status(18, &[1, 2], Vec::new()), None)),
+        party(1, works(job_status(18, &[2], Vec::new()), None)),
+        party(2, works(job_status(17, &[], Vec::new()), None)),
     ]);
     let said: Vec<&String> = shown.iter().filter(|line| line.contains(" is waited for by ")).collect();
     assert_eq!(
@@ -129,7 +129,7 @@ fn who_has_not_called_is_told_from_who_waits() {
 
 #[test]
 fn a_job_that_forms_says_who_is_missing() {
-    let mut party = party(0, Ok((Doing::Forms { missing: vec![1, 2] }, None)));
+    let mut party = party(0, Ok((Activity::Forms { missing: vec![1, 2] }, None)));
     party.id = None;
     let round = Round { job: 0, roster: None, members: vec![party] };
     let shown = page(&round);
@@ -146,7 +146,7 @@ fn bytes_have_three_digits() {
 #[test]
 fn the_object_says_the_same() {
     let members = vec![
-        party(0, works(standing(18, &[2], vec![link(2, 5, 6)]), None)),
+        party(0, works(job_status(18, &[2], vec![link(2, 5, 6)]), None)),
         party(2, Err(AskError::Silent(Duration::from_secs(1)))),
     ];
     let round = Round { job: JOB, roster: Some(roster()), members };

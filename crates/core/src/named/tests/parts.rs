@@ -1,6 +1,6 @@
 //! Texts, plans of fusion, the cache, and stalls.
 
-use super::{Dice, call, in_group, request};
+use super::{Rng, call, in_group, request};
 use crate::{
     codec::Codec,
     element::{DType, ReduceOp},
@@ -27,7 +27,7 @@ fn hear(coordinator: &mut Coordinator, rank: Rank, requests: &[NamedRequest]) {
 }
 
 /// What two ranks are told that ask for these.
-fn told(one: NamedCall, two: NamedCall) -> String {
+fn error_of(one: NamedCall, two: NamedCall) -> String {
     let mut both = coordinator(2);
     for (rank, call) in [(1, two), (0, one)] {
         hear(&mut both, rank, &[request("t", call)]);
@@ -98,7 +98,7 @@ fn ranks_that_do_not_agree_are_told_horovods_words() {
         ),
     ];
     for (one, two, expected) in cases {
-        assert_eq!(told(one, two), expected);
+        assert_eq!(error_of(one, two), expected);
     }
 }
 
@@ -180,16 +180,16 @@ fn what_is_alike_is_fused_up_to_the_threshold() {
 /// Nothing is lost, and of what cannot be told apart the first goes first.
 #[test]
 fn plans_of_fusion_keep_all_and_the_order_of_what_is_alike() {
-    let mut dice = Dice(5);
+    let mut rng = Rng(5);
     for _ in 0..500 {
-        let make = |number: usize, dice: &mut Dice| {
-            let dtype = [DType::F32, DType::F64, DType::I32][dice.below(3)];
-            let call = NamedCall { dtype, ..call(NamedKind::AllReduce, &[dice.below(20) as u64]) };
+        let make = |number: usize, rng: &mut Rng| {
+            let dtype = [DType::F32, DType::F64, DType::I32][rng.below(3)];
+            let call = NamedCall { dtype, ..call(NamedKind::AllReduce, &[rng.below(20) as u64]) };
             response(&format!("{number:02}"), call)
         };
-        let count = dice.below(20);
-        let responses: Vec<NamedResponse> = (0..count).map(|number| make(number, &mut dice)).collect();
-        let threshold = dice.below(200) as u64;
+        let count = rng.below(20);
+        let responses: Vec<NamedResponse> = (0..count).map(|number| make(number, &mut rng)).collect();
+        let threshold = rng.below(200) as u64;
         let batches = fuse(responses.clone(), threshold, true);
         let mut all: Vec<&str> = batches.iter().flatten().map(|response| response.name.as_str()).collect();
         for dtype in [DType::F32, DType::F64, DType::I32] {

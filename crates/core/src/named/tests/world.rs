@@ -3,7 +3,7 @@
 //! As in the engine, a rank that rests comes to an agreement only if it has news, or if it gets the message of another rank
 //! that has come. These messages take any time.
 
-use super::{Dice, call, in_group, request, settings};
+use super::{Rng, call, in_group, request, settings};
 use crate::{
     element::DType,
     group::Rank,
@@ -51,7 +51,7 @@ struct World {
     /// Messages under way: to which rank, of which agreement.
     messages: Vec<(usize, u64)>,
     negotiates: Option<bool>,
-    dice: Dice,
+    rng: Rng,
 }
 
 fn is_grouped(name: &str) -> bool {
@@ -59,15 +59,15 @@ fn is_grouped(name: &str) -> bool {
 }
 
 /// What a rank does: names in its own order, some missing, some wrong, and perhaps a join.
-fn plan(dice: &mut Dice, calm: bool) -> VecDeque<Option<NamedRequest>> {
+fn plan(rng: &mut Rng, calm: bool) -> VecDeque<Option<NamedRequest>> {
     let mut plan = VecDeque::new();
     for step in 0..4 {
         let mut names: Vec<usize> = (0..NAMES).collect();
         for at in (1..names.len()).rev() {
-            names.swap(at, dice.below(at + 1));
+            names.swap(at, rng.below(at + 1));
         }
         for number in names {
-            if !calm && dice.chance(3) {
+            if !calm && rng.chance(3) {
                 continue;
             }
             let kinds =
@@ -75,9 +75,9 @@ fn plan(dice: &mut Dice, calm: bool) -> VecDeque<Option<NamedRequest>> {
             let changes = u64::from(number == 1 && step == 2);
             let mut call = call(kinds[number % 4], &[number as u64 + 1 + changes, 2]);
             if call.kind == NamedKind::AllGather {
-                call.shape[0] = dice.below(3) as u64;
+                call.shape[0] = rng.below(3) as u64;
             }
-            if !calm && dice.chance(3) {
+            if !calm && rng.chance(3) {
                 call.dtype = DType::F64;
             }
             let plain = request(&format!("n{number}"), call);
@@ -90,13 +90,13 @@ fn plan(dice: &mut Dice, calm: bool) -> VecDeque<Option<NamedRequest>> {
 
 impl World {
     fn new(size: u32, seed: u64, capacity: usize, calm: bool) -> Self {
-        let mut dice = Dice(seed);
-        let rank = |rank, dice: &mut Dice| Simulated {
+        let mut rng = Rng(seed);
+        let rank = |rank, rng: &mut Rng| Simulated {
             negotiator: Negotiator::new(rank, size, settings(capacity)),
             at: At::Outside,
             next: 0,
             called: None,
-            plan: plan(dice, calm),
+            plan: plan(rng, calm),
             queued: BTreeMap::new(),
             has_joined: false,
             splits_group: false,
@@ -104,12 +104,12 @@ impl World {
             counts: (0, 0),
             is_over: false,
         };
-        let ranks = (0..size).map(|number| rank(number, &mut dice)).collect();
-        let mut world = Self { ranks, messages: Vec::new(), negotiates: None, dice };
-        if !calm && world.dice.chance(50) {
+        let ranks = (0..size).map(|number| rank(number, &mut rng)).collect();
+        let mut world = Self { ranks, messages: Vec::new(), negotiates: None, rng };
+        if !calm && world.rng.chance(50) {
             // They join at different points; all do, so the join ends.
             for rank in &mut world.ranks {
-                let at = world.dice.below(rank.plan.len() + 1);
+                let at = world.rng.below(rank.plan.len() + 1);
                 rank.plan.insert(at, None);
             }
         }
@@ -140,7 +140,7 @@ impl World {
         if can.is_empty() {
             return false;
         }
-        match can[self.dice.below(can.len())] {
+        match can[self.rng.below(can.len())] {
             (rank, 0) => self.ranks[rank].submit(),
             (rank, 1) => self.call(rank),
             (rank, 2) => self.decide(rank),
@@ -288,7 +288,7 @@ fn run(size: u32, seed: u64, capacity: usize, calm: bool) -> (usize, usize) {
         assert!(!calm || (rank.queued.is_empty() && rank.plan.is_empty()));
         assert_eq!(rank.counts.0 - rank.counts.1, rank.queued.len());
     }
-    let last = world.dice.below(size as usize);
+    let last = world.rng.below(size as usize);
     world.ranks[last].negotiator.shut_down();
     while world.step() {}
     assert!(world.ranks.iter().all(|rank| rank.is_over), "all ranks shut down");

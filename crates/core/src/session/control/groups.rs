@@ -35,7 +35,7 @@ pub struct Introduction {
 
 /// What the sender's next operations of a plan were made from: to a reducer, before the first of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanTold {
+pub struct PlanInfo {
     /// The group.
     pub group: u32,
     /// The generation.
@@ -148,7 +148,7 @@ impl Introduction {
     }
 }
 
-impl PlanTold {
+impl PlanInfo {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.generation);

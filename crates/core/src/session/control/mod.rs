@@ -3,30 +3,30 @@
 //! A message is a prefix of twelve bytes (length u32, CRC32C of the body u32, CRC32C of the eight bytes before u32),
 //! then the body: a byte that names the message, then its fields, little-endian. `length` counts the body. The prefix
 //! has a checksum of its own so that a damaged length is noticed at once and not waited for. On a control connection both are
-//! mixed with the message's [seal](Seals); see [`Dialogue`].
+//! mixed with the message's [seal](Seals); see [`ControlChannel`].
 //!
 //! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
 //! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
 //! announced. Damage, and bytes that make no message, are errors and never panics.
 
-mod dialogue;
+mod channel;
 mod groups;
 
-pub use dialogue::Dialogue;
-pub use groups::{Decision, Dispute, Introduction, Ordinal, PlanTold, REPORTED, Report, Waiting};
+pub use channel::ControlChannel;
+pub use groups::{Decision, Dispute, Introduction, Ordinal, PlanInfo, REPORTED, Report, Waiting};
 
 use super::{
     cause::Cause,
+    close_check::{CloseQuestion, Confirmation},
     codec::{Malformed, Reader, TooLong, Writer},
-    farewell::{Confirmation, FarewellQuestion},
     formation::Join,
     handshake::{Key, Seals},
-    lateness::Late,
     membership::Roster,
     parameters::Parameters,
-    recovery::{Accuse, Gain, Held, Resume},
+    recovery::{Grow, Held, Resume, Suspect},
     refusal::Refusal,
     status::Status,
+    stragglers::Late,
     survivors::{Shrink, Shrunk},
 };
 use crate::{group::Rank, wire::Checksum};
@@ -68,7 +68,7 @@ pub enum Message {
         address: String,
     },
     /// A group could use more reducers than it does. To the hub; see [`recovery`](super::recovery).
-    Gain(Gain),
+    Grow(Grow),
     /// What a group uses: from rank 0 after the roster, and to a reducer before the group's [`Introduction`].
     Parameters {
         /// The group; 0 for that of all ranks.
@@ -97,8 +97,8 @@ pub enum Message {
     /// Ranks have not come to an operation that others wait in. From the hub.
     Late(Late),
     /// Whether all members of a group have made the same calls as a rank that leaves it. To the hub, and from it to the members; see
-    /// [`farewell`](super::farewell).
-    Confirm(FarewellQuestion),
+    /// [`close_check`](super::close_check).
+    Confirm(CloseQuestion),
     /// The answer to that. To the hub, and from it to who has asked.
     Confirmed(Confirmation),
     /// Something went wrong in a group. To the hub.
@@ -119,7 +119,7 @@ pub enum Message {
     /// The end of a fence. From the hub.
     Decide(Decision),
     /// A reducer that an operation needs is gone. To the hub; see [`recovery`](super::recovery).
-    Accuse(Accuse),
+    Suspect(Suspect),
     /// The reducers of a group change: operations with reducers stand still from now on. From the hub.
     Recover {
         /// The group.
@@ -132,7 +132,7 @@ pub enum Message {
     /// What a reducer has to know of a group before its first operation.
     Introduce(Introduction),
     /// What a plan was made from. To a reducer, before the first operation of the plan.
-    Planned(PlanTold),
+    Planned(PlanInfo),
     /// Who is in a group: to the hub, which may not be one of them.
     GroupInfo {
         /// The group.
@@ -260,8 +260,8 @@ impl Message {
             Message::Dispute(dispute) => dispute.group,
             Message::Report(report) => report.group,
             Message::Decide(decision) => decision.group,
-            Message::Accuse(accuse) => accuse.group,
-            Message::Gain(gain) => gain.group,
+            Message::Suspect(suspect) => suspect.group,
+            Message::Grow(grow) => grow.group,
             Message::Held(held) => held.group,
             Message::Resume(resume) => resume.group,
             _ => return None,
@@ -315,14 +315,14 @@ impl Message {
                 to.option(ordinal.as_ref(), Ordinal::write);
             }
             Message::Report(report) => report.write(to),
-            Message::Accuse(accuse) => accuse.write(to),
-            Message::Gain(gain) => gain.write(to),
+            Message::Suspect(suspect) => suspect.write(to),
+            Message::Grow(grow) => grow.write(to),
             Message::Members(roster) => roster.write(to),
             Message::Shrink(shrink) => shrink.write(to),
             Message::Shrunk(shrunk) => shrunk.write(to),
             Message::Late(late) => late.write(to),
             Message::Confirm(question) => question.write(to),
-            Message::Confirmed(told) => told.write(to),
+            Message::Confirmed(confirmation) => confirmation.write(to),
             Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
             Message::Enlisted { hubs } => {
                 to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
@@ -361,14 +361,14 @@ impl Message {
             Message::Forget { .. } => 15,
             Message::Parameters { .. } => 16,
             Message::Planned(_) => 17,
-            Message::Accuse(_) => 18,
+            Message::Suspect(_) => 18,
             Message::Recover { .. } => 19,
             Message::Held(_) => 20,
             Message::Resume(_) => 21,
             Message::Enlist { .. } => 23,
             Message::Enlisted { .. } => 24,
             Message::Hub { .. } => 25,
-            Message::Gain(_) => 26,
+            Message::Grow(_) => 26,
             Message::Members(_) => 27,
             Message::Shrink(_) => 28,
             Message::Unshrink { .. } => 29,
@@ -410,21 +410,21 @@ impl Message {
             14 => Message::Introduce(Introduction::read(from)?),
             15 => Message::Forget { group: from.u32()? },
             16 => Message::Parameters { group: from.u32()?, parameters: Box::new(Parameters::read(from)?) },
-            17 => Message::Planned(PlanTold::read(from)?),
-            18 => Message::Accuse(Accuse::read(from)?),
+            17 => Message::Planned(PlanInfo::read(from)?),
+            18 => Message::Suspect(Suspect::read(from)?),
             19 => Message::Recover { group: from.u32()? },
             20 => Message::Held(Held::read(from)?),
             21 => Message::Resume(Resume::read(from)?),
             23 => Message::Enlist { address: from.text()? },
             24 => Message::Enlisted { hubs: from.list(Reader::text)? },
             25 => Message::Hub { address: from.text()? },
-            26 => Message::Gain(Gain::read(from)?),
+            26 => Message::Grow(Grow::read(from)?),
             27 => Message::Members(Roster::read(from)?),
             28 => Message::Shrink(Shrink::read(from)?),
             29 => Message::Unshrink { group: from.u32()? },
             30 => Message::Shrunk(Shrunk::read(from)?),
             31 => Message::Late(Late::read(from)?),
-            32 => Message::Confirm(FarewellQuestion::read(from)?),
+            32 => Message::Confirm(CloseQuestion::read(from)?),
             33 => Message::Confirmed(Confirmation::read(from)?),
             22 => Message::Status(Status::read(from)?),
             _ => return Err(Malformed("its number is unknown")),

@@ -2,14 +2,14 @@
 
 use super::super::{
     cause::{Cause, Mismatch},
+    close_check::{CloseQuestion, Confirmation, Questions},
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
-    farewell::{Confirmation, FarewellQuestion, Questions},
-    lateness::Lateness,
     recovery::{
-        Calls, Held, Resume, carrier_of,
+        Calls, Held, Resume,
         decision::{Recovery, RecoveryEnd},
-        heir_of,
+        repair_of, successor_of,
     },
+    stragglers::StragglerTracker,
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -76,7 +76,7 @@ struct Group {
     recovery: Option<Recovery>,
     /// Whether it has ended on all members, so that nothing of it goes on.
     is_over: bool,
-    lateness: Lateness,
+    stragglers: StragglerTracker,
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
     questions: Questions,
@@ -126,17 +126,17 @@ impl Fences {
             Message::Forget { group } => self.forget(from, group),
             Message::Dispute(dispute) => self.dispute(dispute),
             Message::Report(report) => self.report(from, report),
-            Message::Accuse(accuse) => {
-                let (group, members) = (accuse.group, accuse.members.clone());
-                self.recover(group, members, |recovery| recovery.accuse(accuse))
+            Message::Suspect(suspect) => {
+                let (group, members) = (suspect.group, suspect.members.clone());
+                self.recover(group, members, |recovery| recovery.suspect(suspect))
             }
-            Message::Gain(gain) => {
-                self.recover(gain.group, gain.members, |recovery| recovery.gain(gain.reducers))
+            Message::Grow(grow) => {
+                self.recover(grow.group, grow.members, |recovery| recovery.grow(grow.reducers))
             }
             Message::Held(held) => self.held(from, held),
             Message::Waiting(waiting) if waiting.rank == from => self.waiting(waiting),
             Message::Confirm(question) if question.rank == from => self.ask(question),
-            Message::Confirmed(told) => self.confirmed(from, told),
+            Message::Confirmed(confirmation) => self.confirmed(from, confirmation),
             _ => Vec::new(),
         };
         self.add_followers(&sent);
@@ -180,8 +180,9 @@ impl Fences {
     fn add_followers(&mut self, sent: &[Directed]) {
         for Directed { message, .. } in sent {
             let Message::Resume(Resume { group: number, .. }) = message else { continue };
-            let (carrier, heir) = (carrier_of(*number), heir_of(*number));
-            let Some(group) = self.groups.get(number).filter(|_| !self.groups.contains_key(&heir)) else {
+            let (repair, successor) = (repair_of(*number), successor_of(*number));
+            let Some(group) = self.groups.get(number).filter(|_| !self.groups.contains_key(&successor))
+            else {
                 continue;
             };
             let follower = |issued| {
@@ -189,7 +190,7 @@ impl Fences {
                 Group { members, left, issued, ..Group::default() }
             };
             let (carrying, inheriting) = (follower(BTreeMap::new()), follower(group.issued.clone()));
-            self.groups.extend([(carrier, carrying), (heir, inheriting)]);
+            self.groups.extend([(repair, carrying), (successor, inheriting)]);
         }
     }
 
@@ -309,7 +310,7 @@ impl Fences {
         let number = waiting.group;
         let live: Vec<Rank> = group.live(&self.gone).collect();
         let mut sent = Vec::new();
-        if let Some(late) = group.lateness.waits(&waiting, live.iter().copied()) {
+        if let Some(late) = group.stragglers.waits(&waiting, live.iter().copied()) {
             let message = Message::Late(late);
             sent.extend(live.iter().map(|&to| Directed { to, message: message.clone() }));
         }
@@ -319,7 +320,7 @@ impl Fences {
     }
 
     /// A member leaves, and asks whether the others have made the same calls.
-    fn ask(&mut self, question: FarewellQuestion) -> Vec<Directed> {
+    fn ask(&mut self, question: CloseQuestion) -> Vec<Directed> {
         let number = question.group;
         let group = self.groups.entry(number).or_default();
         if question.generation != group.generation || group.fence.is_some() {
@@ -334,10 +335,13 @@ impl Fences {
         sent
     }
 
-    fn confirmed(&mut self, from: Rank, told: Confirmation) -> Vec<Directed> {
-        let group = self.groups.get_mut(&told.group).filter(|group| group.generation == told.generation);
+    fn confirmed(&mut self, from: Rank, confirmation: Confirmation) -> Vec<Directed> {
+        let group = self
+            .groups
+            .get_mut(&confirmation.group)
+            .filter(|group| group.generation == confirmation.generation);
         let Some(group) = group else { return Vec::new() };
-        group.questions.confirmed(from, &told);
+        group.questions.confirmed(from, &confirmation);
         group.answer_questions(&self.gone)
     }
 }
@@ -405,8 +409,8 @@ impl Group {
             return Vec::new();
         }
         let live: Vec<Rank> = self.live(gone).collect();
-        let told = self.questions.answered(&live).into_iter();
-        told.map(|(to, told)| Directed { to, message: Message::Confirmed(told) }).collect()
+        let answers = self.questions.answered(&live).into_iter();
+        answers.map(|(to, confirmation)| Directed { to, message: Message::Confirmed(confirmation) }).collect()
     }
 
     fn begin(
@@ -416,8 +420,8 @@ impl Group {
         gone: &Gone,
     ) -> Vec<Directed> {
         let awaited: BTreeSet<Rank> = self.live(gone).collect();
-        let (generation, cause_told) = (self.generation, cause.clone());
-        let fence = Message::Fence { group: number, generation, cause: cause_told, ordinal };
+        let (generation, sent_cause) = (self.generation, cause.clone());
+        let fence = Message::Fence { group: number, generation, cause: sent_cause, ordinal };
         let to_all = awaited.iter().map(|&to| Directed { to, message: fence.clone() }).collect();
         self.fence = Some(Fence { cause, ordinal, awaited, reports: BTreeMap::new() });
         to_all
@@ -439,7 +443,7 @@ impl Group {
         let decision = Decision { group: number, generation: self.generation, next, cause };
         self.generation += 1;
         self.waiting.clear();
-        self.lateness.clear();
+        self.stragglers.clear();
         self.questions.clear();
         self.recovery.iter_mut().for_each(|recovery| recovery.fenced(next));
         let message = Message::Decide(decision);

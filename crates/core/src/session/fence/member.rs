@@ -4,8 +4,8 @@ use super::{
     super::{
         basis::Basis,
         cause::{Cause, Mismatch},
+        close_check::CloseQuestion,
         control::{Decision, Dispute, Message, Ordinal, REPORTED, Report, Waiting},
-        farewell::FarewellQuestion,
         recovery::{Calls, Resume},
     },
     history::{History, Remembered},
@@ -37,7 +37,7 @@ pub struct Member {
     history: History,
     debts: VecDeque<Debt>,
     /// What others have asked that leave, and this member has not answered.
-    questions: Vec<FarewellQuestion>,
+    questions: Vec<CloseQuestion>,
     /// What the plans of its operations were made from, by digest.
     plans: BTreeMap<u64, Arc<Basis>>,
     /// Why the group is over at this member.
@@ -367,12 +367,12 @@ impl Member {
     }
 
     /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
-    pub fn question(&self) -> Option<FarewellQuestion> {
+    pub fn question(&self) -> Option<CloseQuestion> {
         let Self { rank, group, generation, ref history, .. } = *self;
         let Remembered { hash, fingerprint, .. } = *history.operations.back()?;
         let runs = self.phase == Phase::Running && self.ended.is_none();
         let asks = runs && self.members.len() > 1 && history.confirmed < history.next;
-        asks.then_some(FarewellQuestion { rank, group, generation, hash, fingerprint })
+        asks.then_some(CloseQuestion { rank, group, generation, hash, fingerprint })
     }
 
     /// A call has failed because the group is over, and said why.
@@ -397,13 +397,13 @@ impl Member {
 
     /// That it leaves without a call about which another member has asked, if it leaves now.
     pub fn missed(&self) -> Option<Cause> {
-        let is_missed = |question: &&FarewellQuestion| question.fingerprint.sequence >= self.history.next;
+        let is_missed = |question: &&CloseQuestion| question.fingerprint.sequence >= self.history.next;
         let question = self.questions.iter().find(is_missed).filter(|_| self.ended.is_none())?;
-        let FarewellQuestion { rank: caller, fingerprint: operation, .. } = *question;
+        let CloseQuestion { rank: caller, fingerprint: operation, .. } = *question;
         Some(Cause::Left { ranks: [self.rank].into(), operation, caller })
     }
 
-    /// The next answer to what it was [asked](super::super::farewell), for the hub: that it has made the same calls, or a dispute. There
+    /// The next answer to what it was [asked](super::super::close_check), for the hub: that it has made the same calls, or a dispute. There
     /// may be one whenever it has issued or completed an operation, and when it was asked.
     #[inline]
     pub fn next_answer(&mut self) -> Option<Message> {
@@ -415,7 +415,7 @@ impl Member {
         if self.phase != Phase::Running || self.history.has_failed_early {
             return None;
         }
-        let answer = |question: &FarewellQuestion| {
+        let answer = |question: &CloseQuestion| {
             let sequence = question.fingerprint.sequence;
             match self.check(sequence, question.hash) {
                 Check::NotYet => None,
@@ -452,7 +452,9 @@ impl Member {
                 self.questions.push(*question);
                 None
             }
-            Message::Confirmed(told) if self.question().is_some_and(|own| own.confirmed() == *told) => {
+            Message::Confirmed(confirmation)
+                if self.question().is_some_and(|own| own.confirmed() == *confirmation) =>
+            {
                 self.history.confirmed = self.history.next;
                 None
             }

@@ -1,7 +1,7 @@
 //! How a process comes to the end of a group.
 //!
 //! Operations that are under way go on when it is closed. A rank that does not know whether all have made the same calls
-//! [asks](super::super::farewell) before it takes no part any more, and stays as long as somebody waits for the answer.
+//! [asks](super::super::close_check) before it takes no part any more, and stays as long as somebody waits for the answer.
 
 use super::{
     super::{
@@ -10,7 +10,7 @@ use super::{
         fence::{Member, Phase},
         recovery::Held,
     },
-    Farewell, GroupState, Leaving, Output, Outputs, Side,
+    CloseCheck, GroupState, Leaving, Output, Outputs, Side,
 };
 use alloc::{sync::Arc, vec::Vec};
 
@@ -48,19 +48,19 @@ impl GroupState {
             let message = self.member().and_then(Member::abort);
             message.into_iter().for_each(|message| out.put(self.group, Output::Tell(message)));
         }
-        self.leaving.farewell = Farewell::Over;
+        self.leaving.close_check = CloseCheck::Over;
         self.close(out);
     }
 
     /// Somebody waits, once the group is closed, until all members have made the same calls: until this process
     /// [leaves](Self::leave).
-    pub fn await_farewell(&mut self) {
-        self.leaving.farewell = Farewell::Awaited;
+    pub fn await_close_check(&mut self) {
+        self.leaving.close_check = CloseCheck::Awaited;
     }
 
     /// Nobody waits for that any more.
-    pub fn end_farewell(&mut self, out: &mut impl Outputs) {
-        self.leaving.farewell = Farewell::Over;
+    pub fn end_close_check(&mut self, out: &mut impl Outputs) {
+        self.leaving.close_check = CloseCheck::Over;
         out.put(self.group, Output::Leave);
     }
 
@@ -74,7 +74,7 @@ impl GroupState {
         if departure == Departure::Stays {
             return departure;
         }
-        (self.leaving.has_left, self.leaving.farewell) = (true, Farewell::Over);
+        (self.leaving.has_left, self.leaving.close_check) = (true, CloseCheck::Over);
         let group = self.group;
         if counts && self.rules.counts_calls {
             let calls = self.member().map_or_else(Default::default, Member::calls);
@@ -89,10 +89,10 @@ impl GroupState {
         const LEAVES: Departure = Departure::Left(None);
         let (is_fenced, hub_is_gone) = (self.is_fenced(), self.hub_is_gone);
         let is_over = self.lost.is_some() || self.gone.is_some() || hub_is_gone;
-        let Self { group, side, leaving: Leaving { farewell, .. }, .. } = self;
-        let is_awaited = matches!(farewell, Farewell::Awaited | Farewell::Asked);
+        let Self { group, side, leaving: Leaving { close_check, .. }, .. } = self;
+        let is_awaited = matches!(close_check, CloseCheck::Awaited | CloseCheck::Asked);
         let Side::Worker(member) = side else { return LEAVES };
-        if *farewell == Farewell::Over {
+        if *close_check == CloseCheck::Over {
             return LEAVES;
         }
         // An operation that was complete here has failed elsewhere.
@@ -109,13 +109,13 @@ impl GroupState {
             return Departure::Left(Some(Arc::new(cause)));
         }
         let Some(question) = member.question() else { return LEAVES };
-        if *farewell != Farewell::Asked {
+        if *close_check != CloseCheck::Asked {
             out.put(*group, Output::Tell(Message::Confirm(question)));
         }
         if !is_awaited {
             return LEAVES;
         }
-        *farewell = Farewell::Asked;
+        *close_check = CloseCheck::Asked;
         Departure::Stays
     }
 }

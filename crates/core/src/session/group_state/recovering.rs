@@ -3,7 +3,7 @@
 use super::{
     super::{
         control::Message,
-        recovery::{Held, Holding, Resume, heir_of},
+        recovery::{Held, Holding, Resume, successor_of},
     },
     GroupState, Output, Outputs, Side,
 };
@@ -78,7 +78,7 @@ impl GroupState {
         if let Side::Worker(member) = &mut self.side {
             member.follow(resume);
         }
-        self.reducers = ReducerUse::Replaced { from: resume.calls.next, by: heir_of(self.group) };
+        self.reducers = ReducerUse::Replaced { from: resume.calls.next, by: successor_of(self.group) };
         true
     }
 

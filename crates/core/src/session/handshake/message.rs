@@ -39,8 +39,8 @@ pub enum Purpose {
     Enlist = 6,
     /// To hear how a process [stands](crate::session::status). Who asks is no member: its role, rank and world say nothing.
     Status = 7,
-    /// To go on without the hub, at the lowest rank that is left; see [`muster`](crate::session::muster).
-    Muster = 8,
+    /// To go on without the hub, at the lowest rank that is left; see [`election`](crate::session::election).
+    Election = 8,
 }
 
 /// Who a process is.
@@ -49,7 +49,7 @@ pub struct Identity {
     /// What it is in the job.
     pub role: Role,
     /// The job; 0 as long as it has not been told, which is allowed for all purposes but [`Purpose::Control`],
-    /// [`Purpose::Data`], [`Purpose::Segment`] and [`Purpose::Muster`].
+    /// [`Purpose::Data`], [`Purpose::Segment`] and [`Purpose::Election`].
     pub job: u64,
     /// Its rank; a reducer's is its place in the list of reducers.
     pub rank: Rank,
@@ -122,7 +122,7 @@ impl Purpose {
             Purpose::Greeting,
             Purpose::Enlist,
             Purpose::Status,
-            Purpose::Muster,
+            Purpose::Election,
         ];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }

@@ -91,9 +91,9 @@ fn so_many_may_wait_and_tags_leave_nothing_behind() {
     assert!(mailbox.peers[&1].waiting.is_empty() && mailbox.wanted.is_empty());
 }
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -105,15 +105,15 @@ impl Dice {
 #[test]
 fn whatever_the_order_each_receive_gets_one_message_that_fits_and_none_overtakes() {
     for seed in 0..400 {
-        let mut dice = Dice(seed);
+        let mut rng = Rng(seed);
         let mut mailbox = Numbers::default();
         let (mut on_its_way, mut next) = (vec![VecDeque::new(); 3], [0u64; 3]);
         let mut asked: Vec<(Option<Rank>, i64)> = Vec::new();
         let mut got: Vec<(u32, Rank, u64, i64)> = Vec::new();
         let mut sent: Vec<Vec<i64>> = vec![Vec::new(); 3];
         for _ in 0..200 {
-            let (rank, tag) = (dice.below(3) as usize, dice.below(3) as i64);
-            let found = match dice.below(3) {
+            let (rank, tag) = (rng.below(3) as usize, rng.below(3) as i64);
+            let found = match rng.below(3) {
                 0 => {
                     sent[rank].push(tag);
                     on_its_way[rank].push_back(tag);
@@ -124,7 +124,7 @@ fn whatever_the_order_each_receive_gets_one_message_that_fits_and_none_overtakes
                     mailbox.announced(rank as Rank, next[rank] - 1, envelope(tag, 1), 0).unwrap()
                 }),
                 _ => {
-                    let from = (dice.below(2) == 0).then_some(rank as Rank);
+                    let from = (rng.below(2) == 0).then_some(rank as Rank);
                     asked.push((from, tag));
                     mailbox.receive(wanted(from, tag, asked.len() as u32 - 1))
                 }

@@ -1,6 +1,6 @@
 //! What the hub decides once all members have said what they hold.
 
-use super::{Accuse, Calls, Held, Holding, LostReducer, Piece, Rest, Resume};
+use super::{Calls, Held, Holding, LostReducer, Piece, Rest, Resume, Suspect};
 use crate::{group::Rank, session::membership::MemberId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -41,14 +41,14 @@ impl Recovery {
     }
 
     /// Another reducer is gone, or the same one.
-    pub(in crate::session) fn accuse(&mut self, accuse: Accuse) {
+    pub(in crate::session) fn suspect(&mut self, suspect: Suspect) {
         if !self.is_over {
-            self.lost.entry(accuse.lost.id).or_insert(accuse.lost);
+            self.lost.entry(suspect.lost.id).or_insert(suspect.lost);
         }
     }
 
     /// There are more reducers than the group uses.
-    pub(in crate::session) fn gain(&mut self, reducers: Vec<MemberId>) {
+    pub(in crate::session) fn grow(&mut self, reducers: Vec<MemberId>) {
         if !self.is_over {
             self.gained.extend(reducers);
         }
@@ -159,10 +159,10 @@ mod tests {
 
     const NONE: Calls = Calls { generation: 0, next: 0, hashes: Vec::new() };
 
-    fn accuse(address: &str) -> Accuse {
+    fn suspect(address: &str) -> Suspect {
         let id = MemberId::new(u32::from(address.as_bytes()[0]));
         let lost = LostReducer { id, address: address.into(), reason: "gone".into() };
-        Accuse { group: 7, members: Vec::from([0, 1, 2]), lost }
+        Suspect { group: 7, members: Vec::from([0, 1, 2]), lost }
     }
 
     fn held(next: u64, operations: &[(u64, &[&[Range<u32>]])]) -> Held {
@@ -184,9 +184,9 @@ mod tests {
 
     fn decided(answers: [Held; 3]) -> Resume {
         let mut recovery = Recovery::of([0, 1, 2].into());
-        recovery.accuse(accuse("b:1"));
-        recovery.accuse(accuse("a:1"));
-        recovery.accuse(accuse("b:1"));
+        recovery.suspect(suspect("b:1"));
+        recovery.suspect(suspect("a:1"));
+        recovery.suspect(suspect("b:1"));
         for (rank, held) in (0..).zip(answers) {
             assert_eq!(recovery.decide(7, &NONE), None);
             recovery.answered(rank, held);
@@ -245,13 +245,13 @@ mod tests {
     #[test]
     fn reducers_come_and_go_in_one_decision() {
         let mut recovery = Recovery::of([0].into());
-        recovery.gain([7, 5].map(MemberId::new).into());
-        recovery.accuse(accuse("a:1"));
-        recovery.gain([5].map(MemberId::new).into());
+        recovery.grow([7, 5].map(MemberId::new).into());
+        recovery.suspect(suspect("a:1"));
+        recovery.grow([5].map(MemberId::new).into());
         recovery.answered(0, held(5, &[]));
         let resume = resume(&mut recovery, &NONE);
         assert_eq!((resume.lost.len(), resume.gained), (1, [5, 7].map(MemberId::new).into()));
-        recovery.gain([9].map(MemberId::new).into());
+        recovery.grow([9].map(MemberId::new).into());
         assert_eq!(recovery.decide(7, &NONE), None);
     }
 
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn after_a_fence_nothing_is_left_to_do() {
         let mut recovery = Recovery::of([0, 1].into());
-        recovery.accuse(accuse("a:1"));
+        recovery.suspect(suspect("a:1"));
         recovery.answered(0, held(5, &[(4, &[])]));
         recovery.without(1);
         recovery.fenced(9);

@@ -8,14 +8,14 @@ mod reducer;
 mod scenario;
 mod worker;
 
-use crate::{a_roster, simulation::Dice};
+use crate::{a_roster, simulation::Rng};
 use herringbone_core::{
     group::Rank,
     session::{
         GroupRules,
         control::Message,
         membership::{MemberId, Roster},
-        recovery::{Accuse, LostReducer},
+        recovery::{LostReducer, Suspect},
         watch::TICK,
     },
 };
@@ -97,11 +97,11 @@ impl Job {
     }
 
     /// That a group has lost a reducer, for the hub.
-    fn accuse(&self, group: u32, at: usize) -> Message {
+    fn suspect(&self, group: u32, at: usize) -> Message {
         let reducer = self.roster.reducers().nth(at).unwrap();
         let lost =
             LostReducer { id: reducer.id, address: reducer.address.clone(), reason: "gone".to_owned() };
-        Message::Accuse(Accuse { group, members: (0..self.scenario.workers).collect(), lost })
+        Message::Suspect(Suspect { group, members: (0..self.scenario.workers).collect(), lost })
     }
 
     fn reducer_at(&self, id: MemberId) -> Option<usize> {
@@ -122,7 +122,7 @@ enum Phase {
 
 struct World {
     job: Job,
-    dice: Dice,
+    rng: Rng,
     workers: Vec<Worker>,
     reducers: Vec<Reducer>,
     troubles: VecDeque<(u32, Trouble)>,
@@ -136,14 +136,14 @@ struct World {
 impl World {
     fn new(scenario: Scenario, rules: GroupRules) -> Self {
         let names: Vec<String> = (0..scenario.reducers).map(|reducer| format!("reducer {reducer}")).collect();
-        let (roster, dice) = (a_roster(scenario.workers, &names), Dice(scenario.seed));
+        let (roster, rng) = (a_roster(scenario.workers, &names), Rng(scenario.seed));
         let mut troubles = scenario.troubles.clone();
         troubles.sort_by_key(|(when, _)| *when);
         let mut job = Job { rules, roster, now: Duration::ZERO, pipes: Pipes::default(), scenario };
         let workers = (0..job.scenario.workers).map(|rank| Worker::new(rank, &mut job)).collect();
         let reducers = (0..job.scenario.reducers).map(Reducer::new).collect();
         let (idle, troubled, phase) = (Duration::ZERO, Duration::ZERO, Phase::Calls);
-        Self { job, dice, workers, reducers, troubles: troubles.into(), phase, idle, troubled }
+        Self { job, rng, workers, reducers, troubles: troubles.into(), phase, idle, troubled }
     }
 
     fn run(scenario: Scenario, rules: GroupRules) -> Result<(), String> {
@@ -190,7 +190,7 @@ impl World {
                 self.idle = self.job.now;
             }
             let time = busy.is_empty() && callers.is_empty()
-                || self.job.now < self.idle + DELAY && self.dice.one_in(40);
+                || self.job.now < self.idle + DELAY && self.rng.one_in(40);
             if time {
                 let are_done = self.workers.iter().all(|worker| worker.is_done(&self.job));
                 if busy.is_empty()
@@ -205,11 +205,11 @@ impl World {
                 }
                 self.job.now += TICK;
                 self.workers.iter_mut().for_each(|worker| worker.tick(&mut self.job));
-            } else if !callers.is_empty() && (busy.is_empty() || self.dice.one_in(3)) {
-                let at = callers[self.dice.below(callers.len() as u64) as usize];
+            } else if !callers.is_empty() && (busy.is_empty() || self.rng.one_in(3)) {
+                let at = callers[self.rng.below(callers.len() as u64) as usize];
                 self.workers[at].call(&mut self.job);
             } else {
-                let (from, to) = busy[self.dice.below(busy.len() as u64) as usize];
+                let (from, to) = busy[self.rng.below(busy.len() as u64) as usize];
                 self.deliver(from, to);
             }
         }

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(6);
 /// For so long a rank makes no calls that pauses: longer than operations wait.
 const PAUSE: Duration = Duration::from_secs(9);
 /// How long a rank that closes a group waits for the others.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A message of an operation.
 #[derive(Clone, Copy, Debug)]
@@ -320,8 +320,8 @@ impl Worker {
         let groups: Vec<u32> = self.places.keys().copied().collect();
         for group in groups {
             self.close_group(group, job);
-            if job.now >= closed + FAREWELL {
-                self.act(group, job, |state, out| state.end_farewell(out));
+            if job.now >= closed + CLOSE_TIMEOUT {
+                self.act(group, job, |state, out| state.end_close_check(out));
             }
         }
         let have_left = self.places.values().all(|place| place.state.has_left());

@@ -16,7 +16,7 @@ pub(crate) struct Assignment {
     pub(super) said: Vec<(&'static str, String)>,
     /// How the launcher itself may have been started by another one.
     pub(super) nesting: Nesting,
-    pub(crate) meeting: Meeting,
+    pub(crate) rendezvous: RdzvHint,
     /// What the launcher calls this one start of ranks, with the variable that says so.
     pub(super) job: Option<(&'static str, String)>,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Nesting {
 
 /// Where the ranks of a launcher can meet, as far as its variables say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Meeting {
+pub(crate) enum RdzvHint {
     /// Nowhere: somebody has to set an address.
     Unknown,
     /// Rank 0 can listen at this `host:port`.
@@ -44,7 +44,7 @@ pub(crate) enum Meeting {
 }
 
 /// What one launcher's variables say.
-pub(super) enum Saying {
+pub(super) enum Detection {
     Place(Assignment),
     /// The launcher was there, and does not say enough; the error says what to set.
     Lacking(Error),
@@ -60,16 +60,16 @@ impl Assignment {
         world: u32,
     ) -> Self {
         let said = vec![(rank_name, rank.to_string()), (world_name, world.to_string())];
-        let (nesting, meeting) = (Nesting::Plain, Meeting::Unknown);
-        Self { launcher, rank, world, local: None, said, nesting, meeting, job: None }
+        let (nesting, rendezvous) = (Nesting::Plain, RdzvHint::Unknown);
+        Self { launcher, rank, world, local: None, said, nesting, rendezvous, job: None }
     }
 
     /// Checks that another launcher, which comes later in the order, says the same or has started this one. If it says
     /// the same and knows where to meet, it is believed.
     pub(super) fn compare(&mut self, other: Assignment) -> Result<()> {
         if (self.rank, self.world) == (other.rank, other.world) {
-            if self.meeting == Meeting::Unknown {
-                self.meeting = other.meeting;
+            if self.rendezvous == RdzvHint::Unknown {
+                self.rendezvous = other.rendezvous;
             }
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Launchers of MPI, which say rank and size, and the same of this machine's ranks.
 
-use super::assignment::{Assignment, Meeting, Nesting, Saying, first_number};
+use super::assignment::{Assignment, Detection, Nesting, RdzvHint, first_number};
 use crate::{Error, Result, config::environment::Environment};
 
 /// What a launcher calls what it says; of several names the first that is set counts.
@@ -52,7 +52,7 @@ pub(super) const PMI: Names = Names {
 };
 
 impl Names {
-    pub(super) fn read(&self, environment: &Environment) -> Result<Option<Saying>> {
+    pub(super) fn read(&self, environment: &Environment) -> Result<Option<Detection>> {
         let ((rank_name, rank), (size_name, size)) =
             match [first_number(environment, self.rank)?, first_number(environment, self.size)?] {
                 [Some(rank), Some(size)] => (rank, size),
@@ -69,18 +69,18 @@ impl Names {
         place.nesting = Nesting::Daemons;
         let job = self.job(environment)?;
         if place.local.is_some_and(|(_, size)| size == place.world) {
-            place.meeting = Meeting::Machine(job.as_ref().map(|(name, text)| format!("{name}={text}")));
+            place.rendezvous = RdzvHint::Machine(job.as_ref().map(|(name, text)| format!("{name}={text}")));
         }
         place.job = job;
-        Ok(Some(Saying::Place(place)))
+        Ok(Some(Detection::Place(place)))
     }
 
-    fn lacks(&self, set: &'static str, missing: &'static str) -> Saying {
+    fn lacks(&self, set: &'static str, missing: &'static str) -> Detection {
         let problem = format_args!(
             "{} has set it, and not {missing}: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on every rank",
             self.launcher
         );
-        Saying::Lacking(Error::config(set, problem))
+        Detection::Lacking(Error::config(set, problem))
     }
 
     fn job(&self, environment: &Environment) -> Result<Option<(&'static str, String)>> {

@@ -1,13 +1,13 @@
 //! ps-lite's variables, which BytePS, MXNet and xgboost set.
 
-use super::assignment::{Assignment, COUNT, Meeting, Saying, first_number, number};
+use super::assignment::{Assignment, COUNT, Detection, RdzvHint, first_number, number};
 use crate::{Error, Result, config::environment::Environment};
 
 const ROLE: &str = "DMLC_ROLE";
 
-pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Detection>> {
     let Some(role) = environment.text(ROLE)? else { return Ok(None) };
-    let lacks = |name: &str, problem: String| Ok(Some(Saying::Lacking(Error::config(name, problem))));
+    let lacks = |name: &str, problem: String| Ok(Some(Detection::Lacking(Error::config(name, problem))));
     match role {
         "worker" => {}
         "server" => {
@@ -39,19 +39,19 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
         place.said.extend([("BYTEPS_LOCAL_RANK", rank.to_string()), ("BYTEPS_LOCAL_SIZE", size.to_string())]);
         place.local = Some((rank, size));
     }
-    place.meeting = meeting(environment)?;
-    Ok(Some(Saying::Place(place)))
+    place.rendezvous = rendezvous(environment)?;
+    Ok(Some(Detection::Place(place)))
 }
 
 /// The scheduler's address is not rank 0's. It only says whether all are on one machine.
-fn meeting(environment: &Environment) -> Result<Meeting> {
+fn rendezvous(environment: &Environment) -> Result<RdzvHint> {
     for [host, port] in [["DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"], ["DMLC_TRACKER_URI", "DMLC_TRACKER_PORT"]]
     {
         if let (Some("localhost" | "127.0.0.1" | "::1"), Some(port)) =
             (environment.text(host)?, environment.text(port)?)
         {
-            return Ok(Meeting::Machine(Some(format!("ps-lite {port}"))));
+            return Ok(RdzvHint::Machine(Some(format!("ps-lite {port}"))));
         }
     }
-    Ok(Meeting::Unknown)
+    Ok(RdzvHint::Unknown)
 }

@@ -1,10 +1,10 @@
 //! Kubernetes: Indexed Jobs (also those of a JobSet), and Kubeflow Trainer's `PET_` variables.
 
-use super::assignment::{Assignment, COUNT, Meeting, Saying, address, first_number, number};
+use super::assignment::{Assignment, COUNT, Detection, RdzvHint, address, first_number, number};
 use crate::{Error, Result, config::environment::Environment};
 
 /// A pod of an Indexed Job. Kubernetes says which one it is; the manifest has to say how many there are.
-pub(super) fn indexed(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn indexed(environment: &Environment) -> Result<Option<Detection>> {
     const INDEX: &str = "JOB_COMPLETION_INDEX";
     let Some(rank) = number(environment, INDEX, COUNT)? else { return Ok(None) };
     // With a size of this machine they are of a launcher that starts several processes in each pod.
@@ -19,18 +19,18 @@ pub(super) fn indexed(environment: &Environment) -> Result<Option<Saying>> {
              <jobset>-<job>-0-0.<jobset>:29400); for pods that work alone set HERRINGBONE_RANK=0 and \
              HERRINGBONE_WORLD_SIZE=1"
         );
-        return Ok(Some(Saying::Lacking(Error::config(INDEX, problem))));
+        return Ok(Some(Detection::Lacking(Error::config(INDEX, problem))));
     };
-    Ok(Some(Saying::Place(Assignment::new("Kubernetes", INDEX, rank, size_name, size))))
+    Ok(Some(Detection::Place(Assignment::new("Kubernetes", INDEX, rank, size_name, size))))
 }
 
 /// A pod of Kubeflow Trainer, which tells torchrun these; a program with one process a pod needs no torchrun.
-pub(super) fn kubeflow(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn kubeflow(environment: &Environment) -> Result<Option<Detection>> {
     let [Some(nodes), Some(rank)] = [environment.text("PET_NNODES")?, environment.text("PET_NODE_RANK")?]
     else {
         return Ok(None);
     };
-    let lacks = |name: &str, problem: String| Ok(Some(Saying::Lacking(Error::config(name, problem))));
+    let lacks = |name: &str, problem: String| Ok(Some(Detection::Lacking(Error::config(name, problem))));
     let [Ok(nodes), Ok(rank)] = [nodes.trim().parse::<u32>(), rank.trim().parse::<u32>()] else {
         let problem = format!(
             "Kubeflow Trainer says node {rank} of {nodes:?}, which only torchrun understands: start the program with torchrun"
@@ -48,7 +48,7 @@ pub(super) fn kubeflow(environment: &Environment) -> Result<Option<Saying>> {
     let mut place = Assignment::new("Kubeflow Trainer", "PET_NODE_RANK", rank, "PET_NNODES", nodes);
     let master = [environment.text("PET_MASTER_ADDR")?, environment.text("PET_MASTER_PORT")?];
     if let [Some(host), Some(port)] = master {
-        place.meeting = Meeting::Address(address(host, port));
+        place.rendezvous = RdzvHint::Address(address(host, port));
     }
-    Ok(Some(Saying::Place(place)))
+    Ok(Some(Detection::Place(place)))
 }

@@ -1,6 +1,6 @@
 //! Places that two variables say: ours, and `RANK` with `WORLD_SIZE`, which torchrun and many others set.
 
-use super::assignment::{Assignment, COUNT, Nesting, Saying, number};
+use super::assignment::{Assignment, COUNT, Detection, Nesting, number};
 use crate::{
     Error, Result,
     config::{environment::Environment, settings},
@@ -13,15 +13,15 @@ const OURS: [&str; 2] = [settings::RANK.name, settings::WORLD_SIZE.name];
 const THEIRS: [&str; 2] = ["RANK", "WORLD_SIZE"];
 
 /// `HERRINGBONE_RANK` and `HERRINGBONE_WORLD_SIZE`.
-pub(super) fn ours(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn ours(environment: &Environment) -> Result<Option<Detection>> {
     read(environment, "the environment", OURS)
 }
 
 /// `RANK` and `WORLD_SIZE`: of torchrun, `herringbone launch`, Ray Train, Volcano, Lightning or a script.
-pub(super) fn theirs(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn theirs(environment: &Environment) -> Result<Option<Detection>> {
     let is_torchrun = environment.text("TORCHELASTIC_RUN_ID")?.is_some();
     let launcher = if is_torchrun { "torchrun" } else { "the environment" };
-    let Some(Saying::Place(mut place)) = read(environment, launcher, THEIRS)? else {
+    let Some(Detection::Place(mut place)) = read(environment, launcher, THEIRS)? else {
         return read(environment, launcher, THEIRS);
     };
     let local = [number(environment, "LOCAL_RANK", COUNT)?, number(environment, "LOCAL_WORLD_SIZE", COUNT)?];
@@ -29,26 +29,26 @@ pub(super) fn theirs(environment: &Environment) -> Result<Option<Saying>> {
     let groups = number(environment, "GROUP_WORLD_SIZE", COUNT)?.filter(|_| is_torchrun);
     let by_size = place.local.filter(|(_, size)| *size > 0).map(|(_, size)| place.world.div_ceil(size));
     place.nesting = groups.or(by_size).map_or(Nesting::Plain, Nesting::Groups);
-    Ok(Some(Saying::Place(place)))
+    Ok(Some(Detection::Place(place)))
 }
 
 fn read(
     environment: &Environment,
     launcher: &'static str,
     [rank, world]: [&'static str; 2],
-) -> Result<Option<Saying>> {
+) -> Result<Option<Detection>> {
     let [rank_is, world_is] = [
         number(environment, rank, settings::RANK.values)?,
         number(environment, world, settings::WORLD_SIZE.values)?,
     ];
     Ok(match (rank_is, world_is) {
         (Some(rank_is), Some(world_is)) => {
-            Some(Saying::Place(Assignment::new(launcher, rank, rank_is, world, world_is)))
+            Some(Detection::Place(Assignment::new(launcher, rank, rank_is, world, world_is)))
         }
         (None, None) => None,
         _ => {
             let problem = format_args!("set both {rank} and {world}, or neither");
-            Some(Saying::Lacking(Error::config(rank, problem)))
+            Some(Detection::Lacking(Error::config(rank, problem)))
         }
     })
 }

@@ -1,7 +1,7 @@
 //! Slurm: the tasks of a step, which srun starts.
 
 use super::{
-    assignment::{Assignment, COUNT, Meeting, Nesting, Saying, address, first_number, number},
+    assignment::{Assignment, COUNT, Detection, Nesting, RdzvHint, address, first_number, number},
     hostlist,
 };
 use crate::{Error, Result, config::environment::Environment};
@@ -10,7 +10,7 @@ use crate::{Error, Result, config::environment::Environment};
 const PORTS: std::ops::Range<u32> = 10_000..30_000;
 
 /// The place of a task. A batch script has many of the same variables, and is none: it belongs to no step.
-pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Detection>> {
     let step = first_number(environment, &["SLURM_STEP_ID", "SLURM_STEPID"])?;
     let (Some((_, step)), Some(rank)) = (step, number(environment, "SLURM_PROCID", COUNT)?) else {
         return Ok(None);
@@ -19,14 +19,14 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let Some((size_name, size)) = first_number(environment, &sizes)? else {
         let problem = "Slurm has set it, and not SLURM_STEP_NUM_TASKS: set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE on \
                        every rank";
-        return Ok(Some(Saying::Lacking(Error::config("SLURM_PROCID", problem))));
+        return Ok(Some(Detection::Lacking(Error::config("SLURM_PROCID", problem))));
     };
     let mut place = Assignment::new("Slurm", "SLURM_PROCID", rank, size_name, size);
     place.nesting = Nesting::Daemons;
     place.local = local(environment, place.world)?;
     place.job = job(environment)?.map(|job| ("SLURM_STEP_ID", format!("{job}.{step}")));
-    place.meeting = meeting(environment, &mut place.said, step)?;
-    Ok(Some(Saying::Place(place)))
+    place.rendezvous = rendezvous(environment, &mut place.said, step)?;
+    Ok(Some(Detection::Place(place)))
 }
 
 /// The task's number on its node, and how many the node has.
@@ -54,12 +54,16 @@ fn nodes(environment: &Environment) -> Result<Option<u32>> {
 }
 
 /// On one node the step's name is enough. On several, task 0 runs on the first one, at a port that follows from the step.
-fn meeting(environment: &Environment, said: &mut Vec<(&'static str, String)>, step: u32) -> Result<Meeting> {
+fn rendezvous(
+    environment: &Environment,
+    said: &mut Vec<(&'static str, String)>,
+    step: u32,
+) -> Result<RdzvHint> {
     let Some(job) = job(environment)? else {
-        return Ok(Meeting::Unknown);
+        return Ok(RdzvHint::Unknown);
     };
     if nodes(environment)? == Some(1) {
-        return Ok(Meeting::Machine(Some(format!("slurm {job}.{step}"))));
+        return Ok(RdzvHint::Machine(Some(format!("slurm {job}.{step}"))));
     }
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
         let Some(list) = environment.text(name)? else { continue };
@@ -69,9 +73,9 @@ fn meeting(environment: &Environment, said: &mut Vec<(&'static str, String)>, st
             return Err(Error::config(name, problem));
         };
         said.push((name, list.to_owned()));
-        return Ok(Meeting::Address(address(&host, port(job, step))));
+        return Ok(RdzvHint::Address(address(&host, port(job, step))));
     }
-    Ok(Meeting::Unknown)
+    Ok(RdzvHint::Unknown)
 }
 
 /// Jobs, and steps of one job, that run at the same time on a node mostly have numbers near each other.

@@ -1,6 +1,6 @@
 //! Recorded environments of `testdata/launchers`, and the places that they are.
 
-use super::{Meeting, find, reducers, suspicion};
+use super::{RdzvHint, find, reducers, suspicion};
 use crate::{
     ErrorKind,
     config::{Config, Rendezvous, environment::Environment},
@@ -28,47 +28,47 @@ fn refused(environment: &Environment) -> String {
     error.to_string()
 }
 
-fn machine(job: &str) -> Meeting {
-    Meeting::Machine(Some(job.to_owned()))
+fn machine(job: &str) -> RdzvHint {
+    RdzvHint::Machine(Some(job.to_owned()))
 }
 
-fn at(address: &str) -> Meeting {
-    Meeting::Address(address.to_owned())
+fn at(address: &str) -> RdzvHint {
+    RdzvHint::Address(address.to_owned())
 }
 
 #[test]
 fn each_record_is_its_place() {
     let one_of_three = Some((1, 3));
     let cases = [
-        ("torchrun", "torchrun", (1, 3), one_of_three, Meeting::Unknown),
-        ("kubeflow-torchrun", "torchrun", (4, 8), Some((0, 4)), Meeting::Unknown),
-        ("ray-train", "the environment", (3, 4), Some((1, 2)), Meeting::Unknown),
+        ("torchrun", "torchrun", (1, 3), one_of_three, RdzvHint::Unknown),
+        ("kubeflow-torchrun", "torchrun", (4, 8), Some((0, 4)), RdzvHint::Unknown),
+        ("ray-train", "the environment", (3, 4), Some((1, 2)), RdzvHint::Unknown),
         ("horovod", "Horovod", (1, 3), one_of_three, machine("HOROVOD_GLOO_RENDEZVOUS_PORT=35517")),
-        ("open-mpi-nodes", "Open MPI", (4, 6), one_of_three, Meeting::Unknown),
-        ("mpich", "MPICH (PMI)", (1, 3), one_of_three, Meeting::Machine(None)),
-        ("mpich-in-slurm", "MPICH (PMI)", (1, 3), one_of_three, Meeting::Machine(None)),
+        ("open-mpi-nodes", "Open MPI", (4, 6), one_of_three, RdzvHint::Unknown),
+        ("mpich", "MPICH (PMI)", (1, 3), one_of_three, RdzvHint::Machine(None)),
+        ("mpich-in-slurm", "MPICH (PMI)", (1, 3), one_of_three, RdzvHint::Machine(None)),
         ("slurm-pmi2", "MPICH (PMI)", (1, 3), None, machine("slurm 4.0")),
         ("slurm", "Slurm", (1, 3), one_of_three, machine("slurm 3.0")),
         ("slurm-nodes", "Slurm", (5, 7), Some((1, 2)), at("node01:10393")),
         ("kubeflow", "Kubeflow Trainer", (1, 4), None, at("train-node-0-0.train:29400")),
-        ("jobset", "Kubernetes", (2, 4), None, Meeting::Unknown),
+        ("jobset", "Kubernetes", (2, 4), None, RdzvHint::Unknown),
         ("vertex", "Vertex AI", (2, 3), None, at("cmle-training-workerpool0-4242-0:2222")),
         ("ps-lite", "ps-lite", (1, 3), None, machine("ps-lite 9091")),
-        ("byteps", "ps-lite", (3, 4), one_of_two(), Meeting::Unknown),
+        ("byteps", "ps-lite", (3, 4), one_of_two(), RdzvHint::Unknown),
     ];
-    for (name, launcher, place, local, meeting) in cases {
+    for (name, launcher, place, local, rendezvous) in cases {
         let found = find(&record(name, &[])).unwrap().unwrap();
         assert_eq!(
             (found.launcher, (found.rank, found.world), found.local),
             (launcher, place, local),
             "{name}"
         );
-        assert_eq!(found.meeting, meeting, "{name}");
+        assert_eq!(found.rendezvous, rendezvous, "{name}");
     }
     for name in ["open-mpi", "open-mpi-in-slurm"] {
         let found = find(&record(name, &[])).unwrap().unwrap();
         assert_eq!((found.launcher, found.rank, found.world, found.local), ("Open MPI", 1, 3, one_of_three));
-        let Meeting::Machine(Some(job)) = found.meeting else { panic!("{name}: {:?}", found.meeting) };
+        let RdzvHint::Machine(Some(job)) = found.rendezvous else { panic!("{name}: {:?}", found.rendezvous) };
         assert!(job.starts_with("PMIX_NAMESPACE="), "{job}");
     }
 }

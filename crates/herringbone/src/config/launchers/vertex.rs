@@ -1,6 +1,6 @@
 //! Vertex AI, which describes a job's worker pools in `CLUSTER_SPEC`: pools 0 and 1 work, pool 2 has the reducers.
 
-use super::assignment::{Assignment, Meeting, Saying};
+use super::assignment::{Assignment, Detection, RdzvHint};
 use crate::{Error, Result, config::environment::Environment};
 use herringbone_core::topology::json::{JsonValue, parse};
 
@@ -39,9 +39,9 @@ impl Spec {
     }
 }
 
-pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
+pub(super) fn read(environment: &Environment) -> Result<Option<Detection>> {
     let Some(spec) = Spec::find(environment)? else { return Ok(None) };
-    let lacks = |problem: String| Ok(Some(Saying::Lacking(Error::config(VARIABLE, problem))));
+    let lacks = |problem: String| Ok(Some(Detection::Lacking(Error::config(VARIABLE, problem))));
     let Some((pool, index)) = spec.task() else {
         return lacks("it has no task with a type and an index; Vertex AI sets both".to_owned());
     };
@@ -60,8 +60,8 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Saying>> {
     let (rank, world) = (count(before).saturating_add(index), count(primary.len() + workers.len()));
     let mut place = Assignment::new("Vertex AI", VARIABLE, rank, VARIABLE, world);
     place.said = vec![(VARIABLE, format!("{pool}, replica {index}"))];
-    place.meeting = Meeting::Address(primary[0].to_owned());
-    Ok(Some(Saying::Place(place)))
+    place.rendezvous = RdzvHint::Address(primary[0].to_owned());
+    Ok(Some(Detection::Place(place)))
 }
 
 /// The reducers of a job on Vertex AI.

@@ -10,14 +10,14 @@
 //! Each message has exactly one answer, and its send ends with that. So a sender knows that its message was wanted, and a
 //! message of the wrong length or type fails on both ranks, in the call itself.
 
-mod exchange;
-mod looks;
+mod deadlines;
+mod point_to_point;
 mod post;
 
 use super::{groups::Groups, outbox::Outbox, runtime::Runtime};
 use crate::{Error, ErrorKind, core::group::Rank};
-use exchange::Exchange;
-pub(crate) use looks::WaitingCall;
+pub(crate) use deadlines::WaitingCall;
+use point_to_point::PointToPoint;
 pub(crate) use post::{Channel, Posted, ToOrFrom};
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     /// By the number of the group whose ranks exchange them.
-    exchanges: BTreeMap<u32, Exchange>,
-    /// Which exchange a group of two serves, and for messages with which rank.
+    by_group: BTreeMap<u32, PointToPoint>,
+    /// Which group a group of two serves, and for messages with which rank.
     served: BTreeMap<u32, (u32, Rank)>,
 }
 
@@ -34,8 +34,8 @@ impl Mail {
     /// The groups between `me`, a rank of a group, and another one of it were made.
     pub(crate) fn add_channel(&mut self, group: u32, (me, peer): (Rank, Rank), channel: Channel) {
         self.served.extend(channel.groups().map(|number| (number, (group, peer))));
-        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.add(peer, channel);
+        let point_to_point = self.by_group.entry(group).or_insert_with(|| PointToPoint::new(group, me));
+        point_to_point.add(peer, channel);
     }
 
     /// Whether a group is one of those that carry messages.
@@ -44,19 +44,19 @@ impl Mail {
     }
 
     /// The groups that carry messages.
-    pub(super) fn carriers(&self) -> Vec<u32> {
+    pub(super) fn pair_groups(&self) -> Vec<u32> {
         self.served.keys().copied().collect()
     }
 
     /// The groups whose ranks exchange messages.
     pub(super) fn groups(&self) -> Vec<u32> {
-        self.exchanges.keys().copied().collect()
+        self.by_group.keys().copied().collect()
     }
 
     /// Sends a message. Its groups were made, unless it is to this rank itself.
     pub(super) fn send(&mut self, (group, me): (u32, Rank), to: Rank, posted: Posted, runtime: &mut Runtime) {
-        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.send(to, posted, runtime);
+        let point_to_point = self.by_group.entry(group).or_insert_with(|| PointToPoint::new(group, me));
+        point_to_point.send(to, posted, runtime);
     }
 
     /// Receives a message. The groups between this rank and all those from whom it may come were made.
@@ -67,25 +67,25 @@ impl Mail {
         posted: Posted,
         runtime: &mut Runtime,
     ) {
-        let exchange = self.exchanges.entry(group).or_insert_with(|| Exchange::new(group, me));
-        exchange.receive(from, posted, runtime);
+        let point_to_point = self.by_group.entry(group).or_insert_with(|| PointToPoint::new(group, me));
+        point_to_point.receive(from, posted, runtime);
     }
 
     /// Something has come, ended or changed in a group that carries messages.
     pub(super) fn step(&mut self, number: u32, runtime: &mut Runtime) {
         let Some((group, peer)) = self.served.get(&number) else { return };
-        if let Some(exchange) = self.exchanges.get_mut(group) {
-            exchange.step(*peer, runtime);
+        if let Some(point_to_point) = self.by_group.get_mut(group) {
+            point_to_point.step(*peer, runtime);
             self.close_if_over(*group, runtime);
         }
     }
 
     /// Looks for what has waited too long, or cannot come any more.
     pub(super) fn look(&mut self, runtime: &mut Runtime) {
-        let groups: Vec<u32> = self.exchanges.keys().copied().collect();
+        let groups: Vec<u32> = self.by_group.keys().copied().collect();
         for group in groups {
-            if let Some(exchange) = self.exchanges.get_mut(&group) {
-                exchange.look(runtime);
+            if let Some(point_to_point) = self.by_group.get_mut(&group) {
+                point_to_point.look(runtime);
             }
             self.close_if_over(group, runtime);
         }
@@ -93,53 +93,53 @@ impl Mail {
 
     /// Whether no call waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.exchanges.values().all(Exchange::is_idle)
+        self.by_group.values().all(PointToPoint::is_idle)
     }
 
     /// The calls that wait: how many, and the name of one.
     pub(super) fn unfinished(&self, groups: &Groups) -> Option<(usize, String)> {
         let names: Vec<String> =
-            self.exchanges.values().flat_map(|exchange| exchange.names(groups)).collect();
+            self.by_group.values().flat_map(|point_to_point| point_to_point.names(groups)).collect();
         names.first().map(|first| (names.len(), first.clone()))
     }
 
     /// The calls that wait, each with its group.
     pub(super) fn waiting(&self, groups: &Groups) -> Vec<(u32, WaitingCall)> {
-        let of = |(group, exchange): (&u32, &Exchange)| {
+        let of = |(group, point_to_point): (&u32, &PointToPoint)| {
             let group = *group;
-            exchange.waiting(groups).into_iter().map(move |call| (group, call))
+            point_to_point.waiting(groups).into_iter().map(move |call| (group, call))
         };
-        self.exchanges.iter().flat_map(of).collect()
+        self.by_group.iter().flat_map(of).collect()
     }
 
     /// A group was closed here. Calls that wait go on.
     pub(super) fn close(&mut self, group: u32, runtime: &mut Runtime) {
-        if let Some(exchange) = self.exchanges.get_mut(&group) {
-            exchange.is_closing = true;
+        if let Some(point_to_point) = self.by_group.get_mut(&group) {
+            point_to_point.is_closing = true;
             self.close_if_over(group, runtime);
         }
     }
 
     /// Fails all calls of a group that wait. Returns the groups that served it.
     pub(super) fn abort(&mut self, group: u32, out: &mut Outbox) -> Vec<u32> {
-        let Some(mut exchange) = self.exchanges.remove(&group) else { return Vec::new() };
-        exchange.fail_all(&Error::new(ErrorKind::Closed), out);
-        self.forget(&exchange)
+        let Some(mut point_to_point) = self.by_group.remove(&group) else { return Vec::new() };
+        point_to_point.fail_all(&Error::new(ErrorKind::Closed), out);
+        self.forget(&point_to_point)
     }
 
     fn close_if_over(&mut self, group: u32, runtime: &mut Runtime) {
-        let is_over = |exchange: &Exchange| exchange.is_closing && exchange.is_idle();
-        if self.exchanges.get(&group).is_some_and(is_over)
-            && let Some(exchange) = self.exchanges.remove(&group)
+        let is_over = |point_to_point: &PointToPoint| point_to_point.is_closing && point_to_point.is_idle();
+        if self.by_group.get(&group).is_some_and(is_over)
+            && let Some(point_to_point) = self.by_group.remove(&group)
         {
-            for number in self.forget(&exchange) {
+            for number in self.forget(&point_to_point) {
                 runtime.groups.drop_group(number, &mut runtime.out);
             }
         }
     }
 
-    fn forget(&mut self, exchange: &Exchange) -> Vec<u32> {
-        let numbers: Vec<u32> = exchange.channels.values().flat_map(Channel::groups).collect();
+    fn forget(&mut self, point_to_point: &PointToPoint) -> Vec<u32> {
+        let numbers: Vec<u32> = point_to_point.channels.values().flat_map(Channel::groups).collect();
         self.served.retain(|number, _| !numbers.contains(number));
         numbers
     }

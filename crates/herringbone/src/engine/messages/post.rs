@@ -9,11 +9,11 @@ use crate::{
         element::{DType, ReduceOp},
         group::Rank,
         prepare::Call,
-        session::{lane::CARRIER, mailbox::Envelope},
+        session::{lane::MESSAGE_PRIORITY, mailbox::Envelope},
     },
     engine::outbox::Outbox,
     execute::issue::Issue,
-    request::Manner,
+    request::CallAttrs,
     sys::region::Region,
 };
 use std::{sync::Arc, time::Duration};
@@ -81,6 +81,6 @@ pub(super) fn broadcast(group: u32, root: Rank, region: &Region, timeout: Durati
     let collective = Collective::Broadcast { root };
     let call = Call::new(collective, DType::U8, ReduceOp::Sum, region.len());
     let issue = Issue::new(group, call, region.clone(), region.clone());
-    let manner = Manner { priority: CARRIER, timeout: Some(timeout), ..Manner::default() };
-    Issue { manner, ..issue }
+    let attrs = CallAttrs { priority: MESSAGE_PRIORITY, timeout: Some(timeout), ..CallAttrs::default() };
+    Issue { attrs, ..issue }
 }

@@ -2,7 +2,7 @@
 
 use crate::sys::{
     fork::Guarded,
-    socket::{self, Part},
+    socket::{self, IoVec},
     span::Span,
 };
 use std::{
@@ -17,7 +17,7 @@ pub(crate) trait Pipe: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `WouldBlock` if it takes nothing now; whatever else the system reports.
-    fn write(&self, parts: &[Part<'_>], more: bool) -> io::Result<usize>;
+    fn write(&self, parts: &[IoVec<'_>], more: bool) -> io::Result<usize>;
 
     /// Reads what has arrived into `first` and then into `second`: 0 bytes at the end of the stream.
     ///
@@ -36,7 +36,7 @@ pub(crate) trait Pipe: fmt::Debug + Send + Sync {
 }
 
 impl Pipe for Guarded<OwnedFd> {
-    fn write(&self, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
+    fn write(&self, parts: &[IoVec<'_>], more: bool) -> io::Result<usize> {
         socket::send_vectored(self.as_fd(), parts, more)
     }
 

@@ -144,7 +144,7 @@ fn a_message_is_handed_over_when_its_own_bytes_are() {
     for (segment, bytes) in [(0, 100), (1, 8 << 20)] {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
         (header.segment, header.length) = (segment, bytes);
-        let token = Token { op: OpKey { number: 0, place: 0 }, ready: SegmentStep { segment, instr: 0 } };
+        let token = Token { op: OpKey { number: 0, place: 0 }, ready: SegmentStep { segment, step: 0 } };
         let payload = Payload::Staged(0..bytes as usize);
         link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: Some(token) }, false);
     }

@@ -8,7 +8,7 @@ use super::{TcpLink, pipe::Pipe};
 use crate::{
     clock::Moment,
     core::session::handshake::Keys,
-    sys::{socket::Part, span::Span},
+    sys::{socket::IoVec, span::Span},
 };
 use std::{
     collections::VecDeque,
@@ -42,9 +42,9 @@ impl VirtualClock {
 
 /// Seeded numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -161,7 +161,7 @@ impl Direction {
 
 struct Both {
     nature: Nature,
-    dice: Dice,
+    rng: Rng,
     /// By the side that writes.
     directions: [Direction; 2],
     open: [bool; 2],
@@ -197,7 +197,7 @@ impl TcpLink {
 impl VirtualLink {
     /// A link, and its two ends.
     pub(crate) fn new(nature: Nature, seed: u64, clock: &VirtualClock) -> (Self, [End; 2]) {
-        let both = Both { nature, dice: Dice(seed), directions: Default::default(), open: [true, true] };
+        let both = Both { nature, rng: Rng(seed), directions: Default::default(), open: [true, true] };
         let link = Self { both: Arc::new(Mutex::new(both)), clock: clock.clone() };
         let ends = [0, 1].map(|side| End { link: link.clone(), side });
         (link, ends)
@@ -227,9 +227,9 @@ impl VirtualLink {
     /// The connection breaks: of what is under way a part arrives, up to a random point.
     pub(crate) fn cut(&self) {
         let (mut both, now) = self.lock();
-        let Both { dice, directions, nature, .. } = &mut *both;
+        let Both { rng, directions, nature, .. } = &mut *both;
         for direction in directions {
-            let kept = dice.below(direction.is_under_way() as u64 + 1) as usize;
+            let kept = rng.below(direction.is_under_way() as u64 + 1) as usize;
             direction.lose_from(kept);
             let last = direction.flying.back().map_or(now, |(at, _)| *at);
             direction.reset = Some(last.max(direction.held_until).max(now + nature.latency));
@@ -286,21 +286,21 @@ impl VirtualLink {
 
 impl Pipe for End {
     /// Takes in what there is room for.
-    fn write(&self, parts: &[Part<'_>], _more: bool) -> io::Result<usize> {
+    fn write(&self, parts: &[IoVec<'_>], _more: bool) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
-        let Both { nature, dice, directions, open } = &mut *both;
+        let Both { nature, rng, directions, open } = &mut *both;
         if directions[1 - self.side].reset.is_some_and(|at| at <= now) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let direction = &mut directions[self.side];
-        let length = |part: &Part<'_>| match part {
-            Part::Bytes(bytes) => bytes.len(),
-            Part::Span(span) => span.len(),
+        let length = |part: &IoVec<'_>| match part {
+            IoVec::Bytes(bytes) => bytes.len(),
+            IoVec::Span(span) => span.len(),
         };
         let whole: usize = parts.iter().map(length).sum();
         let mut most = whole.min(nature.buffer.saturating_sub(direction.held));
-        if nature.choppy && dice.one_in(2) {
-            most = dice.below(most as u64 + 1) as usize;
+        if nature.choppy && rng.one_in(2) {
+            most = rng.below(most as u64 + 1) as usize;
         }
         if most == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -325,7 +325,7 @@ impl Pipe for End {
     /// Reads a part of what has arrived.
     fn read(&self, first: Span<'_>, second: Option<Span<'_>>) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
-        let Both { nature, dice, directions, .. } = &mut *both;
+        let Both { nature, rng, directions, .. } = &mut *both;
         let direction = &mut directions[1 - self.side];
         let space = first.len() + second.map_or(0, Span::len);
         let mut most = space.min(direction.arrived.len());
@@ -336,8 +336,8 @@ impl Pipe for End {
                 _ => Err(io::ErrorKind::WouldBlock.into()),
             };
         }
-        if nature.choppy && dice.one_in(2) {
-            most = 1 + dice.below(most as u64) as usize;
+        if nature.choppy && rng.one_in(2) {
+            most = 1 + rng.below(most as u64) as usize;
         }
         let (front, back) = direction.arrived.as_slices();
         let front = &front[..front.len().min(most)];
@@ -372,13 +372,13 @@ impl Pipe for End {
 }
 
 /// The first bytes of what is written.
-fn first(parts: &[Part<'_>], most: usize) -> Vec<u8> {
+fn first(parts: &[IoVec<'_>], most: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(most);
     for part in parts {
         let left = most - bytes.len();
         match part {
-            Part::Bytes(part) => bytes.extend_from_slice(&part[..part.len().min(left)]),
-            Part::Span(span) => bytes.extend(span.slice(0..span.len().min(left)).to_vec()),
+            IoVec::Bytes(part) => bytes.extend_from_slice(&part[..part.len().min(left)]),
+            IoVec::Span(span) => bytes.extend(span.slice(0..span.len().min(left)).to_vec()),
         }
     }
     bytes
@@ -389,13 +389,13 @@ impl Drop for End {
     fn drop(&mut self) {
         self.hang_up();
         let (mut both, now) = self.link.lock();
-        let Both { nature, dice, directions, open } = &mut *both;
+        let Both { nature, rng, directions, open } = &mut *both;
         open[self.side] = false;
         let unread = &directions[1 - self.side];
         let unread = !unread.arrived.is_empty() || !unread.flying.is_empty();
         let ours = &mut directions[self.side];
         if unread {
-            let kept = dice.below(ours.is_under_way() as u64 + 1) as usize;
+            let kept = rng.below(ours.is_under_way() as u64 + 1) as usize;
             ours.lose_from(kept);
             ours.reset.get_or_insert(ours.held_until.max(now) + nature.latency);
         }

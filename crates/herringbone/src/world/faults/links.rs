@@ -5,7 +5,7 @@ use crate::{transport::tcp::virtual_link::PipeEnd, world::planted::payload_once}
 
 fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
     let call = Call::new(Collective::Barrier, DType::U8, ReduceOp::Sum, 0);
-    Task::new(call, world.setup.workers, &mut world.dice)
+    Task::new(call, world.setup.workers, &mut world.rng)
 }
 
 /// Ranks call these, rank 1 the other one; what is small is found out by the first message, and so is what is large.
@@ -23,10 +23,10 @@ fn ranks_that_disagree_are_told_at_once_and_go_on() {
         for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
             let mut world = begun(4, reducers, seed);
             let [usual, odd] =
-                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.dice), None));
+                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.rng), None));
             disagree(&mut world, &usual, &odd);
             for rank in 0..4 {
-                let (at, kind) = told(&mut world, rank);
+                let (at, kind) = error_of(&mut world, rank);
                 assert!(matches!(kind, ErrorKind::Mismatch { .. }), "rank {rank}: {kind:?}");
                 assert_eq!(at.as_millis(), 1050, "rank {rank}, {one} or {other} numbers");
             }
@@ -40,7 +40,7 @@ fn ranks_that_disagree_are_told_at_once_and_go_on() {
 #[track_caller]
 fn settle(world: &mut VirtualWorld, at: Duration) {
     let (seed, task, limit) = (world.seed, barrier(world), world.now() + ms(5000));
-    let mut told: Vec<bool> = world.machines.iter().map(|_| false).collect();
+    let mut reported: Vec<bool> = world.machines.iter().map(|_| false).collect();
     let settled = world.run_until(limit, |world| {
         let mut next = Vec::new();
         for (rank, worker) in world.workers().filter(|(_, worker)| worker.is_done()) {
@@ -51,9 +51,9 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
                     "seed {seed}: rank {rank}: {error}"
                 );
                 assert!(ended.since(Moment::default()) >= at, "seed {seed}: rank {rank}");
-                told[rank as usize] = true;
+                reported[rank as usize] = true;
             }
-            if end.is_err() || !told[rank as usize] {
+            if end.is_err() || !reported[rank as usize] {
                 next.push(rank);
             }
         }
@@ -61,7 +61,7 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
         world.call(next, &ToCall::new(task.clone(), None));
         settled
     });
-    assert!(settled && told.iter().all(|told| *told), "seed {seed}: {told:?} of the ranks were told");
+    assert!(settled && reported.iter().all(|is| *is), "seed {seed}: {reported:?} of the ranks were told");
 }
 
 /// A link of rank 0 whose connection breaks, or of which a byte changes on its way, fails what needs it `at` this time, on all
@@ -82,7 +82,7 @@ fn a_byte_that_changes_on_its_way_is_found_and_the_link_made_again() {
     for seed in 0..20 {
         break_link(seed, ms(1100), |world| {
             let PipeEnd { link, side } = world.link(0, 1).expect("a link");
-            let (after, bit) = (world.dice.below(50_000) as usize, world.dice.below(8));
+            let (after, bit) = (world.rng.below(50_000) as usize, world.rng.below(8));
             link.flip(side, after, 1 << bit);
         });
     }
@@ -114,11 +114,11 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
         let mut world = begun(3, 0, 43);
         let PipeEnd { link, side } = world.link(1, 0).expect("a link");
         link.tamper(side, payload_once(damage));
-        let task = Task::coded_by(codec, 30_000, 3, &mut world.dice);
+        let task = Task::coded_by(codec, 30_000, 3, &mut world.rng);
         world.call(0..3, &ToCall::new(task, None));
         assert!(world.run_to_the_end(ms(5000)), "{codec}");
         for rank in 0..3 {
-            let (_, kind) = told(&mut world, rank);
+            let (_, kind) = error_of(&mut world, rank);
             let ErrorKind::Protocol { from, problem: said } = &kind else {
                 panic!("{codec}, rank {rank}: {kind:?}")
             };
@@ -132,7 +132,7 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
 fn a_connection_that_breaks_in_the_middle_is_made_again() {
     for seed in 0..20 {
         break_link(seed, ms(1600), |world| {
-            let after = Duration::from_micros(100 + world.dice.below(100));
+            let after = Duration::from_micros(100 + world.rng.below(100));
             let cut = |world: &mut VirtualWorld| world.link(0, 1).expect("a link").link.cut();
             world.later(after, cut);
         });

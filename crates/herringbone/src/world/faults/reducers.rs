@@ -1,9 +1,9 @@
 //! Reducers end, hang or are slow: what the ranks are told, and that they go on.
 
 use super::*;
-use crate::{transport::tcp::virtual_link::Dice, world::groups};
+use crate::{transport::tcp::virtual_link::Rng, world::groups};
 
-/// The ranks disagree about an operation that a lost reducer has left: its carrier's calls differ, and the error names the
+/// The ranks disagree about an operation that a lost reducer has left: its repair group's calls differ, and the error names the
 /// programs' calls.
 #[test]
 fn a_disagreement_about_what_a_reducer_left_names_the_calls_of_programs() {
@@ -13,7 +13,7 @@ fn a_disagreement_about_what_a_reducer_left_names_the_calls_of_programs() {
     world.kill(3);
     assert!(world.run_to_the_end(ms(9000)));
     for rank in 0..3 {
-        let (_, kind) = told(&mut world, rank);
+        let (_, kind) = error_of(&mut world, rank);
         let ErrorKind::Mismatch { sequence: 3, calls } = &kind else { panic!("rank {rank}: {kind:?}") };
         let called = |count: u32| format!("all_reduce of {count} f32, sum (operation 3)");
         assert_eq!(calls[..], [(vec![2], called(1001)), (vec![0, 1], called(1000))]);
@@ -48,10 +48,10 @@ fn a_killed_reducer_costs_no_call() {
 fn what_runs_in_a_closed_group_outlives_a_reducer() {
     for (seed, count) in [(21, 3), (22, LARGE)] {
         let mut world = begun(3, 2, seed);
-        let mut dice = Dice(seed);
-        groups::add(&mut world, vec![0, 1, 2], &mut dice);
+        let mut rng = Rng(seed);
+        groups::add(&mut world, vec![0, 1, 2], &mut rng);
         world.run_for(ms(50));
-        let (task, group) = (Task::sum(count, 3, &mut dice), world.groups[1].0);
+        let (task, group) = (Task::sum(count, 3, &mut rng), world.groups[1].0);
         world.call(0..3, &ToCall { group, closes: vec![(group, false)], ..ToCall::new(task, None) });
         world.kill(3);
         assert!(world.run_to_the_end(ms(5000)), "the group hangs");
@@ -67,11 +67,11 @@ fn what_runs_in_a_closed_group_outlives_a_reducer() {
 #[test]
 fn a_group_that_stands_still_fails_with_the_hub() {
     let mut world = begun(3, 2, 23);
-    let mut dice = Dice(23);
-    groups::add(&mut world, vec![1, 2], &mut dice);
+    let mut rng = Rng(23);
+    groups::add(&mut world, vec![1, 2], &mut rng);
     world.run_for(ms(50));
     let group = world.groups[1].0;
-    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut dice), None) };
+    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut rng), None) };
     world.call(1..3, &todo);
     world.kill(3);
     let stands_still = |world: &mut VirtualWorld| {
@@ -84,7 +84,7 @@ fn a_group_that_stands_still_fails_with_the_hub() {
     world.hang(0);
     world.call(1..3, &todo);
     assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
-    (1..3).for_each(|rank| assert!(matches!(told(&mut world, rank).1, ErrorKind::PeerLost { .. })));
+    (1..3).for_each(|rank| assert!(matches!(error_of(&mut world, rank).1, ErrorKind::PeerLost { .. })));
 }
 
 /// It has no rank to say so by: its workers see their connections end.
@@ -110,7 +110,7 @@ fn a_stopped_reducer_costs_no_call() {
 #[test]
 fn reducers_that_wait_for_long_are_not_lost() {
     let mut world = begun(3, 1, 8);
-    let task = Task::sum(LARGE, 3, &mut world.dice);
+    let task = Task::sum(LARGE, 3, &mut world.rng);
     let todo = ToCall::new(task, None);
     world.call([0, 2], &todo);
     world.run_for(ms(8000));

@@ -8,7 +8,7 @@ use herringbone_core::{
         control::Message,
         fence::{Member, NotIssued},
         group_state::{Departure, GroupState, ReducerUse},
-        recovery::{Calls, Held, Holding, Rest, Resume, carrier_of, heir_of},
+        recovery::{Calls, Held, Holding, Rest, Resume, repair_of, successor_of},
         watch::GroupEvent,
     },
 };
@@ -112,7 +112,7 @@ impl Worker {
         }
         let is_left = |at: &usize| resume.lost.iter().all(|lost| job.reducer_at(lost.id) != Some(*at));
         let left: Vec<usize> = place.reducers.iter().copied().filter(is_left).collect();
-        let (finisher, next) = (carrier_of(group), heir_of(group));
+        let (finisher, next) = (repair_of(group), successor_of(group));
         let finishing =
             Place { finishes: Some(group), ..Place::new(finisher, self.rank, 0, Vec::new(), job) };
         let following = Place::new(next, self.rank, resume.calls.next, left, job);
@@ -127,7 +127,7 @@ impl Worker {
 
     /// It has left a group before it heard how that goes on.
     fn leave_followers(&mut self, group: u32, calls: &Calls, job: &mut Job) {
-        let (next, finisher) = (heir_of(group), carrier_of(group));
+        let (next, finisher) = (successor_of(group), repair_of(group));
         let calls = Calls { generation: 0, hashes: Vec::new(), ..calls.clone() };
         let held = Message::Held(Held { group: next, calls, operations: Vec::new() });
         for message in [held, Message::Forget { group: next }, Message::Forget { group: finisher }] {
@@ -138,7 +138,7 @@ impl Worker {
     /// Does the rest of operations that have lost their reducer, in the order of the calls.
     pub(super) fn go_on_redoing(&mut self, job: &mut Job) {
         for group in self.places.keys().copied().collect::<Vec<_>>() {
-            let finisher = carrier_of(group);
+            let finisher = repair_of(group);
             while let Some(&sequence) = self.places[&group].to_redo.front() {
                 let Some((kind, wanted)) = self.rest(group, sequence) else {
                     self.places.get_mut(&group).expect("it is there").to_redo.pop_front();
@@ -194,7 +194,7 @@ impl Worker {
             Some(_) => _ = self.act(group, job, |state, out| state.close(out)),
             None => {
                 self.act(group, job, |state, out| {
-                    state.await_farewell();
+                    state.await_close_check();
                     state.close(out);
                 });
             }

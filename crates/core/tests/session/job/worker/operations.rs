@@ -335,8 +335,8 @@ impl Worker {
         self.lost.insert(at);
         let uses = |place: &super::Place| place.uses_reducers() && place.reducers.contains(&at);
         for (group, _) in self.places.iter().filter(|(_, place)| uses(place)) {
-            let accuse = job.accuse(*group, at);
-            job.pipes.send(End::Engine(self.rank), End::Control(self.rank), Parcel::Control(accuse));
+            let suspect = job.suspect(*group, at);
+            job.pipes.send(End::Engine(self.rank), End::Control(self.rank), Parcel::Control(suspect));
         }
     }
 

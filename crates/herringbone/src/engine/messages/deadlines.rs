@@ -1,7 +1,7 @@
 //! What has waited too long, or cannot come any more.
 
 use super::{
-    exchange::{Exchange, next_length},
+    point_to_point::{PointToPoint, next_length},
     post::Posted,
 };
 use crate::{
@@ -23,7 +23,7 @@ pub(crate) struct WaitingCall {
     pub(crate) ranks: Vec<Rank>,
 }
 
-impl Exchange {
+impl PointToPoint {
     /// Ends the calls that have waited too long, and those that can get no message or no answer any more.
     pub(super) fn look(&mut self, runtime: &mut Runtime) {
         let peers: Vec<Rank> = self.channels.keys().copied().collect();

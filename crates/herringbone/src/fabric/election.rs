@@ -1,14 +1,14 @@
 //! Going on when the hub is lost: the ranks that are left call the lowest of them at the port that it listens at anyway.
 //!
-//! A [`Muster`](crate::core::session::muster::Muster) decides; here are its connections and its clock. The old world stays
+//! An [`Election`](crate::core::session::election::Election) decides; here are its connections and its clock. The old world stays
 //! as it is until the next one has formed, so that nobody takes a rank for dead that only went on.
 
 use super::{
     Job,
+    acceptor::SILENCE,
     arrival::Arrival,
     command::Commands,
     dial,
-    door::SILENCE,
     greet::{self, GreetError},
 };
 use crate::{
@@ -17,9 +17,9 @@ use crate::{
         group::Rank,
         session::{
             Refusal, Role,
-            control::{Dialogue, Message},
+            control::{ControlChannel, Message},
+            election::Election,
             handshake::{Claim, Expected, Purpose},
-            muster::Muster,
             survivors::{Shrink, Shrunk, Survival},
         },
     },
@@ -39,7 +39,7 @@ const ASK: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// What comes of the search for the others. All that go on have completed so many operations of the group.
-pub(crate) enum Mustered {
+pub(crate) enum Elected {
     /// These go on, ascending. This rank is the first of them, and the others come to where it listens now.
     First { left: Vec<Rank>, completed: u64, listener: TcpListener, address: SocketAddr },
     /// These go on, ascending, and the first of them listens there.
@@ -54,15 +54,15 @@ pub(crate) enum Mustered {
 enum Answered {
     Not,
     Lives,
-    Told(Shrunk, String),
+    Decided(Shrunk, String),
 }
 
 /// One rank's search for the others.
 struct Search<'a> {
     job: &'a Job,
     commands: &'a Commands,
-    muster: Muster,
-    here: BTreeMap<Rank, (TcpStream, Dialogue)>,
+    election: Election,
+    here: BTreeMap<Rank, (TcpStream, ControlChannel)>,
     began: Instant,
     deadline: Instant,
     /// What comes of calls, and where threads that call put it.
@@ -74,35 +74,35 @@ struct Search<'a> {
 ///
 /// # Errors
 /// If there is no port to be had.
-pub(crate) fn muster(
+pub(crate) fn election(
     (job, commands): (&Job, &Commands),
     own: Shrink,
     gone: &BTreeMap<Rank, bool>,
     deadline: Instant,
-) -> std::io::Result<Mustered> {
+) -> std::io::Result<Elected> {
     let group = own.group;
     let arrivals = commands.expect_arrivals();
-    let muster = Muster::new(job.rank, own, gone);
+    let election = Election::new(job.rank, own, gone);
     let (began, here, (answer, answers)) = (Instant::now(), BTreeMap::new(), mpsc::channel());
-    let mut search = Search { job, commands, muster, here, began, deadline, answers, answer };
+    let mut search = Search { job, commands, election, here, began, deadline, answers, answer };
     let found = search.run(&arrivals, group);
     commands.expect_no_arrivals();
     found
 }
 
 impl Search<'_> {
-    fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Mustered> {
+    fn run(&mut self, arrivals: &mpsc::Receiver<Arrival>, group: u32) -> std::io::Result<Elected> {
         let (mut beat, mut asked, mut unsure) = (Instant::now(), Instant::now(), None);
         loop {
             if asked.elapsed() >= ASK {
                 asked = Instant::now();
-                let gone = self.commands.known_to_be_gone(self.muster.wish());
-                gone.iter().for_each(|gone| self.muster.learn(gone));
+                let gone = self.commands.known_to_be_gone(self.election.wish());
+                gone.iter().for_each(|gone| self.election.learn(gone));
             }
-            for Arrival { rank, stream, dialogue, wish } in arrivals.try_iter() {
+            for Arrival { rank, stream, channel, wish } in arrivals.try_iter() {
                 // One that is not let in hears that its call ends, and looks again.
-                if self.muster.comes(rank, &wish) {
-                    self.here.insert(rank, (stream, dialogue));
+                if self.election.comes(rank, &wish) {
+                    self.here.insert(rank, (stream, channel));
                 }
             }
             if let Ok((rank, answered)) = self.answers.recv_timeout(LOOK)
@@ -116,8 +116,8 @@ impl Search<'_> {
             }
             self.look_after_those_here(is_due);
             let now = self.now();
-            self.muster.to_call(now).into_iter().for_each(|rank| self.call(rank));
-            match self.muster.outcome() {
+            self.election.to_call(now).into_iter().for_each(|rank| self.call(rank));
+            match self.election.outcome() {
                 Some(Survival::Unsure { .. })
                     if unsure.get_or_insert_with(Instant::now).elapsed() < GRACE => {}
                 Some(outcome) => return self.decided(group, outcome),
@@ -125,8 +125,8 @@ impl Search<'_> {
             }
             if Instant::now() >= self.deadline {
                 // Only the one that decides knows who came.
-                let missing = if self.muster.decides() { self.muster.missing() } else { Vec::new() };
-                return Ok(Mustered::Late { missing });
+                let missing = if self.election.decides() { self.election.missing() } else { Vec::new() };
+                return Ok(Elected::Late { missing });
             }
         }
     }
@@ -135,23 +135,23 @@ impl Search<'_> {
         self.began.elapsed().as_millis() as u64
     }
 
-    fn answered(&mut self, rank: Rank, answered: Answered) -> Option<Mustered> {
+    fn answered(&mut self, rank: Rank, answered: Answered) -> Option<Elected> {
         let now = self.now();
         match answered {
-            Answered::Not => self.muster.failed(rank, now),
-            Answered::Lives => self.muster.lives(rank, now),
-            Answered::Told(Shrunk { outcome: Survival::GoOn(left), completed, .. }, hub) => {
-                return Some(Mustered::Follows { left, completed, hub });
+            Answered::Not => self.election.failed(rank, now),
+            Answered::Lives => self.election.lives(rank, now),
+            Answered::Decided(Shrunk { outcome: Survival::GoOn(left), completed, .. }, hub) => {
+                return Some(Elected::Follows { left, completed, hub });
             }
-            Answered::Told(shrunk, _) => return Some(Mustered::Not(shrunk.outcome)),
+            Answered::Decided(shrunk, _) => return Some(Elected::Not(shrunk.outcome)),
         }
         None
     }
 
     /// Those that wait here hear a sign of life, and are let go if they wait no longer.
     fn look_after_those_here(&mut self, beat: bool) {
-        let muster = &mut self.muster;
-        self.here.retain(|rank, (stream, dialogue)| {
+        let election = &mut self.election;
+        self.here.retain(|rank, (stream, channel)| {
             let has_ended = stream.set_nonblocking(true).is_ok()
                 && match stream.peek(&mut [0]) {
                     Ok(bytes) => bytes == 0,
@@ -159,45 +159,45 @@ impl Search<'_> {
                 };
             let stays = stream.set_nonblocking(false).is_ok()
                 && !has_ended
-                && (!beat || greet::say(stream, dialogue, &Message::Heartbeat).is_ok());
+                && (!beat || greet::say(stream, channel, &Message::Heartbeat).is_ok());
             if !stays {
-                muster.withdraws(*rank);
+                election.withdraws(*rank);
             }
             stays
         });
     }
 
     fn call(&self, rank: Rank) {
-        let wish = (rank < self.job.rank).then(|| self.muster.wish());
+        let wish = (rank < self.job.rank).then(|| self.election.wish());
         let (job, deadline, answers) = (self.job.clone(), self.deadline, self.answer.clone());
         let ask = move || {
             let answered = call(&job, rank, wish, deadline);
             // Nobody hears it once the search is over.
             let _unheard = answers.send((rank, answered));
         };
-        if std::thread::Builder::new().name("herringbone-muster".to_owned()).spawn(ask).is_err() {
+        if std::thread::Builder::new().name("herringbone-election".to_owned()).spawn(ask).is_err() {
             let _unheard = self.answer.send((rank, Answered::Not));
         }
     }
 
     /// Tells those that are here, and listens for them if they go on.
-    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Mustered> {
+    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Elected> {
         let own = self.job.roster.member(self.job.me);
         let own = own.and_then(|member| member.address.parse::<SocketAddr>().ok());
         let own = own.ok_or_else(|| std::io::Error::other("this rank listens nowhere"))?;
         let listener = TcpListener::bind(SocketAddr::new(own.ip(), 0))?;
         let address = listener.local_addr()?;
-        let completed = self.muster.completed();
+        let completed = self.election.completed();
         let shrunk = Message::Shrunk(Shrunk { group, outcome: outcome.clone(), completed });
         let hub = Message::Hub { address: address.to_string() };
-        for (stream, dialogue) in self.here.values_mut() {
+        for (stream, channel) in self.here.values_mut() {
             // Whoever does not hear it does not come, and the others wait for it in vain.
             let _unheard =
-                greet::say(stream, dialogue, &shrunk).and_then(|()| greet::say(stream, dialogue, &hub));
+                greet::say(stream, channel, &shrunk).and_then(|()| greet::say(stream, channel, &hub));
         }
         Ok(match outcome {
-            Survival::GoOn(left) => Mustered::First { left, completed, listener, address },
-            outcome => Mustered::Not(outcome),
+            Survival::GoOn(left) => Elected::First { left, completed, listener, address },
+            outcome => Elected::Not(outcome),
         })
     }
 }
@@ -208,15 +208,15 @@ fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answe
     let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation: member.incarnation };
     let may_call = |there| check_exposure(there, str::from_utf8(&job.token).ok());
     let Ok(mut stream) = dial::dial(&member.address, job.from, may_call) else { return Answered::Not };
-    let established = match greet::greet(&mut stream, job.hello(Purpose::Muster), expected, &job.token) {
+    let established = match greet::greet(&mut stream, job.hello(Purpose::Election), expected, &job.token) {
         Ok(established) => established,
         Err(GreetError::Closed) => return Answered::Lives,
         Err(_) => return Answered::Not,
     };
     let Some(wish) = wish else { return Answered::Lives };
-    let mut dialogue = greet::dialogue(established);
-    match hear_outcome(&mut stream, &mut dialogue, wish, deadline) {
-        Ok((shrunk, hub)) => Answered::Told(shrunk, hub),
+    let mut channel = greet::channel(established);
+    match hear_outcome(&mut stream, &mut channel, wish, deadline) {
+        Ok((shrunk, hub)) => Answered::Decided(shrunk, hub),
         Err(GreetError::Late) => Answered::Not,
         // It died, or the others are to come elsewhere: the next call tells.
         Err(_) => Answered::Lives,
@@ -225,20 +225,20 @@ fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answe
 
 fn hear_outcome(
     stream: &mut TcpStream,
-    dialogue: &mut Dialogue,
+    channel: &mut ControlChannel,
     wish: Shrink,
     deadline: Instant,
 ) -> Result<(Shrunk, String), GreetError> {
-    greet::say(stream, dialogue, &Message::Shrink(wish))?;
+    greet::say(stream, channel, &Message::Shrink(wish))?;
     let patience = || deadline.min(Instant::now() + SILENCE);
     let shrunk = loop {
-        match greet::hear(stream, dialogue, patience())? {
+        match greet::hear(stream, channel, patience())? {
             Message::Heartbeat => {}
             Message::Shrunk(shrunk) => break shrunk,
             _ => return Err(GreetError::Protocol("it does not say who is left")),
         }
     };
-    match greet::hear(stream, dialogue, patience())? {
+    match greet::hear(stream, channel, patience())? {
         Message::Hub { address } => Ok((shrunk, address)),
         _ => Err(GreetError::Protocol("it does not say where it listens")),
     }
@@ -258,11 +258,11 @@ pub(super) fn admit(
         return Ok(());
     }
     let Some(arrivals) = commands.arrivals() else { return Ok(()) };
-    let mut dialogue = greet::dialogue(greet::welcome(&mut stream, claim, job.identity())?);
-    match greet::hear(&mut stream, &mut dialogue, Instant::now() + greet::DEADLINE) {
+    let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
+    match greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE) {
         Ok(Message::Shrink(wish)) => {
             // Nobody takes it in once the search is over: then its call ends.
-            let _unheard = arrivals.send(Arrival { rank: who.rank, stream, dialogue, wish });
+            let _unheard = arrivals.send(Arrival { rank: who.rank, stream, channel, wish });
             Ok(())
         }
         // It only wanted to see whether this rank lives.

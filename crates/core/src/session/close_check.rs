@@ -30,7 +30,7 @@ const QUESTIONS: usize = 64;
 
 /// What a rank that leaves a group has called last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FarewellQuestion {
+pub struct CloseQuestion {
     /// Who asks.
     pub rank: Rank,
     /// In which group.
@@ -56,7 +56,7 @@ pub struct Confirmation {
     pub hash: u64,
 }
 
-impl FarewellQuestion {
+impl CloseQuestion {
     /// The answer of who has made the same calls.
     pub fn confirmed(&self) -> Confirmation {
         let Self { group, generation, hash, fingerprint, .. } = *self;
@@ -101,7 +101,7 @@ pub(super) struct Questions {
 /// A question, and who has answered it.
 #[derive(Debug)]
 struct Asked {
-    first: FarewellQuestion,
+    first: CloseQuestion,
     /// Who has made the same calls: has confirmed it, or asked the same.
     same: BTreeSet<Rank>,
     /// Who waits for the answer.
@@ -110,7 +110,7 @@ struct Asked {
 
 impl Questions {
     /// Returns whether nobody has asked the same before: then it is to be shown to the other members.
-    pub(super) fn ask(&mut self, question: FarewellQuestion) -> bool {
+    pub(super) fn ask(&mut self, question: CloseQuestion) -> bool {
         let key = (question.fingerprint.sequence, question.hash);
         let is_new = !self.asked.contains_key(&key);
         let new = || Asked { first: question, same: BTreeSet::new(), waiting: BTreeSet::new() };
@@ -124,14 +124,14 @@ impl Questions {
     }
 
     /// A member has made the same calls.
-    pub(super) fn confirmed(&mut self, from: Rank, told: &Confirmation) {
-        if let Some(asked) = self.asked.get_mut(&(told.sequence, told.hash)) {
+    pub(super) fn confirmed(&mut self, from: Rank, confirmation: &Confirmation) {
+        if let Some(asked) = self.asked.get_mut(&(confirmation.sequence, confirmation.hash)) {
             asked.same.insert(from);
         }
     }
 
     /// What to show to whom of the members that take part, once it is known who they are.
-    pub(super) fn shown(&self, live: &[Rank]) -> Vec<(Rank, FarewellQuestion)> {
+    pub(super) fn shown(&self, live: &[Rank]) -> Vec<(Rank, CloseQuestion)> {
         let of = |asked: &Asked| {
             let others = live.iter().copied().filter(|rank| !asked.same.contains(rank));
             others.map(|rank| (rank, asked.first)).collect::<Vec<_>>()
@@ -141,19 +141,19 @@ impl Questions {
 
     /// Whom to tell that all members have made the same calls, now that these take part. Each is told once.
     pub(super) fn answered(&mut self, live: &[Rank]) -> Vec<(Rank, Confirmation)> {
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for asked in self.asked.values_mut() {
             if live.iter().all(|rank| asked.same.contains(rank)) {
                 let confirmed = asked.first.confirmed();
                 let waiting = core::mem::take(&mut asked.waiting).into_iter();
-                told.extend(waiting.filter(|rank| live.contains(rank)).map(|rank| (rank, confirmed)));
+                answers.extend(waiting.filter(|rank| live.contains(rank)).map(|rank| (rank, confirmed)));
             }
         }
-        told
+        answers
     }
 
     /// The first question about a call that a member has not made which has made so many.
-    pub(super) fn beyond(&self, made: u64) -> Option<&FarewellQuestion> {
+    pub(super) fn beyond(&self, made: u64) -> Option<&CloseQuestion> {
         self.asked.range((made, 0)..).next().map(|(_, asked)| &asked.first)
     }
 

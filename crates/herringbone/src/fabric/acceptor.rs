@@ -2,12 +2,12 @@
 //! thread.
 //!
 //! A connection that says nothing costs its caller nothing. So places are bounded, in all and for each
-//! [origin](guests::Whence), and who comes when all are taken gets the place of whoever is least likely to be a rank.
+//! [origin](pending_connections::CallerOrigin), and who comes when all are taken gets the place of whoever is least likely to be a rank.
 
 use super::{
     greet::{self, DEADLINE, GreetError, Stream},
-    guests::{FEW, Guest, Guests, PLACES, Whence},
     owner,
+    pending_connections::{CallerOrigin, FEW, PLACES, PendingConnection, PendingConnections},
 };
 use crate::{
     config::WaitLimits,
@@ -60,7 +60,7 @@ pub(crate) trait Listen: AsFd {
 /// A connection that has been accepted.
 pub(crate) trait Accepted: From<OwnedFd> + AsFd + Stream + Send + 'static {
     /// Where it comes from; `None` if nobody from there is let in.
-    fn origin(&self) -> Option<Whence>;
+    fn origin(&self) -> Option<CallerOrigin>;
     fn set_blocking(&self) -> io::Result<()>;
 }
 
@@ -81,9 +81,9 @@ impl<L: Listen + 'static> Listen for Guarded<L> {
 }
 
 impl Accepted for TcpStream {
-    fn origin(&self) -> Option<Whence> {
+    fn origin(&self) -> Option<CallerOrigin> {
         // One that has gone already comes from nowhere.
-        self.peer_addr().ok().map(|address| Whence::of(address.ip()))
+        self.peer_addr().ok().map(|address| CallerOrigin::of(address.ip()))
     }
 
     fn set_blocking(&self) -> io::Result<()> {
@@ -92,10 +92,10 @@ impl Accepted for TcpStream {
 }
 
 impl Accepted for UnixStream {
-    fn origin(&self) -> Option<Whence> {
+    fn origin(&self) -> Option<CallerOrigin> {
         let owner = peer::peer_owner(self).ok()?;
         owner::may_call(owner.user, rustix::process::geteuid().as_raw())
-            .then_some(Whence::Process(owner.process))
+            .then_some(CallerOrigin::Process(owner.process))
     }
 
     fn set_blocking(&self) -> io::Result<()> {
@@ -104,26 +104,26 @@ impl Accepted for UnixStream {
 }
 
 /// A listener, and those who have called at it and not proved themselves yet.
-pub(crate) struct Door<L: Listen> {
+pub(crate) struct Acceptor<L: Listen> {
     who: Arc<str>,
     listener: L,
     token: Vec<u8>,
     policy: Policy,
     poller: OwnedFd,
-    guests: Guests<L::Caller>,
+    pending_connections: PendingConnections<L::Caller>,
     /// Since when nobody is accepted, if so.
     closed: Option<Instant>,
     /// Whether it was said that there is no descriptor for callers.
     said: bool,
     threads: Arc<AtomicUsize>,
-    strangers: Strangers,
+    rejected: Rejected,
 }
 
 /// A memory of those who were turned away.
 #[derive(Clone, Debug, Default)]
-struct Strangers(Arc<Mutex<BTreeSet<Whence>>>);
+struct Rejected(Arc<Mutex<BTreeSet<CallerOrigin>>>);
 
-impl<L: Listen> Door<L> {
+impl<L: Listen> Acceptor<L> {
     /// `who` is what this process is called in its log.
     pub(crate) fn new(who: &str, listener: L, token: &[u8], policy: Policy) -> io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -136,11 +136,11 @@ impl<L: Listen> Door<L> {
             token: token.to_vec(),
             policy,
             poller,
-            guests: Guests::new(),
+            pending_connections: PendingConnections::new(),
             closed: None,
             said: false,
             threads: Arc::default(),
-            strangers: Strangers::default(),
+            rejected: Rejected::default(),
         })
     }
 
@@ -158,12 +158,12 @@ impl<L: Listen> Door<L> {
     /// Returns who has proved itself. Never waits.
     pub(crate) fn serve(&mut self) -> Vec<(L::Caller, Claim)> {
         let mut proved = Vec::new();
-        for number in self.guests.late(Instant::now()) {
+        for number in self.pending_connections.late(Instant::now()) {
             self.send_away(number, Some(GreetError::Late));
         }
         if self.closed.is_some_and(|since| since.elapsed() >= CLOSED) {
             self.closed = None;
-            self.heed_listener(epoll::EventFlags::IN);
+            self.arm_listener(epoll::EventFlags::IN);
         }
         let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; PLACES + 1];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -190,13 +190,13 @@ impl<L: Listen> Door<L> {
             self.threads.fetch_sub(1, Ordering::SeqCst);
             return;
         }
-        let (who, threads, strangers) = (self.who.clone(), self.threads.clone(), self.strangers.clone());
+        let (who, threads, rejected) = (self.who.clone(), self.threads.clone(), self.rejected.clone());
         let spawned = std::thread::Builder::new().name("herringbone-door".to_owned()).spawn(move || {
             let origin = caller.origin();
             let prepared = caller.set_blocking().and_then(|()| caller.limit(DEADLINE));
             let result = prepared.map_err(GreetError::Io).and_then(|()| admit(caller, claim));
             if let (Err(error), Some(origin)) = (result, origin) {
-                strangers.turned_away(&who, origin, &error);
+                rejected.turned_away(&who, origin, &error);
             }
             threads.fetch_sub(1, Ordering::SeqCst);
         });
@@ -220,14 +220,14 @@ impl<L: Listen> Door<L> {
         let places = if is_last_but(RESERVE, &caller) { FEW } else { PLACES };
         let caller = L::Caller::from(caller);
         let Some(origin) = caller.origin() else { return true };
-        while let Some(number) = self.guests.in_the_way(origin, places) {
+        while let Some(number) = self.pending_connections.in_the_way(origin, places) {
             self.send_away(number, None);
         }
-        let number = self.guests.insert(Guest::new(caller, origin, Instant::now()));
-        let Some(guest) = self.guests.get_mut(number) else { return true };
+        let number = self.pending_connections.insert(PendingConnection::new(caller, origin, Instant::now()));
+        let Some(pending) = self.pending_connections.get_mut(number) else { return true };
         let data = epoll::EventData::new_u64(number);
-        if epoll::add(&self.poller, &guest.stream, data, epoll::EventFlags::IN).is_err() {
-            drop(self.guests.remove(number));
+        if epoll::add(&self.poller, &pending.stream, data, epoll::EventFlags::IN).is_err() {
+            drop(self.pending_connections.remove(number));
             return true;
         }
         // Who calls mostly says at once who it is.
@@ -236,37 +236,37 @@ impl<L: Listen> Door<L> {
     }
 
     fn hear(&mut self, number: u64, proved: &mut Vec<(L::Caller, Claim)>) {
-        let Some(guest) = self.guests.get_mut(number) else { return };
-        match guest.hear(&self.token, self.policy) {
+        let Some(pending) = self.pending_connections.get_mut(number) else { return };
+        match pending.hear(&self.token, self.policy) {
             Ok(None) => {}
             Ok(Some(claim)) => {
                 // A rank that makes a link in a job that has formed names its life, which is a secret of members.
                 let is_member = self.policy.job.is_some() && claim.hello().purpose == Purpose::Data;
                 let is_unproven = self.token.is_empty() && !is_member;
-                let is_checked = is_unproven.then(|| owner::check(guest.stream.owner()));
-                let Some(mut guest) = self.dismiss(number) else { return };
+                let is_checked = is_unproven.then(|| owner::check(pending.stream.owner()));
+                let Some(mut pending) = self.dismiss(number) else { return };
                 if let Some(Err(refusal)) = is_checked {
-                    greet::refuse(&mut guest.stream, claim, &refusal);
+                    greet::refuse(&mut pending.stream, claim, &refusal);
                     let error = HandshakeError::Refusing(refusal).into();
-                    return self.strangers.turned_away(&self.who, guest.origin, &error);
+                    return self.rejected.turned_away(&self.who, pending.origin, &error);
                 }
-                proved.push((guest.stream, claim));
+                proved.push((pending.stream, claim));
             }
             Err(error) => self.send_away(number, Some(error)),
         }
     }
 
     /// A guest that is one no more.
-    fn dismiss(&mut self, number: u64) -> Option<Guest<L::Caller>> {
-        let guest = self.guests.remove(number)?;
+    fn dismiss(&mut self, number: u64) -> Option<PendingConnection<L::Caller>> {
+        let pending = self.pending_connections.remove(number)?;
         // A forked child may hold the connection, too: closing it here would not have the poller forget it.
-        let _forgotten = epoll::delete(&self.poller, &guest.stream);
-        Some(guest)
+        let _forgotten = epoll::delete(&self.poller, &pending.stream);
+        Some(pending)
     }
 
     fn send_away(&mut self, number: u64, why: Option<GreetError>) {
-        if let (Some(guest), Some(error)) = (self.dismiss(number), why) {
-            self.strangers.turned_away(&self.who, guest.origin, &error);
+        if let (Some(pending), Some(error)) = (self.dismiss(number), why) {
+            self.rejected.turned_away(&self.who, pending.origin, &error);
         }
     }
 
@@ -280,18 +280,19 @@ impl<L: Listen> Door<L> {
             );
             crate::log::warn(&self.who, what);
         }
-        if let Some(number) = self.guests.last_resort() {
+        if let Some(number) = self.pending_connections.last_resort() {
             self.send_away(number, None);
             return true;
         }
         self.closed = Some(Instant::now());
-        self.heed_listener(epoll::EventFlags::empty());
+        self.arm_listener(epoll::EventFlags::empty());
         false
     }
 
-    fn heed_listener(&self, flags: epoll::EventFlags) {
+    fn arm_listener(&self, flags: epoll::EventFlags) {
         // It was added when the door was made.
-        let _heeded = epoll::modify(&self.poller, &self.listener, epoll::EventData::new_u64(LISTENER), flags);
+        let _modified =
+            epoll::modify(&self.poller, &self.listener, epoll::EventData::new_u64(LISTENER), flags);
     }
 }
 
@@ -301,16 +302,16 @@ fn is_last_but(reserve: u64, descriptor: &OwnedFd) -> bool {
     descriptor.as_raw_fd() as u64 + reserve.min(limit / 4) >= limit
 }
 
-impl Strangers {
-    fn turned_away(&self, who: &str, origin: Whence, error: &GreetError) {
+impl Rejected {
+    fn turned_away(&self, who: &str, origin: CallerOrigin, error: &GreetError) {
         let notable = matches!(
             error,
             GreetError::Handshake(HandshakeError::NotHerringbone(_) | HandshakeError::Refusing(_))
                 | GreetError::Handshake(HandshakeError::Malformed { .. } | HandshakeError::TooLong { .. })
                 | GreetError::Late
         );
-        let mut strangers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if notable && strangers.len() < STRANGERS && strangers.insert(origin) {
+        let mut rejected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notable && rejected.len() < STRANGERS && rejected.insert(origin) {
             let what =
                 format_args!("a connection from {origin} was dropped: {error} (said once per address)");
             crate::log::warn(who, what);

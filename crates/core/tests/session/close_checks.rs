@@ -8,24 +8,18 @@ use crate::{
 use herringbone_core::{
     session::{
         Cause, Mismatch,
+        close_check::CloseQuestion,
         control::{Death, Decision, Message, Waiting},
-        farewell::FarewellQuestion,
         fence::{Action, Directed, Member, NotIssued},
         hub::Hub,
         membership::MemberId,
-        recovery::{Calls, Gain, Held, carrier_of, heir_of},
+        recovery::{Calls, Grow, Held, repair_of, successor_of},
     },
     wire::Fingerprint,
 };
 
-fn question(rank: u32, sequence: u64, hash: u64) -> FarewellQuestion {
-    FarewellQuestion {
-        rank,
-        group: GROUP,
-        generation: 0,
-        hash,
-        fingerprint: Fingerprint { sequence, ..call() },
-    }
+fn question(rank: u32, sequence: u64, hash: u64) -> CloseQuestion {
+    CloseQuestion { rank, group: GROUP, generation: 0, hash, fingerprint: Fingerprint { sequence, ..call() } }
 }
 
 #[test]
@@ -41,12 +35,12 @@ fn the_hub_asks_all_others_once_and_answers_when_all_have_made_the_same_calls() 
     assert!(hub.receive(2, ask(2, 70)).is_empty(), "the others were asked that already");
     assert!(hub.receive(0, confirmed()).is_empty(), "rank 3 has not answered");
     assert_eq!(targets(&hub.receive(0, ask(0, 71))), [1, 2, 3], "that is another one");
-    let told = hub.lose(3, &Death::Exited);
-    assert_eq!(told, [1, 2].map(|to| Directed { to, message: confirmed() }));
+    let sent = hub.lose(3, &Death::Exited);
+    assert_eq!(sent, [1, 2].map(|to| Directed { to, message: confirmed() }));
     assert!(hub.receive(0, confirmed()).is_empty(), "all were told");
     assert!(hub.receive(2, Message::Forget { group: GROUP }).is_empty());
-    let told = hub.receive(1, Message::Forget { group: GROUP });
-    assert_eq!(told, [Directed { to: 0, message: Message::Confirmed(question(0, 7, 71).confirmed()) }]);
+    let sent = hub.receive(1, Message::Forget { group: GROUP });
+    assert_eq!(sent, [Directed { to: 0, message: Message::Confirmed(question(0, 7, 71).confirmed()) }]);
 }
 
 /// A member has issued so many operations.
@@ -125,17 +119,17 @@ fn a_member_that_leaves_without_a_call_in_which_another_waits_is_found() {
 fn who_has_left_a_group_takes_no_part_in_those_that_follow() {
     let mut hub = hub_of_four();
     [held(7), forget()].into_iter().for_each(|message| drop(hub.receive(1, message)));
-    let gain = Gain { group: GROUP, members: vec![0, 1, 2, 3], reducers: vec![MemberId::new(9)] };
-    assert_eq!(targets(&hub.receive(0, Message::Gain(gain))), [0, 2, 3]);
+    let grow = Grow { group: GROUP, members: vec![0, 1, 2, 3], reducers: vec![MemberId::new(9)] };
+    assert_eq!(targets(&hub.receive(0, Message::Grow(grow))), [0, 2, 3]);
     [0, 2].into_iter().for_each(|rank| drop(hub.receive(rank, held(7))));
     assert_eq!(targets(&hub.receive(3, held(7))), [0, 2, 3]);
-    let (heir, carrier) = (heir_of(GROUP), carrier_of(GROUP));
-    let asked = FarewellQuestion { group: heir, ..question(0, 7, 70) };
+    let (successor, repair) = (successor_of(GROUP), repair_of(GROUP));
+    let asked = CloseQuestion { group: successor, ..question(0, 7, 70) };
     let sent = hub.receive(0, Message::Confirm(asked));
-    let left = |directed: &Directed| matches!(&directed.message, Message::Fence { group, cause: Cause::Left { ranks, .. }, .. } if *group == heir && ranks[..] == [1]);
+    let left = |directed: &Directed| matches!(&directed.message, Message::Fence { group, cause: Cause::Left { ranks, .. }, .. } if *group == successor && ranks[..] == [1]);
     let fences: Vec<u32> = sent.iter().filter(|sent| left(sent)).map(|sent| sent.to).collect();
     assert_eq!(fences, [0, 2, 3]);
-    for group in [GROUP, heir, carrier] {
+    for group in [GROUP, successor, repair] {
         assert!(hub.receive(0, Message::Forget { group }).is_empty());
         assert!(hub.receive(3, Message::Forget { group }).is_empty());
         let sent = hub.receive(2, Message::Forget { group });
@@ -182,7 +176,7 @@ fn a_member_is_told_who_has_left_without_a_call() {
     assert_eq!(caller.take_unlearnt(), None, "its call was told");
     let mut leaves = member(2);
     let first = question(2, 0, issue(&mut leaves, 1).hash);
-    leaves.receive(&Message::Confirm(FarewellQuestion { rank: 0, ..first }));
+    leaves.receive(&Message::Confirm(CloseQuestion { rank: 0, ..first }));
     assert_eq!(leaves.missed(), None, "it has made that call");
     leaves.receive(&Message::Confirm(question(1, 1, 3)));
     let missed = Cause::Left { ranks: vec![2], operation: question(1, 1, 3).fingerprint, caller: 1 };
@@ -211,7 +205,7 @@ fn a_member_asks_only_what_it_does_not_know() {
     let issued = issue(&mut member, 2);
     member.complete(0, false);
     member.complete(1, false);
-    let own = FarewellQuestion { rank: 1, ..question(1, 1, issued.hash) };
+    let own = CloseQuestion { rank: 1, ..question(1, 1, issued.hash) };
     assert_eq!(member.question(), Some(own));
     let other = Message::Confirmed(question(1, 1, issued.hash ^ 1).confirmed());
     assert_eq!(member.receive(&other), None);
@@ -270,8 +264,8 @@ fn a_late_end(members: &mut [Member; 2]) -> (u64, Vec<bool>) {
         sent = hub.receive(rank, report);
     }
     let (_, decision) = decided(&sent);
-    let told = Message::Decide(decision.clone());
-    let fails = members.iter_mut().map(|member| match member.receive(&told) {
+    let sent = Message::Decide(decision.clone());
+    let fails = members.iter_mut().map(|member| match member.receive(&sent) {
         Some(Action::Settled(settled)) => settled.fails_open,
         other => panic!("the decision made it {other:?}"),
     });

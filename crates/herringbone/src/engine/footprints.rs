@@ -1,6 +1,6 @@
 //! The bytes that operations read and write, to find those of which one has to wait for the other.
 
-use crate::execute::issue::{OpPlace, Touches};
+use crate::execute::issue::{Footprint, OpPlace};
 use std::{collections::BTreeSet, ops::Range};
 
 /// So many are looked through one by one: fewer steps than keeping them in order.
@@ -8,39 +8,39 @@ const FEW: usize = 8;
 
 /// What some operations touch. However many these are, finding one that is in the way takes few steps.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
-    few: Vec<Touches>,
+pub(crate) struct Footprints {
+    few: Vec<Footprint>,
     reads: Stretches,
     writes: Stretches,
 }
 
-impl Touched {
-    pub(crate) fn insert(&mut self, touches: &Touches) {
+impl Footprints {
+    pub(crate) fn insert(&mut self, footprint: &Footprint) {
         if self.few.len() < FEW {
-            self.few.push(touches.clone());
+            self.few.push(footprint.clone());
         } else {
-            self.reads.insert(&touches.reads, touches.place);
-            self.writes.insert(&touches.writes, touches.place);
+            self.reads.insert(&footprint.reads, footprint.place);
+            self.writes.insert(&footprint.writes, footprint.place);
         }
     }
 
-    pub(crate) fn remove(&mut self, touches: &Touches) {
-        if let Some(at) = self.few.iter().position(|few| few.place == touches.place) {
+    pub(crate) fn remove(&mut self, footprint: &Footprint) {
+        if let Some(at) = self.few.iter().position(|few| few.place == footprint.place) {
             self.few.swap_remove(at);
         } else {
-            self.reads.remove(&touches.reads, touches.place);
-            self.writes.remove(&touches.writes, touches.place);
+            self.reads.remove(&footprint.reads, footprint.place);
+            self.writes.remove(&footprint.writes, footprint.place);
         }
     }
 
     /// Whether an operation that was called before `place` writes what another one touches, or touches what that writes.
     #[inline]
-    pub(crate) fn interferes(&self, own: &Touches, place: OpPlace) -> bool {
+    pub(crate) fn interferes(&self, own: &Footprint, place: OpPlace) -> bool {
         self.few.iter().any(|few| few.place < place && few.interferes(own)) || self.has_many_of(own, place)
     }
 
     #[inline]
-    fn has_many_of(&self, own: &Touches, place: OpPlace) -> bool {
+    fn has_many_of(&self, own: &Footprint, place: OpPlace) -> bool {
         let Self { reads, writes, .. } = self;
         !(reads.0.is_empty() && writes.0.is_empty())
             && (writes.has(&own.reads, place)
@@ -112,7 +112,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % most
         };
-        let (mut touched, mut all) = (Touched::default(), Vec::<Touches>::new());
+        let (mut footprints, mut all) = (Footprints::default(), Vec::<Footprint>::new());
         let mut found = 0;
         for number in 1..4000 {
             let mut stretch = || {
@@ -120,19 +120,19 @@ mod tests {
                 start..start + below(most) as usize
             };
             let (reads, writes) = (stretch(), stretch());
-            let own = Touches { place: (number, number), reads, writes };
+            let own = Footprint { place: (number, number), reads, writes };
             let place = (number - below(40).min(number), 0);
             let expected = all.iter().any(|other| other.place < place && other.interferes(&own));
-            assert_eq!(touched.interferes(&own, place), expected, "{own:?} {place:?}");
+            assert_eq!(footprints.interferes(&own, place), expected, "{own:?} {place:?}");
             found += usize::from(expected);
-            touched.insert(&own);
+            footprints.insert(&own);
             all.push(own);
             if all.len() > 5 + below(40) as usize {
-                touched.remove(&all.swap_remove(below(all.len() as u64) as usize));
+                footprints.remove(&all.swap_remove(below(all.len() as u64) as usize));
             }
         }
         assert!((500..3500).contains(&found), "{found}");
-        all.iter().for_each(|one| touched.remove(one));
-        assert!(touched.few.is_empty() && touched.reads.0.is_empty() && touched.writes.0.is_empty());
+        all.iter().for_each(|one| footprints.remove(one));
+        assert!(footprints.few.is_empty() && footprints.reads.0.is_empty() && footprints.writes.0.is_empty());
     }
 }

@@ -4,7 +4,7 @@ use crate::{
         Refusal, Role,
         handshake::{Expected, Hello, Identity, Purpose, Versions},
     },
-    fabric::{dial, greet, guests::OF_ONE_ORIGIN},
+    fabric::{dial, greet, pending_connections::OF_ONE_ORIGIN},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{io::Write, sync::atomic::AtomicBool, thread};
@@ -31,11 +31,11 @@ impl House {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap().to_string();
-        let mut door = Door::new("a test", listener, TOKEN, POLICY).unwrap();
+        let mut acceptor = Acceptor::new("a test", listener, TOKEN, POLICY).unwrap();
         let closed = Arc::new(AtomicBool::new(false));
         let serves = thread::spawn({
             let closed = closed.clone();
-            move || serve(&mut door, || closed.load(Ordering::SeqCst))
+            move || serve(&mut acceptor, || closed.load(Ordering::SeqCst))
         });
         Self { there, closed, serves: Some(serves) }
     }
@@ -65,13 +65,13 @@ impl Drop for House {
 }
 
 /// Welcomes whoever proves itself.
-fn serve<L: Listen>(door: &mut Door<L>, is_over: impl Fn() -> bool) {
+fn serve<L: Listen>(acceptor: &mut Acceptor<L>, is_over: impl Fn() -> bool) {
     while !is_over() {
-        let mut waiting = [PollFd::from_borrowed_fd(door.fd(), PollFlags::IN)];
+        let mut waiting = [PollFd::from_borrowed_fd(acceptor.fd(), PollFlags::IN)];
         let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         rustix::event::poll(&mut waiting, Some(&limit)).unwrap();
-        for arrival in door.serve() {
-            door.let_in(arrival, |mut caller, claim| {
+        for arrival in acceptor.serve() {
+            acceptor.let_in(arrival, |mut caller, claim| {
                 greet::welcome(&mut caller, claim, identity(0)).map(drop)
             });
         }
@@ -191,15 +191,15 @@ fn a_handshake_has_one_deadline_however_much_is_said() {
 #[test]
 fn a_process_of_this_host_gets_so_many_places_and_no_thread() {
     let name = format!("herringbone-test-door-{}", std::process::id());
-    let mut door =
-        Door::new("a test", socket::listen_abstract(name.as_bytes()).unwrap(), TOKEN, POLICY).unwrap();
+    let mut acceptor =
+        Acceptor::new("a test", socket::listen_abstract(name.as_bytes()).unwrap(), TOKEN, POLICY).unwrap();
     let (before, mut open) = (threads(), Vec::new());
     for _ in 0..1000 {
         open.push(socket::connect_abstract(name.as_bytes()).unwrap());
-        assert!(door.serve().is_empty());
+        assert!(acceptor.serve().is_empty());
     }
     assert_eq!(threads(), before);
-    assert_eq!(door.guests.len(), OF_ONE_ORIGIN);
+    assert_eq!(acceptor.pending_connections.len(), OF_ONE_ORIGIN);
     let gone = |stream: &&UnixStream| matches!(io::Read::read(&mut &**stream, &mut [0]), Ok(0));
     assert_eq!(open.iter().filter(gone).count(), 1000 - OF_ONE_ORIGIN);
 }
@@ -208,9 +208,9 @@ fn a_process_of_this_host_gets_so_many_places_and_no_thread() {
 const ALONE: &str = "DOOR_TEST_ALONE";
 
 /// A second process, for this test alone.
-fn again(test: &str, told: &str) -> std::process::Command {
+fn again(test: &str, value: &str) -> std::process::Command {
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", &format!("fabric::door::tests::{test}")]).env(ALONE, told);
+    again.args(["--exact", &format!("fabric::acceptor::tests::{test}")]).env(ALONE, value);
     again
 }
 
@@ -229,14 +229,14 @@ fn another_users_process_is_not_heard_at_a_socket_of_the_host() {
     }
     let name = format!("herringbone-test-user-{}", std::process::id());
     let listener = socket::listen_abstract(name.as_bytes()).unwrap();
-    let mut door = Door::new("a test", listener, TOKEN, POLICY).unwrap();
+    let mut acceptor = Acceptor::new("a test", listener, TOKEN, POLICY).unwrap();
     let test = "another_users_process_is_not_heard_at_a_socket_of_the_host";
     let mut command = again(test, &name);
     let mut stranger = std::os::unix::process::CommandExt::uid(&mut command, 65_534).spawn().unwrap();
     let mut most = 0;
     let ended = loop {
-        assert!(door.serve().is_empty());
-        most = most.max(door.guests.len());
+        assert!(acceptor.serve().is_empty());
+        most = most.max(acceptor.pending_connections.len());
         if let Some(ended) = stranger.try_wait().unwrap() {
             break ended;
         }
@@ -265,7 +265,7 @@ fn without_a_token_another_users_process_takes_no_part() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let there = listener.local_addr().unwrap().to_string();
-    let mut door = Door::new("a test", listener, b"", POLICY).unwrap();
+    let mut acceptor = Acceptor::new("a test", listener, b"", POLICY).unwrap();
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root starts processes of other users");
         return;
@@ -273,7 +273,7 @@ fn without_a_token_another_users_process_takes_no_part() {
     let mut command = again("without_a_token_another_users_process_takes_no_part", &there);
     let mut stranger = std::os::unix::process::CommandExt::uid(&mut command, 1_000_001).spawn().unwrap();
     let ended = loop {
-        assert!(door.serve().is_empty());
+        assert!(acceptor.serve().is_empty());
         if let Some(ended) = stranger.try_wait().unwrap() {
             break ended;
         }
@@ -295,36 +295,40 @@ fn run_out_of_descriptors() {
     const LIMIT: u64 = 260;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let there = listener.local_addr().unwrap();
-    let mut door = Door::new("a test", listener, TOKEN, POLICY).unwrap();
+    let mut acceptor = Acceptor::new("a test", listener, TOKEN, POLICY).unwrap();
     let callers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(there).unwrap()).collect();
     let late = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let before = getrlimit(Resource::Nofile);
     let limit = rustix::process::Rlimit { current: Some(LIMIT), ..before };
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
 
-    let looks = looks_within(&mut door, Duration::from_millis(500));
+    let looks = looks_within(&mut acceptor, Duration::from_millis(500));
     assert!(looks < 100, "{looks} looks");
-    assert_eq!(door.guests.len(), FEW, "strangers have few places where descriptors are few");
+    assert_eq!(
+        acceptor.pending_connections.len(),
+        FEW,
+        "strangers have few places where descriptors are few"
+    );
     assert_eq!(callers.iter().filter(|caller| is_gone(caller)).count(), callers.len() - FEW);
 
     let mut files = open_all();
     assert!(files.len() > 30, "{} are left to those that are there", files.len());
     late.connect(&there.into()).unwrap();
-    let looks = looks_within(&mut door, Duration::from_millis(500));
-    assert!(door.said && looks < 100, "{looks} looks");
-    assert!(door.guests.len() < FEW, "a guest has made way");
+    let looks = looks_within(&mut acceptor, Duration::from_millis(500));
+    assert!(acceptor.said && looks < 100, "{looks} looks");
+    assert!(acceptor.pending_connections.len() < FEW, "a guest has made way");
 
-    while let Some(number) = door.guests.last_resort() {
-        door.send_away(number, None);
+    while let Some(number) = acceptor.pending_connections.last_resort() {
+        acceptor.send_away(number, None);
     }
     files.extend(open_all());
     drop(files.pop());
     let another = TcpStream::connect(there).unwrap();
-    let looks = looks_within(&mut door, Duration::from_secs(1));
-    assert!(door.guests.len() == 0 && looks < 100, "{looks} looks");
+    let looks = looks_within(&mut acceptor, Duration::from_secs(1));
+    assert!(acceptor.pending_connections.len() == 0 && looks < 100, "{looks} looks");
     drop(files);
-    looks_within(&mut door, Duration::from_millis(500));
-    assert_eq!(door.guests.len(), 1, "it is heard once there is a descriptor for it");
+    looks_within(&mut acceptor, Duration::from_millis(500));
+    assert_eq!(acceptor.pending_connections.len(), 1, "it is heard once there is a descriptor for it");
     drop(another);
 }
 
@@ -333,9 +337,9 @@ fn open_all() -> Vec<std::fs::File> {
 }
 
 /// How often a door that is served for so long has something to do.
-fn looks_within(door: &mut Door<TcpListener>, time: Duration) -> u32 {
+fn looks_within(acceptor: &mut Acceptor<TcpListener>, time: Duration) -> u32 {
     let (until, looks) = (Instant::now() + time, std::cell::Cell::new(0));
-    serve(door, || {
+    serve(acceptor, || {
         looks.set(looks.get() + 1);
         Instant::now() >= until
     });

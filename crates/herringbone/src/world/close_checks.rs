@@ -8,8 +8,8 @@ use crate::{
         session::{control::Message, watch::TICK},
     },
     execute::issue::WORLD_GROUP,
-    fabric::FAREWELL,
-    transport::tcp::virtual_link::Dice,
+    fabric::CLOSE_TIMEOUT,
+    transport::tcp::virtual_link::Rng,
 };
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -27,7 +27,7 @@ fn begun(workers: u32) -> VirtualWorld {
 
 fn task(world: &mut VirtualWorld, collective: Collective) -> Rc<Task> {
     let call = Call::new(collective, DType::U8, ReduceOp::Max, 5);
-    Task::new(call, world.setup.workers, &mut world.dice)
+    Task::new(call, world.setup.workers, &mut world.rng)
 }
 
 fn call(world: &mut VirtualWorld, ranks: impl IntoIterator<Item = u32>, collective: Collective) {
@@ -65,15 +65,15 @@ fn ended_well(world: &mut VirtualWorld, rank: u32, most: Duration) {
 }
 
 /// What a rank was told, in its calls or when it closed groups.
-fn told(world: &mut VirtualWorld, rank: u32) -> Vec<Error> {
+fn errors_of(world: &mut VirtualWorld, rank: u32) -> Vec<Error> {
     let machine = world.machine(rank as usize);
     let closed = machine.exit.closed.iter().filter_map(|closed| closed.ended.clone()?.1.err());
     closed.chain(machine.ends().into_iter().flatten().filter_map(Result::err)).collect()
 }
 
 /// Whether a rank was told of a mismatch.
-fn is_told(world: &mut VirtualWorld, rank: u32) -> bool {
-    told(world, rank).iter().any(|error| matches!(error.kind(), ErrorKind::Mismatch { .. }))
+fn is_reported(world: &mut VirtualWorld, rank: u32) -> bool {
+    errors_of(world, rank).iter().any(|error| matches!(error.kind(), ErrorKind::Mismatch { .. }))
 }
 
 /// Counts what is said of questions.
@@ -102,7 +102,7 @@ fn after_a_call_that_needs_all_nothing_is_asked() {
         let said = count_questions(&mut world);
         let count = if collective == Collective::Barrier { 0 } else { 5 };
         let call = Call::new(collective, DType::U8, ReduceOp::Max, count);
-        let task = Task::new(call, 3, &mut world.dice);
+        let task = Task::new(call, 3, &mut world.rng);
         for rank in 0..3 {
             world.call([rank], &ToCall::new(task.clone(), None));
             close(&mut world, rank);
@@ -141,7 +141,8 @@ fn all_are_told_of_a_last_mismatch() {
             closes(&mut world, rank, broadcast(rank));
         }
         assert!(world.run_to_the_end(ms(60_000)));
-        (0..3).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}, {first} first, {late} ms"));
+        (0..3)
+            .for_each(|rank| assert!(is_reported(&mut world, rank), "rank {rank}, {first} first, {late} ms"));
     }
 }
 
@@ -156,7 +157,7 @@ fn a_group_that_is_closed_during_its_last_call_asks_after_it() {
         world.call([rank], &todo);
     }
     assert!(world.run_to_the_end(ms(60_000)));
-    (0..2).for_each(|rank| assert!(is_told(&mut world, rank), "rank {rank}"));
+    (0..2).for_each(|rank| assert!(is_reported(&mut world, rank), "rank {rank}"));
 }
 
 /// Rank 2 closes the group without the broadcast: first, between the others, or last. Once others have asked it is told itself.
@@ -173,7 +174,7 @@ fn who_leaves_without_a_last_call_is_named() {
         }
         assert!(world.run_to_the_end(ms(60_000)));
         for rank in 0..3 {
-            let said = told(&mut world, rank);
+            let said = errors_of(&mut world, rank);
             let names =
                 |error: &Error| matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [2]);
             let must = rank != 2 || order[0] != 2;
@@ -200,7 +201,7 @@ fn who_drops_a_group_without_a_last_call_is_named() {
             world.leave(1);
         }
         assert!(world.run_to_the_end(ms(60_000)));
-        let (took, said) = (closed(&mut world, 0).0, told(&mut world, 0));
+        let (took, said) = (closed(&mut world, 0).0, errors_of(&mut world, 0));
         assert!(said.len() == 1 && took < ms(500), "{took:?}, {said:?}");
         let said = said[0].to_string();
         let expected = "close: rank 1 is lost: left without broadcast of 5 u8 from rank 0 (operation 1), which rank 0 has called";
@@ -224,7 +225,7 @@ fn who_leaves_without_a_call_that_others_wait_in_is_named() {
         }
         world.run_for(ms(500));
         for rank in 0..2 {
-            let said = told(&mut world, rank);
+            let said = errors_of(&mut world, rank);
             let names =
                 |error: &Error| matches!(error.kind(), ErrorKind::PeerLost { ranks, .. } if ranks[..] == [2]);
             assert!(said.len() == 1 && said.iter().all(names), "{leaves_first}, rank {rank}: {said:?}");
@@ -236,7 +237,7 @@ fn who_leaves_without_a_call_that_others_wait_in_is_named() {
 #[test]
 fn a_call_that_only_sends_waits_for_nobody_to_call_it() {
     let mut world = VirtualWorld::new(Setup::of(2, 0), 1);
-    groups::add(&mut world, vec![0, 1], &mut Dice(7));
+    groups::add(&mut world, vec![0, 1], &mut Rng(7));
     let other = world.groups[1].0;
     world.run_for(ms(50));
     world.machine(1).window = 2;
@@ -257,11 +258,11 @@ fn who_comes_after_2_s_is_told_and_holds_nobody_up() {
     for rank in [0, 1] {
         closes(&mut world, rank, broadcast(0));
     }
-    world.run_for(FAREWELL + 2 * TICK);
-    (0..2).for_each(|rank| ended_well(&mut world, rank, FAREWELL + TICK));
+    world.run_for(CLOSE_TIMEOUT + 2 * TICK);
+    (0..2).for_each(|rank| ended_well(&mut world, rank, CLOSE_TIMEOUT + TICK));
     closes(&mut world, 2, broadcast(2));
     assert!(world.run_to_the_end(ms(60_000)));
-    assert!(is_told(&mut world, 2));
+    assert!(is_reported(&mut world, 2));
 }
 
 #[test]
@@ -327,7 +328,7 @@ fn a_group_that_is_dropped_is_compared_too() {
     world.run_for(ms(10));
     closes(&mut world, 1, broadcast(1));
     assert!(world.run_to_the_end(ms(60_000)));
-    assert!(is_told(&mut world, 1));
+    assert!(is_reported(&mut world, 1));
 }
 
 /// The order in which ranks close groups does not matter, nor who has made one late.
@@ -335,9 +336,9 @@ fn a_group_that_is_dropped_is_compared_too() {
 fn groups_are_closed_in_any_order() {
     for late in [0, 1200] {
         let mut world = begun(3);
-        let mut dice = Dice(7);
+        let mut rng = Rng(7);
         for _ in 0..2 {
-            groups::add(&mut world, vec![0, 1, 2], &mut dice);
+            groups::add(&mut world, vec![0, 1, 2], &mut rng);
         }
         world.run_for(ms(50));
         let (one, two) = (world.groups[1].0, world.groups[2].0);
@@ -358,7 +359,7 @@ fn groups_are_closed_in_any_order() {
         }
         assert!(world.run_to_the_end(ms(60_000)));
         for rank in 0..3 {
-            assert!(is_told(&mut world, rank), "rank {rank}");
+            assert!(is_reported(&mut world, rank), "rank {rank}");
             for closed in &world.machine(rank as usize).exit.closed {
                 let (_, result) = closed.ended.as_ref().expect("it is over");
                 assert!(closed.group == two || result.is_ok(), "rank {rank}: {result:?}");

@@ -23,7 +23,7 @@ MOST_WORKERS = 255
 """So many add up a one of 8 bits."""
 
 
-class Exchange:
+class Comm:
     """The collectives of a store. In a store of one process they do nothing.
 
     Each says for which call, key, type and shape it is. Workers that differ in it get a ``MismatchError``, all of them.

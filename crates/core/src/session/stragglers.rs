@@ -12,7 +12,7 @@ use crate::group::Rank;
 use alloc::{collections::BTreeMap, vec::Vec};
 
 /// The round of [waiting](Waiting::round) in which members are told: after three seconds.
-pub const TOLD_IN_ROUND: u32 = 3;
+pub const NAMED_IN_ROUND: u32 = 3;
 /// The round since which whoever waits as well has said so in the meantime: each says it once in a round.
 const FRESH_SINCE_ROUND: u32 = 1;
 
@@ -29,24 +29,24 @@ pub struct Late {
 
 /// Who waits in the operations of one group, as its hub knows.
 #[derive(Debug, Default)]
-pub(super) struct Lateness {
+pub(super) struct StragglerTracker {
     /// How often members have said that they wait.
     said: u64,
     members: BTreeMap<Rank, Waiter>,
     /// The operation of which members were told last.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 /// What a member has said last.
 #[derive(Debug)]
 struct Waiter {
     sequence: u64,
-    /// When it said so last, and when it said so in the round since which others count, by [`Lateness::said`].
+    /// When it said so last, and when it said so in the round since which others count, by [`StragglerTracker::said`].
     last: u64,
     since: u64,
 }
 
-impl Lateness {
+impl StragglerTracker {
     /// A member waits. Returns what all `live` members are to be told, once for each operation.
     pub(super) fn waits(&mut self, waiting: &Waiting, live: impl Iterator<Item = Rank>) -> Option<Late> {
         let (sequence, now) = (waiting.fingerprint.sequence, self.said);
@@ -57,11 +57,11 @@ impl Lateness {
             (waiter.sequence, waiter.since) = (sequence, now);
         }
         let since = waiter.since;
-        let is_new = self.told.is_none_or(|told| told < sequence);
-        if waiting.round < TOLD_IN_ROUND || !is_new {
+        let is_new = self.reported.is_none_or(|reported| reported < sequence);
+        if waiting.round < NAMED_IN_ROUND || !is_new {
             return None;
         }
-        self.told = Some(sequence);
+        self.reported = Some(sequence);
         let waits = |rank: &Rank| self.members.get(rank).is_some_and(|waiter| waiter.last >= since);
         let ranks = live.filter(|rank| !waits(rank)).collect();
         Some(Late { group: waiting.group, sequence, ranks })
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::{codec::CodecCode, wire::Fingerprint};
 
-    fn waits(of: &mut Lateness, rank: Rank, sequence: u64, round: u32) -> Option<Vec<Rank>> {
+    fn waits(of: &mut StragglerTracker, rank: Rank, sequence: u64, round: u32) -> Option<Vec<Rank>> {
         let fingerprint = Fingerprint {
             sequence,
             collective: 1,
@@ -110,35 +110,35 @@ mod tests {
 
     #[test]
     fn those_that_wait_nowhere_are_late() {
-        let mut of = Lateness::default();
-        for round in 0..TOLD_IN_ROUND {
+        let mut of = StragglerTracker::default();
+        for round in 0..NAMED_IN_ROUND {
             assert_eq!([0, 1].map(|rank| waits(&mut of, rank, 5, round)), [None, None]);
         }
         assert_eq!(waits(&mut of, 3, 4, 0), None, "it waits in an older one, so somebody else is late");
-        assert_eq!(waits(&mut of, 0, 5, TOLD_IN_ROUND), Some(Vec::from([2])));
-        assert_eq!(waits(&mut of, 1, 5, TOLD_IN_ROUND), None, "once");
+        assert_eq!(waits(&mut of, 0, 5, NAMED_IN_ROUND), Some(Vec::from([2])));
+        assert_eq!(waits(&mut of, 1, 5, NAMED_IN_ROUND), None, "once");
         assert_eq!(waits(&mut of, 1, 6, 0), None);
         assert_eq!(waits(&mut of, 1, 6, 1), None);
-        assert_eq!(waits(&mut of, 1, 6, TOLD_IN_ROUND), Some(Vec::from([0, 2, 3])));
+        assert_eq!(waits(&mut of, 1, 6, NAMED_IN_ROUND), Some(Vec::from([0, 2, 3])));
     }
 
     #[test]
     fn if_all_wait_nobody_is_late() {
-        let mut of = Lateness::default();
-        for round in 0..TOLD_IN_ROUND {
+        let mut of = StragglerTracker::default();
+        for round in 0..NAMED_IN_ROUND {
             (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, round), None));
         }
-        assert_eq!(waits(&mut of, 2, 9, TOLD_IN_ROUND), Some(Vec::new()));
+        assert_eq!(waits(&mut of, 2, 9, NAMED_IN_ROUND), Some(Vec::new()));
     }
 
     /// All have waited in an operation, which is over; to the next one rank 3 does not come.
     #[test]
     fn who_has_waited_before_may_be_late() {
-        let mut of = Lateness::default();
+        let mut of = StragglerTracker::default();
         (0..4).for_each(|rank| assert_eq!(waits(&mut of, rank, 9, 0), None));
-        for round in 0..TOLD_IN_ROUND {
+        for round in 0..NAMED_IN_ROUND {
             (0..3).for_each(|rank| assert_eq!(waits(&mut of, rank, 10, round), None));
         }
-        assert_eq!(waits(&mut of, 1, 10, TOLD_IN_ROUND), Some(Vec::from([3])));
+        assert_eq!(waits(&mut of, 1, 10, NAMED_IN_ROUND), Some(Vec::from([3])));
     }
 }

@@ -22,9 +22,9 @@ const PAUSE: u64 = 40;
 /// Between two calls of a rank that is to come here: whether it lives yet.
 const PROBE: u64 = 250;
 
-/// One rank's view of the others, while they look for each other.
+/// One rank's view of an election.
 #[derive(Clone, Debug)]
-pub struct Muster {
+pub struct Election {
     me: Rank,
     own: Shrink,
     /// Ranks whose processes are known to have ended.
@@ -46,7 +46,7 @@ struct Call {
     next: u64,
 }
 
-impl Muster {
+impl Election {
     /// Rank `me` begins: it wants what `own` says, and knows of these ranks that they are gone; `true` for those of which
     /// that is certain.
     pub fn new(me: Rank, own: Shrink, gone: &BTreeMap<Rank, bool>) -> Self {

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 
 /// What one end of a control connection says and hears. Each message is [sealed](Seals), so that each is taken once and in turn.
 #[derive(Debug)]
-pub struct Dialogue {
+pub struct ControlChannel {
     crc: Checksum,
     said: Seals,
     heard: Decoder,
 }
 
-impl Dialogue {
+impl ControlChannel {
     /// That of a connection with these keys, on which nothing was said yet.
     pub fn new(crc: Checksum, keys: Keys) -> Self {
         Self { crc, said: Seals::new(keys.sending), heard: Decoder::sealed(crc, keys.receiving) }

@@ -28,11 +28,11 @@ struct Wait {
 
 /// What each rank was last shown to wait in.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere {
+pub(super) struct PeerWaits {
     waits: BTreeMap<Rank, Wait>,
 }
 
-impl Elsewhere {
+impl PeerWaits {
     pub(super) fn note(&mut self, waiting: &Waiting, shown: Moment) {
         let Waiting { rank, group, fingerprint: call, .. } = *waiting;
         self.waits.insert(rank, Wait { group, call, shown });

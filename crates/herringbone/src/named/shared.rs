@@ -1,6 +1,6 @@
 //! What a controller's thread shares with those that submit and wait.
 
-use super::{NamedFailure, queue::Queue, timeline::Timeline, work::Hurry};
+use super::{NamedFailure, queue::Queue, timeline::Timeline, work::WaitListener};
 use crate::{
     Communicator, Error, ErrorKind, Result, communicator::called, completion::Completion, sys::fork,
 };
@@ -14,7 +14,7 @@ use std::{
 
 /// What a controller's thread shares with those that submit and wait.
 #[derive(Debug)]
-pub(super) struct Station {
+pub(super) struct SharedState {
     /// Where the ranks agree.
     pub(super) agreement: Communicator,
     queue: Mutex<Queue>,
@@ -28,7 +28,7 @@ pub(super) struct Station {
     born: u64,
 }
 
-impl Station {
+impl SharedState {
     pub(super) fn new(agreement: Communicator, queue: Queue) -> Self {
         Self {
             agreement,
@@ -58,13 +58,13 @@ impl Station {
     }
 
     /// Whether somebody waits, so that nothing is to be gained by waiting for more to be submitted.
-    pub(super) fn is_in_a_hurry(&self) -> bool {
+    pub(super) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
     /// Wakes the thread, if it rests and there is something to say.
     pub(super) fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        let may_rest_on = queue.gathers && !self.is_in_a_hurry();
+        let may_rest_on = queue.gathers && !self.is_awaited();
         let asleep = if queue.negotiator.has_news() && !may_rest_on { queue.asleep.take() } else { None };
         drop(queue);
         asleep.into_iter().for_each(|asleep| called::end(&self.agreement, &asleep));
@@ -88,7 +88,7 @@ impl Station {
     }
 }
 
-impl Hurry for Station {
+impl WaitListener for SharedState {
     fn begin(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.wake(self.queue());

@@ -20,44 +20,44 @@ pub(super) const FEW: usize = 8;
 
 /// Where a caller comes from, as far as others are held against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Whence {
+pub(crate) enum CallerOrigin {
     Address(IpAddr),
     /// A process of this host.
     Process(u32),
 }
 
-impl Whence {
+impl CallerOrigin {
     /// Of an IPv6 address the network counts: whoever has one address there has many.
     pub(super) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
-                Whence::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
+                CallerOrigin::Address(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
             }
-            address => Whence::Address(address),
+            address => CallerOrigin::Address(address),
         }
     }
 }
 
-impl fmt::Display for Whence {
+impl fmt::Display for CallerOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Whence::Address(address) => address.fmt(f),
-            Whence::Process(number) => write!(f, "process {number}"),
+            CallerOrigin::Address(address) => address.fmt(f),
+            CallerOrigin::Process(number) => write!(f, "process {number}"),
         }
     }
 }
 
 /// A caller that has not proved itself yet. What it costs does not depend on what it says.
-pub(super) struct Guest<S> {
+pub(super) struct PendingConnection<S> {
     pub(super) stream: S,
-    pub(super) origin: Whence,
+    pub(super) origin: CallerOrigin,
     came: Instant,
     /// This side of the handshake, once the caller has said something.
     server: Option<Box<Server>>,
 }
 
-impl<S: Read + Write> Guest<S> {
-    pub(super) fn new(stream: S, origin: Whence, came: Instant) -> Self {
+impl<S: Read + Write> PendingConnection<S> {
+    pub(super) fn new(stream: S, origin: CallerOrigin, came: Instant) -> Self {
         Self { stream, origin, came, server: None }
     }
 
@@ -99,54 +99,54 @@ impl<S: Read + Write> Guest<S> {
 }
 
 /// The guests, numbered in the order of coming, and how many there are of each origin.
-pub(super) struct Guests<S> {
-    present: BTreeMap<u64, Guest<S>>,
-    crowds: BTreeMap<Whence, usize>,
+pub(super) struct PendingConnections<S> {
+    present: BTreeMap<u64, PendingConnection<S>>,
+    crowds: BTreeMap<CallerOrigin, usize>,
     came: u64,
 }
 
-impl<S: Read + Write> Guests<S> {
+impl<S: Read + Write> PendingConnections<S> {
     pub(super) fn new() -> Self {
         Self { present: BTreeMap::new(), crowds: BTreeMap::new(), came: 0 }
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Guest<S>> {
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingConnection<S>> {
         self.present.get_mut(&number)
     }
 
     /// Takes a guest in; returns its number.
-    pub(super) fn insert(&mut self, guest: Guest<S>) -> u64 {
+    pub(super) fn insert(&mut self, pending: PendingConnection<S>) -> u64 {
         self.came += 1;
-        *self.crowds.entry(guest.origin).or_default() += 1;
-        self.present.insert(self.came, guest);
+        *self.crowds.entry(pending.origin).or_default() += 1;
+        self.present.insert(self.came, pending);
         self.came
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Guest<S>> {
-        let guest = self.present.remove(&number)?;
-        if let Some(crowd) = self.crowds.get_mut(&guest.origin) {
+    pub(super) fn remove(&mut self, number: u64) -> Option<PendingConnection<S>> {
+        let pending = self.present.remove(&number)?;
+        if let Some(crowd) = self.crowds.get_mut(&pending.origin) {
             *crowd -= 1;
             if *crowd == 0 {
-                self.crowds.remove(&guest.origin);
+                self.crowds.remove(&pending.origin);
             }
         }
-        Some(guest)
+        Some(pending)
     }
 
     /// Who has to go so that one more may come from `origin`, where there are so many places.
-    pub(super) fn in_the_way(&self, origin: Whence, places: usize) -> Option<u64> {
+    pub(super) fn in_the_way(&self, origin: CallerOrigin, places: usize) -> Option<u64> {
         if self.crowds.get(&origin).is_some_and(|crowd| *crowd >= OF_ONE_ORIGIN.min(places)) {
-            return self.least(|guest| guest.origin == origin);
+            return self.least(|pending| pending.origin == origin);
         }
         (self.present.len() >= places).then(|| self.least(|_| true)).flatten()
     }
 
     /// Who goes first: of those of whose origin there are most, one that has stopped within a message, the oldest. Ranks say
     /// each message in one piece, so they are passed over while there are others.
-    fn least(&self, which: impl Fn(&Guest<S>) -> bool) -> Option<u64> {
-        let candidates = self.present.iter().filter(|(_, guest)| which(guest));
-        let worth = |(number, guest): &(&u64, &Guest<S>)| {
-            (Reverse(self.crowds[&guest.origin]), !guest.is_interrupted(), **number)
+    fn least(&self, which: impl Fn(&PendingConnection<S>) -> bool) -> Option<u64> {
+        let candidates = self.present.iter().filter(|(_, pending)| which(pending));
+        let worth = |(number, pending): &(&u64, &PendingConnection<S>)| {
+            (Reverse(self.crowds[&pending.origin]), !pending.is_interrupted(), **number)
         };
         candidates.min_by_key(worth).map(|(number, _)| *number)
     }
@@ -163,7 +163,8 @@ impl<S: Read + Write> Guests<S> {
 
     /// Who has had all the time that a handshake may take.
     pub(super) fn late(&self, now: Instant) -> Vec<u64> {
-        let late = self.present.iter().take_while(|(_, guest)| now.duration_since(guest.came) >= DEADLINE);
+        let late =
+            self.present.iter().take_while(|(_, pending)| now.duration_since(pending.came) >= DEADLINE);
         late.map(|(number, _)| *number).collect()
     }
 }

@@ -5,19 +5,19 @@ fn shrink(members: Rank) -> Shrink {
     Shrink { group: 7, members: (0..members).collect(), least: 1, dead: Vec::new(), completed: 0 }
 }
 
-fn muster(me: Rank, members: Rank, gone: &[(Rank, bool)]) -> Muster {
-    Muster::new(me, shrink(members), &gone.iter().copied().collect())
+fn election(me: Rank, members: Rank, gone: &[(Rank, bool)]) -> Election {
+    Election::new(me, shrink(members), &gone.iter().copied().collect())
 }
 
 #[test]
 fn the_lowest_that_is_left_decides_once_the_others_are_here() {
     let gone = [(0, true)];
-    let (mut one, mut two) = (muster(1, 4, &gone), muster(2, 4, &gone));
+    let (mut one, mut two) = (election(1, 4, &gone), election(2, 4, &gone));
     assert!(one.decides() && !two.decides());
     assert_eq!((one.to_call(0), two.to_call(0)), (Vec::from([2, 3]), Vec::from([1])));
     assert!(one.comes(2, &two.wish()) && one.outcome().is_none());
     assert_eq!(one.missing(), [3]);
-    assert!(one.comes(3, &muster(3, 4, &gone).wish()));
+    assert!(one.comes(3, &election(3, 4, &gone).wish()));
     assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1, 2, 3]))));
     one.withdraws(3);
     assert_eq!(one.outcome(), None);
@@ -25,12 +25,12 @@ fn the_lowest_that_is_left_decides_once_the_others_are_here() {
 
 #[test]
 fn who_cannot_be_called_counts_as_silent_and_not_as_dead() {
-    let mut two = muster(2, 4, &[(0, true)]);
+    let mut two = election(2, 4, &[(0, true)]);
     for now in (0..=PATIENCE_MILLISECONDS).step_by(50) {
         two.to_call(now).into_iter().for_each(|rank| two.failed(rank, now));
     }
     assert!(two.decides(), "rank 1 does not answer");
-    assert!(two.comes(3, &muster(3, 4, &[(0, true)]).wish()));
+    assert!(two.comes(3, &election(3, 4, &[(0, true)]).wish()));
     assert_eq!(two.outcome(), Some(Survival::GoOn(Vec::from([2, 3]))), "two against one");
     two.withdraws(3);
     two.silent.insert(3);
@@ -39,7 +39,7 @@ fn who_cannot_be_called_counts_as_silent_and_not_as_dead() {
 
 #[test]
 fn a_death_that_is_known_only_later_counts() {
-    let mut one = muster(1, 3, &[(0, true)]);
+    let mut one = election(1, 3, &[(0, true)]);
     one.silent.insert(2);
     assert_eq!(one.outcome(), Some(Survival::Unsure { silent: Vec::from([2]) }));
     one.learn(&[(2, true)].into());
@@ -48,10 +48,10 @@ fn a_death_that_is_known_only_later_counts() {
 
 #[test]
 fn what_one_knows_for_certain_counts_for_all() {
-    let mut one = muster(1, 3, &[(0, false)]);
-    assert!(one.comes(2, &muster(2, 3, &[(0, true)]).wish()));
+    let mut one = election(1, 3, &[(0, false)]);
+    assert!(one.comes(2, &election(2, 3, &[(0, true)]).wish()));
     assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1, 2]))));
-    let mut alone = muster(1, 2, &[(0, false)]);
+    let mut alone = election(1, 2, &[(0, false)]);
     assert_eq!(
         (alone.to_call(0), alone.outcome()),
         (Vec::new(), Some(Survival::Unsure { silent: [0].into() }))
@@ -60,16 +60,16 @@ fn what_one_knows_for_certain_counts_for_all() {
 
 #[test]
 fn strangers_and_ranks_of_other_groups_are_not_let_in() {
-    let mut one = muster(1, 3, &[(0, true)]);
+    let mut one = election(1, 3, &[(0, true)]);
     let other = Shrink { group: 8, ..shrink(3) };
     assert!(!one.comes(2, &other) && !one.comes(9, &shrink(3)) && !one.comes(0, &shrink(3)));
-    assert!(!muster(2, 3, &[]).comes(1, &shrink(3)), "a lower one decides itself");
+    assert!(!election(2, 3, &[]).comes(1, &shrink(3)), "a lower one decides itself");
 }
 
 /// Random numbers that are the same on every machine (SplitMix64).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -81,14 +81,14 @@ impl Dice {
 /// What a rank does in the simulated cluster.
 enum State {
     Idle,
-    Looks(Muster),
-    Waits(Muster, Rank),
+    Looks(Election),
+    Waits(Election, Rank),
     GoneOn,
 }
 
 /// A cluster of ranks that look for each other, over links that break and heal, as time passes.
 struct Cluster {
-    dice: Dice,
+    rng: Rng,
     now: u64,
     ranks: Vec<State>,
     alive: Vec<bool>,
@@ -120,20 +120,20 @@ impl Cluster {
     fn cut_at_random(&mut self) {
         let n = self.ranks.len() as u64;
         self.cut.clear();
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => {
-                let side: Vec<bool> = (0..n).map(|_| self.dice.below(2) == 0).collect();
+                let side: Vec<bool> = (0..n).map(|_| self.rng.below(2) == 0).collect();
                 let apart = |a: u64, b: u64| side[a as usize] != side[b as usize];
                 let pairs = (0..n).flat_map(|a| (0..n).map(move |b| (a, b)));
                 self.cut =
                     pairs.filter(|(a, b)| apart(*a, *b)).map(|(a, b)| (a as Rank, b as Rank)).collect();
             }
             1 => {
-                let (a, b) = (self.dice.below(n) as Rank, self.dice.below(n) as Rank);
+                let (a, b) = (self.rng.below(n) as Rank, self.rng.below(n) as Rank);
                 self.cut.insert((a, b));
             }
             2 => {
-                let alone = self.dice.below(n) as Rank;
+                let alone = self.rng.below(n) as Rank;
                 self.cut = (0..n as Rank).map(|other| (alone, other)).collect();
             }
             _ => {}
@@ -154,17 +154,17 @@ impl Cluster {
         }
         // While rank 0 is there, it is asked.
         if gone.contains_key(&0) {
-            let muster = Muster::new(me, shrink(n), &gone);
-            self.ranks[me as usize] = State::Looks(muster);
+            let election = Election::new(me, shrink(n), &gone);
+            self.ranks[me as usize] = State::Looks(election);
         }
     }
 
     fn call(&mut self, from: Rank, to: Rank) {
         let quickly = !self.alive[to as usize] || matches!(self.ranks[to as usize], State::GoneOn);
         let takes = if self.reaches(from, to) && !quickly {
-            1 + self.dice.below(30)
+            1 + self.rng.below(30)
         } else {
-            20 + self.dice.below(900)
+            20 + self.rng.below(900)
         };
         self.calls.push((self.now + takes, from, to));
     }
@@ -196,17 +196,18 @@ impl Cluster {
             let State::Waits(_, at) = &self.ranks[me] else { continue };
             let at = *at as usize;
             let is_there = self.alive[at] && matches!(self.ranks[at], State::Looks(_));
-            if !is_there && let State::Waits(muster, _) = core::mem::replace(&mut self.ranks[me], State::Idle)
+            if !is_there
+                && let State::Waits(election, _) = core::mem::replace(&mut self.ranks[me], State::Idle)
             {
-                self.ranks[me] = State::Looks(muster);
+                self.ranks[me] = State::Looks(election);
             }
         }
     }
 
     /// A rank decides. It goes on if all that are to go on hear it: else it, too, looks again.
     fn decide(&mut self, me: Rank) {
-        let State::Looks(muster) = &self.ranks[me as usize] else { return };
-        let Some(Survival::GoOn(left)) = muster.outcome() else { return };
+        let State::Looks(election) = &self.ranks[me as usize] else { return };
+        let Some(Survival::GoOn(left)) = election.outcome() else { return };
         let hears = |rank: &Rank| {
             let waits = matches!(&self.ranks[*rank as usize], State::Waits(_, at) if *at == me);
             *rank == me || (waits && self.alive[*rank as usize] && self.reaches(me, *rank))
@@ -214,8 +215,8 @@ impl Cluster {
         let lost: Vec<Rank> = left.iter().copied().filter(|rank| !hears(rank)).collect();
         if lost.is_empty() {
             self.found(left);
-        } else if let State::Looks(muster) = &mut self.ranks[me as usize] {
-            lost.into_iter().for_each(|rank| muster.withdraws(rank));
+        } else if let State::Looks(election) = &mut self.ranks[me as usize] {
+            lost.into_iter().for_each(|rank| election.withdraws(rank));
         }
     }
 
@@ -235,8 +236,8 @@ impl Cluster {
             if !self.alive[me as usize] {
                 continue;
             }
-            if let State::Looks(muster) = &mut self.ranks[me as usize] {
-                let calls = muster.to_call(self.now);
+            if let State::Looks(election) = &mut self.ranks[me as usize] {
+                let calls = election.to_call(self.now);
                 calls.into_iter().for_each(|to| self.call(me, to));
             }
             self.decide(me);
@@ -262,8 +263,8 @@ impl Cluster {
         let asks = (0..n).filter(|rank| *rank == 0 || self.reaches(0, *rank));
         let asks = asks
             .filter(|rank| self.alive[*rank as usize] && matches!(self.ranks[*rank as usize], State::Idle));
-        let told: Vec<_> = asks.flat_map(|rank| hub.call(rank, shrink(n))).collect();
-        if let Some((_, shrunk)) = told.into_iter().next()
+        let answers: Vec<_> = asks.flat_map(|rank| hub.call(rank, shrink(n))).collect();
+        if let Some((_, shrunk)) = answers.into_iter().next()
             && let Survival::GoOn(left) = shrunk.outcome
         {
             self.found(left);
@@ -272,8 +273,8 @@ impl Cluster {
 }
 
 fn is_one_majority(seed: u64, planted: bool) -> (bool, bool) {
-    let mut dice = Dice(seed);
-    let n = 2 + dice.below(6) as usize;
+    let mut rng = Rng(seed);
+    let n = 2 + rng.below(6) as usize;
     let mut cluster = Cluster {
         now: 0,
         ranks: (0..n).map(|_| State::Idle).collect(),
@@ -283,12 +284,12 @@ fn is_one_majority(seed: u64, planted: bool) -> (bool, bool) {
         founded: Vec::new(),
         split: false,
         planted,
-        dice,
+        rng,
     };
     cluster.cut_at_random();
-    cluster.alive[0] = cluster.dice.below(3) == 0;
-    let begins: Vec<u64> = (0..n).map(|_| cluster.dice.below(60)).collect();
-    let hub_at = cluster.dice.below(400);
+    cluster.alive[0] = cluster.rng.below(3) == 0;
+    let begins: Vec<u64> = (0..n).map(|_| cluster.rng.below(60)).collect();
+    let hub_at = cluster.rng.below(400);
     for step in 0..600 {
         for (rank, begins) in (0..).zip(&begins).skip(1) {
             if *begins == step && cluster.alive[rank as usize] {
@@ -298,11 +299,11 @@ fn is_one_majority(seed: u64, planted: bool) -> (bool, bool) {
         if step == hub_at {
             cluster.hub();
         }
-        match cluster.dice.below(60) {
+        match cluster.rng.below(60) {
             0 if step < 300 => cluster.cut_at_random(),
             1 if step < 300 => {
-                let victim = cluster.dice.below(n as u64) as usize;
-                cluster.alive[victim] &= cluster.dice.below(3) > 0;
+                let victim = cluster.rng.below(n as u64) as usize;
+                cluster.alive[victim] &= cluster.rng.below(3) > 0;
             }
             _ => {}
         }

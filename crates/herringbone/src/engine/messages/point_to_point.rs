@@ -70,7 +70,7 @@ impl Outgoing {
 
 /// The messages of one group.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct PointToPoint {
     pub(super) group: u32,
     pub(super) me: Rank,
     pub(super) mailbox: Mailbox<Posted, Posted, Enclosed>,
@@ -92,7 +92,7 @@ pub(super) struct Exchange {
     pub(super) is_closing: bool,
 }
 
-impl Exchange {
+impl PointToPoint {
     pub(super) fn new(group: u32, me: Rank) -> Self {
         Self {
             group,
@@ -185,7 +185,7 @@ impl Exchange {
                 let Some(intake) = self.intakes.remove(&peer) else { return };
                 let bytes = intake.bytes.access().map(|access| access.span().to_vec());
                 if let (Ok(()), Some(bytes)) = (result, bytes) {
-                    self.told(peer, &bytes, runtime);
+                    self.read_record(peer, &bytes, runtime);
                 }
             }
             let Some(length) = next_length(channel.records_from, runtime) else {
@@ -207,7 +207,7 @@ impl Exchange {
     }
 
     /// A record has come.
-    fn told(&mut self, peer: Rank, bytes: &[u8], runtime: &mut Runtime) {
+    fn read_record(&mut self, peer: Rank, bytes: &[u8], runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         match Record::decode(bytes) {
             Ok(Record::Announced { number, envelope, carried }) => {

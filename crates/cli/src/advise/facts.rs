@@ -226,11 +226,11 @@ mod tests {
     fn a_step_is_what_repeats() {
         let mut list = vec![operation(7, -3.0, -2.9), operation(7, -2.0, -1.9)];
         list.extend(steps(10));
-        let told = of_text(&json!({"size": 4, "recent": list}).to_string()).unwrap();
-        assert_eq!((told.workers, told.bytes), (Some(4), Some(6000.0)));
+        let facts = of_text(&json!({"size": 4, "recent": list}).to_string()).unwrap();
+        assert_eq!((facts.workers, facts.bytes), (Some(4), Some(6000.0)));
         // Both calls are over before the next one, so both are waited for: 30 of 100 ms.
-        assert!((told.computing.unwrap() - 0.07).abs() < 1e-6, "{told:?}");
-        assert!(told.hidden.unwrap() < 1e-6, "{told:?}");
+        assert!((facts.computing.unwrap() - 0.07).abs() < 1e-6, "{facts:?}");
+        assert!(facts.hidden.unwrap() < 1e-6, "{facts:?}");
     }
 
     #[test]
@@ -240,29 +240,29 @@ mod tests {
             [operation(1000, at, at + 0.04), operation(500, at + 0.03, at + 0.05)]
         };
         let list: Vec<Value> = (0..10).flat_map(step).collect();
-        let told = of_text(&json!(list).to_string()).unwrap();
-        assert_eq!(told.workers, None);
-        assert!((told.computing.unwrap() - 0.08).abs() < 1e-6, "{told:?}");
-        assert!((told.hidden.unwrap() - 0.03 / 0.08).abs() < 1e-6, "{told:?}");
+        let facts = of_text(&json!(list).to_string()).unwrap();
+        assert_eq!(facts.workers, None);
+        assert!((facts.computing.unwrap() - 0.08).abs() < 1e-6, "{facts:?}");
+        assert!((facts.hidden.unwrap() - 0.03 / 0.08).abs() < 1e-6, "{facts:?}");
     }
 
     #[test]
     fn counts_know_how_long_callers_waited() {
         let stats = json!({"waiting_s": 0.2, "operations": {"all_reduce": {"radix": 15, "ring": 5}}});
-        let told = of_text(&json!({"size": 2, "stats": stats, "recent": steps(10)}).to_string()).unwrap();
+        let facts = of_text(&json!({"size": 2, "stats": stats, "recent": steps(10)}).to_string()).unwrap();
         // 10 ms for each of the two calls of a step, of 30 in which one was under way.
-        assert!((told.computing.unwrap() - 0.08).abs() < 1e-6, "{told:?}");
-        assert!((told.hidden.unwrap() - 0.01 / 0.08).abs() < 1e-6, "{told:?}");
+        assert!((facts.computing.unwrap() - 0.08).abs() < 1e-6, "{facts:?}");
+        assert!((facts.hidden.unwrap() - 0.01 / 0.08).abs() < 1e-6, "{facts:?}");
     }
 
     /// Rank 0 of two wrote it: 40 steps of 20 ms of sleep and three layers, each 10 ms of sleep and an all-reduce.
     #[test]
     fn a_real_job_is_read() {
-        let told = of_text(include_str!("../../../../testdata/advise/job.json")).unwrap();
-        assert_eq!((told.workers, told.bytes), (Some(2), Some(3_500_000.0)));
-        let computing = told.computing.unwrap();
-        assert!((0.050..0.056).contains(&computing), "{told:?}");
-        assert!((0.0..0.5).contains(&told.hidden.unwrap()), "{told:?}");
+        let facts = of_text(include_str!("../../../../testdata/advise/job.json")).unwrap();
+        assert_eq!((facts.workers, facts.bytes), (Some(2), Some(3_500_000.0)));
+        let computing = facts.computing.unwrap();
+        assert!((0.050..0.056).contains(&computing), "{facts:?}");
+        assert!((0.0..0.5).contains(&facts.hidden.unwrap()), "{facts:?}");
     }
 
     #[test]

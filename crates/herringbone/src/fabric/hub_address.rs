@@ -81,7 +81,7 @@ pub(super) fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Opti
             (SocketAddr::new(chosen.unwrap_or(usual), 0), secret, Some(store))
         }
     };
-    let told = secret.write();
+    let written = secret.write();
     let token = match secret {
         Secret::OfJob(key) => Some(key),
         Secret::None | Secret::Configured => config.token.clone(),
@@ -94,7 +94,7 @@ pub(super) fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Opti
     })?;
     let address = listener.local_addr().map_err(|error| Error::io("asking for the port", error))?;
     if let Some(store) = store {
-        let value = format!("{address}\n{told}");
+        let value = format!("{address}\n{written}");
         store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
     }
     Ok((listener, address, token))

@@ -23,7 +23,7 @@ pub struct OperationId {
 /// Something that happened on this rank. An endpoint is a worker or a reducer, by its identity in the job.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Happening<'a> {
+pub enum TraceEvent<'a> {
     /// A program called an operation, or a worker told a reducer of one.
     Issued {
         /// The operation.
@@ -113,5 +113,5 @@ pub enum Happening<'a> {
 pub trait Sink: Send + fmt::Debug {
     /// Something happened. `now` counts from some start that all events of a process share, by the kernel's last tick: it
     /// is early by up to 10 ms, and events of one tick come in their order.
-    fn event(&mut self, now: Duration, happening: &Happening<'_>);
+    fn event(&mut self, now: Duration, event: &TraceEvent<'_>);
 }
