@@ -30,6 +30,7 @@ mod reducers;
 mod returning;
 pub mod simulation;
 mod trace;
+mod transitions;
 mod trouble;
 
 use crate::{
@@ -54,7 +55,6 @@ use crate::{
     },
     execute::{issue::WORLD_GROUP, staging::Staging},
     fabric::control::LAST_OUT,
-    seen,
     sys::segment::Segment,
     transport::{
         endpoint::Endpoints,
@@ -204,7 +204,7 @@ impl VirtualWorld {
             Watch::new(rank, self.roster.clone(), peers, patience, self.clock.now().since_start());
         if rank == 0 {
             let info = Message::GroupInfo { group: *number, generation: 0, members: members.clone() };
-            seen::to_hub(&watch, &info);
+            transitions::to_hub(&watch, &info);
             watch.tell_hub(info);
         }
         Machine::new(engine, Some(watch), self.roster.clone())

@@ -1,13 +1,14 @@
 //! The groups of a world, and what their ranks are to call.
 
-use super::{VirtualWorld, calls::Task, group, machine::ToCall, member_at, occurrence::Occurrence};
+use super::{
+    VirtualWorld, calls::Task, group, machine::ToCall, member_at, occurrence::Occurrence, transitions,
+};
 use crate::{
     core::{
         group::Rank,
         session::{control::Message, membership::MemberId},
     },
     engine::group::{Group, number_of},
-    seen,
     transport::tcp::virtual_link::Rng,
 };
 use std::{rc::Rc, time::Duration};
@@ -45,7 +46,7 @@ fn make_known(world: &mut VirtualWorld, made: Group, rank: Rank) {
         && let Some(watch) = &mut machine.watch
     {
         let info = Message::GroupInfo { group: number, generation: 0, members: ranks };
-        seen::to_hub(watch, &info);
+        transitions::to_hub(watch, &info);
         watch.tell_hub(info);
     }
     world.settle(rank as usize);

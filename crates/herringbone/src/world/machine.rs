@@ -4,6 +4,7 @@ use super::{
     calls::{Called, Task, TensorTask},
     exit::Exit,
     occurrence::Occurrence,
+    transitions,
 };
 use crate::{
     Error,
@@ -285,7 +286,7 @@ impl Machine {
 fn note_group(engine: &Engine, number: u32, input: &'static str) {
     let group = engine.runtime.groups.get(number);
     let member = group.and_then(|group| group.state.member());
-    let member = member.map(|member| seen::member_state(member.phase(), member.is_over()));
+    let member = member.map(|member| transitions::member_state(member.phase(), member.is_over()));
     let recovery = group.map(|group| match group.state.reducers() {
         ReducerUse::InUse => "whole",
         ReducerUse::Suspended => "stands still",
@@ -306,7 +307,7 @@ pub(super) fn note_event(engine: &Engine, watch: &Watch, event: &Event) {
             let numbers = engine.runtime.groups.numbers().into_iter();
             numbers.for_each(|number| note_group(engine, number, "a reducer is lost"));
         }
-        Event::ToHub(message) => seen::to_hub(watch, message),
+        Event::ToHub(message) => transitions::to_hub(watch, message),
         _ => {}
     }
 }
@@ -317,7 +318,10 @@ fn note_group_event(engine: &Engine, event: &GroupEvent) {
         // It changes nothing.
         GroupEvent::FromHub(Message::Late(_) | Message::Forget { .. }) => {}
         GroupEvent::FromHub(message) => {
-            message.group().into_iter().for_each(|group| note_group(engine, group, seen::name_of(message)));
+            message
+                .group()
+                .into_iter()
+                .for_each(|group| note_group(engine, group, transitions::name_of(message)));
         }
         _ => {}
     }

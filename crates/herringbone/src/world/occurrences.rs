@@ -1,6 +1,6 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence};
+use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence, transitions};
 use crate::{
     core::session::{
         control::Message,
@@ -10,7 +10,6 @@ use crate::{
     },
     engine::control::SIGN_OF_LIFE,
     fabric::command::pass_on,
-    seen,
     transport::{
         endpoint::Link,
         tcp::{
@@ -57,7 +56,7 @@ impl VirtualWorld {
                     machine.engine.at(now).tick();
                 }
                 if let Some(watch) = &mut machine.watch {
-                    seen::taking(watch, |watch| watch.tick(now.since_start()));
+                    transitions::taking(watch, |watch| watch.tick(now.since_start()));
                 }
                 self.settle(at);
             }
@@ -70,9 +69,9 @@ impl VirtualWorld {
                 if self.network.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
-                    seen::control(watch, &message);
+                    transitions::control(watch, &message);
                     watch.heard(from as u32, now.since_start());
-                    seen::taking(watch, |watch| watch.message(from as u32, message));
+                    transitions::taking(watch, |watch| watch.message(from as u32, message));
                     self.settle(to);
                 }
             }
@@ -80,7 +79,7 @@ impl VirtualWorld {
                 if self.network.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
-                    seen::taking(watch, |watch| watch.unreachable(from as u32));
+                    transitions::taking(watch, |watch| watch.unreachable(from as u32));
                     self.settle(at);
                 }
             }

@@ -11,7 +11,9 @@
     allow(unreachable_pub, dead_code, reason = "only the simulator calls some of it, from outside")
 )]
 
-use super::{VirtualWorld, aborts, exact::WELL, mistakes, plants::Plant, reducers, trace, trouble};
+use super::{
+    VirtualWorld, aborts, exact::WELL, mistakes, plants::Plant, reducers, trace, transitions, trouble,
+};
 use crate::seen::{self, Transition};
 use std::{
     any::Any,
@@ -146,18 +148,18 @@ impl Coverage {
 
     /// How many transitions there are.
     pub fn all(&self) -> usize {
-        seen::possible().len()
+        transitions::possible().len()
     }
 
     /// Those that were not seen.
     pub fn missing(&self) -> Vec<String> {
-        let possible = seen::possible();
+        let possible = transitions::possible();
         possible.iter().filter(|transition| !self.seen.contains_key(transition)).map(described).collect()
     }
 
     /// Those that were seen and cannot be: errors.
     pub fn impossible(&self) -> Vec<String> {
-        let possible = seen::possible();
+        let possible = transitions::possible();
         self.seen.keys().filter(|transition| !possible.contains(transition)).map(described).collect()
     }
 
