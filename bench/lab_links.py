@@ -42,7 +42,7 @@ def matrix(name):
 
 
 def topology():
-    """Rates in Mbit/s, and what the jobs are told: MXNet's weights, in which PCIe is no link for trees, and all bandwidths."""
+    """Rates in Mbit/s, and what the jobs get: MXNet's weights, in which PCIe is no link for trees, and all bandwidths."""
     rates = [[RATES.get(entry, 0) for entry in row] for row in matrix("dgx1v_p3_16xlarge_raw")]
     weights = matrix("derived_dgx1v_weights_nvlink_only")
     return rates, {"matrix": weights, "bandwidth": [[rate / 8000 for rate in row] for row in rates]}

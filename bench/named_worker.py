@@ -71,7 +71,7 @@ class Named:
         self.controller.shutdown()
 
 
-class Door:
+class HorovodTorch:
     """Horovod's functions for torch."""
 
     def reduce(self, arrays):
@@ -127,7 +127,7 @@ def turns(contenders, rounds, steps, barrier):
 def operations(setup, job):
     """Many tensors in a step, and one small one: seconds, and whether all contenders have the same bits."""
     named = Named(job)
-    everyone = {"one by one": OneByOne(job), "named": named, "horovod.torch": Door()}
+    everyone = {"one by one": OneByOne(job), "named": named, "horovod.torch": HorovodTorch()}
     sums = {}
     for name, contender in everyone.items():
         sums[name] = values(job.rank, setup["tensors"])

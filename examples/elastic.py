@@ -26,9 +26,9 @@ def main() -> None:
     parser.add_argument("--events", help="a file for what happens, as lines of JSON")
     options = parser.parse_args()
 
-    dice = np.random.default_rng(0)
-    truth = dice.normal(size=FEATURES)
-    inputs = dice.normal(size=(SAMPLES, FEATURES))
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=FEATURES)
+    inputs = rng.normal(size=(SAMPLES, FEATURES))
     targets = inputs @ truth
     model = {"weights": np.zeros(FEATURES)}
     share: dict[str, Any] = {}

@@ -164,13 +164,13 @@ def test_again_and_again(trainings: list[Training], tmp_path: Path) -> None:
     """Ranks are killed at random moments, rank 0 among them, and come back."""
     training = Training(tmp_path, 4, "--steps", "1500", "--pause", "0.01")
     trainings.append(training)
-    dice = np.random.default_rng(int(time.time()))
+    rng = np.random.default_rng(int(time.time()))
     for rank in range(4):
         training.wait_for(rank, "is rank")
-    for victim in (int(victim) for victim in dice.integers(0, 4, 4)):
-        time.sleep(float(dice.uniform(0.1, 0.8)))
+    for victim in (int(victim) for victim in rng.integers(0, 4, 4)):
+        time.sleep(float(rng.uniform(0.1, 0.8)))
         training.signal(victim, signal.SIGKILL)
-        time.sleep(float(dice.uniform(0.0, 0.5)))
+        time.sleep(float(rng.uniform(0.0, 0.5)))
         training.restart(victim)
         training.wait_for(victim, f"is rank {victim} of 4")
     losses = training.losses([0, 1, 2, 3])

@@ -18,7 +18,7 @@ from lab.job import python
 AT_ONCE = 10.0
 """Within so many seconds a rank that does not belong is refused, also on a busy machine: long before it gives up."""
 
-DOORS = ["numpy", "torch"]
+FACES = ["numpy", "torch"]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Rank:
 class Meeting:
     """An address at which ranks meet, with one token."""
 
-    door: str
+    face: str
     limit: float = 60
     file: Path | None = None
     port: int = field(default_factory=free_port)
@@ -59,7 +59,7 @@ class Meeting:
 
     def comes(self, rank: int, size: int, **environment: str) -> Rank:
         place = {"RANK": str(rank), "WORLD_SIZE": str(size), "HERRINGBONE_TOKEN": "a token of the tests"}
-        if self.door == "torch":
+        if self.face == "torch":
             place.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
         else:
             place["HERRINGBONE_STORE"] = f"127.0.0.1:{self.port}"
@@ -68,7 +68,7 @@ class Meeting:
         batch = ("SLURM_", "LSB_", "PBS_", "CLOUD_ML_")
         variables = clean_environment({**place, **environment})
         variables = {name: value for name, value in variables.items() if name in environment or not name.startswith(batch)}
-        command = [sys.executable if self.door == "numpy" else python(), str(WORKERS / "coming.py"), self.door, str(self.limit)]
+        command = [sys.executable if self.face == "numpy" else python(), str(WORKERS / "coming.py"), self.face, str(self.limit)]
         pipe = subprocess.PIPE
         self.ranks.append(Rank(subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe, text=True)))
         return self.ranks[-1]
@@ -84,14 +84,14 @@ def meetings() -> Iterator[list[Meeting]]:
         rank.process.communicate()
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=FACES)
 def meeting(request: pytest.FixtureRequest, meetings: list[Meeting]) -> Meeting:
     return begin(request.param, meetings)
 
 
-def begin(door: str, meetings: list[Meeting]) -> Meeting:
-    pytest.importorskip(door)
-    meetings.append(Meeting(door))
+def begin(face: str, meetings: list[Meeting]) -> Meeting:
+    pytest.importorskip(face)
+    meetings.append(Meeting(face))
     return meetings[0]
 
 
@@ -113,10 +113,10 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize(("door", "source"), SOURCES)
-def test_a_rank_of_another_job_is_told_which_job_it_met(meetings: list[Meeting], door: str, source: str) -> None:
+@pytest.mark.parametrize(("face", "source"), SOURCES)
+def test_a_rank_of_another_job_is_told_which_job_it_met(meetings: list[Meeting], face: str, source: str) -> None:
     """It comes first, and would have been taken for the right one."""
-    meeting = begin(door, meetings)
+    meeting = begin(face, meetings)
     # torchrun's ranks that meet at an address of their own.
     more = {"TORCHELASTIC_USE_AGENT_STORE": "False"} if source.startswith("TORCH") else {}
     first = meeting.comes(0, 2, **{source: "17", **more})
@@ -124,7 +124,7 @@ def test_a_rank_of_another_job_is_told_which_job_it_met(meetings: list[Meeting],
     meeting.comes(1, 2, **{source: "18", **more}).refused(*reported)
     last = meeting.comes(1, 2, **{source: "17", **more})
     assert [rank.hear()["sum"] for rank in (first, last)] == [2.0, 2.0]
-    if meeting.door == "numpy":
+    if meeting.face == "numpy":
         # The world has formed; torch's own store would let nobody in who is late.
         meeting.comes(1, 2, **{source: "18", **more}).refused(*reported)
     for rank in (first, last):
@@ -138,7 +138,7 @@ def test_a_rank_without_a_job_takes_that_of_rank_0(meeting: Meeting) -> None:
 
 def test_where_rank_0_knows_no_job_two_others_do_not_mix(meeting: Meeting) -> None:
     world = [meeting.comes(0, 3), meeting.comes(1, 3, SLURM_JOB_ID="17")]
-    if meeting.door == "numpy":
+    if meeting.face == "numpy":
         # Only the order of coming decides, and rank 0 says when rank 1 has come.
         waits_for("rank 2 is", meeting)
         meeting.comes(2, 3, SLURM_JOB_ID="18").refused("of the job SLURM_JOB_ID=18 and has met the job SLURM_JOB_ID=17")
@@ -158,7 +158,7 @@ def waits_for(missing: str, meeting: Meeting) -> None:
 
 def test_a_second_process_with_a_rank_is_refused(meeting: Meeting) -> None:
     world = [meeting.comes(rank, 3) for rank in (0, 1)]
-    if meeting.door == "numpy":
+    if meeting.face == "numpy":
         waits_for("rank 2 is", meeting)
         meeting.comes(1, 3).refused("rank 1 is there twice, at 127.0.0.1:")
     world.append(meeting.comes(2, 3))
@@ -179,7 +179,7 @@ def test_a_rank_that_was_told_another_size_is_refused(meeting: Meeting) -> None:
 
 def test_ranks_that_do_not_come_are_named_on_every_rank(meeting: Meeting, tmp_path: Path) -> None:
     meeting.limit = 3
-    if meeting.door == "torch":
+    if meeting.face == "torch":
         # torch's own TCPStore gives up before, and names nobody.
         meeting.file = tmp_path / "store"
     for rank in [meeting.comes(rank, 5) for rank in (0, 1, 3)]:

@@ -14,29 +14,29 @@ WAYS = {
     "exit_in_flight": {"numpy": "3 under way", "torch": "3 under way"},
 }
 BEFORE_THE_END = ("fork", "leave_twice", "use_after")
-CASES = [(door, way) for way in WAYS for door in ("numpy", "torch")]
+CASES = [(face, way) for way in WAYS for face in ("numpy", "torch")]
 
 
-def leave(group: Group, door: str, way: str) -> list[tuple[int, str]]:
+def leave(group: Group, face: str, way: str) -> list[tuple[int, str]]:
     """How two ranks end."""
-    pytest.importorskip(door)
+    pytest.importorskip(face)
     # The end of a program with work under way is the end of a fresh process.
     forked = None if way in BEFORE_THE_END else False
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    group.start_ranks("ways_out.py", 2, door, way, forked=forked, **place)
+    group.start_ranks("ways_out.py", 2, face, way, forked=forked, **place)
     return group.finish(60)
 
 
-@pytest.mark.parametrize(("door", "way"), CASES)
-def test_a_way_out_is_clean(group: Group, door: str, way: str) -> None:
-    for status, output in leave(group, door, way):
+@pytest.mark.parametrize(("face", "way"), CASES)
+def test_a_way_out_is_clean(group: Group, face: str, way: str) -> None:
+    for status, output in leave(group, face, way):
         assert status == 0, output
-        assert output.strip().splitlines()[-1] == WAYS[way][door], output
+        assert output.strip().splitlines()[-1] == WAYS[way][face], output
 
 
-@pytest.mark.parametrize("door", ["numpy", "torch"])
-def test_a_rank_that_fails_with_work_under_way_harms_no_other(group: Group, door: str) -> None:
-    (status, last_words), (failed, output) = leave(group, door, "raise_in_flight")
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_a_rank_that_fails_with_work_under_way_harms_no_other(group: Group, face: str) -> None:
+    (status, last_words), (failed, output) = leave(group, face, "raise_in_flight")
     assert status == 0 and last_words.strip().splitlines()[-1] == "PeerLostError", last_words
     assert failed == 1 and "OSError: the last rank has no disk" in output, output
 

@@ -56,12 +56,12 @@ def layout(seed: int) -> tuple[int, ...]:
 
 def signalled(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """A rank is killed, or stopped for good, in the middle of a loop of all-reduces."""
-    dice, each = random.Random(seed), layout(seed)
+    rng, each = random.Random(seed), layout(seed)
     what = signal.SIGKILL if fault == "kill a worker" else signal.SIGSTOP
     with lab.summing(system, each) as job:
         job.wait("going")
-        time.sleep(dice.random() / 10)
-        victim = dice.randrange(sum(each))
+        time.sleep(rng.random() / 10)
+        victim = rng.randrange(sum(each))
         when = job.ranks[victim].send(what)
         survivors = [rank for rank in job.ranks if rank is not job.ranks[victim]]
         lab.ranks.finish(survivors, LIMIT_SECONDS)
@@ -71,10 +71,10 @@ def signalled(lab: Lab, fault: str, system: str, seed: int) -> Injection:
 
 def paused(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """A rank is stopped for two seconds and goes on."""
-    dice, each = random.Random(seed), layout(seed)
+    rng, each = random.Random(seed), layout(seed)
     with lab.summing(system, each) as job:
         job.wait("going")
-        victim = job.ranks[dice.randrange(sum(each))]
+        victim = job.ranks[rng.randrange(sum(each))]
         when = victim.send(signal.SIGSTOP)
         time.sleep(PAUSE_SECONDS)
         victim.send(signal.SIGCONT)
@@ -92,8 +92,8 @@ CUTS = {
 
 def cut(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """The link of a host with workers breaks, in both directions or in one."""
-    dice, each = random.Random(seed), layout(seed)
-    host = dice.randrange(HOSTS)
+    rng, each = random.Random(seed), layout(seed)
+    host = rng.randrange(HOSTS)
     harm, repair = CUTS[fault.split()[0]]
     with lab.summing(system, each) as job:
         job.wait("going")
@@ -188,11 +188,11 @@ def flipped(lab: Lab, fault: str, system: str, seed: int) -> Injection:
 
 def reducer(lab: Lab, fault: str, system: str, seed: int) -> Injection:
     """A reducer comes to harm while workers add up through it; the same is then whole again for the next job."""
-    dice, each = random.Random(seed), EACH[seed % 3]
-    number, action = dice.randrange(REDUCERS), fault.split()[0]
+    rng, each = random.Random(seed), EACH[seed % 3]
+    number, action = rng.randrange(REDUCERS), fault.split()[0]
     with lab.serving() as reducers, lab.summing(system, each, reducers) as job:
         job.wait("going")
-        time.sleep(dice.random() / 10)
+        time.sleep(rng.random() / 10)
         when = time.monotonic()
         try:
             harm_reducer(lab, reducers, number, action)

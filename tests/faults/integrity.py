@@ -134,29 +134,29 @@ class Reducers:
 
     def flipped(self, seed: int) -> Outcome:
         """A bit for each reducer, of any byte that passes behind the handshake of one of its connections."""
-        dice = random.Random(seed)
-        count = dice.choice(COUNTS)
+        rng = random.Random(seed)
+        count = rng.choice(COUNTS)
         # Most bytes are payload, and most kinds of fields are at the beginning.
         limits = (200, 1_500, SHORTEST[count])
-        return self._harmed(dice, seed, count, lambda: Flip(dice.randrange(dice.choice(limits)), dice.randrange(8)))
+        return self._harmed(rng, seed, count, lambda: Flip(rng.randrange(rng.choice(limits)), rng.randrange(8)))
 
     def flipped_in_greetings(self, seed: int) -> Outcome:
         """A bit of the handshake with one reducer."""
-        dice = random.Random(seed)
-        flip = Flip(dice.randrange(GREETING_BYTES), dice.randrange(8), in_greeting=True)
-        place = (dice.randrange(REDUCERS), dice.randrange(WORKERS))
-        return self.run(seed, dice.choice(COUNTS), {place: (dice.choice(["up", "down"]), flip)})
+        rng = random.Random(seed)
+        flip = Flip(rng.randrange(GREETING_BYTES), rng.randrange(8), in_greeting=True)
+        place = (rng.randrange(REDUCERS), rng.randrange(WORKERS))
+        return self.run(seed, rng.choice(COUNTS), {place: (rng.choice(["up", "down"]), flip)})
 
     def doubled(self, seed: int) -> Outcome:
         """A message for each reducer comes twice, at once or later."""
-        dice = random.Random(seed)
-        count = dice.choice(COUNTS)
-        return self._harmed(dice, seed, count, lambda: Doubled(dice.randrange(12), dice.choice([0, 0, 1, 2, 4])))
+        rng = random.Random(seed)
+        count = rng.choice(COUNTS)
+        return self._harmed(rng, seed, count, lambda: Doubled(rng.randrange(12), rng.choice([0, 0, 1, 2, 4])))
 
     def swapped(self, seed: int) -> Outcome:
         """Two messages come in the wrong order."""
-        dice = random.Random(seed)
-        return self._harmed(dice, seed, COUNTS[-1], lambda: Swapped(dice.randrange(30)))
+        rng = random.Random(seed)
+        return self._harmed(rng, seed, COUNTS[-1], lambda: Swapped(rng.randrange(30)))
 
     def recorded(self, seed: int, count: int) -> list[Recorded]:
         """What the ranks of a job say to the first reducer."""
@@ -166,13 +166,13 @@ class Reducers:
 
     def foreign(self, seed: int, same_calls: bool = True) -> Outcome:
         """Messages of another job, which makes the same calls or others, come in the middle of a connection."""
-        dice = random.Random(seed)
-        count = dice.choice(COUNTS[:2])
+        rng = random.Random(seed)
+        count = rng.choice(COUNTS[:2])
         other = COUNTS[1 - COUNTS.index(count)]
         record = self.recorded(seed + 1_000_000, count if same_calls else other)[0].messages[:LEAST]
-        number = dice.randrange(1, 12)
-        chosen = dice.sample(record, 3)
-        place = (0, dice.randrange(WORKERS))
+        number = rng.randrange(1, 12)
+        chosen = rng.sample(record, 3)
+        place = (0, rng.randrange(WORKERS))
         return self.run(seed, count, {place: ("up", Foreign(number, chosen))})
 
     def played_again(self, seed: int) -> bytes:
@@ -188,10 +188,10 @@ class Reducers:
                     answer += data
         return answer
 
-    def _harmed(self, dice: random.Random, seed: int, count: int, harm: Any) -> Outcome:
+    def _harmed(self, rng: random.Random, seed: int, count: int, harm: Any) -> Outcome:
         """A harm for each reducer, on one of its connections."""
-        places = [(reducer, dice.randrange(WORKERS)) for reducer in range(REDUCERS)]
-        return self.run(seed, count, {place: (dice.choice(["up", "down"]), harm()) for place in places})
+        places = [(reducer, rng.randrange(WORKERS)) for reducer in range(REDUCERS)]
+        return self.run(seed, count, {place: (rng.choice(["up", "down"]), harm()) for place in places})
 
 
 Standing = list[dict[str, Any]]

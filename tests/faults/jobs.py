@@ -85,9 +85,9 @@ def proxied(address: str, seed: int, apart: list[int], limits: list[int], speaks
     """
     from proxy import Connection, Flip, Proxy
 
-    dice = random.Random(seed)
-    number, up = dice.randrange(3 if purpose == "data" else 2), dice.random() < 0.5
-    flip = Flip(dice.randrange(dice.choice(limits)), dice.randrange(8))
+    rng = random.Random(seed)
+    number, up = rng.randrange(3 if purpose == "data" else 2), rng.random() < 0.5
+    flip = Flip(rng.randrange(rng.choice(limits)), rng.randrange(8))
     counted: list[Connection] = []
 
     def choose(connection: Connection) -> None:
@@ -213,15 +213,15 @@ def mistaken(backend: str, timeout: float, mistake: str) -> int:
 
 def garbage(addresses: list[list[Any]], seed: int) -> None:
     """A stranger: says nonsense at every address, again and again, and leaves connections open that say nothing."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     nonsense = [
-        dice.randbytes(64),
-        dice.randbytes(100_000),
+        rng.randbytes(64),
+        rng.randbytes(100_000),
         b"\0" * 4096,
         b"\xff" * 4096,
         b"GET / HTTP/1.1\r\nHost: herringbone\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + dice.randbytes(32),
-        b"\xa8HRB\x01\x00\xff\xff" + dice.randbytes(2000),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(32),
+        b"\xa8HRB\x01\x00\xff\xff" + rng.randbytes(2000),
         b"",
     ]
     left_open = []

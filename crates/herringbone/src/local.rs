@@ -133,10 +133,10 @@ pub(crate) fn assemble_local(
                 part.engine.connect(other, link);
             }
         }
-        let doors =
+        let join_points =
             JoinPoints { listener: None, segments: None, linger: LINGER, away: Vec::new(), origin: None };
         let shared = shared(job.rank);
-        communicators.push(whole(assemble(job, shared, part, connections, doors)?));
+        communicators.push(whole(assemble(job, shared, part, connections, join_points)?));
     }
     Ok(communicators)
 }

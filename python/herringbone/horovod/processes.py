@@ -50,7 +50,7 @@ class Process:
         """Start it.
 
         Args:
-            told: the first line that the process finds in its file ``told``, if it is to have a folder on another host.
+            plan: the first line that the process finds in its file ``plan``, if it is to have a folder on another host.
 
         Raises:
             StartError: there is no such program, or it is none.
@@ -104,13 +104,13 @@ class Process:
         return self._popen.wait()
 
     def look(self) -> None:
-        """Write what its shell is to be told, once that reads it."""
+        """Write the line that its shell has not got, once the shell reads it."""
         if self._unsent is not None and self.age > READS_SECONDS:
             self._write(self._unsent.encode() + b"\n")
             self._unsent = None
 
     def tell(self, line: str) -> None:
-        """Have the shell on another host replace the file ``told`` of the process's folder there."""
+        """Have the shell on another host replace the file ``plan`` of the process's folder there."""
         if not self._is_here:
             self._unsent = line
 

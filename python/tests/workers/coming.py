@@ -52,8 +52,8 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(door: str, limit: float) -> None:
-    if door == "torch":
+def main(face: str, limit: float) -> None:
+    if face == "torch":
         import torch.distributed  # noqa: F401
     else:
         import numpy  # noqa: F401
@@ -61,7 +61,7 @@ def main(door: str, limit: float) -> None:
 
     began = time.monotonic()
     try:
-        add, leave = {"numpy": over_numpy, "torch": over_torch}[door](limit)
+        add, leave = {"numpy": over_numpy, "torch": over_torch}[face](limit)
     except (herringbone.HerringboneError, RuntimeError, ValueError) as error:
         say(seconds=time.monotonic() - began, kind=type(error).__name__, error=str(error))
         return

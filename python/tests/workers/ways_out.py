@@ -132,5 +132,5 @@ WAYS = [fork, fork_and_exit, leave_twice, use_after, exit_in_flight, raise_in_fl
 
 
 if __name__ == "__main__":
-    door = {"numpy": Numpy, "torch": Torch}[sys.argv[1]]()
-    print({way.__name__: way for way in WAYS}[sys.argv[2]](door), flush=True)
+    face = {"numpy": Numpy, "torch": Torch}[sys.argv[1]]()
+    print({way.__name__: way for way in WAYS}[sys.argv[2]](face), flush=True)

@@ -5,6 +5,7 @@ mod modules;
 mod settings;
 mod shapes;
 mod source;
+mod words;
 
 use source::{Function, Source, root, sources};
 use std::collections::BTreeSet;
