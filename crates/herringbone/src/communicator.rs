@@ -409,7 +409,7 @@ impl Communicator {
         }
         let Request { attrs, input, output, .. } = request;
         let attrs = CallAttrs { timeout: Some(timeout), ..attrs };
-        Ok(Issue { parts, fed, attrs, ..Issue::new(group, call, input, output) })
+        Ok(Issue { group, call, parts, fed, lacks: None, attrs, input, output }.seeing_lack())
     }
 
     pub(crate) fn check_usable(&self) -> Result<()> {

@@ -145,19 +145,19 @@ impl Footprint {
 }
 
 impl Issue {
-    /// A call with nothing else said. If one of its buffers is [lacking](Region::lacking), so is the operation.
+    /// A call with nothing else said, which [lacks](Self::seeing_lack) what its buffers do.
     pub(crate) fn new(group: u32, call: Call, input: Region, output: Region) -> Self {
         let (parts, fed, lacks, attrs) = (None, None, None, CallAttrs::default());
-        let mut issue = Self { group, call, parts, fed, lacks, attrs, input, output };
-        issue.see_lack();
-        issue
+        Self { group, call, parts, fed, lacks, attrs, input, output }.seeing_lack()
     }
 
+    /// The same; if one of its buffers is [lacking](Region::lacking), so is the operation.
     #[inline]
-    fn see_lack(&mut self) {
+    pub(crate) fn seeing_lack(mut self) -> Self {
         if self.input.is_lacking() || self.output.is_lacking() {
             self.take_lack();
         }
+        self
     }
 
     #[cold]
