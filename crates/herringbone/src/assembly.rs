@@ -72,12 +72,12 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     check_sizes(staging, shared.parameters.segment as usize)?;
     let parts = Components::new(&job, shared.transport != Some(Transport::Tcp), staging);
     let parts = parts.map_err(|error| Error::io("preparing shared memory", error))?;
-    let segments = match job.mates().len() {
+    let segments = match job.locals().len() {
         1 => None,
         _ => Some(
             socket::listen_abstract(job.segment_socket(job.me, job.incarnation).as_bytes())
                 .and_then(Guarded::new)
-                .map_err(|error| Error::io("listening for host-mates", error))?,
+                .map_err(|error| Error::io("listening for local ranks", error))?,
         ),
     };
     let origin = Some(Arc::new(origin.clone()));
@@ -106,7 +106,7 @@ pub(crate) fn assemble(
     let Components { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
     let to_control = Box::new(ToControl(commands.clone()));
-    let node = Node::new(engine, mapping.bell.clone(), mapping.mates.len(), to_control)?;
+    let node = Node::new(engine, mapping.bell.clone(), mapping.locals.len(), to_control)?;
     let control = Control::new(Start {
         job: job.clone(),
         node: node.clone(),
@@ -176,9 +176,9 @@ fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
 }
 
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
-    if shared.transport == Some(Transport::Shm) && job.mates().len() < job.roster.world() as usize {
-        let mates = job.roster.mates(job.me);
-        let elsewhere = job.roster.workers().find(|worker| !mates.contains(&worker.id));
+    if shared.transport == Some(Transport::Shm) && job.locals().len() < job.roster.world() as usize {
+        let locals = job.roster.locals(job.me);
+        let elsewhere = job.roster.workers().find(|worker| !locals.contains(&worker.id));
         let elsewhere = job.roster.name(elsewhere.map_or(job.me, |worker| worker.id));
         let problem = format!("shm: {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
@@ -231,20 +231,20 @@ pub(crate) struct JoinPoints {
 /// How large a heap of users' buffers is: as the machine's memory, because it takes memory only where it is used. Where a
 /// process may have less address space (`ulimit -v`), it is half of what is left beside the other segments of the host, of
 /// which each process maps all.
-fn heap_bytes(mates: usize, beside: usize) -> usize {
+fn heap_bytes(locals: usize, beside: usize) -> usize {
     let info = rustix::system::sysinfo();
     let memory = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
     match segment::address_space_left() {
-        Some(left) => memory.min((left / mates).saturating_sub(beside) / 2),
+        Some(left) => memory.min((left / locals).saturating_sub(beside) / 2),
         None => memory,
     }
 }
 
 impl Components {
     pub(crate) fn new(job: &Job, allowed: bool, staging: usize) -> io::Result<Self> {
-        let mates = job.mates();
-        let mut layout = Layout { mates: mates.len(), pool: staging, heap: 0 };
-        layout.heap = heap_bytes(mates.len(), layout.bytes()).next_multiple_of(rustix::param::page_size());
+        let locals = job.locals();
+        let mut layout = Layout { locals: locals.len(), pool: staging, heap: 0 };
+        layout.heap = heap_bytes(locals.len(), layout.bytes()).next_multiple_of(rustix::param::page_size());
         let segment = Segment::create("herringbone", layout.bytes()).or_else(|_| {
             // Less address space than memory: then there is none for users' buffers.
             layout.heap = 0;
@@ -260,7 +260,7 @@ impl Components {
             Engine::new(job.me, Endpoints::new(&job.roster), staging, false, EngineRules::DEFAULT);
         engine.runtime.ops.heap = Some(heap);
         let (bell, lacks) = (Arc::new(Bell::new()?), AtomicBool::new(false));
-        let mapping = Mapping { segment, bell, layout, mates, allowed, lacks };
+        let mapping = Mapping { segment, bell, layout, locals, allowed, lacks };
         Ok(Self { mapping, engine })
     }
 }

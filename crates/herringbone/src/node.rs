@@ -1,7 +1,7 @@
 //! An engine and the threads that take turns in driving it.
 //!
 //! Whoever waits for an operation drives: it takes turns, spins a little, yields, and then sleeps until a socket, a
-//! host-mate's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
+//! local rank's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
 //! or the poller is free. When nobody waits and there is work, a background thread drives; it is told of work when it
 //! is submitted and nobody drives, or left by whoever drove, and never otherwise.
 
@@ -302,7 +302,7 @@ impl Node {
         }
     }
 
-    /// Hands what is in line to the kernel and to host-mates, as long as they go on taking it. Returns whether that is all.
+    /// Hands what is in line to the kernel and to local ranks, as long as they go on taking it. Returns whether that is all.
     #[must_use]
     pub(crate) fn flush_out(&self) -> bool {
         let mut moved = Instant::now();

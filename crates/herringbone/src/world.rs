@@ -135,7 +135,7 @@ fn member_at(at: usize) -> MemberId {
 }
 
 fn staging(bytes: usize) -> Staging {
-    let layout = Layout { mates: 1, pool: bytes, heap: 0 };
+    let layout = Layout { locals: 1, pool: bytes, heap: 0 };
     let segment = Segment::create("virtual-world", layout.bytes()).expect("memory");
     Staging::new(Arc::new(segment), layout.pool_at()..layout.pool_at() + layout.pool)
 }

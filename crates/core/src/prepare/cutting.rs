@@ -99,7 +99,7 @@ pub(super) struct Segmentation {
     pub(super) segments: u32,
     /// How many segments are in flight at most.
     pub(super) depth: u32,
-    /// How many of them a rank begins that has to copy its messages to where host-mates find them.
+    /// How many of them a rank begins that has to copy its messages to where local ranks find them.
     pub(super) lead: u32,
 }
 

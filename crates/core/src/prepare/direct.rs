@@ -160,7 +160,7 @@ mod tests {
         (0..ranks).map(|me| sends(&schedule, &schedule.program(me), me).len()).collect()
     }
 
-    /// Per rank, for each of its messages from host-mates: whether the sender has it read in its buffer, and whether its answer
+    /// Per rank, for each of its messages from local ranks: whether the sender has it read in its buffer, and whether its answer
     /// may be put there.
     fn heads(algorithm: &str, dtype: DType, ranks: u32) -> Vec<(bool, bool)> {
         let (algorithm, group): (Algorithm, _) = (algorithm.parse().unwrap(), Group::of_size(ranks));

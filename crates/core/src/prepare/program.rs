@@ -288,7 +288,7 @@ pub struct Prepared {
     pub segments: u32,
     /// How many segments may be in flight.
     pub depth: u32,
-    /// How many of them a rank begins that has to copy its messages to where host-mates find them, and for how many there has
+    /// How many of them a rank begins that has to copy its messages to where local ranks find them, and for how many there has
     /// to be memory.
     pub lead: u32,
     /// Bytes of staging memory for one segment.
@@ -326,7 +326,7 @@ impl Prepared {
         self.stage_bytes * segments as usize
     }
 
-    /// The most staging memory that a rank has a use for. One that copies what host-mates read has fewer segments in flight
+    /// The most staging memory that a rank has a use for. One that copies what local ranks read has fewer segments in flight
     /// than one whose buffer they can reach.
     pub fn wanted_bytes(&self, is_mapped: bool) -> usize {
         self.staging_bytes(if self.is_in_memory() && !is_mapped { self.lead } else { self.depth })

@@ -240,7 +240,7 @@ impl Roster {
     }
 
     /// The workers of a member's host, with itself, by rank: those that claim to share its memory.
-    pub fn mates(&self, id: MemberId) -> Vec<MemberId> {
+    pub fn locals(&self, id: MemberId) -> Vec<MemberId> {
         let host = self.member(id).and_then(|member| member.host);
         let here = self.workers().filter(|worker| worker.host == host && host.is_some());
         here.map(|worker| worker.id).collect()
@@ -337,8 +337,8 @@ mod tests {
         assert_eq!(roster.worker(3), None, "a reducer has no rank");
         assert_eq!([1, 3].map(|id| roster.rank_of(MemberId(id))), [Some(1), None]);
         assert_eq!(roster.hosts(), [0, 1, 0]);
-        assert_eq!(roster.mates(MemberId(2)), ids([0, 2]));
-        assert_eq!(roster.mates(MemberId(3)), [], "nothing is known of a reducer's host");
+        assert_eq!(roster.locals(MemberId(2)), ids([0, 2]));
+        assert_eq!(roster.locals(MemberId(3)), [], "nothing is known of a reducer's host");
         assert_eq!([0, 4, 5].map(|id| roster.name(MemberId(id))), ["rank 0", "b:2", "member 5"]);
         assert_eq!([2, 3, 5].map(|id| roster.is_reducer(MemberId(id))), [false, true, false]);
         let reducers: Vec<&Member> = roster.reducers().collect();

@@ -42,7 +42,7 @@ pub struct Costs {
     pub send: Overhead,
     /// Receiving one.
     pub receive: Overhead,
-    /// Sending one to a host-mate, and looking at one of theirs.
+    /// Sending one to a local rank, and looking at one of theirs.
     pub here: Overhead,
     /// Folding: the bytes are those of all sources.
     pub fold: Overhead,

@@ -59,7 +59,7 @@ pub(super) struct SimulatedMember {
 }
 
 impl SimulatedMember {
-    /// `is_mapped` says whether host-mates find the user's buffer.
+    /// `is_mapped` says whether local ranks find the user's buffer.
     pub(super) fn new(
         prepared: Arc<Prepared>,
         me: u32,

@@ -37,7 +37,7 @@ const MESSAGE_BYTES: usize = 4096;
 
 /// Rank 0 of some ranks, and the others' ends of their sockets.
 fn rank_0(ranks: u32, forced: Option<&str>) -> (Engine, Vec<UnixStream>) {
-    let layout = layout::Layout { mates: 1, pool: 4 << 20, heap: 0 };
+    let layout = layout::Layout { locals: 1, pool: 4 << 20, heap: 0 };
     let segment = Arc::new(Segment::create("links-test", layout.bytes()).unwrap());
     let staging = Staging::new(segment, layout.pool_at()..layout.pool_at() + layout.pool);
     let process = |_| Process { address: String::new(), host: 0, incarnation: 0 };

@@ -1,6 +1,6 @@
 //! Steps that encode and decode, over memory that other processes may write: block by block, through copies.
 //!
-//! A coded message lies in its slot behind a prefix that says how long it is, since frames of host-mates' messages stay with
+//! A coded message lies in its slot behind a prefix that says how long it is, since frames of local ranks' messages stay with
 //! their senders. What is read is checked, whoever wrote it.
 
 use crate::{
@@ -132,7 +132,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next block's f32 as bytes. They are NaNs if a host-mate has written to the message after it was checked.
+    /// The next block's f32 as bytes. They are NaNs if a local rank has written to the message after it was checked.
     fn next(&mut self, bytes: &mut [u8]) {
         let mut values = [0.0; BLOCK];
         let values = &mut values[..bytes.len() / ELEMENT];

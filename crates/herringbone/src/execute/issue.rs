@@ -217,7 +217,7 @@ impl Queued {
         (self.id.group, self.id.is_urgent())
     }
 
-    /// Where in my segment the user's buffer lies, if it does and is input and output in one: then host-mates may put
+    /// Where in my segment the user's buffer lies, if it does and is input and output in one: then local ranks may put
     /// results into it.
     pub(crate) fn mapped(&self, heap: Option<&Heap>) -> Option<usize> {
         let (input, output) = self.buffers.as_ref()?;

@@ -42,7 +42,7 @@ pub(super) struct Lent {
 pub(crate) struct OperationMeans<'a> {
     /// What it runs.
     pub(crate) prepared: Arc<Prepared>,
-    /// Where host-mates find the user's buffer, if they do.
+    /// Where local ranks find the user's buffer, if they do.
     pub(crate) mapped: Option<usize>,
     /// Its staging memory.
     pub(crate) memory: Range<usize>,
@@ -102,7 +102,7 @@ impl Operation {
         self.execution.prepared()
     }
 
-    /// Whether host-mates may put results into the user's buffer.
+    /// Whether local ranks may put results into the user's buffer.
     pub(crate) fn is_mapped(&self) -> bool {
         self.lent.mapped.is_some()
     }

@@ -1,4 +1,4 @@
-//! A small operation's program between host-mates, with everything worked out that is the same each time it is called.
+//! A small operation's program between local ranks, with everything worked out that is the same each time it is called.
 
 use super::places::{FoldInput, Spot};
 use crate::core::{

@@ -233,7 +233,7 @@ impl Operation {
 
 /// Messages that leave.
 impl Operation {
-    /// Copies a message to where host-mates find it, unless that is done, or they need not look there.
+    /// Copies a message to where local ranks find it, unless that is done, or they need not look there.
     fn copy_out(&self, send: &Send, segment: u32, io: &Io<'_>) {
         if send.folded {
             return;
@@ -245,7 +245,7 @@ impl Operation {
         }
     }
 
-    /// Where host-mates look for a copy of a message, if one of them has to.
+    /// Where local ranks look for a copy of a message, if one of them has to.
     fn copy_of<'a>(&self, send: &Send, segment: u32, staging: &'a Staging) -> Option<Span<'a>> {
         let all_placed = || send.lanes.clone().all(|lane| self.place_of(segment, lane).is_some());
         let is_there = send.direct && self.is_mapped() || all_placed();
@@ -376,7 +376,7 @@ impl Operation {
         false
     }
 
-    /// Where a host-mate finds a message.
+    /// Where a local rank finds a message.
     fn body(&self, send: &Send, segment: u32, lane: u32) -> Body<Span<'static>> {
         if self.place_of(segment, lane).is_some() {
             return Body::Placed;

@@ -331,7 +331,7 @@ impl Run<'_> {
         notes.blocked.is_empty()
     }
 
-    /// Sends a message to its receivers by writing it once, if they are all the host-mates and there is room for it.
+    /// Sends a message to its receivers by writing it once, if they are all the local ranks and there is room for it.
     fn post(
         &self,
         payload: Span<'_>,

@@ -31,7 +31,7 @@ const LAST_WORD: Duration = Duration::from_millis(300);
 /// What other threads ask of the control thread.
 pub(crate) enum Command {
     Event(Event),
-    /// A host-mate's process, to be watched.
+    /// A local rank's process, to be watched.
     Watch(MemberId, Pidfd),
     /// A reducer has answered, or has called by itself, in this life; or it has not answered.
     Greeted {

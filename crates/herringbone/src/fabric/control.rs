@@ -137,7 +137,7 @@ impl Control {
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
                 self.let_in();
-                self.let_mates_in();
+                self.let_locals_in();
                 self.node.tick();
                 self.watch.tick(now());
                 self.carry_out();
@@ -149,7 +149,7 @@ impl Control {
         match key {
             BELL => drop(self.commands.bell.drain()),
             PORT => self.let_in(),
-            SEGMENTS => self.let_mates_in(),
+            SEGMENTS => self.let_locals_in(),
             key if key >= LIVES => self.ended(MemberId::new((key - LIVES) as u32)),
             key => self.hear((key - CONNECTIONS) as Rank),
         }
@@ -163,13 +163,13 @@ impl Control {
         }
     }
 
-    fn let_mates_in(&mut self) {
+    fn let_locals_in(&mut self) {
         let Some(segments) = &mut self.segments else { return };
         for arrival in segments.serve() {
             let (job, node) = (self.job.clone(), self.node.clone());
             let (mapping, commands) = (self.mapping.clone(), self.commands.clone());
             segments.let_in(arrival, move |stream, claim| {
-                links::admit_mate((&job, &node), &mapping, &commands, stream, claim)
+                links::admit_local((&job, &node), &mapping, &commands, stream, claim)
             });
         }
     }
@@ -233,15 +233,15 @@ impl Control {
         events.into_iter().for_each(|event| pass_on(event, &mut self.watch, Moment::now()));
     }
 
-    fn ended(&mut self, mate: MemberId) {
-        let ended = self.lives.get(&mate).is_some_and(|life| life.has_ended().unwrap_or(true));
+    fn ended(&mut self, local: MemberId) {
+        let ended = self.lives.get(&local).is_some_and(|life| life.has_ended().unwrap_or(true));
         if ended
-            && self.lives.remove(&mate).is_some()
-            && let Some(rank) = self.job.roster.rank_of(mate)
+            && self.lives.remove(&local).is_some()
+            && let Some(rank) = self.job.roster.rank_of(local)
         {
             // What it said last may say that it left in order.
             self.hear(rank);
-            self.watch.ended(rank, self.node.with(|engine| engine.has_said_goodbye(mate)));
+            self.watch.ended(rank, self.node.with(|engine| engine.has_said_goodbye(local)));
             self.carry_out();
         }
     }
@@ -249,7 +249,7 @@ impl Control {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Event(event) => pass_on(event, &mut self.watch, Moment::now()),
-            Command::Watch(mate, life) => self.look_after(mate, life),
+            Command::Watch(local, life) => self.look_after(local, life),
             Command::Greeted { address, life } => self.watch.greeted(&address, life, now()),
             Command::Close { lingers } => {
                 self.node.with(|engine| engine.say_goodbye());
@@ -259,11 +259,11 @@ impl Control {
         self.carry_out();
     }
 
-    fn look_after(&mut self, mate: MemberId, life: Pidfd) {
+    fn look_after(&mut self, local: MemberId, life: Pidfd) {
         let Ok(life) = Guarded::new(life) else { return };
-        let key = epoll::EventData::new_u64(LIVES + u64::from(mate.number()));
+        let key = epoll::EventData::new_u64(LIVES + u64::from(local.number()));
         if epoll::add(&self.poller, &life, key, epoll::EventFlags::IN).is_ok() {
-            self.lives.insert(mate, life);
+            self.lives.insert(local, life);
         }
     }
 

@@ -86,35 +86,35 @@ fn is_wanted(node: &Node, endpoint: MemberId) -> bool {
     node.with(|engine| matches!(engine.runtime.links.endpoints[endpoint].link, Link::Wanted))
 }
 
-/// Shares memory with a host-mate.
+/// Shares memory with a local rank.
 fn share(
     job: &Job,
     node: &Arc<Node>,
     mapping: &Mapping,
     commands: &Commands,
-    mate: MemberId,
+    local: MemberId,
 ) -> Result<(), GreetError> {
-    let incarnation = job.incarnation_of(mate).ok_or(GreetError::Protocol("nothing is known of it"))?;
-    let mut stream = knock(job.segment_socket(mate, incarnation).as_bytes())?;
+    let incarnation = job.incarnation_of(local).ok_or(GreetError::Protocol("nothing is known of it"))?;
+    let mut stream = knock(job.segment_socket(local, incarnation).as_bytes())?;
     check_owner(peer::peer_owner(&stream)?.user, rustix::process::geteuid().as_raw())?;
     stream.set_nonblocking(false)?;
     let expected =
-        Expected { role: Role::Worker, rank: job.roster.rank_of(mate), incarnation: Some(incarnation) };
+        Expected { role: Role::Worker, rank: job.roster.rank_of(local), incarnation: Some(incarnation) };
     greet::greet(&mut stream, job.hello(Purpose::Segment), expected, &job.token)?;
-    connect_mate(job, node, mapping, commands, mate, &mut stream)
+    connect_local(job, node, mapping, commands, local, &mut stream)
 }
 
-/// Whether a host-mate of a user answers a process of another: it would only see its call end.
-fn check_owner(mate: u32, own: u32) -> Result<(), GreetError> {
-    if owner::may_call(own, mate) {
+/// Whether a local rank of a user answers a process of another: it would only see its call end.
+fn check_owner(local: u32, own: u32) -> Result<(), GreetError> {
+    if owner::may_call(own, local) {
         return Ok(());
     }
     Err(GreetError::Unshared(format!(
-        "it is user {mate}'s and this process is user {own}'s: run both as one user"
+        "it is user {local}'s and this process is user {own}'s: run both as one user"
     )))
 }
 
-/// Connects to a host-mate's socket, which it opens a moment after it has heard of the world.
+/// Connects to a local rank's socket, which it opens a moment after it has heard of the world.
 fn knock(name: &[u8]) -> io::Result<UnixStream> {
     let began = Instant::now();
     loop {
@@ -131,20 +131,20 @@ fn knock(name: &[u8]) -> io::Result<UnixStream> {
     }
 }
 
-fn connect_mate(
+fn connect_local(
     job: &Job,
     node: &Arc<Node>,
     mapping: &Mapping,
     commands: &Commands,
-    mate: MemberId,
+    local: MemberId,
     stream: &mut UnixStream,
 ) -> Result<(), GreetError> {
     let life = peer::peer_pidfd(&*stream);
-    let link = mapping.exchange(job, mate, stream)?;
-    node.with(|engine| engine.connect(mate, link));
+    let link = mapping.exchange(job, local, stream)?;
+    node.with(|engine| engine.connect(local, link));
     node.wake();
     if let Ok(life) = life {
-        commands.send(Command::Watch(mate, life));
+        commands.send(Command::Watch(local, life));
     }
     Ok(())
 }
@@ -285,8 +285,8 @@ fn leaves(node: &Node, member: MemberId) -> bool {
     }
 }
 
-/// Lets a host-mate share memory. One that fails here calls over TCP instead.
-pub(crate) fn admit_mate(
+/// Lets a local rank share memory. One that fails here calls over TCP instead.
+pub(crate) fn admit_local(
     (job, node): (&Job, &Arc<Node>),
     mapping: &Mapping,
     commands: &Commands,
@@ -294,30 +294,30 @@ pub(crate) fn admit_mate(
     claim: Claim,
 ) -> Result<(), GreetError> {
     let who = claim.hello().identity;
-    let mate = job.roster.worker(who.rank).map(|member| member.id);
-    let mate = mate.filter(|mate| {
-        mapping.reaches(*mate)
-            && *mate < job.me
+    let local = job.roster.worker(who.rank).map(|member| member.id);
+    let local = local.filter(|local| {
+        mapping.reaches(*local)
+            && *local < job.me
             && claim.hello().purpose == Purpose::Segment
-            && job.incarnation_of(*mate) == Some(who.incarnation)
+            && job.incarnation_of(*local) == Some(who.incarnation)
     });
-    let mate = match mate {
-        Some(mate) if has_link(node, mate, |link| matches!(link, Link::Tcp(_) | Link::Shm(_))) => {
+    let local = match local {
+        Some(local) if has_link(node, local, |link| matches!(link, Link::Tcp(_) | Link::Shm(_))) => {
             Err(one_link(who.rank))
         }
-        Some(mate) => Ok(mate),
+        Some(local) => Ok(local),
         None => Err(Refusal::Unexpected { role: who.role, rank: who.rank }),
     };
-    let mate = match mate {
-        Ok(mate) => mate,
+    let local = match local {
+        Ok(local) => local,
         Err(refusal) => {
             greet::refuse(&mut stream, claim, &refusal);
             return Ok(());
         }
     };
     greet::welcome(&mut stream, claim, job.identity())?;
-    connect_mate(job, node, mapping, commands, mate, &mut stream)
-        .inspect_err(|error| mapping.explain_lack(job, mate, error))
+    connect_local(job, node, mapping, commands, local, &mut stream)
+        .inspect_err(|error| mapping.explain_lack(job, local, error))
 }
 
 /// Whether there is such a link to a member.

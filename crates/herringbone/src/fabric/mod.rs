@@ -94,8 +94,8 @@ impl Job {
     }
 
     /// The workers of my host, with mine, ascending: those that claim to share its memory.
-    pub(crate) fn mates(&self) -> Vec<MemberId> {
-        self.roster.mates(self.me)
+    pub(crate) fn locals(&self) -> Vec<MemberId> {
+        self.roster.locals(self.me)
     }
 
     /// The life of a worker.
@@ -297,7 +297,7 @@ impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fabric { job, settings, .. } = self;
         let order = settings.parameters.order;
-        let (here, world) = (job.mates().len(), job.roster.world());
+        let (here, world) = (job.locals().len(), job.roster.world());
         let reducers = job.roster.reducers().count();
         let s = if reducers == 1 { "" } else { "s" };
         write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, world)?;

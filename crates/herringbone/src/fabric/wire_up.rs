@@ -1,4 +1,4 @@
-//! Sharing memory with a host-mate: segments and bells change hands over a unix socket, and both ends check them.
+//! Sharing memory with a local rank: segments and bells change hands over a unix socket, and both ends check them.
 
 use super::{
     Job,
@@ -24,16 +24,16 @@ use std::{
     },
 };
 
-/// What a process shows to its host-mates.
+/// What a process shows to its local ranks.
 pub(crate) struct Mapping {
     pub(crate) segment: Arc<Segment>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) layout: Layout,
     /// The workers of the host, ascending.
-    pub(crate) mates: Vec<MemberId>,
+    pub(crate) locals: Vec<MemberId>,
     /// Whether processes may share memory at all.
     pub(crate) allowed: bool,
-    /// Whether it was said that a host-mate's memory cannot be had.
+    /// Whether it was said that a local rank's memory cannot be had.
     pub(crate) lacks: AtomicBool,
 }
 
@@ -42,39 +42,39 @@ const NO: [u8; 1] = *b"-";
 
 impl Mapping {
     /// The position of a worker among those of the host.
-    pub(crate) fn position(&self, mate: MemberId) -> Option<usize> {
-        self.mates.binary_search(&mate).ok()
+    pub(crate) fn position(&self, local: MemberId) -> Option<usize> {
+        self.locals.binary_search(&local).ok()
     }
 
     /// Whether a worker claims to share this host's memory, and may.
-    pub(crate) fn reaches(&self, mate: MemberId) -> bool {
-        self.allowed && self.position(mate).is_some()
+    pub(crate) fn reaches(&self, local: MemberId) -> bool {
+        self.allowed && self.position(local).is_some()
     }
 
     /// A link to a worker whose segment and bell are at hand.
     pub(crate) fn link(
         &self,
         job: &Job,
-        mate: MemberId,
+        local: MemberId,
         segment: Arc<Segment>,
         bell: Arc<Bell>,
     ) -> Option<Link> {
-        let (own, mate) = (self.position(job.me)?, self.position(mate)?);
-        Some(Link::Shm(ShmLink::new(&self.segment, segment, self.layout, own, mate, bell)))
+        let (own, local) = (self.position(job.me)?, self.position(local)?);
+        Some(Link::Shm(ShmLink::new(&self.segment, segment, self.layout, own, local, bell)))
     }
 
     /// Exchanges segments over a connection whose handshake is done; both ends get a link, or neither.
     pub(crate) fn exchange(
         &self,
         job: &Job,
-        mate: MemberId,
+        local: MemberId,
         stream: &mut UnixStream,
     ) -> Result<Link, GreetError> {
         socket::pass_fds(&*stream, &YES, &[self.segment.fd(), self.bell.fd()])?;
         let mut byte = [0];
         wait_readable(stream)?;
         let link = match socket::receive_fds(&*stream, &mut byte, 2).map(|(_, fds)| <[_; 2]>::try_from(fds)) {
-            Ok(Ok([segment, bell])) => self.checked(job, mate, segment, bell),
+            Ok(Ok([segment, bell])) => self.checked(job, local, segment, bell),
             Ok(Err(_)) => Err(GreetError::Protocol("it did not pass its memory")),
             Err(error) => Err(GreetError::Io(error)),
         };
@@ -86,9 +86,9 @@ impl Mapping {
         if byte == YES { Ok(link) } else { Err(GreetError::UnsharedThere) }
     }
 
-    /// Says, the first time, that messages to a host-mate go over TCP, why, and what to do. The other end knows its own
+    /// Says, the first time, that messages to a local rank go over TCP, why, and what to do. The other end knows its own
     /// reasons.
-    pub(crate) fn explain_lack(&self, job: &Job, mate: MemberId, error: &GreetError) {
+    pub(crate) fn explain_lack(&self, job: &Job, local: MemberId, error: &GreetError) {
         let remedy = match error {
             GreetError::Io(error) => remedy(error),
             _ => "",
@@ -96,7 +96,7 @@ impl Mapping {
         let what = format_args!(
             "{} is on this host, but its memory cannot be shared, so messages to it take several times as long, \
              over TCP: {error}{remedy}",
-            job.roster.name(mate)
+            job.roster.name(local)
         );
         let who = format!("rank {}", job.rank);
         // Whoever goes away meanwhile has no memory to share, which is no news of this host.
@@ -110,15 +110,15 @@ impl Mapping {
     fn checked(
         &self,
         job: &Job,
-        mate: MemberId,
+        local: MemberId,
         segment: std::os::fd::OwnedFd,
         bell: std::os::fd::OwnedFd,
     ) -> Result<Link, GreetError> {
         let segment = Segment::attach(segment).map_err(|error| GreetError::Unshared(error.to_string()))?;
-        let incarnation = job.incarnation_of(mate);
-        let is_its = |incarnation| layout::is_stamped(&segment, self.layout, job.id, mate, incarnation);
+        let incarnation = job.incarnation_of(local);
+        let is_its = |incarnation| layout::is_stamped(&segment, self.layout, job.id, local, incarnation);
         let link = match incarnation.is_some_and(is_its) {
-            true => self.link(job, mate, Arc::new(segment), Arc::new(Bell::from_fd(bell)?)),
+            true => self.link(job, local, Arc::new(segment), Arc::new(Bell::from_fd(bell)?)),
             false => None,
         };
         link.ok_or(GreetError::Protocol("its memory is laid out in another way: run one build on all ranks"))

@@ -315,7 +315,7 @@ impl Jobs {
 impl Job {
     /// Begins with one connection, of the worker that has called. What it costs does not depend on what that claims.
     fn begin(world: u32, staging: usize, number: u64, jobs: Weak<Jobs>) -> io::Result<Arc<Self>> {
-        let layout = Layout { mates: 0, pool: staging, heap: 0 };
+        let layout = Layout { locals: 0, pool: staging, heap: 0 };
         let segment = Segment::create("herringbone-reducer", layout.bytes()).map_err(io::Error::other)?;
         let pool = layout.pool_at()..layout.bytes();
         let (endpoints, me) = Endpoints::of_reducer(world);

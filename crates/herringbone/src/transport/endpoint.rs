@@ -339,7 +339,7 @@ impl Endpoint {
         }
     }
 
-    /// Wakes a host-mate if it sleeps through what it was sent, or while it waits for room that was made; after
+    /// Wakes a local rank if it sleeps through what it was sent, or while it waits for room that was made; after
     /// [`doorbell::published`](crate::sys::doorbell::published). Returns whether the link has taken everything.
     pub(crate) fn announce(&mut self) -> bool {
         let Link::Shm(link) = &mut self.link else { return true };
@@ -378,7 +378,7 @@ impl Endpoint {
         }
     }
 
-    /// The next frame of a host-mate from a source, if there is one. It stays the next until it is taken.
+    /// The next frame of a local rank from a source, if there is one. It stays the next until it is taken.
     pub(crate) fn peek(&self, source: Source) -> Result<Option<Incoming>, Broken> {
         match &self.link {
             Link::Shm(link) => link.peek(source),
@@ -386,7 +386,7 @@ impl Endpoint {
         }
     }
 
-    /// Where a host-mate's message lies, if it is the next from one of its sources, and from which; an error if something
+    /// Where a local rank's message lies, if it is the next from one of its sources, and from which; an error if something
     /// else is. If found it counts as seen, and is to be taken; `owes` says whether its sender was sent word of that.
     pub(crate) fn find(&mut self, wanted: &Wanted, owes: &mut bool) -> Option<Result<(Source, usize), ()>> {
         let Link::Shm(link) = &self.link else { return None };
@@ -413,7 +413,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes in the next frame of a host-mate's lane if all it does is to return credits.
+    /// Takes in the next frame of a local rank's lane if all it does is to return credits.
     pub(crate) fn take_credits(&mut self) -> bool {
         let Ok(Some((header, None))) = self.peek(Source::Lane) else { return false };
         let only_credits = header.kind == Kind::Credit;
@@ -424,14 +424,14 @@ impl Endpoint {
         only_credits
     }
 
-    /// Is done with the next frame of a host-mate from a source, and what it carries.
+    /// Is done with the next frame of a local rank from a source, and what it carries.
     pub(crate) fn take(&mut self, source: Source) {
         if let Link::Shm(link) = &mut self.link {
             link.take(source);
         }
     }
 
-    /// A host-mate was sent something on the board: it is to be [announced](Self::announce).
+    /// A local rank was sent something on the board: it is to be [announced](Self::announce).
     pub(crate) fn was_posted(&mut self) {
         if let Link::Shm(link) = &mut self.link {
             link.was_posted();

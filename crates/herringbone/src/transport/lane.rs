@@ -57,8 +57,8 @@ struct Payloads {
 
 impl Payloads {
     /// On a host of so many ranks.
-    fn new(mates: usize) -> Self {
-        Self { end: 0, ends: [0; CELLS], lap: (LAPS_BYTES / (mates * mates)) as u64 }
+    fn new(locals: usize) -> Self {
+        Self { end: 0, ends: [0; CELLS], lap: (LAPS_BYTES / (locals * locals)) as u64 }
     }
 
     /// Whether the next payload goes to the beginning, if that is free.
@@ -102,15 +102,15 @@ fn ring_of(at: usize) -> Range<usize> {
 }
 
 impl SendHalf {
-    /// Of the lane at `at` of my segment, read by those who have these tails, of a host's `mates`.
+    /// Of the lane at `at` of my segment, read by those who have these tails, of a host's `locals`.
     pub(super) fn new(
         segment: &Arc<Segment>,
         at: usize,
         tails: impl IntoIterator<Item = Words>,
-        mates: usize,
+        locals: usize,
     ) -> Self {
         let ring = ring::Producer::new(segment.words(ring_of(at)), tails);
-        Self { ring, payloads: Payloads::new(mates), segment: segment.clone(), at }
+        Self { ring, payloads: Payloads::new(locals), segment: segment.clone(), at }
     }
 
     /// How many read it.
@@ -189,8 +189,8 @@ mod tests {
     use super::*;
 
     /// Where payloads of so many bytes go in the ring of a host of so many ranks, if all but the last few are taken.
-    fn places(mates: usize, bytes: usize, behind: u64) -> Vec<u64> {
-        let mut payloads = Payloads::new(mates);
+    fn places(locals: usize, bytes: usize, behind: u64) -> Vec<u64> {
+        let mut payloads = Payloads::new(locals);
         let place = |message: u64| {
             let place = payloads.place(bytes, message.saturating_sub(behind)).expect("room");
             payloads.placed(message as usize % CELLS, place, bytes);
@@ -213,13 +213,14 @@ mod tests {
 
     #[test]
     fn what_is_not_taken_is_not_written_over() {
-        for (mates, bytes, behind) in [(8, 8 << 10, 3), (8, 1000, 9), (64, 4096, 7), (2, EAGER_BYTES_HERE, 1)]
+        for (locals, bytes, behind) in
+            [(8, 8 << 10, 3), (8, 1000, 9), (64, 4096, 7), (2, EAGER_BYTES_HERE, 1)]
         {
-            let places = places(mates, bytes, behind);
+            let places = places(locals, bytes, behind);
             for window in places.windows(behind as usize + 1) {
                 for (at, place) in window.iter().enumerate() {
                     let apart = |other: &u64| place.abs_diff(*other) >= bytes as u64;
-                    assert!(window[..at].iter().all(apart), "{mates} {bytes} {behind}: {window:?}");
+                    assert!(window[..at].iter().all(apart), "{locals} {bytes} {behind}: {window:?}");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Where things lie in the memory that a process shares with its host-mates, and the words there that are its own.
+//! Where things lie in the memory that a process shares with its local ranks, and the words there that are its own.
 
 use super::lane::LANE_BYTES;
 use crate::{
@@ -10,12 +10,12 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Where things lie in a process's segment: control words, then what it tells its host-mates, then its
+/// Where things lie in a process's segment: control words, then what it tells its local ranks, then its
 /// lanes, its slots, and its user's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// How many ranks share the host.
-    pub(crate) mates: usize,
+    pub(crate) locals: usize,
     /// Bytes for slots.
     pub(crate) pool: usize,
     /// Bytes for users' buffers; each process has as many as it likes.
@@ -43,17 +43,17 @@ impl Layout {
 
     /// Where slots begin.
     pub(crate) fn pool_at(self) -> usize {
-        (self.lane_at(self.mates)).next_multiple_of(PAGE)
+        (self.lane_at(self.locals)).next_multiple_of(PAGE)
     }
 
-    /// Where the lane of this process to a host-mate begins. The one to itself is its board.
-    pub(super) fn lane_at(self, mate: usize) -> usize {
-        (PAGE + 3 * self.mates * TAIL_BYTES).next_multiple_of(PAGE) + mate * LANE_BYTES
+    /// Where the lane of this process to a local rank begins. The one to itself is its board.
+    pub(super) fn lane_at(self, local: usize) -> usize {
+        (PAGE + 3 * self.locals * TAIL_BYTES).next_multiple_of(PAGE) + local * LANE_BYTES
     }
 
-    /// The words in which this process tells a host-mate how far it has read its lane.
-    pub(super) fn tail(self, mate: usize) -> Range<usize> {
-        let at = (PAGE + mate * TAIL_BYTES) / WORD;
+    /// The words in which this process tells a local rank how far it has read its lane.
+    pub(super) fn tail(self, local: usize) -> Range<usize> {
+        let at = (PAGE + local * TAIL_BYTES) / WORD;
         at..at + ring::TAIL_WORDS
     }
 
@@ -62,14 +62,14 @@ impl Layout {
         u64::from(worker.number()) | (self.pool_at() as u64) << 32
     }
 
-    /// The words in which it tells a host-mate how far it has read its board.
-    pub(super) fn board_tail(self, mate: usize) -> Range<usize> {
-        self.tail(self.mates + mate)
+    /// The words in which it tells a local rank how far it has read its board.
+    pub(super) fn board_tail(self, local: usize) -> Range<usize> {
+        self.tail(self.locals + local)
     }
 
-    /// The words in which it tells a host-mate that its lane to it has no room.
-    pub(super) fn full(self, mate: usize) -> Range<usize> {
-        self.tail(2 * self.mates + mate)
+    /// The words in which it tells a local rank that its lane to it has no room.
+    pub(super) fn full(self, local: usize) -> Range<usize> {
+        self.tail(2 * self.locals + local)
     }
 }
 

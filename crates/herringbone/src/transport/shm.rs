@@ -1,7 +1,7 @@
 //! A link through shared memory: frames in rings. Small payloads go with their frames, in the ring's cell or in a ring
 //! beside it; others are left where their sender has them.
 //!
-//! What goes to all host-mates may be written once, on the process's [`Board`].
+//! What goes to all local ranks may be written once, on the process's [`Board`].
 
 use super::{
     Broken,
@@ -34,7 +34,7 @@ pub(crate) struct ShmLink {
     board: Option<RecvHalf>,
     layout: Layout,
     mine: Arc<Segment>,
-    my_mate: usize,
+    my_local: usize,
     theirs: Arc<Segment>,
     asleep: Words,
     bell: Arc<Bell>,
@@ -54,7 +54,7 @@ pub(crate) enum Source {
     Board,
 }
 
-/// What a process writes once for all its host-mates: frames that each of them reads. In use once all of them do, if
+/// What a process writes once for all its local ranks: frames that each of them reads. In use once all of them do, if
 /// there are several, and as long as all stay.
 #[derive(Default)]
 pub(crate) struct Board {
@@ -64,23 +64,23 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// A host-mate reads it from now on.
+    /// A local rank reads it from now on.
     pub(crate) fn read_by(&mut self, link: &ShmLink) {
-        let ShmLink { layout, my_mate, mine, theirs, .. } = link;
-        self.tails.push(theirs.words(layout.board_tail(*my_mate)));
-        if self.tails.len() == layout.mates - 1 && link.board.is_some() && !self.closed {
+        let ShmLink { layout, my_local, mine, theirs, .. } = link;
+        self.tails.push(theirs.words(layout.board_tail(*my_local)));
+        if self.tails.len() == layout.locals - 1 && link.board.is_some() && !self.closed {
             self.out =
-                Some(SendHalf::new(mine, layout.lane_at(*my_mate), self.tails.drain(..), layout.mates));
+                Some(SendHalf::new(mine, layout.lane_at(*my_local), self.tails.drain(..), layout.locals));
         }
     }
 
-    /// A host-mate does not read it any more, or not from where it stands: it is of no use for good.
+    /// A local rank does not read it any more, or not from where it stands: it is of no use for good.
     pub(crate) fn close(&mut self) {
         (self.closed, self.out) = (true, None);
         self.tails.clear();
     }
 
-    /// Whether so many receivers, all of them host-mates, are all its readers.
+    /// Whether so many receivers, all of them local ranks, are all its readers.
     pub(crate) fn is_read_by(&self, receivers: usize) -> bool {
         self.out.as_ref().is_some_and(|out| out.readers() == receivers)
     }
@@ -105,29 +105,29 @@ struct Waiting {
 }
 
 impl ShmLink {
-    /// `mate` and `my_mate` are the two ranks' positions among the ranks of their host.
+    /// `local` and `my_local` are the two ranks' positions among the ranks of their host.
     pub(crate) fn new(
         mine: &Arc<Segment>,
         theirs: Arc<Segment>,
         layout: Layout,
-        my_mate: usize,
-        mate: usize,
+        my_local: usize,
+        local: usize,
         bell: Arc<Bell>,
     ) -> Self {
         let tail = |range| [theirs.words(range)];
-        let board = || RecvHalf::new(&theirs, layout.lane_at(mate), mine.words(layout.board_tail(mate)));
+        let board = || RecvHalf::new(&theirs, layout.lane_at(local), mine.words(layout.board_tail(local)));
         Self {
-            out: SendHalf::new(mine, layout.lane_at(mate), tail(layout.tail(my_mate)), layout.mates),
-            inn: RecvHalf::new(&theirs, layout.lane_at(my_mate), mine.words(layout.tail(mate))),
-            board: (layout.mates > 2).then(board),
+            out: SendHalf::new(mine, layout.lane_at(local), tail(layout.tail(my_local)), layout.locals),
+            inn: RecvHalf::new(&theirs, layout.lane_at(my_local), mine.words(layout.tail(local))),
+            board: (layout.locals > 2).then(board),
             layout,
             mine: mine.clone(),
-            my_mate,
+            my_local,
             asleep: theirs.words(SLEEPING),
             bell,
             waiting: VecDeque::new(),
-            full: mine.words(layout.full(mate)),
-            their_full: theirs.words(layout.full(my_mate)),
+            full: mine.words(layout.full(local)),
+            their_full: theirs.words(layout.full(my_local)),
             theirs,
             unannounced: false,
             made_room: false,
@@ -247,25 +247,25 @@ mod tests {
     use crate::core::wire::{Header, Kind};
     use crate::transport::{frame::Common, lane::PAYLOAD_BYTES, layout};
 
-    const LAYOUT: Layout = Layout { mates: 3, pool: 4096, heap: 0 };
+    const LAYOUT: Layout = Layout { locals: 3, pool: 4096, heap: 0 };
 
     fn segments() -> [Arc<Segment>; 3] {
         std::array::from_fn(|_| Arc::new(Segment::create("board-test", LAYOUT.bytes()).unwrap()))
     }
 
-    fn link(segments: &[Arc<Segment>; 3], me: usize, mate: usize) -> ShmLink {
+    fn link(segments: &[Arc<Segment>; 3], me: usize, local: usize) -> ShmLink {
         let bell = Arc::new(Bell::new().unwrap());
-        ShmLink::new(&segments[me], segments[mate].clone(), LAYOUT, me, mate, bell)
+        ShmLink::new(&segments[me], segments[local].clone(), LAYOUT, me, local, bell)
     }
 
     /// Rank 0's board, and the others' links to rank 0.
     fn board(segments: &[Arc<Segment>; 3]) -> (Board, [ShmLink; 2]) {
         let mut board = Board::default();
-        for mate in [1, 2] {
+        for local in [1, 2] {
             assert!(!board.is_read_by(1) && !board.is_read_by(2), "not all read it yet");
-            board.read_by(&link(segments, 0, mate));
+            board.read_by(&link(segments, 0, local));
         }
-        (board, [1, 2].map(|mate| link(segments, mate, 0)))
+        (board, [1, 2].map(|local| link(segments, local, 0)))
     }
 
     fn message(sequence: u64) -> Common {

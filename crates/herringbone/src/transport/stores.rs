@@ -116,7 +116,7 @@ impl Stores {
     }
 
     /// How many copies to the next one that is timed. Each eighth would be the same one of every segment, for ever: what
-    /// a rank copies repeats, a message for each host-mate and the result, and only some of them are slow.
+    /// a rank copies repeats, a message for each local rank and the result, and only some of them are slow.
     fn interval(&mut self) -> u32 {
         self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (self.random >> 16) % (2 * SAMPLE - 1)

@@ -145,9 +145,9 @@ impl Cluster {
         let n = self.ranks.len() as Rank;
         let mut gone = BTreeMap::new();
         for other in (0..n).filter(|other| *other != me) {
-            let is_mate = other % 2 == me % 2;
+            let is_local = other % 2 == me % 2;
             match (self.alive[other as usize], self.reaches(me, other)) {
-                (false, true) if is_mate || other == 0 => drop(gone.insert(other, true)),
+                (false, true) if is_local || other == 0 => drop(gone.insert(other, true)),
                 (_, false) if other == 0 => drop(gone.insert(0, false)),
                 _ => {}
             }
