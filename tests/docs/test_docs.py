@@ -233,8 +233,8 @@ def test_the_table_of_algorithms_is_what_the_schedules_say():
         row = json.loads(line)
         whole = row["reducers"] or "trees" in row["algorithm"]
         name = row["algorithm"] if whole else row["algorithm"].split("(")[0]
-        mates = row["peers"] - row["reducers"]
-        peers = ", ".join(([str(mates)] if mates else []) + (["reducers"] if row["reducers"] else []))
+        workers = row["peers"] - row["reducers"]
+        peers = ", ".join(([str(workers)] if workers else []) + (["reducers"] if row["reducers"] else []))
         same_bits = "yes" if row["order"] == "fixed" else "no"
         rows[name] = [same_bits, str(row["rounds"]), f"{row['buffers_sent']:.3f} K", peers]
     text = (ROOT / "docs" / "how-it-works.md").read_text().split("`herringbone verify --ranks 8 --all`")[1]

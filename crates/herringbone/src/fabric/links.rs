@@ -32,7 +32,7 @@ use std::{
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-const MATE_PAUSE: Duration = Duration::from_millis(2);
+const LOCAL_PAUSE: Duration = Duration::from_millis(2);
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// After how long somebody who does not answer is worth a line.
 const WORTH_A_WARNING: Duration = Duration::from_secs(2);
@@ -124,7 +124,7 @@ fn knock(name: &[u8]) -> io::Result<UnixStream> {
                 if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock)
                     && began.elapsed() < ATTEMPT =>
             {
-                std::thread::sleep(MATE_PAUSE);
+                std::thread::sleep(LOCAL_PAUSE);
             }
             result => return result,
         }
