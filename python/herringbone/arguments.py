@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_explained", "check_seconds", "lengths", "level", "message_tag", "whole"]
+__all__ = ["check_explained", "check_seconds", "lengths", "level", "message_tag", "text", "whole"]
 
 LEVELS = range(-(1 << 31), 1 << 31)
 """What a priority may be."""
@@ -29,6 +29,19 @@ def whole(call: str, argument: str, value: Any, meaning: str) -> int:
     except TypeError:
         raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not {meaning}") from None
     return number
+
+
+def text(call: str, argument: str, value: Any, meaning: str = "a text") -> str:
+    """``value``, if it is a text that can travel: with half of a surrogate pair in it there are no bytes for it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not {meaning}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{call}: {argument} is {value!r}, which has half of a surrogate pair; pass a text of whole characters"
+        ) from None
+    return value
 
 
 def level(call: str, argument: str, value: Any) -> int:
@@ -78,10 +91,9 @@ def check_seconds(call: str, value: Any) -> None:
 
 def check_explained(count: Any, collective: Any, compression: Any) -> int:
     """What ``explain`` is asked about: the number of elements as an int."""
-    if not isinstance(collective, str):
-        raise TypeError(f"explain: collective is a {type(collective).__name__}, not a name like 'all_reduce'")
-    if compression is not None and not isinstance(compression, str):
-        raise TypeError(f"explain: compression is a {type(compression).__name__}, not a codec's name")
+    text("explain", "collective", collective, "a name like 'all_reduce'")
+    if compression is not None:
+        text("explain", "compression", compression, "a codec's name")
     number = whole("explain", "count", count, "a number of elements: say how many, and dtype= of which type")
     if not 0 <= number < MOST:
         raise ValueError(f"explain: count is {number}, not a number of elements")

@@ -196,7 +196,7 @@ class Lacking:
         self.__array_interface__ = {"shape": self.shape, "strides": None, "data": (0, False)}
 
 
-def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+def new_array(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     """An array for a result, or what stands for it (:class:`Lacking`)."""
     import numpy as np
 
@@ -204,11 +204,15 @@ def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
         return np.empty(shape, dtype)
     except MemoryError:
         return Lacking(shape, dtype)
+    except ValueError:
+        raise ValueError(
+            f"{name}: a result of shape {shape} of {np.dtype(dtype)} is larger than any array; pass smaller lengths"
+        ) from None
 
 
-def copied(array: Array) -> Any:
+def copied(name: str, array: Array) -> Any:
     """A copy whose memory is its values in order, or what stands for it (:class:`Lacking`)."""
-    copy = new_array(array.shape, array.dtype)
+    copy = new_array(name, array.shape, array.dtype)
     if not isinstance(copy, Lacking):
         copy[...] = array
     return copy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
 from ._herringbone import Extras, Kind
-from .arguments import check_explained, check_seconds, level, message_tag, whole
+from .arguments import check_explained, check_seconds, level, message_tag, text, whole
 from .arrays import fold_type, mapped_array, move_type, new_array, readable, row, same_size, writable, wrong_op
 from .closing import close_each, tell
 from .compression import LOAD, Residuals, compressed
@@ -178,7 +178,7 @@ class Communicator:
         if array.ndim == 0 or array.shape[0] % self.size:
             raise ValueError(f"reduce_scatter: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
         if out is None:
-            out = new_array((array.shape[0] // self.size, *array.shape[1:]), array.dtype)
+            out = new_array("reduce_scatter", (array.shape[0] // self.size, *array.shape[1:]), array.dtype)
         same_size("reduce_scatter", array, out, array.size // self.size)
         return self._run(kind, out.size, 0, array, out, async_op, timeout, priority)
 
@@ -260,7 +260,7 @@ class Communicator:
             given = self._lengths("scatter", array, counts)
             own = array.shape[0] // self.size if given is None else given[self.rank]
             if out is None:
-                out = new_array((own, *array.shape[1:]), array.dtype)
+                out = new_array("scatter", (own, *array.shape[1:]), array.dtype)
             same_size("scatter", array, out, own * row(array))
         elif counts is not None:
             given = []
@@ -303,7 +303,7 @@ class Communicator:
         taken = None if receives is None else self._counts("all_to_all", "receives", receives)
         total = array.shape[0] if taken is None else sum(taken)
         if out is None:
-            out = new_array((total, *array.shape[1:]), array.dtype)
+            out = new_array("all_to_all", (total, *array.shape[1:]), array.dtype)
         same_size("all_to_all", array, out, total * rows)
         if given is not None and taken is not None:
             sent, received = ([length * rows * scale for length in side] for side in (given, taken))
@@ -402,8 +402,8 @@ class Communicator:
         for rank in ranks:
             if not 0 <= rank < self.size:
                 raise ConfigError(f"subgroup on rank {self.rank}: {rank} is no rank of this group of {self.size}")
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"subgroup: name is a {type(name).__name__}, not a text")
+        if name is not None:
+            text("subgroup", "name", name)
         return Communicator(self._native.subgroup(ranks, name))
 
     def shrink(self, least: int = 1, *, timeout: float | None = None) -> Communicator:
@@ -560,7 +560,7 @@ class Communicator:
         if not takes and out is not None:
             raise ValueError(f"{name} on rank {self.rank}: only rank {root} has a result; pass out= there only")
         if takes and out is None:
-            out = new_array((total, *shape[1:]), array.dtype)
+            out = new_array(name, (total, *shape[1:]), array.dtype)
         if out is not None:
             same_size(name, array, out, total * rows)
         extras = None

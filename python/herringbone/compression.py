@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _herringbone
 from ._herringbone import Extras
+from .arguments import text
 from .errors import ArgumentError
 
 __all__ = ["Coded", "Residuals", "compressed", "residual"]
@@ -58,7 +59,7 @@ class Residuals:
 
     def forget(self, tensor: str) -> None:
         """Drop what is left of a tensor: it starts without."""
-        self._native.forget(tensor)
+        self._native.forget(text("Residuals.forget", "tensor", tensor, "a name"))
 
     def _load(self, call: str, state: Any) -> None:
         if not isinstance(state, Mapping):
@@ -69,8 +70,8 @@ class Residuals:
 def compressed(name: str, codec: str | None, tensor: str | None, residuals: Residuals | None) -> Extras | None:
     """What the engine is told of a call's compression."""
     for argument, value in (("compression", codec), ("tensor", tensor)):
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name}: {argument} is a {type(value).__name__}, not a name")
+        if value is not None:
+            text(name, argument, value, "a name")
     if residuals is not None:
         if not isinstance(residuals, Residuals):
             raise TypeError(f"{name}: residuals is a {type(residuals).__name__}; pass a herringbone.Residuals")
@@ -94,8 +95,7 @@ def residual(call: str, tensor: Any, kept: Any) -> tuple[str, int, str | None, b
     """
     import numpy as np
 
-    if not isinstance(tensor, str):
-        raise TypeError(f"{call}: a tensor's name is {tensor!r}, not a text")
+    text(call, "a tensor's name", tensor)
     if OF_A_STORE.match(tensor):
         what = "an earlier version has left for a store, which has a state of its own now"
         raise ArgumentError(f"{call}: the state has {tensor!r}, which {what}; take it out: what was left then is lost, once")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
 from ._herringbone import OnComplete, Turn, Variable
-from .arguments import level, whole
+from .arguments import level, text, whole
 from .communicator import Communicator
 from .extents import MemoryVariables
 from .work import Work
@@ -63,7 +63,7 @@ class Engine:
 
     def var(self, name: str | None = None) -> Variable:
         """A new variable, which stands for whatever the program likes. Pictures call it ``name``."""
-        return self._native.var(name)
+        return self._native.var(_label("var", name))
 
     def variable_of(self, thing: Any, name: str | None = None) -> Variable:
         """The variable of an array or tensor, that of a communicator, or ``thing`` if it is a variable.
@@ -79,7 +79,7 @@ class Engine:
             return thing
         if isinstance(thing, Communicator):
             return self._native.order_of(thing._native)
-        return self._of_memory.variable(thing, name)
+        return self._of_memory.variable(thing, _label("variable_of", name))
 
     def push(
         self,
@@ -245,7 +245,11 @@ class Engine:
         called = [thing for thing in (*reads, *mutates) if isinstance(thing, Communicator)]
         if called:
             function = functools.partial(self._line_of(called[0]).run, function)
-        return function, variables[0], variables[1], level(call, "priority", priority), name
+        return function, variables[0], variables[1], level(call, "priority", priority), _label(call, name)
+
+
+def _label(call: str, name: str | None) -> str | None:
+    return None if name is None else text(call, "name", name)
 
 
 def _join(native: _herringbone.DependencyEngine, first: Variable, second: Variable) -> None:

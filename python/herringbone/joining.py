@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
-from .arguments import check_seconds
+from .arguments import check_seconds, whole
 from .closing import at_exit, close_each, tell
 from .communicator import Communicator, made
 from .errors import ClosedError
@@ -49,6 +49,9 @@ def init(
     options = Options() if options is None else options
     if not isinstance(options, Options):
         raise TypeError(f"init: options is a {type(options).__name__}; pass herringbone.Options(...)")
+    for name, number in (("rank", rank), ("size", size)):
+        if number is not None and not 0 <= whole("init", name, number, "a number") < 1 << 32:
+            raise ValueError(f"init: {name} is {number}; pass a number of 32 bits, from 0")
     check_seconds("init", timeout)
     if timeout == 0:
         raise ValueError("init: timeout is 0; pass a number of seconds above 0, or leave it out")

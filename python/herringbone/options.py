@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .arguments import text
+
 __all__ = ["Options"]
 
 
@@ -35,7 +37,10 @@ class Options:
         if isinstance(self.reducers, str):
             raise TypeError(f"reducers is a list of addresses; write reducers=[{self.reducers!r}]")
         if self.reducers is not None:
-            object.__setattr__(self, "reducers", tuple(self.reducers))
+            object.__setattr__(self, "reducers", tuple(text("Options", "one of reducers", each) for each in self.reducers))
+        for name in ("algorithm", "transport", "fold_order", "token"):
+            if getattr(self, name) is not None:
+                text("Options", name, getattr(self, name))
 
     def __repr__(self) -> str:
         token = "set" if self.token else None

@@ -58,7 +58,7 @@ def broadcast_state(communicator: Communicator, state: Any, *, root: int | None 
         raise HerringboneError(f"broadcast_state: rank {root} has a state that cannot be sent; its own error says why")
     if length > MOST_DESCRIBED:
         raise HerringboneError(f"broadcast_state: rank {root} announces a description of {length} bytes: too long")
-    text = bytes(communicator.broadcast(new_array((length,), np.uint8), root))
+    text = bytes(communicator.broadcast(new_array("broadcast_state", (length,), np.uint8), root))
     header = json.loads(text)
     # All is received before anything is made of it: whatever fails then leaves the ranks in step.
     arrays = [_received(communicator, np.dtype(dtype), shape, root) for dtype, shape in header["arrays"]]
@@ -69,7 +69,7 @@ def _received(communicator: Communicator, dtype: np.dtype[Any], shape: list[int]
     import numpy as np
 
     size = math.prod(shape) * dtype.itemsize
-    values = communicator.broadcast(new_array((size,), np.uint8), root) if size else np.empty(0, np.uint8)
+    values = communicator.broadcast(new_array("broadcast_state", (size,), np.uint8), root) if size else np.empty(0, np.uint8)
     array: np.ndarray[Any, Any] = values.view(dtype).reshape(shape)
     return array
 
@@ -98,7 +98,7 @@ def _send(communicator: Communicator, state: Any, root: int) -> Any:
         communicator.broadcast(np.array([-1], np.int64), root)
         raise
     communicator.broadcast(np.array([len(text)], np.int64), root)
-    communicator.broadcast(copied(np.frombuffer(text, np.uint8)), root)
+    communicator.broadcast(copied("broadcast_state", np.frombuffer(text, np.uint8)), root)
     for array in arrays:
         if array.size:
             communicator.broadcast(array.reshape(-1).view(np.uint8), root)

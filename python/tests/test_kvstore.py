@@ -143,6 +143,8 @@ def test_wrong_calls_are_refused() -> None:
         kv.push(KEYS, [full(0)] * 2)
     with pytest.raises(ArgumentError, match="for a key of float32"):
         kv.push(3, np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match="init: a key is 'a.ud800', which has half of a surrogate pair"):
+        kvstore.create().init("a\ud800", np.ones(2))
     with pytest.raises(TypeError, match="a key is a float"):
         kv.push(3.0, full(0))
     for name, words in [("dist_async", "parameter server"), ("nccl", "use 'device'"), ("p3", "dist_sync")]:

@@ -203,7 +203,7 @@ impl Communicator {
     /// # Errors
     /// If it is another process's, or was closed.
     pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
-        self.check_usable()?;
+        self.check_usable(operation)?;
         if self.takes_calls() {
             return Ok(());
         }
@@ -356,7 +356,8 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn submit(&self, request: Request) -> Result<Pending> {
-        Ok(self.pending(self.fabric.node.submit(&self.checked(request)?, false)?))
+        let operation = request.call.collective.name();
+        Ok(self.pending(operation, self.fabric.node.submit(&self.checked(request)?, false)?))
     }
 
     /// As [`submit`](Self::submit), for a thread that waits for the operation next and so drives it: no other thread is told
@@ -365,8 +366,9 @@ impl Communicator {
     /// # Errors
     /// If the operation cannot be issued; see [`ErrorKind`].
     pub fn begin(&self, request: Request) -> Result<Pending> {
+        let operation = request.call.collective.name();
         let completion = self.fabric.node.begin(self.checked(request)?)?;
-        Ok(self.pending(completion.unwrap_or_else(Completion::over)))
+        Ok(self.pending(operation, completion.unwrap_or_else(Completion::over)))
     }
 
     /// Issues an operation on regions and waits for it.
@@ -374,8 +376,9 @@ impl Communicator {
     /// # Errors
     /// See [`ErrorKind`].
     pub fn execute(&self, request: Request) -> Result<()> {
+        let operation = request.call.collective.name();
         let completion = self.fabric.node.begin(self.checked(request)?)?;
-        completion.map_or(Ok(()), |completion| self.pending(completion).wait())
+        completion.map_or(Ok(()), |completion| self.pending(operation, completion).wait())
     }
 
     /// Moves what can move, without waiting, and returns whether anything did; see
@@ -384,12 +387,12 @@ impl Communicator {
         !self.fabric.is_forked() && self.fabric.node.turn()
     }
 
-    fn pending(&self, completion: Arc<Completion>) -> Pending {
-        Pending { node: self.fabric.node.clone(), completion }
+    fn pending(&self, operation: &'static str, completion: Arc<Completion>) -> Pending {
+        Pending { node: self.fabric.node.clone(), completion, rank: self.fabric.job.rank, operation }
     }
 
     fn checked(&self, request: Request) -> Result<Issue> {
-        if let Err(error) = self.check_usable() {
+        if let Err(error) = self.check_usable(request.call.collective.name()) {
             // To drop what keeps the memory may need a lock that a thread of the parent held as it forked.
             std::mem::forget(request);
             return Err(error);
@@ -412,9 +415,9 @@ impl Communicator {
         Ok(Issue { group, call, parts, fed, lacks: None, attrs, input, output }.seeing_lack())
     }
 
-    pub(crate) fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self, operation: &'static str) -> Result<()> {
         if self.fabric.is_forked() {
-            return Err(Error::new(ErrorKind::Forked).at(self.fabric.job.rank));
+            return Err(Error::new(ErrorKind::Forked).about(self.fabric.job.rank, operation));
         }
         Ok(())
     }
@@ -476,7 +479,7 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::Config`] if there is not so much memory.
     pub fn allocate<T: Plain>(&self, count: usize) -> Result<Mapped<T>> {
-        self.check_usable()?;
+        self.check_usable("allocate")?;
         let heap = self.fabric.node.with(|engine| engine.runtime.ops.heap.clone());
         heap.and_then(|heap| heap.allocate(count)).ok_or_else(|| {
             let bytes = count.saturating_mul(size_of::<T>());

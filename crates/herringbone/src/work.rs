@@ -1,6 +1,6 @@
 //! Handles of running operations.
 
-use crate::{Error, Result, completion::Completion, node::Node};
+use crate::{Error, Result, completion::Completion, core::group::Rank, node::Node};
 use std::{
     fmt,
     sync::{Arc, mpsc::Sender},
@@ -13,6 +13,8 @@ use std::{
 pub struct Pending {
     pub(crate) node: Arc<Node>,
     pub(crate) completion: Arc<Completion>,
+    pub(crate) rank: Rank,
+    pub(crate) operation: &'static str,
 }
 
 impl Pending {
@@ -39,7 +41,7 @@ impl Pending {
     /// A forked child has nothing that could end the operation.
     fn check_usable(&self) -> Result<()> {
         match self.node.is_forked() && !self.is_done() {
-            true => Err(Error::new(crate::ErrorKind::Forked)),
+            true => Err(Error::new(crate::ErrorKind::Forked).about(self.rank, self.operation)),
             false => Ok(()),
         }
     }

@@ -6,6 +6,7 @@ import operator
 import sys
 from typing import Any
 
+from ..arguments import text
 from ..arrays import FOLDED, check_array, fold_type
 from ..errors import ArgumentError, UnsupportedError
 from ..unlike import unlike_its_memory
@@ -38,7 +39,7 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[An
     for at, one in enumerate(keys):
         if isinstance(one, bool) or not (isinstance(one, str) or hasattr(one, "__index__")):
             raise TypeError(f"{call}: a key is a {type(one).__name__}, not a whole number or a text")
-        keys[at] = str(one) if isinstance(one, str) else operator.index(one)
+        keys[at] = str(text(call, "a key", one)) if isinstance(one, str) else operator.index(one)
     kinds = {type(one) if isinstance(one, str) else int for one in keys} | ({known} if known else set())
     if len(kinds) > 1:
         raise ArgumentError(f"{call}: mixed key types are not allowed; use whole numbers or texts for all keys of a store")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import _herringbone, errors
+from ..arguments import text
 from ..compression import Residuals
 from .coalescing import cpu_backend
 from .collectives import Collectives
@@ -44,8 +45,7 @@ class CompressionHook:
         name: str = "ddp",
     ) -> None:
         """As :func:`compression_hook` says."""
-        if not isinstance(codec, str):
-            raise TypeError(f'compression_hook: codec is {codec!r}; pass a codec\'s name, such as "int8"')
+        text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
         if not isinstance(start_after, int) or start_after < 0:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
         self.codec, self.feedback, self.start_after, self.name = (

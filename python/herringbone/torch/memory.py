@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -40,9 +41,8 @@ def empty(size: int | Sequence[int], dtype: torch.dtype | None = None, group: di
 
 def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A zeroed tensor in memory that the ranks of ``member`` map where they are on one host."""
-    size = torch.Size(lengths("empty", "size", size))
-    plain = torch.empty(size, dtype=dtype, device="meta")
-    length = plain.numel() * plain.element_size()
+    size = lengths("empty", "size", size)
+    length = math.prod(size) * dtype.itemsize
     if length == 0:
         return torch.empty(size, dtype=dtype)
     try:
@@ -51,5 +51,7 @@ def tensor_in(member: Member, size: int | Sequence[int], dtype: torch.dtype) -> 
         raise torch_error(error) from None
     storage = torch.frombuffer(holder, dtype=torch.uint8).untyped_storage()
     # A view of the bytes would do but for autograd, which treats views apart.
-    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(storage, 0, size, plain.stride())
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(
+        storage, 0, size, torch.empty(size, dtype=dtype, device="meta").stride()
+    )
     return tensor

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import errors
+from ..arguments import whole
 from .tensors import Finish, adjacent, check_cpu, move_type, room, source, target, written
 from .work import torch_error
 
@@ -124,6 +125,7 @@ def rows(role: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> l
                 f"pass {role}_split_sizes"
             )
         sizes = [length // ranks] * ranks
+    sizes = [whole("all_to_all_single", f"one of {role}_split_sizes", size, "a number of rows") for size in sizes]
     if len(sizes) != ranks or sum(sizes) != length or min(sizes) < 0:
         raise ValueError(
             f"all_to_all_single: {role}_split_sizes are {list(sizes)} for {length} rows and {ranks} ranks; pass one "

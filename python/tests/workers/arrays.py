@@ -319,6 +319,17 @@ def wrong_arguments_are_named() -> None:
         herringbone.ConfigError, lambda: group.subgroup([0, 1 << 70]), f"subgroup on rank {group.rank}: {1 << 70} is no rank"
     )
     error_of(error, lambda: group.subgroup([group.rank], name=5), "subgroup: name is a int, not a text")
+    half, said = "a\ud800", "'a\\ud800', which has half of a surrogate pair"
+    error_of(ValueError, lambda: group.subgroup([group.rank], half), f"subgroup: name is {said}")
+    error_of(ValueError, lambda: group.all_reduce(ones, compression=half), f"all_reduce: compression is {said}")
+    error_of(ValueError, lambda: group.all_reduce(ones, compression="int8", tensor=half), f"all_reduce: tensor is {said}")
+    error_of(ValueError, lambda: group.explain(1, collective=half), f"explain: collective is {said}")
+    error_of(ValueError, lambda: herringbone.Residuals().forget(half), f"Residuals.forget: tensor is {said}")
+    error_of(ValueError, lambda: herringbone.Options(token=half), f"Options: token is {said}")
+    error_of(ValueError, lambda: herringbone.Engine(2).var(half), f"var: name is {said}")
+    error_of(ValueError, lambda: herringbone.init(rank=1 << 70), f"init: rank is {1 << 70}; pass a number of 32 bits")
+    for length in (1 << 61, 1 << 70):
+        error_of(ValueError, lambda length=length: group.all_gather(ones, counts=[length] * group.size), "larger than any array")
     error_of(herringbone.ConfigError, lambda: group.empty(1 << 70), f"empty: {4 << 70} bytes")
     error_of(ValueError, lambda: group.explain(1 << 70), f"explain: count is {1 << 70}, not a number of elements")
     error_of(error, lambda: herringbone.init(options={"token": "x"}), "init: options is a dict", "Options(")
@@ -456,15 +467,24 @@ def operations_on_overlapping_arrays_run_in_order() -> None:
 
 @case
 def a_forked_child_is_told_so() -> None:
+    into = np.empty(3)
+    work = group.recv(into, group.rank, 77, async_op=True)
     child = os.fork()
     if child == 0:
         try:
-            error_of(herringbone.ForkedError, group.barrier)
+            told = f"on rank {group.rank}: "
+            error_of(herringbone.ForkedError, group.barrier, f"{told}barrier: ")
+            error_of(herringbone.ForkedError, lambda: group.send(np.ones(3), 0), f"{told}send: ")
+            error_of(herringbone.ForkedError, lambda: group.recv(into, 0), f"{told}recv: ")
+            error_of(herringbone.ForkedError, work.wait, f"{told}recv: ")
+            error_of(herringbone.ForkedError, lambda: group.explain(1), f"{told}explain: ")
             os._exit(7)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 7
+    group.send(np.ones(3), group.rank, 77, async_op=True).wait()
+    work.wait()
     group.barrier()
 
 
@@ -523,6 +543,8 @@ def the_end() -> None:
     herringbone.finalize()
     assert (array == 5).all()
     error_of(herringbone.ClosedError, lambda: group.all_reduce(array))  # noqa: F821  # deleted below
+    error_of(herringbone.ClosedError, lambda: group.explain(1), f"on rank {group.rank}: explain: ")
+    error_of(herringbone.ClosedError, lambda: group.recv(array), f"on rank {group.rank}: recv: ")  # noqa: F821
     error_of(herringbone.ClosedError, lambda: herringbone.empty(3), "init")
     del array
     error_of(herringbone.ClosedError, group.barrier)

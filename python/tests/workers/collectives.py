@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import cases
 import torch
@@ -162,6 +163,7 @@ def mapped_tensors_are_tensors() -> None:
     del part
     assert herringbone.torch.empty((3, 4)).data_ptr() == place
     error_of(herringbone.ConfigError, lambda: herringbone.torch.empty(1 << 50), "mapped buffer")
+    error_of(herringbone.ConfigError, lambda: herringbone.torch.empty(1 << 70), f"empty: {4 << 70} bytes")
     error_of(TypeError, lambda: herringbone.torch.empty(3, group=dist.new_group(backend="gloo")), "herringbone")
     group = dist.new_group()
     survivor = herringbone.torch.empty(10, group=group).fill_(4)
@@ -472,6 +474,8 @@ def what_is_not_there_names_the_alternative() -> None:
     error_of(missing, lambda: dist.all_reduce(ones, Op.BAND), "f32", "bit_and", "integers")
     error_of(missing, lambda: dist.reduce(ones, 0, Op.BXOR), "float32", "bit_xor", "integers")
     error_of(ValueError, lambda: dist.all_gather_into_tensor(torch.empty(3), torch.empty(2)), "elements")
+    halves: Any = [0.5] * size()
+    error_of(TypeError, lambda: dist.all_to_all_single(ones, ones, halves, halves), "one of output_split_sizes is a float, not")
     error_of(ValueError, lambda: dist.all_gather(parts[:-1], ones), "ranks")
 
 

@@ -238,7 +238,7 @@ def a_damaged_state_is_refused_and_changes_nothing() -> None:
     for state, kind, *words in (
         (None, TypeError, "NoneType", "compression_state_dict"),
         ({"sound": {"steps": 1}}, TypeError, "'sound'", "left"),
-        ({3: {"steps": 1, "left": left}}, TypeError, "name is 3"),
+        ({3: {"steps": 1, "left": left}}, TypeError, "name is a int, not a text"),
         ({"sound": {"steps": 1, "left": left, "codec": "int9"}}, ValueError, "'sound'", "int9"),
         ({"sound": {"steps": -1, "left": left}}, ValueError, "steps", "-1"),
         ({"sound": {"steps": 1.5, "left": left}}, ValueError, "steps", "1.5"),

@@ -223,7 +223,7 @@ def the_first_steps_and_some_parameters_go_as_they_are() -> None:
     number: Any = 8
     text: Any = "2"
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=text), "'2'", "0 or more")
-    error_of(TypeError, lambda: ours.compression_hook(number), "8", "a codec's name")
+    error_of(TypeError, lambda: ours.compression_hook(number), "codec is a int", "a codec's name")
     error_of(ValueError, lambda: ours.compression_hook("int9"), "int9", "topk:SHARE")
 
 

@@ -71,6 +71,15 @@ def allreduces_of_all_operations() -> None:
     error_of(ValueError, lambda: hvd.allreduce(tensor, average=True, op=hvd.Sum), "supersedes average")
     error_of(ValueError, lambda: hvd.allreduce(torch.ones(2, dtype=torch.bool)), "is not supported")
     error_of(ValueError, lambda: hvd.allreduce(torch.ones(2, 3).t()), "required to be contiguous")
+    error_of(ValueError, lambda: hvd.allreduce(tensor, op=77), "op is 77; pass Average, Sum")
+    error_of(ValueError, lambda: hvd.allreduce(tensor, name="\ud800"), "allreduce: name is 'allreduce.\\ud800', which has half")
+    for name in ("allreduce", "allreduce_async_", "allgather", "alltoall", "reducescatter", "broadcast_"):
+        more = [0] if name == "broadcast_" else []
+        said = f"{name.removesuffix('_').removesuffix('_async')} takes torch tensors, not "
+        error_of(TypeError, lambda name=name, more=more: getattr(hvd, name)(3, *more), f"{said}int", "horovod.numpy takes arrays")
+        if not more and name != "alltoall":
+            error_of(TypeError, lambda name=name: getattr(hvd, f"grouped_{name}")([3]), f"{said}int")
+    error_of(TypeError, lambda: hvd.broadcast_parameters({"a": 1}, 0), "broadcast_parameters takes torch tensors, not int")
 
 
 @case
@@ -143,6 +152,9 @@ def alltoalls() -> None:
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(size + 1)), "not an even multiple of the number of workers")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1] * size), "greater than the first dimension")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1]), "does not equal number of workers")
+    error_of(
+        TypeError, lambda: hvd.alltoall(torch.empty(1), splits=[0.5] * size), "one of splits is a float, not a number of rows"
+    )
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(size), splits=torch.ones(size)), "contain integer elements")
 
 

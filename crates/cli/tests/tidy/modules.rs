@@ -167,8 +167,8 @@ const ORDERS: [Order; 6] = [
             "torch/futures torch/rearranged",
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/tensors",
-            "arrays compression kinds torch/measured",
-            "_herringbone aliases arguments closing errors options unlike",
+            "arrays compression kinds options torch/measured",
+            "_herringbone aliases arguments closing errors unlike",
         ],
     },
 ];

@@ -23,12 +23,17 @@ impl GroupHandle {
         message: MessageRequest,
         waits: bool,
     ) -> Result<Pending> {
+        let operation = match to_or_from {
+            ToOrFrom::To(_) => "send",
+            ToOrFrom::From(_) => "recv",
+        };
+        let (node, rank) = (fabric.node.clone(), fabric.job.rank);
+        let at = |error: Error| error.about(rank, operation);
         if fabric.is_forked() {
             // As in `Communicator::checked`: to drop what keeps the memory may need a lock that a thread of the parent held.
             std::mem::forget(message);
-            return Err(Error::new(ErrorKind::Forked).at(fabric.job.rank));
+            return Err(at(Error::new(ErrorKind::Forked)));
         }
-        let at = |error: Error| error.at(fabric.job.rank);
         let MessageRequest { envelope, region, timeout } = message;
         let (expected, actual) = (envelope.bytes().unwrap_or(usize::MAX), region.len());
         if expected != actual {
@@ -48,10 +53,9 @@ impl GroupHandle {
             self.open_channel(fabric, peer).map_err(at)?;
         }
         let posted = Posted::new(envelope, region, timeout.unwrap_or_else(|| self.timeout()));
-        let node = fabric.node.clone();
         let completion =
             node.post_message(waits, |engine| engine.post_message(self.number, to_or_from, posted));
-        Ok(Pending { completion: completion.map_err(at)?, node })
+        Ok(Pending { completion: completion.map_err(at)?, node, rank, operation })
     }
 
     /// Makes the groups that carry messages between this rank and another one, if they are not there.

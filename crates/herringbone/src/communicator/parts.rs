@@ -95,6 +95,7 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if there is none.
     pub fn explain(&self, collective: Collective, dtype: DType, count: usize) -> Result<String> {
+        self.check_open("explain")?;
         self.explained(Call::new(collective, dtype, ReduceOp::Sum, count))
     }
 
@@ -110,6 +111,7 @@ impl Communicator {
         count: usize,
         choice: CodecChoice,
     ) -> Result<String> {
+        self.check_open("explain")?;
         let (fabric, group) = self.parts();
         let call = Call::new(collective, dtype, ReduceOp::Sum, count);
         let (codec, why) = match choice {

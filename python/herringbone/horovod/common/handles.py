@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
+from ...arguments import text
 from ...errors import with_remedy
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
@@ -209,7 +210,7 @@ def _keep(running: _Running) -> int:
 
 def _full_name(process_set: ProcessSet, operation: str, name: str | None) -> str:
     if name is not None:
-        return f"{operation}.{name}"
+        return text(operation, "name", f"{operation}.{name}")
     unnamed = _member(process_set, operation).unnamed
     unnamed[operation] += 1
     return f"{operation}.noname.{unnamed[operation]}"

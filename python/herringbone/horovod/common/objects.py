@@ -75,7 +75,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
         text = f"broadcast_object: rank {root_rank} has an object that cannot be sent; its own error says why"
         raise HorovodInternalError(text)
     if not is_root:
-        packed = new_array((int(length[0]),), np.uint8)
+        packed = new_array("broadcast_object", (int(length[0]),), np.uint8)
     _broadcast(packed, root_rank, name + ".t", process_set)
     return obj if is_root else plain.unpack("broadcast_object", packed)
 

@@ -18,6 +18,10 @@ class ReduceOp(enum.IntEnum):
     MAX = 4
     PRODUCT = 5
 
+    @classmethod
+    def _missing_(cls, value: object) -> ReduceOp:
+        raise ValueError(f"op is {value!r}; pass Average, Sum, Min, Max, Product or Adasum")
+
     @property
     def native(self) -> str:
         """The controller's name for it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from ...arguments import whole
 from .world import Member, required
 
 __all__ = ["ProcessSet", "checked_splits", "global_process_set", "index_in", "member_of"]
@@ -92,19 +93,21 @@ def index_in(process_set: ProcessSet, root_rank: int, call: str) -> int:
     return ranks.index(root_rank)
 
 
-def checked_splits(process_set: ProcessSet, splits: Sequence[int] | None, rows: int) -> list[int]:
+def checked_splits(process_set: ProcessSet, splits: Iterable[int] | None, rows: int) -> list[int]:
     """How many of an alltoall's rows go to each rank of the set; equal parts if ``splits`` is left out.
 
     Raises:
         ValueError: they do not fit the rows or the ranks.
     """
     ranks = len(member_of(process_set).ranks)
-    if splits is None or not len(splits):
+    if splits is not None and not isinstance(splits, Iterable):
+        raise TypeError(f"alltoall: splits is a {type(splits).__name__}, not a number of rows for each rank")
+    lengths = [whole("alltoall", "one of splits", length, "a number of rows") for length in (() if splits is None else splits)]
+    if not lengths:
         if rows % ranks:
             text = "splits not provided, but first dimension of tensor is not an even multiple of the number of workers."
             raise ValueError(f"alltoall: {text} It has {rows} rows for {ranks} workers.")
         return [rows // ranks] * ranks
-    lengths = [int(length) for length in splits]
     if len(lengths) != ranks:
         raise ValueError(f"alltoall: Number of entries in splits does not equal number of workers: {len(lengths)}, {ranks}.")
     if any(length < 0 for length in lengths):

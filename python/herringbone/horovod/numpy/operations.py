@@ -128,7 +128,7 @@ def alltoall(
     """
     refuse_masked("alltoall", array)
     array = np.asarray(array)
-    lengths = checked_splits(process_set, None if splits is None else list(splits), len(array) if array.ndim else 1)
+    lengths = checked_splits(process_set, splits, len(array) if array.ndim else 1)
     rows = array[: sum(lengths)] if array.ndim else array
     output, received = _run("alltoall", [rows], name, process_set, splits=lengths, priority=priority)[0]
     return output if splits is None else (output, received)
@@ -174,9 +174,11 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
 
     def part(array: Array) -> Part:
         refuse_masked(call, array)
-        array = array if in_place else _in_order(array)
+        if not in_place:
+            array = np.asarray(array)
+            array = array if array.flags.c_contiguous else copied(call, array)
         dtype, shape = _folded(call, array) if "op" in more else _moved(call, array)
-        output = array if in_place else new_array(array.shape, array.dtype) if of_same_size else None
+        output = array if in_place else new_array(call, array.shape, array.dtype) if of_same_size else None
         target = None if output is None else writable(call, output)
         return Part(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
 
@@ -184,12 +186,6 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
     parts = [part(array) for array in arrays]
     result = synchronize(start(process_set, operation, name, parts if grouped else parts[0], **more))
     return list(result) if grouped else [result]
-
-
-def _in_order(array: Array) -> Any:
-    """The array, or a copy whose memory is its values in order; a number is an array without dimensions."""
-    array = np.asarray(array)
-    return array if array.flags.c_contiguous else copied(array)
 
 
 def _folded(call: str, array: Array) -> tuple[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from ..common.handles import synchronize
 from ..common.objects import allgather_object, broadcast_object
 from ..common.world import required
 from .moves import broadcast_async_
+from .submission import tensor_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -33,7 +34,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         raise ValueError(f"invalid params of type: {type(params)}")
     waiting = []
     for name, tensor in named:
-        held = tensor.detach()
+        held = tensor_of("broadcast_parameters", tensor).detach()
         travels = contiguous(held)
         waiting.append((held, travels, broadcast_async_(travels, root_rank, name)))
     for held, travels, handle in waiting:

@@ -13,7 +13,7 @@ from ..common.handles import start, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
-from .submission import Tensors, each, fold_part, gathered, move_part, one_or_all, waited
+from .submission import Tensors, each, fold_part, gathered, move_part, one_or_all, tensor_of, waited
 
 __all__ = [
     "allgather",
@@ -57,18 +57,19 @@ def gather_all(
     tensors: Sequence[torch.Tensor], grouped: bool, process_set: ProcessSet, name: str | None = None
 ) -> list[torch.Tensor]:
     """The same for several tensors, or for one that is no group."""
-    return list(_Allgather.apply(name, process_set, grouped, *tensors))
+    return list(_Allgather.apply(name, process_set, grouped, *(tensor_of("allgather", tensor) for tensor in tensors)))
 
 
 def _begin_allgather(tensors: Tensors, name: str | None, process_set: ProcessSet) -> int:
-    return start(process_set, "allgather", name, each(tensors, lambda tensor: move_part(tensor.detach(), None)))
+    return start(process_set, "allgather", name, each("allgather", tensors, lambda tensor: move_part(tensor.detach(), None)))
 
 
 def _broadcast_async(
     call: str, tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begin to give every rank the tensor of ``root_rank``, in a new tensor; returns a handle."""
-    source = tensor if call.endswith("_") else tensor.detach()
+    source = tensor_of("broadcast", tensor)
+    source = source if call.endswith("_") else source.detach()
     root = index_in(process_set, root_rank, "broadcast")
     part = move_part(source, source if call.endswith("_") else like(source))
     return start(process_set, "broadcast", name, part, root=root)
@@ -105,7 +106,7 @@ def alltoall_async(
     Args:
         splits: how many rows go to each rank, in their order; equal parts if it is left out.
     """
-    tensor = tensor.detach()
+    tensor = tensor_of("alltoall", tensor).detach()
     kind = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     lengths = checked_splits(process_set, _lengths(splits), _rows(tensor))
     whole = gathered(tensor)

@@ -16,7 +16,7 @@ from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
 from .moves import allgather_async, gather_all
-from .submission import Tensors, each, fold_part, one_or_all, waited
+from .submission import Tensors, each, fold_part, one_or_all, tensor_of, waited
 
 __all__ = [
     "allreduce",
@@ -58,12 +58,12 @@ class _Reduction:
             codec = codec_of(self.compression, tensor, self.op)
             return fold_part(source, tensor if in_place else like(source), codec)
 
-        return start(self.process_set, "allreduce", self.name, each(tensors, part), residuals=self.residuals, **more)
+        return start(self.process_set, "allreduce", self.name, each("allreduce", tensors, part), residuals=self.residuals, **more)
 
     def begin_parts(self, tensors: Tensors) -> int:
         """The same for a reduction of which each rank keeps a part."""
         more = reduction_to_parts(self.op, self.prescale, self.postscale, self.process_set)
-        parts = each(tensors, lambda tensor: fold_part(tensor.detach(), None))
+        parts = each("reducescatter", tensors, lambda tensor: fold_part(tensor.detach(), None))
         return start(self.process_set, "reducescatter", self.name, parts, **more)
 
 
@@ -260,13 +260,15 @@ def grouped_reducescatter(
 def _compressed(call: Any, about: _Reduction, grouped: bool, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Make a call with gradients on tensors that are compressed before it and decompressed after it."""
     compression = about.compression
-    narrow = [compression.compress(tensor) for tensor in tensors]
+    narrow = [compression.compress(tensor_of(call.operation, tensor)) for tensor in tensors]
     reduced = call.apply(about, grouped, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, narrow, strict=True)]
 
 
 class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
+
+    operation = "allreduce"
 
     @staticmethod
     def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:
@@ -282,6 +284,8 @@ class _Allreduce(torch.autograd.Function):
 
 class _Reducescatter(torch.autograd.Function):
     """The gradients of all parts are that of the whole; a sum's is as if each rank had summed the ranks' losses."""
+
+    operation = "reducescatter"
 
     @staticmethod
     def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:

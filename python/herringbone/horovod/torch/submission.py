@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from ...torch.tensors import FOLDED, check_cpu, move_type
 from ..common.handles import Finish, Part, Span, synchronize
 
-__all__ = ["Tensors", "each", "fold_part", "gathered", "move_part", "one_or_all", "span_of", "waited"]
+__all__ = ["Tensors", "each", "fold_part", "gathered", "move_part", "one_or_all", "span_of", "tensor_of", "waited"]
+
+T = TypeVar("T")
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One, or a group's."""
 
 
-def each(tensors: Tensors, part: Callable[[torch.Tensor], Part]) -> Part | list[Part]:
-    """The part of one tensor, or those of a group."""
-    return part(tensors) if isinstance(tensors, torch.Tensor) else [part(tensor) for tensor in tensors]
+def tensor_of(operation: str, value: Any) -> torch.Tensor:
+    """``value``, if it is a tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{operation} takes torch tensors, not {type(value).__name__}; herringbone.horovod.numpy takes arrays")
+    return value
+
+
+def each(operation: str, tensors: Tensors, part: Callable[[torch.Tensor], T]) -> T | list[T]:
+    """What ``part`` makes of one tensor, or of those of a group."""
+    if isinstance(tensors, Iterable) and not isinstance(tensors, torch.Tensor):
+        return [part(tensor_of(operation, tensor)) for tensor in tensors]
+    return part(tensor_of(operation, tensors))
 
 
 def one_or_all(grouped: bool, tensors: Sequence[torch.Tensor]) -> Tensors:
