@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from .collectives import Collectives
+from .collectives import collectives_of
 
 __all__ = ["mend_coalescing"]
 
@@ -36,26 +36,12 @@ def mend_coalescing() -> None:
             with manager(group, device, async_ops) as works:
                 yield works
         except BaseException:
-            if not inside_another:
-                forget_block(group)
+            ours = None if inside_another else collectives_of(group)
+            if ours is not None:
+                # What was started in the block goes on.
+                ours.forget_coalescing()
+                c10d._world.pg_coalesce_state.pop(group, None)
             raise
 
     for module in (c10d, dist):
         vars(module)[manager.__name__] = mended
-
-
-def forget_block(group: dist.ProcessGroup) -> None:
-    """End a block on ``group`` if it is Herringbone's; what was started in it goes on."""
-    ours = [part for part in (group, cpu_backend(group)) if isinstance(part, Collectives)]
-    for part in ours:
-        part.forget_coalescing()
-    if ours:
-        c10d._world.pg_coalesce_state.pop(group, None)
-
-
-def cpu_backend(group: dist.ProcessGroup) -> object:
-    """What serves the group's CPU tensors, if anything does."""
-    try:
-        return group._get_backend(torch.device("cpu"))
-    except RuntimeError:
-        return None

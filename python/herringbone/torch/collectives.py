@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .. import errors
 from ..arguments import message_tag, whole
@@ -66,7 +67,7 @@ from .tensors import (
 )
 from .work import Finished, Received, Work
 
-__all__ = ["Collectives"]
+__all__ = ["Collectives", "collectives_of"]
 
 FOLDS = {(dtype, hashed): kind_of("all_reduce", folded, op) for dtype, folded in FOLDED.items() for hashed, op in BY_HASH.items()}
 """The all-reduces of tensors whose elements are the engine's, by torch's types and the hashes of its ops."""
@@ -459,3 +460,13 @@ class Collectives:
             valid = f"its ranks are 0 to {size - 1}"
             raise errors.ArgumentError(f"{name}: {role} {number} is not a rank of this group; {valid}")
         return number
+
+
+def collectives_of(group: Any) -> Collectives | None:
+    """What serves the CPU's tensors of a group of torch's, if that is Herringbone: the group itself, or a backend of it."""
+    if isinstance(group, dist.ProcessGroup) and not isinstance(group, Collectives):
+        try:
+            group = group._get_backend(torch.device("cpu"))
+        except RuntimeError:
+            return None
+    return group if isinstance(group, Collectives) else None

@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import _herringbone, errors
 from ..arguments import text
 from ..compression import Residuals
-from .coalescing import cpu_backend
-from .collectives import Collectives
+from .collectives import collectives_of
 from .compressed import compression
 from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
 from .tensors import Lacking, packed
@@ -239,7 +238,7 @@ def averaged(tensor: torch.Tensor, group: dist.ProcessGroup) -> Averaged:
     """The tensor, averaged over the group in place, once it is."""
     if isinstance(tensor, Lacking):
         # torch knows no backend for it.
-        backend: Any = group if isinstance(group, Collectives) else cpu_backend(group)
+        backend: Any = collectives_of(group)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.AVG
         future: Any = backend.allreduce([tensor], options).get_future()
@@ -266,7 +265,7 @@ def compression_hook_of(model: DistributedDataParallel) -> CompressionHook | Non
     codec = os.environ.get(VARIABLE, "").strip()
     if found not in _hooks and codec not in ("", "none") and not found._comm_hooks:
         group = found.process_group
-        if isinstance(group, Collectives) or isinstance(cpu_backend(group), Collectives):
+        if collectives_of(group) is not None:
             try:
                 codec = _herringbone.codec(codec, or_auto=True)
             except ValueError as error:

@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..closing import tell
-from .coalescing import cpu_backend
-from .group import BackendHerringbone, ProcessGroupHerringbone
+from .collectives import collectives_of
 from .member import Member, leave_all
 
 __all__ = ["mend_destroying"]
@@ -38,6 +37,4 @@ def members_of(group: dist.ProcessGroup | None) -> set[Member]:
     """This process's memberships in the groups that torch would shut with ``group``."""
     known = c10d._world.pg_map
     shut = list(known) if group in (None, dist.group.WORLD) else [part for part in known if part is group]
-    # A group of several backends is of torch's own class. Of others nothing is asked.
-    parts = [cpu_backend(part) if type(part) is dist.ProcessGroup else part for part in shut]
-    return {part.member for part in parts if isinstance(part, (ProcessGroupHerringbone, BackendHerringbone))}
+    return {part.member for part in map(collectives_of, shut) if part is not None}

@@ -20,12 +20,10 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ..errors import HerringboneError, UnsupportedError
 from .calls import CALLS, hidden
-from .collectives import Collectives
+from .collectives import collectives_of
 from .tensors import check_cpu
 
 __all__ = ["DISPATCHES", "Dispatched", "mend_shared_groups", "note_work", "refuse_modes"]
-
-CPU = torch.device("cpu")
 
 
 def _backends_can_be_derived() -> bool:
@@ -81,7 +79,7 @@ def _through_torch(name: str) -> Callable[..., Any]:
 
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
         if _has_lazy(arguments):
-            ours = _backend_of(self)
+            ours = collectives_of(self)
             if ours is not None:
                 return _directly(ours, name, arguments, named)
         outer, made.work = made.work, awaited
@@ -94,7 +92,7 @@ def _through_torch(name: str) -> Callable[..., Any]:
             raise
         except TypeError as error:
             # torch knows no such arguments, such as tags of more than 32 bits; our backend may, or says what is wrong.
-            ours = _backend_of(self) if "incompatible function arguments" in str(error) else None
+            ours = collectives_of(self) if "incompatible function arguments" in str(error) else None
             if ours is None:
                 _refuse_foreign(self, arguments, of_cpu=True)
                 raise
@@ -136,15 +134,6 @@ def _directly(backend: Any, name: str, arguments: tuple[Any, ...], named: dict[s
         return getattr(backend, name)(*arguments, **named)
 
 
-def _backend_of(group: Any) -> Any:
-    """The group's backend for the CPU, if it is ours."""
-    try:
-        backend = group._get_backend(CPU)
-    except RuntimeError:
-        return None
-    return backend if isinstance(backend, Collectives) else None
-
-
 def _refuse_foreign(group: Any, arguments: Iterable[Any], of_cpu: bool = False) -> None:
     """Name the alternative to a tensor that no backend of a group of ours takes; torch only says that there is none.
 
@@ -166,7 +155,7 @@ class Dispatched:
 
     def gather_single(self, *arguments: Any, **named: Any) -> Any:
         """Fill the root's output with the ranks' inputs; torch hands this call to no backend in Python."""
-        return _directly(_backend_of(self), "gather_single", arguments, named)
+        return _directly(collectives_of(self), "gather_single", arguments, named)
 
     gather_into_tensor = gather_single
 

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import BuiltinCommHookType, Reducer
 from torch.nn.parallel import DistributedDataParallel
 
-from .coalescing import cpu_backend
-from .collectives import Collectives
+from .collectives import collectives_of
 from .group import ProcessGroupHerringbone
 from .work import Numbered
 
@@ -29,7 +28,7 @@ def mend_builtin_hooks() -> None:
     @functools.wraps(register)
     def mended(self: DistributedDataParallel, comm_hook_type: BuiltinCommHookType) -> None:
         group = self.process_group
-        if not isinstance(group, Collectives) and not isinstance(cpu_backend(group), Collectives):
+        if collectives_of(group) is None:
             register(self, comm_hook_type)
             return
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks

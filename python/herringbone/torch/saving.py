@@ -12,8 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .coalescing import cpu_backend
-from .collectives import Collectives
+from .collectives import collectives_of
 
 __all__ = ["mend_async_saves"]
 
@@ -34,10 +33,9 @@ def _mend() -> None:
     @functools.wraps(execute_save)
     def mended(self: Any, *arguments: Any, process_group: dist.ProcessGroup | None = None, **named: Any) -> Any:
         group: object = dist.group.WORLD if process_group is None else process_group
-        if isinstance(group, dist.ProcessGroup) and not isinstance(group, Collectives):
-            group = cpu_backend(group)
-        if isinstance(group, Collectives):
-            line, submit = group.member.communicator.line(), self._executor.submit
+        ours = collectives_of(group)
+        if ours is not None:
+            line, submit = ours.member.communicator.line(), self._executor.submit
 
             def submit_in_line(function: Any, /, *values: Any, **more: Any) -> Any:
                 return submit(line.run, functools.partial(function, *values, **more))
