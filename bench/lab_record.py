@@ -1,10 +1,10 @@
 """The record of the lab of links: a table, what it says, and a picture."""
 
-import math
 import statistics
 
 from figures import duration, human
-from svg import BLUE, FAINT, GREY, INK, ORANGE, dot, line, picture, text
+from plot import Axes
+from svg import BLUE, INK, ORANGE, dot, line, picture, text
 from tables import table
 
 BLIND = ["ring", "star", "radix", "plan, blind"]
@@ -97,35 +97,16 @@ def picture_of(found):
     cells, _ = medians(found["lines"])
     sizes, counts = sorted({size for size, _ in cells}), sorted({count for _, count in cells})
     times = [seconds for cell in cells.values() for seconds in cell.values()]
-    low, high = math.log10(min(times)) - 0.1, math.log10(max(times)) + 0.1
-    first, last = math.log10(sizes[0]), math.log10(max(sizes[-1], 2 * sizes[0]))
     title = "All-reduce over the links of a p3.16xlarge"
     parts = [text(20, 34, title, 20, weight=700)]
     for at, name in enumerate(COLOURS):
         x, y = 20 + (at % 5) * 190, 62 + (at // 5) * 20
         parts += [line([(x, y - 4), (x + 26, y - 4)], COLOURS[name], width(name)), text(x + 32, y, name, 13)]
     for panel, count in enumerate(counts):
-        left, top = LEFT + panel * PANEL, 120
-
-        def point(size, seconds, left=left, top=top):
-            across = (math.log10(size) - first) / (last - first)
-            return left + across * (PANEL - 80), top + HEIGHT * (high - math.log10(seconds)) / (high - low)
-
-        parts.append(text(left, top - 8, f"{count} in a row: time of one", 13, INK, weight=600))
-        for size in sizes:
-            x, _ = point(size, times[0])
-            parts += [
-                line([(x, top), (x, top + HEIGHT)], FAINT),
-                text(x, top + HEIGHT + 18, human(size), 11, GREY, "middle"),
-            ]
-        for exponent in range(math.ceil(low), math.floor(high) + 1):
-            _, y = point(sizes[0], 10**exponent)
-            parts += [
-                line([(left, y), (left + PANEL - 80, y)], FAINT),
-                text(left - 6, y + 4, duration(10**exponent), 11, GREY, "end"),
-            ]
+        axes = Axes(LEFT + panel * PANEL, 120, PANEL - 80, HEIGHT, sizes, times)
+        parts += [text(axes.x, 112, f"{count} in a row: time of one", 13, INK, weight=600), *axes.frame(duration)]
         for name, colour in COLOURS.items():
-            points = [point(size, cells[size, count][name]) for size in sizes if (size, count) in cells]
+            points = [axes.at(size, cells[size, count][name]) for size in sizes if (size, count) in cells]
             parts += [line(points, colour, width(name)), *(dot(x, y, colour) for x, y in points)]
     return picture(WIDTH, 120 + HEIGHT + 40, title, parts)
 

@@ -2,6 +2,7 @@
 
 import statistics
 
+from figures import duration
 from svg import BLUE, FAINT, GREY, INK, ORANGE, box, line, picture, text
 
 WIDTH, LEFT, RIGHT = 1200, 170, 40
@@ -89,7 +90,7 @@ def panel(backend, steps, y, scale):
     share = f"{hidden_share(step):.0%} of the communication is hidden under backward"
     waits = step["optimizer"] - last_gradient(step)
     yield text(40, y, backend, 16, weight=700)
-    yield text(LEFT, y, f"{milliseconds(steps_seconds(step))} a step; {share}; {milliseconds(waits)} of waiting", 14)
+    yield text(LEFT, y, f"{duration(steps_seconds(step))} a step; {share}; {duration(waits)} of waiting", 14)
     top = y + 16
     bottom = top + ROW * (1 + len(step["buckets"]))
     yield from worker_row(step, top, at)
@@ -105,24 +106,19 @@ def worker_row(step, y, at):
     yield text(LEFT - 12, y + 13, "worker", 12.5, GREY, "end")
     for number, (name, kind, begin, end) in enumerate(computing(step)):
         fill = {"forward": FORWARD, "backward": BACKWARD[number % 2], "waiting": RED, "optimizer": OPTIMIZER}[kind]
-        yield box(at(begin), y, at(end) - at(begin), BAR, fill, f"{name}: {milliseconds(end - begin)}")
+        yield box(at(begin), y, at(end) - at(begin), BAR, fill, f"{name}: {duration(end - begin)}")
 
 
 def bucket_row(number, bucket, computed, y, at):
     """A bucket's all-reduce, in two colours: before and after `computed`, when the worker has all its gradients."""
     name = f"bucket {number}, {bucket['bytes'] / 2**20:.1f} MiB"
-    tip = f"{name}: {milliseconds(bucket['ended'] - bucket['began'])}"
+    tip = f"{name}: {duration(bucket['ended'] - bucket['began'])}"
     middle = min(max(bucket["began"], computed), bucket["ended"])
     yield text(LEFT - 12, y + 13, name, 12.5, GREY, "end")
     yield line([(LEFT, y + BAR / 2), (WIDTH - RIGHT, y + BAR / 2)], FAINT)
     for begin, end, fill in ((bucket["began"], middle, BLUE), (middle, bucket["ended"], ORANGE)):
         if end > begin:
             yield box(at(begin), y, at(end) - at(begin), BAR, fill, tip)
-
-
-def milliseconds(seconds):
-    """A time in the picture."""
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
 
 
 def legend(y):

@@ -2,6 +2,7 @@
 
 from colorsys import hls_to_rgb
 
+from figures import duration
 from svg import BLUE, FAINT, GREY, INK, ORANGE, box, line, text
 from svg import picture as svg
 
@@ -11,11 +12,6 @@ RIGHT = 838  # where the right half begins
 BAR, ROW = 26, 36
 CELLS = 6
 """A fingerprint shows so many bytes of a digest, one coloured cell each."""
-
-
-def milliseconds(seconds):
-    """Three digits of it."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def name_of(row, y):
@@ -38,10 +34,10 @@ def steps(setting, top):
         computing = (row.seconds - row.waited) * pixels
         yield name_of(row, y)
         x = MARGIN + NAMES
-        yield box(x, y, computing, BAR, BLUE, f"computing: {milliseconds(row.seconds - row.waited)}")
-        yield box(x + computing, y, row.waited * pixels, BAR, ORANGE, f"waiting: {milliseconds(row.waited)}")
+        yield box(x, y, computing, BAR, BLUE, f"computing: {duration(row.seconds - row.waited)}")
+        yield box(x + computing, y, row.waited * pixels, BAR, ORANGE, f"waiting: {duration(row.waited)}")
         x += row.seconds * pixels + 10
-        yield text(x, y + 18, milliseconds(row.seconds), 14)
+        yield text(x, y + 18, duration(row.seconds), 14)
         yield text(x + 62, y + 18, speed(row), 14, BLUE, weight=700)
 
 
