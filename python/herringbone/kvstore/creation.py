@@ -7,9 +7,9 @@ import pathlib
 
 from .. import _herringbone
 from ..communicator import Communicator
-from ..joining import init
 from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
+from ..joining import init
 from .store import KVStore
 from .values import Trees
 

@@ -25,7 +25,7 @@ from .comm import Comm, with_rows
 from .optimizer import Optimizer, agreed, create_optimizer, states_of
 from .sparse import RowSparse, wanted_rows
 from .stored import Stored, Updater
-from .values import Trees, check_alike, keyed, summed, targets_of, view
+from .values import Keyed, Trees, check_alike, keyed, summed, targets_of, view
 
 __all__ = ["KVStore"]
 
@@ -107,10 +107,10 @@ class KVStore:
         self._stores("init")
         self._init("init", self._pairs("init", key, value))
 
-    def _init(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+    def _init(self, call: str, pairs: Keyed) -> None:
         if not pairs:
             return
-        for one, values in pairs:
+        for one, values in pairs.items():
             if one in self._stored:
                 raise ArgumentError(f"{call}: key {one!r} has a value already; push to it")
             self._check_read(call, values)
@@ -118,16 +118,16 @@ class KVStore:
                 raise ArgumentError(f"{call}: key {one!r} has {len(values)} values; give it one")
             if isinstance(values[0], RowSparse):
                 self._comm.check_rows(call, values[0])
-        self._wait_for_all(values[0] for _, values in pairs)
+        self._wait_for_all(values[0] for values in pairs.values())
         keys, begun = self._keys, dict[Any, Stored]()
         met = self._engine.var(call)
         try:
-            for one, values in pairs:
+            for one, values in pairs.items():
                 begun[one] = self._begin(call, one, values[0])
             self._stored.update(begun)
-            self._keys = str if isinstance(pairs[0][0], str) else int
+            self._keys = str if isinstance(next(iter(pairs)), str) else int
             # Rank 0 may be done with a broadcast before another one's has failed.
-            names = [repr(one) for one, _ in pairs]
+            names = [repr(one) for one in pairs]
             self._comm.meet(f"{call} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}", met)
             self.wait(*(stored.variable for stored in begun.values()), met)
         except Exception:
@@ -155,12 +155,12 @@ class KVStore:
         priority = level("push", "priority", priority)
         pairs = self._pairs("push", key, value)
         self._check_push("push", pairs)
-        for one, values in pairs:
+        for one, values in pairs.items():
             self._push("push", one, values, priority)
 
-    def _check_push(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+    def _check_push(self, call: str, pairs: Keyed) -> None:
         """Refuse what cannot be pushed, and wait until the values may be read."""
-        for one, values in pairs:
+        for one, values in pairs.items():
             stored = self._known(call, one)
             self._check_read(call, values)
             sparse = [isinstance(array, RowSparse) for array in values]
@@ -172,7 +172,7 @@ class KVStore:
                 self._optimizer.check(call, one, stored.value)
             if self._compression is not None:
                 self._compression.check(call, one, stored.value, stored.rows is not None)
-        self._wait_for_all(array for _, values in pairs for array in values)
+        self._wait_for_all(array for values in pairs.values() for array in values)
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         stored, compressed = self._stored[key], self._compression
@@ -209,9 +209,9 @@ class KVStore:
         self._stores("pull")
         self._pull("pull", self._pairs("pull", key, out), level("pull", "priority", priority), ignore_sparse, async_op)
 
-    def _pull(self, call: str, pairs: list[tuple[Any, list[Any]]], priority: int, ignore_sparse: bool, later: bool) -> None:
+    def _pull(self, call: str, pairs: Keyed, priority: int, ignore_sparse: bool, later: bool) -> None:
         copies = []
-        for one, outs in pairs:
+        for one, outs in pairs.items():
             stored = self._known(call, one)
             dense = [array for array in outs if not isinstance(array, RowSparse)]
             if len(dense) < len(outs):
@@ -239,7 +239,7 @@ class KVStore:
         pairs = self._pairs("pushpull", key, value)
         outs = pairs if out is None else self._pairs("pushpull", key, out)
         stores = self._kind != "horovod"
-        for (one, values), (_, arrays) in zip(pairs, outs):
+        for (one, values), arrays in zip(pairs.items(), outs.values()):
             if any(isinstance(array, RowSparse) for array in [*values, *arrays]):
                 raise ArgumentError(f"pushpull: key {one!r} has row-sparse arrays; use push and row_sparse_pull")
         if self._compression is not None and self._communicator is not None:
@@ -250,9 +250,9 @@ class KVStore:
             self._check_push("pushpull", pairs)
         else:
             self._check_sum("pushpull", pairs)
-        likes = {one: self._stored[one].value if stores else view("pushpull", values[0]) for one, values in pairs}
-        targets = {one: targets_of("pushpull", one, arrays, likes[one]) for one, arrays in outs}
-        for (one, values), (_, arrays) in zip(pairs, outs):
+        likes = {one: self._stored[one].value if stores else view("pushpull", values[0]) for one, values in pairs.items()}
+        targets = {one: targets_of("pushpull", one, arrays, likes[one]) for one, arrays in outs.items()}
+        for (one, values), arrays in zip(pairs.items(), outs.values()):
             if stores:
                 self._push("pushpull", one, values, priority)
                 source, result = self._stored[one].variable, self._stored[one].value
@@ -262,15 +262,15 @@ class KVStore:
                 self._comm.sum("pushpull", one, result, source, result, priority)
             self._copy_later("pushpull", source, result, arrays, targets[one], priority)
         if not async_op:
-            stored = [self._stored[one].variable for one, _ in pairs] if stores else []
-            self.wait(*(array for _, arrays in outs for array in arrays), *stored)
+            stored = [self._stored[one].variable for one in pairs] if stores else []
+            self.wait(*(array for arrays in outs.values() for array in arrays), *stored)
 
-    def _check_sum(self, call: str, pairs: list[tuple[Any, list[Any]]]) -> None:
+    def _check_sum(self, call: str, pairs: Keyed) -> None:
         """Refuse what cannot be summed, and wait until it may be read."""
-        for one, values in pairs:
+        for one, values in pairs.items():
             self._check_read(call, values)
             check_alike(call, one, [view(call, array) for array in values], view(call, values[0]))
-        self._wait_for_all(array for _, values in pairs for array in values)
+        self._wait_for_all(array for values in pairs.values() for array in values)
 
     def _summed(self, arrays: list[Any], trees: Trees | None = None) -> Any:
         """A sum that travels as it is."""
@@ -286,7 +286,7 @@ class KVStore:
         priority = level("broadcast", "priority", priority)
         pairs, outs = self._pairs("broadcast", key, value), self._pairs("broadcast", key, out)
         targets = {}
-        for (one, values), (_, arrays) in zip(pairs, outs):
+        for (one, values), arrays in zip(pairs.items(), outs.values()):
             self._check_read("broadcast", values)
             if len(values) != 1:
                 raise ArgumentError(f"broadcast: key {one!r} has {len(values)} values; give it one")
@@ -297,12 +297,12 @@ class KVStore:
             self._pull("broadcast", outs, priority, True, async_op)
             return
         self._check_sum("broadcast", pairs)
-        for (one, values), (_, arrays) in zip(pairs, outs):
+        for (one, values), arrays in zip(pairs.items(), outs.values()):
             held, variable = self._summed([view("broadcast", values[0])]), self._engine.var(f"broadcast {one}")
             self._comm.broadcast("broadcast", one, held, variable, held, priority)
             self._copy_later("broadcast", variable, held, arrays, targets[one], priority)
         if not async_op:
-            self.wait(*(array for _, arrays in outs for array in arrays))
+            self.wait(*(array for arrays in outs.values() for array in arrays))
 
     def row_sparse_pull(self, key: Any, out: Any, priority: int = 0, row_ids: Any = None) -> None:
         """Copy some rows of a row-sparse value into ``out``; all other rows of ``out`` are zero then.
@@ -315,7 +315,7 @@ class KVStore:
         level("row_sparse_pull", "priority", priority)
         pairs = self._pairs("row_sparse_pull", key, out)
         copies = []
-        for one, outs in pairs:
+        for one, outs in pairs.items():
             stored = self._known("row_sparse_pull", one)
             if stored.rows is None or not all(isinstance(target, RowSparse) for target in outs):
                 raise ArgumentError(f"row_sparse_pull: key {one!r} and its out have to be row-sparse; use pull for dense arrays")
@@ -324,7 +324,7 @@ class KVStore:
             check_alike("row_sparse_pull", one, outs, stored.value)
             copies += [(stored, target) for target in outs]
         wanted = wanted_rows("row_sparse_pull", row_ids, [stored.value.shape for stored, _ in copies])
-        self._wait_for_all(self._stored[one].variable for one, _ in pairs)
+        self._wait_for_all(self._stored[one].variable for one in pairs)
         for (stored, target), rows in zip(copies, wanted):
             target.replace(stored.value[rows], rows)
 
@@ -454,7 +454,7 @@ class KVStore:
                 f"{call}: a store of type 'horovod' stores nothing; use pushpull and broadcast, or 'dist_sync'"
             )
 
-    def _pairs(self, call: str, key: Any, values: Any) -> list[tuple[Any, list[Any]]]:
+    def _pairs(self, call: str, key: Any, values: Any) -> Keyed:
         return keyed(call, key, values, self._keys)
 
     def _known(self, call: str, key: Any) -> Stored:

@@ -12,7 +12,10 @@ from ..errors import ArgumentError, UnsupportedError
 from ..unlike import unlike_its_memory
 from .sparse import RowSparse
 
-__all__ = ["TREE_BOUND", "Trees", "as_given", "by_trees", "check_alike", "keyed", "summed", "targets_of", "view"]
+__all__ = ["TREE_BOUND", "Keyed", "Trees", "as_given", "by_trees", "check_alike", "keyed", "summed", "targets_of", "view"]
+
+Keyed = dict[Any, list[Any]]
+"""The arrays of each key, in the order of the call."""
 
 Trees = list[list[tuple[int, int]]]
 """For each root its edges, from parents to children."""
@@ -21,7 +24,7 @@ TREE_BOUND = 10_000_000
 """An array of more elements goes along all trees (MXNet's ``MXNET_KVSTORE_TREE_ARRAY_BOUND``)."""
 
 
-def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[Any, list[Any]]]:
+def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
     """Each key with the list of its values, in the order of the keys; equal keys of a call become one.
 
     ``known`` is the type of the store's keys so far.
@@ -43,10 +46,10 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> list[tuple[An
     kinds = {type(one) if isinstance(one, str) else int for one in keys} | ({known} if known else set())
     if len(kinds) > 1:
         raise ArgumentError(f"{call}: mixed key types are not allowed; use whole numbers or texts for all keys of a store")
-    grouped: dict[Any, list[Any]] = {}
+    grouped: Keyed = {}
     for one, value in zip(keys, values):
         grouped.setdefault(one, []).extend(value if isinstance(value, (list, tuple)) else [value])
-    return list(grouped.items())
+    return grouped
 
 
 def view(call: str, value: Any) -> Any:

@@ -53,7 +53,7 @@ def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
         if not member.forming.acquire(blocking=False):
             raise errors.ConfigError("reconfigure: another thread reconfigures this group; wait for it first")
         try:
-            form(member, round, (handles, rank), seconds, connect)
+            form(member, round, handles, rank, seconds, connect)
         finally:
             member.forming.release()
     except errors.HerringboneError as error:
@@ -81,9 +81,9 @@ def limit(member: Member, timeout: timedelta | None) -> float:
     return seconds
 
 
-def form(member: Member, round: int, members: tuple[list[Handle], int], seconds: float, connect: Connect) -> None:
+def form(member: Member, round: int, handles: list[Handle], rank: int, seconds: float, connect: Connect) -> None:
     """Leave the group, meet the others, and connect to them."""
-    (handles, rank), deadline = members, time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     failed = f"the group has no members: reconfigure {round} of it has not succeeded; call reconfigure with another uuid"
     member.leave_to_form_anew(failed)
     store = meet(round, handles, rank, seconds)

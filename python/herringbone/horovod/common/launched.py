@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...communicator import Communicator
-from ...joining import init as join_job
 from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError, RendezvousError
+from ...joining import init as join_job
 from .settings import Settings
 
 __all__ = ["COME_LATE", "FOLDER", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
