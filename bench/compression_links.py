@@ -17,7 +17,6 @@ import tempfile
 
 from figures import human
 from machine import machine
-from ports import free_port
 from processes import JobFailed, Namespaces, NoNamespaces, Processes
 from rigs import TOKEN
 from tables import table
@@ -32,19 +31,13 @@ def measured(options, reducers):
         Processes(hosts) as processes,
         tempfile.TemporaryDirectory() as out,
     ):
-        environment = os.environ | {
-            "WORLD_SIZE": str(options.workers),
-            "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": str(free_port()),
-        }
-        environment |= {"OMP_NUM_THREADS": "1", "HERRINGBONE_TOKEN": TOKEN}
+        environment = os.environ | {"HERRINGBONE_TOKEN": TOKEN} | processes.place(options.workers)
         addresses = [processes.reducer(environment, options.workers + number).address for number in range(reducers)]
         if addresses:
             environment["HERRINGBONE_REDUCERS"] = ",".join(addresses)
         words = [sys.executable, ROOT / "bench" / "compression_links_worker.py", "--out", out]
         words += ["--bytes", options.mebibytes << 20, "--rounds", options.rounds]
-        workers = [processes.start(words, rank, env=environment | {"RANK": str(rank)}) for rank in range(options.workers)]
-        processes.finish(workers)
+        processes.run(words, environment, range(options.workers))
         return [json.loads(pathlib.Path(out, f"{rank}.json").read_text())["rows"] for rank in range(options.workers)]
 
 

@@ -19,7 +19,6 @@ import tempfile
 
 import machine
 import timeline
-from ports import free_port
 from processes import Cluster, Here, JobFailed, Processes
 from rigs import LOCK
 
@@ -40,23 +39,11 @@ def train(options, folder):
         fcntl.flock(stack.enter_context(open(LOCK, "w")), fcntl.LOCK_EX)
         hosts = stack.enter_context(Cluster(options.rigs, count, options.rate) if options.rigs else Here())
         processes = stack.enter_context(Processes(hosts))
-        environment = os.environ | {
-            "HERRINGBONE_TOKEN": secrets.token_hex(16),
-            "GLOO_SOCKET_IFNAME": hosts.interface,
-            "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(options.workers),
-            "OMP_NUM_THREADS": "1",
-        }
+        environment = os.environ | {"HERRINGBONE_TOKEN": secrets.token_hex(16)} | processes.place(options.workers)
         reducers = [processes.reducer(environment, options.workers + index) for index in range(options.reducers)]
         if reducers:
             environment["HERRINGBONE_REDUCERS"] = ",".join(reducer.address for reducer in reducers)
-        words = worker(options, folder)
-        workers = [
-            processes.start(words, rank, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(options.workers)
-        ]
-        processes.finish(workers)
+        processes.run(worker(options, folder), environment, range(options.workers))
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(options.workers)]
 
 

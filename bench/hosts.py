@@ -15,7 +15,6 @@ import sys
 import tempfile
 
 from figures import duration, human, three_digits
-from ports import free_port
 from processes import Cluster, JobFailed, Processes
 from rigs import LOCK, ROOT, TOKEN
 from run import numbers, size
@@ -40,23 +39,9 @@ def layout(text):
 def run(options, hosts, cluster, command, environment):
     """One program once: for each size the seconds of an all-reduce, and of all cores together."""
     with tempfile.TemporaryDirectory(prefix="herringbone-hosts-") as folder, Processes(cluster) as processes:
-        environment = (
-            os.environ
-            | environment
-            | {
-                "BENCH_SIZES": ",".join(map(str, options.sizes)),
-                "BENCH_BUDGET_S": str(options.budget),
-                "BENCH_OUT": folder,
-                "HERRINGBONE_TOKEN": TOKEN,
-                "GLOO_SOCKET_IFNAME": cluster.interface,
-                "MASTER_ADDR": cluster.address(0),
-                "MASTER_PORT": str(free_port()),
-                "WORLD_SIZE": str(len(hosts)),
-                "OMP_NUM_THREADS": "1",
-            }
-        )
-        ranks = [processes.start(command, host, env=environment | {"RANK": str(rank)}) for rank, host in enumerate(hosts)]
-        processes.finish(ranks)
+        asked = {"BENCH_SIZES": ",".join(map(str, options.sizes)), "BENCH_BUDGET_S": str(options.budget), "BENCH_OUT": folder}
+        environment = os.environ | environment | asked | {"HERRINGBONE_TOKEN": TOKEN} | processes.place(len(hosts))
+        processes.run(command, environment, hosts)
         return figures(folder, len(hosts))
 
 

@@ -29,17 +29,10 @@ def ranks_of(options, folder):
     """Runs the ranks, and returns what each has left."""
     setup = {name: getattr(options, name) for name in ("tensors", "rounds", "steps", "calls", "megabytes", "rows")}
     setup |= {"training_steps": options.training_steps, "folder": str(folder)}
-    environment = os.environ | {
-        "HERRINGBONE_TOKEN": secrets.token_hex(16),
-        "HERRINGBONE_STORE": f"127.0.0.1:{free_port()}",
-        "HERRINGBONE_WORLD_SIZE": str(options.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(options.ranks),
-        "OMP_NUM_THREADS": "1",
-    }
     command = [sys.executable, HERE / "named_worker.py", json.dumps(setup)]
     with Processes() as processes:
+        environment = os.environ | processes.place(options.ranks) | {"HERRINGBONE_TOKEN": secrets.token_hex(16)}
+        environment |= {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_WORLD_SIZE": str(options.ranks)}
         ranks = [
             processes.start(command, env=environment | {"RANK": str(rank), "HERRINGBONE_RANK": str(rank)})
             for rank in range(options.ranks)

@@ -15,6 +15,7 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
 from lab.hosts import Namespaces, NoNamespaces
+from ports import free_port
 
 __all__ = ["Cluster", "Here", "JobFailed", "Namespaces", "NoNamespaces", "Processes", "Reducer", "signals_held"]
 
@@ -102,6 +103,15 @@ class Processes:
             process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
             self.running.append(process)
         return process
+
+    def place(self, workers):
+        """Where a job of so many workers meets, as the environment of its processes says it."""
+        meeting = {"MASTER_ADDR": self.hosts.address(0), "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(workers)}
+        return meeting | {"GLOO_SOCKET_IFNAME": self.hosts.interface, "OMP_NUM_THREADS": "1"}
+
+    def run(self, words, environment, hosts):
+        """Runs a command to its end as every rank, of each of which `hosts` has the host."""
+        self.finish([self.start(words, host, env=environment | {"RANK": str(rank)}) for rank, host in enumerate(hosts)])
 
     def reducer(self, environment, host=0):
         """Starts a reducer of the release that the workers have, on a free port of a host."""

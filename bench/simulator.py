@@ -18,7 +18,6 @@ import tempfile
 
 from figures import duration, human
 from hosts import figures
-from ports import free_port
 from processes import JobFailed, Namespaces, NoNamespaces, Processes, Reducer
 from rigs import LOCK, REDUCER_PORT, ROOT, TOKEN
 from tables import printed, table
@@ -76,14 +75,8 @@ def job(options, spaces, layout, words, **environment):
     workers, per_host, reducers = LAYOUTS[layout]
     hosts = workers // per_host
     with Processes(spaces) as processes, tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "BENCH_OUT": folder,
-            "HERRINGBONE_TOKEN": TOKEN,
-            "MASTER_ADDR": spaces.address(0),
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(workers),
-            **environment,
-        }
+        asked = {"BENCH_OUT": folder, "HERRINGBONE_TOKEN": TOKEN, **environment}
+        environment = os.environ | processes.place(workers) | asked
         for reducer in range(reducers):
             listen = f"{spaces.address(hosts + reducer)}:{REDUCER_PORT}"
             serve = [options.binary, "serve", "--listen", listen, "--json"]
@@ -92,11 +85,7 @@ def job(options, spaces, layout, words, **environment):
         environment["BENCH_EXTRA_HOSTS"] = ",".join(extra)
         if extra and "--rig" not in words:
             environment["HERRINGBONE_REDUCERS"] = ",".join(f"{host}:{REDUCER_PORT}" for host in extra)
-        ranks = [
-            processes.start([options.binary, *words], rank // per_host, env=environment | {"RANK": str(rank)})
-            for rank in range(workers)
-        ]
-        processes.finish(ranks)
+        processes.run([options.binary, *words], environment, [rank // per_host for rank in range(workers)])
         yield folder
 
 

@@ -21,7 +21,6 @@ sys.path.append(str(HERE.parent / "bench"))
 
 from machine import machine
 from picture import picture
-from ports import free_port
 from processes import Here, JobFailed, Namespaces, NoNamespaces, Processes
 from results import Setting, facts, table
 
@@ -31,40 +30,25 @@ BUCKET_MEBIBYTES = {"inside": 8, "links": 25}
 """They differ since the order in which Gloo adds depends on them, and so do its bits; 25 is what DDP has by default."""
 
 
-def environment(hosts, options):
+def environment(place):
     """What all workers and reducers have: torch's settings, one token, and no setting of Herringbone from elsewhere."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HERRINGBONE_")}
-    return kept | {
-        "HERRINGBONE_TOKEN": secrets.token_hex(16),
-        "GLOO_SOCKET_IFNAME": hosts.interface,
-        "MASTER_ADDR": hosts.address(0),
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(options.workers),
-        "OMP_NUM_THREADS": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # the hosts have no name service, about which torch warns
-    }
+    # The hosts have no name service, about which torch warns.
+    return kept | place | {"HERRINGBONE_TOKEN": secrets.token_hex(16), "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 def train(hosts, setting, options, words):
     """Runs the workers on hosts, and reducers where the setting has them."""
     setting.folder.mkdir()
     with Processes(hosts) as processes:
-        shared = environment(hosts, options)
+        shared = environment(processes.place(options.workers))
         reducers = [processes.reducer(shared, options.workers + index) for index in range(setting.reducers)]
         if reducers:
             words += ["--reducers", ",".join(reducer.address for reducer in reducers)]
         words += ["--title", setting.title, "--trainings", ",".join(setting.trainings), "--out", setting.folder]
         words += ["--rounds", options.rounds, "--steps", options.steps]
         say(f"{setting.words}: {options.workers} workers import torch and meet")
-        workers = [
-            processes.start(
-                [sys.executable, HERE / "train.py", *words],
-                rank,
-                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(options.workers)
-        ]
-        processes.finish(workers)
+        processes.run([sys.executable, HERE / "train.py", *words], shared, range(options.workers))
     setting.read(options.workers)
     return setting
 
