@@ -15,7 +15,7 @@ from ..dependency import Engine, Variable
 from ..errors import UnsupportedError
 from ..kinds import BARRIER, kind_of
 
-__all__ = ["Exchange", "with_rows"]
+__all__ = ["Comm", "with_rows"]
 
 Made = tuple[Any, Any, Any]
 
