@@ -41,7 +41,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A communicator over a world that has formed, as `config` says; `origin` is what the process was first started with.
+/// A communicator over a world that has formed, by `config`; `origin` is the first configuration of the process.
 pub(crate) fn over(config: &Config, origin: &Config, world: World) -> Result<Communicator> {
     put_together(config, origin, world).map_err(|error| error.at(config.rank))
 }

@@ -1,4 +1,4 @@
-//! The end of an operation, shared by the engine and whoever waits.
+//! The end of an operation, shared by the engine and the threads that wait.
 
 use crate::{Result, core::group::Rank, feedback::Fed};
 use std::sync::{
@@ -7,7 +7,7 @@ use std::sync::{
     mpsc::Sender,
 };
 
-/// The end of an operation, shared by the engine and whoever waits.
+/// The end of an operation, shared by the engine and the threads that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     done: AtomicBool,

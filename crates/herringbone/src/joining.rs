@@ -1,5 +1,4 @@
-//! How a process becomes a member of a job, and goes on after a loss: with the ranks that are left, or with new processes for
-//! the lost ones.
+//! How a process joins a job, and how it continues after a loss: with the surviving ranks, or with new processes for the lost ones.
 
 use crate::{
     Communicator, Error, Result, assembly,
@@ -19,13 +18,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long those that have agreed to go on may take to meet.
+/// How long the survivors may take to meet after they have agreed to continue.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the place where rank 0 was is asked for those who want to join.
 const ASK: Duration = Duration::from_millis(500);
 
-/// Where those meet that go on without the hub.
+/// Where the survivors meet: at this rank, which is the new hub, or at another one.
 enum NewHub {
     Here { listener: TcpListener, address: SocketAddr },
     At(String),
@@ -70,16 +69,16 @@ impl Communicator {
         assembly::over(&config, &config, world)
     }
 
-    /// A group of the ranks that are left, after a [loss](crate::ErrorKind::PeerLost) or for any other reason. All ranks that live
-    /// call this, and all get the same group, in which their order is the same and ranks are numbered anew. This group takes
-    /// no more calls, and its operations that are under way end.
+    /// A group of the surviving ranks, after a [loss](crate::ErrorKind::PeerLost) or for any other reason. All live ranks call
+    /// this and get the same group, in which ranks keep their order and are numbered from 0. This group takes
+    /// no more calls, and its operations in flight end.
     ///
-    /// A member whose process has ended does not count, nor does one that has left. Silent ones may live beyond a broken
-    /// network, so the others go on only if they are more. Rank 0 of the job says who is left. If it is lost itself, the
-    /// lowest rank that is left takes its part: then the job forms anew, and all its other groups end.
+    /// A member whose process has ended, or that has left, does not count. A silent member may be alive on the other side of a
+    /// network split, so the others continue only if they are more. Rank 0 of the job decides who has survived. If it is lost
+    /// itself, the lowest survivor takes over: the job re-forms, and all its other groups end.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if those that are left cannot go on, or are fewer than `least`;
+    /// [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if the survivors cannot continue, or are fewer than `least`;
     /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if not all that live called this in time.
     pub fn shrink(&self, least: u32, timeout: Option<Duration>) -> Result<Self> {
         self.check_open("shrink")?;
@@ -206,7 +205,7 @@ impl Communicator {
         self.parts().1.completed_before.get().copied()
     }
 
-    /// The same, of a group that came after another one of which so many operations were completed by all.
+    /// The same communicator, with the number of operations that all ranks completed in the group before it.
     fn after(self, completed: u64) -> Self {
         self.parts().1.completed_before.get_or_init(|| completed);
         self
@@ -232,7 +231,7 @@ impl Communicator {
     }
 }
 
-/// Forms the job of those that are left, which know where they meet.
+/// Forms the job of the survivors at the new hub.
 fn regather(
     fabric: &Fabric,
     config: &Config,

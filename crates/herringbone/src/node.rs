@@ -1,9 +1,9 @@
 //! An engine and the threads that take turns in driving it.
 //!
-//! Whoever waits for an operation drives: it takes turns, spins a little, yields, and then sleeps until a socket, a
+//! A thread that waits for an operation drives the engine: it takes turns, spins a little, yields, and then sleeps until a socket, a
 //! local rank's bell or a death wakes it. Only one thread sleeps on the poller; others sleep until an operation ends
-//! or the poller is free. When nobody waits and there is work, a background thread drives; it is told of work when it
-//! is submitted and nobody drives, or left by whoever drove, and never otherwise.
+//! or the poller is free. If no thread waits, a background thread drives. It is woken only when work is
+//! submitted that no thread drives, or when the thread that drove leaves work behind.
 
 mod patience;
 mod poller;
@@ -120,7 +120,7 @@ impl Node {
         fork::generation() != self.born
     }
 
-    /// Does something with the engine, then sees to what came of it.
+    /// Runs `f` on the engine, then handles the events that it raised.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let mut runner = self.lock_as_is();
         let result = f(self.engine(&mut runner));
@@ -128,7 +128,7 @@ impl Node {
         result
     }
 
-    /// Does something with the engine. Returns what the engine asks for, to which the caller sees itself.
+    /// Runs `f` on the engine. Returns the events that it raised, which the caller handles.
     pub(crate) fn asked(&self, f: impl FnOnce(&mut Engine)) -> Vec<Event> {
         let mut runner = self.lock_as_is();
         f(self.engine(&mut runner));
@@ -143,7 +143,7 @@ impl Node {
         Some(result)
     }
 
-    /// Looks for what has taken too long. That cannot be a straight run: in time it is an operation like any other.
+    /// Checks timeouts. A straight run never times out, because in time it becomes an ordinary operation.
     pub(crate) fn tick(&self) {
         let mut runner = self.lock_as_is();
         runner.as_it_is().at(Moment::now()).tick();
@@ -164,7 +164,7 @@ impl Node {
         self.runner.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned))
     }
 
-    /// A thread has panicked while it had the engine: nobody waits for what that was to do.
+    /// A thread has panicked while it held the engine: all operations fail, so that no thread waits for them.
     fn after_panic<'a>(&'a self, poisoned: PoisonError<MutexGuard<'a, Runner>>) -> MutexGuard<'a, Runner> {
         self.runner.clear_poison();
         let mut runner = poisoned.into_inner();
@@ -172,7 +172,7 @@ impl Node {
         runner
     }
 
-    /// The engine at this moment, without a straight run: that goes on as an ordinary operation.
+    /// The engine at this moment. A straight run in it continues as an ordinary operation.
     fn engine<'a>(&self, runner: &'a mut Runner) -> &'a mut Engine {
         let (engine, interrupted) = runner.engine();
         if interrupted {
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Lets go of the engine, and wakes those that wait for what has ended. Returns what the engine asks for.
+    /// Releases the engine, and wakes the threads whose operations have ended. Returns the events that it raised.
     fn release(&self, mut runner: MutexGuard<'_, Runner>) -> Vec<Event> {
         let engine = runner.as_it_is();
         self.poller.watch(engine);
@@ -364,7 +364,7 @@ impl Node {
         }
     }
 
-    /// What moved where, up to now.
+    /// The bytes moved so far.
     pub(crate) fn stats(&self) -> Stats {
         let waiting = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
         Stats { waiting, ..self.with(|engine| engine.counted()) }
@@ -439,7 +439,7 @@ impl Node {
         }))
     }
 
-    /// Wakes whoever sleeps on the poller.
+    /// Wakes the thread that sleeps on the poller.
     pub(crate) fn wake(&self) {
         // A bell that cannot be rung costs a nap at most.
         let _rung = self.bell.ring();

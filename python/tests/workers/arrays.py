@@ -472,12 +472,12 @@ def a_forked_child_is_told_so() -> None:
     child = os.fork()
     if child == 0:
         try:
-            told = f"on rank {group.rank}: "
-            error_of(herringbone.ForkedError, group.barrier, f"{told}barrier: ")
-            error_of(herringbone.ForkedError, lambda: group.send(np.ones(3), 0), f"{told}send: ")
-            error_of(herringbone.ForkedError, lambda: group.recv(into, 0), f"{told}recv: ")
-            error_of(herringbone.ForkedError, work.wait, f"{told}recv: ")
-            error_of(herringbone.ForkedError, lambda: group.explain(1), f"{told}explain: ")
+            where = f"on rank {group.rank}: "
+            error_of(herringbone.ForkedError, group.barrier, f"{where}barrier: ")
+            error_of(herringbone.ForkedError, lambda: group.send(np.ones(3), 0), f"{where}send: ")
+            error_of(herringbone.ForkedError, lambda: group.recv(into, 0), f"{where}recv: ")
+            error_of(herringbone.ForkedError, work.wait, f"{where}recv: ")
+            error_of(herringbone.ForkedError, lambda: group.explain(1), f"{where}explain: ")
             os._exit(7)
         finally:
             os._exit(1)

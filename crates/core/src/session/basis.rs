@@ -1,4 +1,4 @@
-//! What a plan was made from, so that ranks compare that and not a name.
+//! The basis of a plan: everything that it was made from. Ranks compare bases instead of names.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::{collective::Collective, group::FoldOrder, wire::digest};
@@ -144,7 +144,7 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// What ranks have to agree on. Every release has to compute the same from the same.
+    /// The digest that ranks compare. Every release must compute the same digest from the same basis.
     pub fn digest(&self) -> u64 {
         digest_of(self.items())
     }

@@ -136,7 +136,7 @@ pub enum Cause {
         /// Who has made it.
         caller: Rank,
     },
-    /// A member has aborted what it had under way. The group ends with it.
+    /// A member has aborted its operations, so the group ends.
     #[error("rank {rank} aborted the group: its log says why; form the group again without it")]
     Aborted {
         /// Which member.
@@ -144,7 +144,7 @@ pub enum Cause {
         /// Its first operation that had not ended well.
         sequence: u64,
     },
-    /// A member's engine panicked: a defect of this software. What it holds is not to be trusted, so the group ends with it.
+    /// A member's engine panicked, which is a bug of this software. Its data cannot be trusted, so the group ends.
     #[error(
         "the engine of rank {rank} panicked, which is a bug: please report it, with the panic's message, which is in the output of that rank"
     )]

@@ -1,7 +1,7 @@
 //! How a rank that leaves a group finds out whether all members have made the same calls.
 //!
-//! Ranks notice a mismatch where a frame arrives. A rank that has only sent since it last heard all others hears nothing, and
-//! after its last call there is no next one that would fail. So it asks before it leaves:
+//! A rank notices a mismatch when a frame arrives. A rank whose last calls only sent receives no frame that could show one, and
+//! no later call of it would fail. So it asks before it leaves:
 //!
 //! ```text
 //! member    Confirm      a question: its last operation, and the rolling hash after it
@@ -10,12 +10,12 @@
 //! hub       Confirmed    to all that asked, once every member has confirmed, has asked the same, has left or died
 //! ```
 //!
-//! A control thread answers, not the program, and a member that has not come to the operation answers when it does. So it does
-//! not matter in which order programs close their groups. A question stays where it was shown when whoever asked has left: who
-//! differs finds it out all the same. The answer to a mismatch is a [fence](super::fence), as always.
+//! Control threads answer, not programs, and a member that has not made the call yet answers when it makes it. So programs may
+//! close their groups in any order. A question stays with the members after the rank that asked has left, so a member whose call
+//! differs still notices. A mismatch leads to a [fence](super::fence), as always.
 //!
-//! A member that leaves says how many calls it has made. If there is a question about a later one, it has left without that call, so
-//! the hub begins a fence, and a member that was shown the question before knows it by itself.
+//! A member that leaves says how many calls it has made. If a question is about a later call, the member has left without it: the
+//! hub begins a fence, and a member that has the question already notices by itself.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::{group::Rank, wire::Fingerprint};
@@ -28,7 +28,7 @@ use alloc::{
 /// is a mismatch, or ranks that leave at different calls.
 const QUESTIONS: usize = 64;
 
-/// What a rank that leaves a group has called last.
+/// The last call of a rank that leaves a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseQuestion {
     /// Who asks.
@@ -130,7 +130,7 @@ impl Questions {
         }
     }
 
-    /// What to show to whom of the members that take part, once it is known who they are.
+    /// The questions for each live member, once the live members are known.
     pub(super) fn shown(&self, live: &[Rank]) -> Vec<(Rank, CloseQuestion)> {
         let of = |asked: &Asked| {
             let others = live.iter().copied().filter(|rank| !asked.same.contains(rank));
@@ -139,7 +139,7 @@ impl Questions {
         self.asked.values().flat_map(of).collect()
     }
 
-    /// Whom to tell that all members have made the same calls, now that these take part. Each is told once.
+    /// The answers that all `live` members have made the same calls, with their receivers. Each receiver gets one once.
     pub(super) fn answered(&mut self, live: &[Rank]) -> Vec<(Rank, Confirmation)> {
         let mut answers = Vec::new();
         for asked in self.asked.values_mut() {
@@ -152,7 +152,7 @@ impl Questions {
         answers
     }
 
-    /// The first question about a call that a member has not made which has made so many.
+    /// The first question about a call that comes after the first `made` ones.
     pub(super) fn beyond(&self, made: u64) -> Option<&CloseQuestion> {
         self.asked.range((made, 0)..).next().map(|(_, asked)| &asked.first)
     }

@@ -1,10 +1,10 @@
-//! How the ranks that are left of a group agree on who they are when the hub is among the lost: at the lowest of them.
+//! How the surviving ranks of a group elect a new hub if rank 0 is lost: the lowest survivor becomes the hub.
 //!
-//! Each rank that is left looks for the lowest one that may live. If that is another one, it calls it and says
-//! [`Shrink`]; if it is this one, the others call here, and it decides as a hub would. A call that fails tells nothing for
-//! certain: the other end may live beyond a broken network, or have gone on with others already. So whoever cannot be called
-//! counts as silent, and those that have come go on only if they are more than the silent ones: of all disjoint sets of ranks
-//! at most one does.
+//! Each survivor determines the lowest rank that may be alive. If that is another rank, it connects to it and sends
+//! [`Shrink`]. If it is itself, it waits for the others to connect, and decides as a hub would. A failed connection proves nothing:
+//! the other rank may be alive on the other side of a network split, or may have continued with others. So a rank that cannot be
+//! reached counts as silent, and the ranks that have met continue only if they are more than the silent ones. Of disjoint
+//! sets of ranks at most one does.
 //!
 //! It is a state machine without connections or a clock; milliseconds count from any beginning.
 
@@ -47,8 +47,8 @@ struct Call {
 }
 
 impl Election {
-    /// Rank `me` begins: it wants what `own` says, and knows of these ranks that they are gone; `true` for those of which
-    /// that is certain.
+    /// Rank `me` begins with its request `own`. It knows that the ranks `gone` are lost: `true` if their processes have certainly
+    /// ended.
     pub fn new(me: Rank, own: Shrink, gone: &BTreeMap<Rank, bool>) -> Self {
         let of = |certain: bool| {
             own.members
@@ -61,24 +61,24 @@ impl Election {
         Self { me, own, dead, silent, here: BTreeMap::new(), calls: BTreeMap::new() }
     }
 
-    /// What this rank says to the one that it calls.
+    /// The request that this rank sends to the rank that it connects to.
     pub fn wish(&self) -> Shrink {
         Shrink { dead: self.dead.iter().copied().collect(), ..self.own.clone() }
     }
 
-    /// Those that may live, ascending; this rank is one of them.
+    /// The ranks that may be alive, ascending, with this one.
     fn expected(&self) -> impl Iterator<Item = Rank> + '_ {
         let is_lost = |rank: &Rank| self.dead.contains(rank) || self.silent.contains(rank);
         self.own.members.iter().copied().filter(move |rank| !is_lost(rank))
     }
 
-    /// Whether the others come here.
+    /// Whether this rank is the lowest that may be alive, so that the others connect to it.
     pub fn decides(&self) -> bool {
         self.expected().next() == Some(self.me)
     }
 
-    /// Ranks that are to be called now. A lower one is told [what is wished](Self::wish), and answers once it has decided; a
-    /// higher one is only called, to see whether it lives.
+    /// The ranks to connect to now. A lower rank gets this rank's [request](Self::wish), and answers once it has decided; a
+    /// higher rank is only probed, to see whether it is alive.
     pub fn to_call(&mut self, now: u64) -> Vec<Rank> {
         let wanted: Vec<Rank> = match self.decides() {
             true => self.missing(),
@@ -96,7 +96,7 @@ impl Election {
         wanted.into_iter().filter(due).collect()
     }
 
-    /// More is known of who is gone; `true` for those of which that is certain.
+    /// More ranks are known to be lost: `true` if their processes have certainly ended.
     pub fn learn(&mut self, gone: &BTreeMap<Rank, bool>) {
         let is_dead = |rank: &Rank| gone.get(rank) == Some(&true) && *rank != self.me;
         let dead: Vec<Rank> = self.own.members.iter().copied().filter(is_dead).collect();

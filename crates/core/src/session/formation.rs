@@ -1,9 +1,9 @@
 //! How a world forms: rank 0 gathers the others.
 //!
-//! Every rank says in its [`Join`] what it was told; rank 0 lets it in or says why not, and when all are there, each gets
-//! the same [roster](Roster) and the same [`Parameters`]. What ranks may have of their own is settled here, whatever the
-//! order in which they come: the staging pool and the segment are the smallest that anybody has; the fold order, the
-//! algorithm, the transport and the reducers are rank 0's, which the others either leave open or know.
+//! Every rank sends its settings in a [`Join`]. Rank 0 admits the rank or says why it does not. When all ranks have joined, each gets
+//! the same [roster](Roster) and the same [`Parameters`]. Where settings of ranks can differ, the result does not depend on the
+//! order in which they join: the staging pool and the segment are the smallest of all ranks; the fold order, the
+//! algorithm, the transport and the reducers are rank 0's, and another rank either sets none or the same.
 
 use super::{
     basis::Difference,
@@ -25,7 +25,7 @@ use alloc::{
 };
 use core::fmt;
 
-/// What a rank would like the world to use.
+/// The parameters that a rank asks the world to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The staging pool of a process, in bytes.
@@ -36,7 +36,7 @@ pub struct Settings {
     pub order: Option<FoldOrder>,
     /// The algorithm, if the choice is not left to the planner.
     pub algorithm: Option<String>,
-    /// The transport, if it is not left to what is there.
+    /// The transport, if it is forced.
     pub transport: Option<String>,
     /// Where the reducers listen.
     pub reducers: Vec<String>,
@@ -54,7 +54,7 @@ pub struct Settings {
     pub calibration: Vec<u64>,
 }
 
-/// What a launcher, or a user, calls the job of a rank.
+/// The name that a launcher or a user gives the job of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobName {
     /// The variable that has it.
@@ -80,7 +80,7 @@ pub struct Join {
     pub host_name: String,
 }
 
-/// A world: who is in it, and what it uses.
+/// A world: its members and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formed {
     /// The job: a random number, which keeps jobs with the same token apart.

@@ -1,14 +1,13 @@
 //! Permission to send: windows of segments for operations, eager slots for connections.
 //!
-//! Nothing enters a connection without a slot at its receiver (but what all ranks of a host write for all, of which the next
-//! message answers the last), so a connection can always be drained and no operation
-//! blocks another behind it. A receiver grants slots by **segments**: it says how many it is done with, and its
-//! sender may be [`depth`](Window::new) segments ahead of that. Messages of a few KiB need not wait for the first
-//! grant: each connection has **eager** slots for them, which come back as they are emptied.
+//! A message enters a connection only if it has a slot at its receiver. (On the board of a host the next message answers the last
+//! instead.) So a connection can always be drained, and no operation blocks another one behind it. A receiver grants slots
+//! by **segments**: it says how many it is done with, and its sender may be [`depth`](Window::new) segments ahead. Messages of a
+//! few KiB need not wait for the first grant: each connection has **eager** slots for them, which return as they are emptied.
 //!
-//! What comes for a call that the receiver's program has not made keeps its slot until then, which may be late: the program may
-//! wait for an answer to a message. So the last slot of a connection is for [messages](MESSAGE_PRIORITY) alone. A receiver
-//! takes that in whatever its program does, and the slot comes back.
+//! A message for a call that the receiver's program has not made yet keeps its slot until the program makes it. That can take long,
+//! because the program may wait for an answer to a `send`. So the last slot of a connection is reserved for
+//! [messages](MESSAGE_PRIORITY) of `send`. A receiver takes these whatever its program does, and the slot returns.
 //!
 //! # Why waiting for a window cannot deadlock
 //!
@@ -52,7 +51,7 @@ pub struct Window {
     open: bool,
 }
 
-/// A grant for what was never sent, or less than was granted before: the other side breaks the protocol.
+/// A grant for segments that were never sent, or for fewer than before: the other side breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a grant of {granted} segments, between {done} granted before and {begun} begun")]
 pub struct NotGranted {
@@ -129,7 +128,7 @@ impl Credits {
         self.free > kept
     }
 
-    /// The other end has emptied slots. What exceeds their number is a lie, and not believed.
+    /// The other end has emptied slots. A claim of more slots than there are is capped.
     pub fn returned(&mut self, credits: u16) {
         self.free = self.free.saturating_add(credits).min(self.slots);
     }
@@ -143,7 +142,7 @@ impl Credits {
         tells && !core::mem::replace(&mut self.tells, tells)
     }
 
-    /// What to tell the other end in the frame that is about to be sent.
+    /// The number of emptied slots to report in the next frame.
     pub fn settle(&mut self) -> u16 {
         self.tells = false;
         core::mem::take(&mut self.owed)

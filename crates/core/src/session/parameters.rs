@@ -14,7 +14,7 @@ use alloc::{
 /// How long they are at most, in bytes.
 pub const PARAMETERS_BYTES: usize = 64 << 10;
 
-/// What all members of a group use, by rank 0's word.
+/// The values that all members of a group use, as rank 0 has decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// Where fold keys come from.

@@ -1,8 +1,8 @@
-//! Which reducers a job uses, as its hub decides: those that answer. Whoever is lost is called again, later each time.
+//! The hub decides which reducers a job uses: all that answer. It calls a lost reducer again, with longer and longer pauses.
 //!
-//! A reducer is known by its address. It is used from when it has answered until some worker has lost it, and again once it
-//! answers anew, as another [member](MemberId). What it had begun before is over then, on all workers. A reducer that is
-//! lost again and again is used again only after longer and longer pauses: each change of reducers makes all workers pause.
+//! A reducer is known by its address. The job uses it from its first answer until a worker loses it. If it answers again, it joins
+//! as another [member](MemberId); its earlier operations are over by then, on all workers. The pauses grow because each change of
+//! reducers makes all workers pause.
 
 use super::membership::MemberId;
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -14,12 +14,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a reducer that does not answer is called.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
-/// A reducer that was used for so long has no losses to its name.
+/// After this time in use, the earlier losses of a reducer are forgotten.
 const PROVEN: Duration = Duration::from_secs(60);
 /// How many reducers that nobody has named in the settings are remembered.
 const UNNAMED: usize = 4_096;
 
-/// The reducers that a job uses, and those that it would use.
+/// The reducers that a job uses, and those that it is waiting for.
 #[derive(Debug, Default)]
 pub struct Pool {
     reducers: BTreeMap<String, Reducer>,

@@ -1,4 +1,4 @@
-//! What a process says of itself to whoever asks how it stands.
+//! The status that a process reports when it is asked.
 //!
 //! A process answers for itself alone, from what it has at that moment: nobody else is asked, so no other process can keep
 //! it from answering. A worker of a job sends its [`Roster`](super::membership::Roster) before, so that who asks one

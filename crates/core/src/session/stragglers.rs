@@ -1,8 +1,8 @@
 //! Who has not come to an operation that others wait in.
 //!
-//! Members say to the hub where they wait, again and again (see [`fence`](super::fence)). One that has waited for so long that
-//! it is worth a word tells who does not: members that have said nowhere in the group that they wait, since it has waited for
-//! a round. They are slow, or do something else, or do not run. Those that wait for them only in turn are not named.
+//! While members wait, they report to the hub in which operation, once per round (see [`fence`](super::fence)). When a member has
+//! waited for several rounds, the hub names the stragglers: members that have not reported a wait in this group since its
+//! first round. They are slow, do something else, or do not run. Members that wait for a straggler themselves are not named.
 
 use super::{
     codec::{Malformed, Reader, Writer},
@@ -11,9 +11,9 @@ use super::{
 use crate::group::Rank;
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// The round of [waiting](Waiting::round) in which members are told: after three seconds.
+/// The round of [waiting](Waiting::round) in which stragglers are named: after three seconds.
 pub const NAMED_IN_ROUND: u32 = 3;
-/// The round since which whoever waits as well has said so in the meantime: each says it once in a round.
+/// A member that waits has reported it since this round, because each reports once per round.
 const FRESH_SINCE_ROUND: u32 = 1;
 
 /// Members of a group have not come to an operation. From the hub.
@@ -33,11 +33,11 @@ pub(super) struct StragglerTracker {
     /// How often members have said that they wait.
     said: u64,
     members: BTreeMap<Rank, Waiter>,
-    /// The operation of which members were told last.
+    /// The last operation whose stragglers were named.
     reported: Option<u64>,
 }
 
-/// What a member has said last.
+/// A member's last report.
 #[derive(Debug)]
 struct Waiter {
     sequence: u64,
@@ -47,7 +47,7 @@ struct Waiter {
 }
 
 impl StragglerTracker {
-    /// A member waits. Returns what all `live` members are to be told, once for each operation.
+    /// A member reports that it waits. Returns the message for all `live` members, once for each operation.
     pub(super) fn waits(&mut self, waiting: &Waiting, live: impl Iterator<Item = Rank>) -> Option<Late> {
         let (sequence, now) = (waiting.fingerprint.sequence, self.said);
         self.said += 1;

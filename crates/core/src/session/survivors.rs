@@ -1,19 +1,19 @@
-//! How the ranks that are left of a group agree on who they are.
+//! How the surviving ranks of a group agree on the members of the next one.
 //!
 //! ```text
-//! worker    Shrink       the group is of no use any more: I go on with whoever is left
-//! hub       Shrunk       once every member that lives has said so: who they are, or why they do not go on
+//! worker    Shrink       the group cannot be used any more: continue with the survivors
+//! hub       Shrunk       once every live member has sent Shrink: the survivors, or why they do not continue
 //! ```
 //!
-//! A member whose process is known to have ended does not count. One that is only silent may live beyond a broken network,
-//! and may have other members with it. So the members that answer go on only if they are more than those that are silent:
-//! of two halves at most one goes on, and of two equal ones none.
+//! A member whose process is known to have ended does not count. A silent member may still run on the other side of a network split,
+//! together with others. So the members that answer continue only if they are more than the silent ones:
+//! of the two sides of a split at most one continues, and if both are equal, none.
 
 use super::codec::{Malformed, Reader, Writer};
 use crate::group::Rank;
 use alloc::{collections::BTreeMap, vec::Vec};
 
-/// A member's wish to go on with the members that are left. To the hub.
+/// A member asks to continue with the survivors. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shrink {
     /// The group.
@@ -31,7 +31,7 @@ pub struct Shrink {
 /// What comes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// These go on, ascending.
+    /// These ranks continue, ascending.
     GoOn(Vec<Rank>),
     /// These are left, and they are fewer than some of them want.
     TooFew {
@@ -40,7 +40,7 @@ pub enum Survival {
         /// How many there should be at the least.
         least: u32,
     },
-    /// These are silent, and may go on by themselves for all that is known.
+    /// These ranks are silent, and might continue by themselves.
     Unsure {
         /// Who is silent, ascending.
         silent: Vec<Rank>,
@@ -53,7 +53,7 @@ pub enum Survival {
 }
 
 impl Survival {
-    /// What comes of it if these are `left`, and these `silent`; both ascend.
+    /// The outcome if the ranks `left` have answered and the ranks `silent` have not; both ascend.
     pub fn of(left: Vec<Rank>, silent: Vec<Rank>, least: u32) -> Self {
         if silent.len() >= left.len() {
             Survival::Unsure { silent }
@@ -72,7 +72,7 @@ pub struct Shrunk {
     pub group: u32,
     /// What comes of it.
     pub outcome: Survival,
-    /// How many operations of the group all have completed that go on.
+    /// How many operations of the group all survivors have completed.
     pub completed: u64,
 }
 
@@ -93,7 +93,7 @@ struct Calls {
 }
 
 impl Survivors {
-    /// A member wants to go on with the others that are left. Returns whom to tell what, as all of this does.
+    /// A member asks to continue with the survivors. Returns the answers and their receivers, like all methods here.
     pub fn call(&mut self, from: Rank, shrink: Shrink) -> Vec<(Rank, Shrunk)> {
         let Shrink { group, members, least, dead: _, completed } = shrink;
         let calls = self.calls.entry(group).or_default();

@@ -1,8 +1,7 @@
-//! Letting connections in: handshakes under way are heard by the thread that accepts, and only who has proved itself gets a
-//! thread.
+//! Accepting connections: one thread accepts them and reads all handshakes; only an authenticated connection gets a thread of its own.
 //!
-//! A connection that says nothing costs its caller nothing. So places are bounded, in all and for each
-//! [origin](pending_connections::CallerOrigin), and who comes when all are taken gets the place of whoever is least likely to be a rank.
+//! A connection that sends nothing costs its caller nothing. So the number of pending connections is bounded, in all and for each
+//! [origin](pending_connections::CallerOrigin). If all places are taken, a new connection replaces the one that is least likely a rank.
 
 use super::{
     greet::{self, DEADLINE, GreetError, Stream},
@@ -38,7 +37,7 @@ use std::{
 
 /// How many callers that have proved themselves may be being let in at once.
 const THREADS: usize = 64;
-/// How many callers are accepted before those that are here are heard again.
+/// How many connections are accepted before the pending ones are read again.
 const AT_ONCE: usize = 32;
 /// How many callers may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -103,7 +102,7 @@ impl Accepted for UnixStream {
     }
 }
 
-/// A listener, and those who have called at it and not proved themselves yet.
+/// A listener, and the connections to it that are not authenticated yet.
 pub(crate) struct Acceptor<L: Listen> {
     who: Arc<str>,
     listener: L,
@@ -119,7 +118,7 @@ pub(crate) struct Acceptor<L: Listen> {
     rejected: Rejected,
 }
 
-/// A memory of those who were turned away.
+/// The callers that were rejected, so that each address is logged once.
 #[derive(Clone, Debug, Default)]
 struct Rejected(Arc<Mutex<BTreeSet<CallerOrigin>>>);
 
@@ -256,7 +255,7 @@ impl<L: Listen> Acceptor<L> {
         }
     }
 
-    /// A guest that is one no more.
+    /// Removes a pending connection.
     fn dismiss(&mut self, number: u64) -> Option<PendingConnection<L::Caller>> {
         let pending = self.pending_connections.remove(number)?;
         // A forked child may hold the connection, too: closing it here would not have the poller forget it.

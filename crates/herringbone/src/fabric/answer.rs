@@ -1,4 +1,4 @@
-//! Answers to those who ask how this process stands: from what it has, without a word to any other process.
+//! Answers to requests for this process's status, from its own state: no other process is asked.
 
 use super::{
     Job,

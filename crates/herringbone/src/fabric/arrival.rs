@@ -1,4 +1,4 @@
-//! A rank that calls another one to go on without the hub.
+//! A rank that has connected to another one to elect a new hub.
 
 use crate::core::{
     group::Rank,
@@ -6,7 +6,7 @@ use crate::core::{
 };
 use std::net::TcpStream;
 
-/// A rank that has said what it wants, and waits at this connection.
+/// A rank that has sent its request, and waits for the answer on this connection.
 pub(crate) struct Arrival {
     pub(super) rank: Rank,
     pub(super) stream: TcpStream,

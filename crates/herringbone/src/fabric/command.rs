@@ -1,4 +1,4 @@
-//! What other threads ask of the control thread.
+//! Commands of other threads to the control thread.
 
 use super::arrival::Arrival;
 use crate::{
@@ -28,7 +28,7 @@ const CALLS_AGAIN: Duration = Duration::from_secs(2);
 /// How long the hub may take to say who did not come.
 const LAST_WORD: Duration = Duration::from_millis(300);
 
-/// What other threads ask of the control thread.
+/// The commands of other threads to the control thread.
 pub(crate) enum Command {
     Event(Event),
     /// A local rank's process, to be watched.
@@ -51,7 +51,7 @@ pub(crate) struct Commands {
     /// Answers for those that wait for them.
     answers: Mutex<BTreeMap<u32, ShrinkAnswer>>,
     answered: Condvar,
-    /// Where ranks go that call to go on without the hub, while this one looks for them.
+    /// Where connections of other ranks go during an election.
     arrivals: Mutex<Option<mpsc::Sender<Arrival>>>,
     /// Ranks that were lost, of which new processes have called to join, and when last.
     newcomers: Mutex<BTreeMap<Rank, Instant>>,
@@ -88,7 +88,7 @@ impl Commands {
         self.answered.notify_all();
     }
 
-    /// A new process of a lost rank wants to join. It calls again and again until the job forms anew.
+    /// A new process of a lost rank wants to join. It retries until the job re-forms.
     pub(super) fn note_newcomer(&self, rank: Rank) {
         self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, Instant::now());
     }
@@ -100,7 +100,7 @@ impl Commands {
         newcomers.keys().copied().collect()
     }
 
-    /// Ranks are expected that call to go on without the hub.
+    /// An election begins: other ranks will connect to this one.
     pub(super) fn expect_arrivals(&self) -> mpsc::Receiver<Arrival> {
         let (sender, arrivals) = mpsc::channel();
         *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);

@@ -144,7 +144,7 @@ pub(crate) fn random_number() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes) | 1)
 }
 
-/// Reads what is there, within the deadline. A process that is stopped and goes on reads on.
+/// Reads the bytes that are there, within the deadline. A process that was stopped and is continued gets more time.
 fn read(stream: &mut impl Stream, deadline: Instant, into: &mut [u8]) -> Result<usize, GreetError> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -225,7 +225,7 @@ pub(crate) fn refuse(stream: &mut impl Stream, claim: Claim, refusal: &Refusal) 
     let _unheard = stream.write_all(&claim.refuse(refusal));
 }
 
-/// What is said on a connection after its handshake.
+/// The channel of control messages on a connection after its handshake.
 pub(crate) fn channel(established: Established) -> ControlChannel {
     ControlChannel::new(crc32c::crc32c, established.keys)
 }

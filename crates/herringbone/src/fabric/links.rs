@@ -256,7 +256,7 @@ pub(crate) fn admit(
     Ok(())
 }
 
-/// Tells a process that comes to a world that has formed, with a rank of that world, why it is not let in.
+/// Tells a process that joins late, as a rank of a world that has formed, why it is not admitted.
 fn refuse_to_join(job: &Job, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
     let second = stream.peer_addr()?.to_string();
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);

@@ -1,4 +1,4 @@
-//! What a process has besides its engine: a port, connections to the others, and a thread that watches over them.
+//! The network of a process: a port, connections to the other processes, and the control thread that watches them.
 //!
 //! A world is a star for control (everyone to rank 0, the hub) and whatever its schedules need for data: links are made
 //! when an operation first needs them, by the lower of the two ranks.
@@ -56,7 +56,7 @@ use std::{
 /// How long a rank that leaves groups waits for others to confirm its calls in them.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all parts of a process know of its job.
+/// The facts about a job that all parts of a process use.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) id: u64,
@@ -257,7 +257,7 @@ impl Fabric {
         self.makes_way.load(Ordering::SeqCst)
     }
 
-    /// Leaves at once: what is under way fails, and nobody is waited for. The job goes on in another form.
+    /// Leaves at once: operations in flight fail, and no rank is waited for. The job re-forms.
     pub(crate) fn abandon(&self) {
         if self.is_forked() {
             return;

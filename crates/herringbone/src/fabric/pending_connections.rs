@@ -47,7 +47,7 @@ impl fmt::Display for CallerOrigin {
     }
 }
 
-/// A caller that has not proved itself yet. What it costs does not depend on what it says.
+/// A connection that is not authenticated yet. Its cost does not depend on what it sends.
 pub(super) struct PendingConnection<S> {
     pub(super) stream: S,
     pub(super) origin: CallerOrigin,

@@ -1,4 +1,4 @@
-//! Calling reducers to see whether they are there, and hearing those that call by themselves.
+//! Connecting to reducers to see whether they run, and accepting reducers that connect by themselves.
 
 use super::{
     Job,
@@ -159,7 +159,7 @@ fn is_final(answer: &Answer) -> bool {
     answer.as_ref().map_or_else(|error| !error.may_pass(), |_| true)
 }
 
-/// Calls a reducer from a thread of its own, and says what came of it.
+/// Connects to a reducer on a separate thread, and reports the outcome.
 pub(super) fn look_for(job: &Job, commands: &Arc<Commands>, address: String) {
     let (from, token) = (job.from, job.token.clone());
     let (answer, named) = (commands.clone(), address.clone());

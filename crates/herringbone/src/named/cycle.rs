@@ -1,4 +1,4 @@
-//! The thread of a controller: it rests, agrees with the other ranks, and runs what was agreed about.
+//! The thread of a controller: it sleeps, negotiates with the other ranks, and runs the agreed operations.
 
 use super::{
     NamedFailure,
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a thread that rests looks for what has waited too long.
+/// How often a sleeping thread checks for stalled operations.
 const LOOK: Duration = Duration::from_secs(1);
 /// How many bytes of rank 0's answers travel with their length.
 const HEAD: usize = 4096;

@@ -1,4 +1,4 @@
-//! What this process has submitted: the tensors of named operations, and those that wait for them.
+//! The tensors that this process has submitted to named operations, and the threads that wait for them.
 
 use super::{
     NamedFailure,
@@ -41,7 +41,7 @@ pub(super) struct Tensor {
     pub(super) residuals: Option<Residuals>,
 }
 
-/// What was submitted under a name.
+/// The tensors submitted under a name.
 #[derive(Debug)]
 struct Submitted {
     tensor: Tensor,

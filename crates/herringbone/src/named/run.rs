@@ -1,4 +1,4 @@
-//! What is agreed about, run: tensors of a batch in one operation.
+//! Runs the agreed operations: the tensors of a batch as one operation.
 
 use super::{
     NamedFailure, NamedResult, adasum,
@@ -431,7 +431,7 @@ fn neighbours(tasks: &[&NamedTask]) -> Option<Region> {
     Region::spanning(&tasks.iter().map(output).collect::<Option<Vec<_>>>()?)
 }
 
-/// Gives each task its result, out of what has all of them.
+/// Copies the result of each task out of the fusion buffer.
 fn take_apart(tasks: &[&NamedTask], fused: &Region, trace: &mut Tracer<'_>) -> Result<(), NamedFailure> {
     if neighbours(tasks).is_some() {
         return tasks.iter().try_for_each(|task| scale_result(task));

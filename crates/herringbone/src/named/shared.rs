@@ -1,4 +1,4 @@
-//! What a controller's thread shares with those that submit and wait.
+//! The state that a controller's thread shares with the threads that submit and wait.
 
 use super::{NamedFailure, queue::Queue, timeline::Timeline, work::WaitListener};
 use crate::{
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a controller's thread shares with those that submit and wait.
+/// The state that a controller's thread shares with the threads that submit and wait.
 #[derive(Debug)]
 pub(super) struct SharedState {
     /// Where the ranks agree.

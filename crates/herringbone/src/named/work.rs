@@ -41,7 +41,7 @@ impl From<Error> for NamedFailure {
     }
 }
 
-/// What a named operation has brought, beside what is in its output.
+/// The result of a named operation, in addition to its output buffer.
 #[derive(Clone, Debug, Default)]
 pub struct NamedResult {
     /// The result, where its size was not known before: of an allgather, an alltoall and a reducescatter.
@@ -85,7 +85,7 @@ impl Drop for Waiter {
     }
 }
 
-/// How an operation stands, shared by the controller and those that wait for it.
+/// The state of an operation, shared by the controller and the threads that wait for it.
 #[derive(Debug)]
 pub(super) struct NamedState {
     outcome: Mutex<Option<Outcome>>,

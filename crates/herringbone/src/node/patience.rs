@@ -13,7 +13,7 @@ const YIELDS_OF_MANY: u32 = 3;
 /// How often to yield where a small message is to come by a socket: it takes a round trip.
 const YIELDS_FOR_A_MESSAGE: u32 = 20;
 
-/// What a rank tries before it sleeps.
+/// How often a rank spins and yields before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// Turns before yielding.

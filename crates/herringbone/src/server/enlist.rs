@@ -34,7 +34,7 @@ pub(super) struct Enlisting {
     address: SocketAddr,
     incarnation: u64,
     token: Vec<u8>,
-    /// What came of the last call of each address.
+    /// The outcome of the last connection to each address.
     said: Mutex<BTreeMap<String, String>>,
 }
 
@@ -82,7 +82,7 @@ impl Enlisting {
         }
     }
 
-    /// Says what came of a call, if it is something else than the last time.
+    /// Logs the outcome of a connection, if it differs from the last one.
     fn say(&self, address: &str, is_warning: bool, what: String) {
         let who = format!("reducer {}", self.address);
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a reducer says of itself: jobs that come and go, and once a minute what it moves.
+//! The log of a reducer: jobs that begin and end, and once a minute the bytes that it moves.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 /// How often rates are said.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is told of a job.
+/// The figures of a job that the log shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobSummary {
     /// How many workers it has.
@@ -17,7 +17,7 @@ pub(super) struct JobSummary {
     pub(super) sent: u64,
 }
 
-/// What was said last.
+/// The last state that was logged.
 #[derive(Debug)]
 pub(super) struct Journal {
     who: String,
@@ -33,7 +33,7 @@ impl Journal {
         Self { who, jobs: BTreeMap::new(), since: Instant::now(), received: 0, sent: 0 }
     }
 
-    /// Says what has changed.
+    /// Logs the changes.
     pub(super) fn look(&mut self, jobs: &BTreeMap<u64, JobSummary>) {
         for (number, job) in jobs.iter().filter(|(number, _)| !self.jobs.contains_key(number)) {
             let what = format_args!("job {number:016x} has come, of {} workers", job.world);

@@ -1,4 +1,4 @@
-//! Another process, as an engine sees it: its link, and what is owed on it.
+//! Another process, as an engine sees it: its link, and the credits and frames owed on it.
 
 use crate::{
     clock::Moment,
@@ -48,7 +48,7 @@ pub(crate) enum Link {
     },
 }
 
-/// What a reducer has been told of a group.
+/// The facts that a reducer has received about a group.
 #[derive(Debug)]
 pub(crate) struct Introduced {
     pub(crate) generation: u32,
@@ -67,7 +67,7 @@ pub(crate) struct Endpoints {
     others: Option<Others>,
 }
 
-/// Whom a reducer has met beyond the first: what is claimed of a job's size costs it nothing.
+/// The workers that a reducer has met after the first one. A false claim of the job's size costs no memory.
 #[derive(Debug)]
 struct Others {
     met: BTreeMap<MemberId, Endpoint>,
@@ -195,7 +195,7 @@ pub(crate) struct Endpoint {
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
     pub(crate) left: Option<Moment>,
-    /// Whether it is a reducer that ends what it has begun, and begins nothing more.
+    /// Whether it is a reducer that drains: it finishes its operations and begins no more.
     pub(crate) drains: bool,
     /// For how long nothing has come from it while something was waited for.
     pub(crate) silence: Duration,
@@ -424,7 +424,7 @@ impl Endpoint {
         only_credits
     }
 
-    /// Is done with the next frame of a local rank from a source, and what it carries.
+    /// Releases the next frame of a local rank from a source, with its payload.
     pub(crate) fn take(&mut self, source: Source) {
         if let Link::Shm(link) = &mut self.link {
             link.take(source);

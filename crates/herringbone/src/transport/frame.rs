@@ -78,7 +78,7 @@ pub(crate) enum Body<C> {
     Placed,
 }
 
-/// What the frames of an operation's messages have in common.
+/// The header fields that all frames of an operation share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common([u64; FRAME_WORDS]);
 

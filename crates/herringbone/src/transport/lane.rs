@@ -173,7 +173,7 @@ impl RecvHalf {
         }
     }
 
-    /// Is done with the next frame and what it carries.
+    /// Releases the next frame and its payload.
     pub(super) fn take(&mut self) {
         self.ring.take();
     }

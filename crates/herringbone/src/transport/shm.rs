@@ -155,7 +155,7 @@ impl ShmLink {
         self.unannounced = true;
     }
 
-    /// Pushes what found no room before. Returns whether anything moved.
+    /// Pushes frames that had no room before. Returns whether any was pushed.
     pub(crate) fn flush(&mut self) -> bool {
         let mut moved = false;
         while let Some(Waiting { words, carried }) = self.waiting.front()
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// However few messages a ring holds, whoever waits for room hears of it.
+    /// Even if a ring holds few messages, a sender that waits for room is woken.
     #[test]
     fn who_sleeps_for_want_of_room_is_woken_when_there_is_some() {
         for bytes in [81, 4096, EAGER_BYTES_HERE] {

@@ -1,4 +1,4 @@
-//! What moved where.
+//! Counts of operations, bytes and connections.
 
 use crate::transport::endpoint::Endpoint;
 use std::{collections::BTreeMap, time::Duration};

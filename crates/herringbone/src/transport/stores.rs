@@ -79,7 +79,7 @@ enum Way {
     Streamed,
 }
 
-/// What is known of this thread's copies.
+/// Statistics of this thread's copies.
 #[derive(Clone, Copy, Debug)]
 struct Stores {
     /// How many more go past the caches.

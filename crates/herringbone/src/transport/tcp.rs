@@ -110,7 +110,7 @@ impl TcpLink {
         self.sending.is_none() && self.urgent.is_empty() && self.queue.is_empty()
     }
 
-    /// Forgets what has not been sent yet of operations that are over. Returns how many eager messages that were. Of a
+    /// Drops unsent messages of operations that are over. Returns how many of them were eager. Of a
     /// message of which a part has left the rest has to follow, or its receiver would find it damaged: that is copied, as
     /// its memory is about to be used for something else.
     pub(crate) fn cancel(&mut self, over: impl Fn(&Token) -> bool, memory: &impl Memory) -> u16 {

@@ -10,7 +10,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// What one end of a control connection says and hears. Each message is [sealed](Seals), so that each is taken once and in turn.
+/// One end of a control connection. Each message is [sealed](Seals), so that each is accepted once and in order.
 #[derive(Debug)]
 pub struct ControlChannel {
     crc: Checksum,
@@ -35,7 +35,7 @@ impl ControlChannel {
         Ok(bytes)
     }
 
-    /// Appends what has arrived.
+    /// Appends bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         self.heard.push(bytes);
     }

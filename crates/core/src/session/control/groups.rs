@@ -1,4 +1,4 @@
-//! What is said about a group: to a reducer before its first operation, and to the hub when something goes wrong.
+//! Messages about a group: to a reducer before its first operation, and to the hub when something goes wrong.
 
 use super::super::{
     basis::Basis,
@@ -33,18 +33,18 @@ pub struct Introduction {
     pub parameters: u64,
 }
 
-/// What the sender's next operations of a plan were made from: to a reducer, before the first of them.
+/// The basis of a plan: to a reducer, before the sender's first operation of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanInfo {
     /// The group.
     pub group: u32,
     /// The generation.
     pub generation: u32,
-    /// What the plan was made from. Its digest is what fingerprints say.
+    /// The basis of the plan. Fingerprints carry its digest.
     pub basis: Basis,
 }
 
-/// What a rank is waiting for.
+/// The operation that a rank waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Who waits.

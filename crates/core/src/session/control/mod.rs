@@ -38,7 +38,7 @@ pub const MESSAGE_BYTES: usize = 1 << 20;
 
 const PREFIX_BYTES: usize = 12;
 
-/// What is said on a control connection.
+/// A message on a control connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A rank wants to take part. To rank 0.
@@ -54,7 +54,7 @@ pub enum Message {
     Members(Roster),
     /// A reducer wants to be used. To rank 0, or to another reducer, which tells where the hubs of its jobs are.
     Enlist {
-        /// Where it listens: a `host:port`, of which the host may be unspecified, which means that from which it calls.
+        /// Where it listens: a `host:port`. An unspecified host means the address from which it connects.
         address: String,
     },
     /// The answer to that.
@@ -148,7 +148,7 @@ pub enum Message {
         /// The group.
         group: u32,
     },
-    /// The sender wants to go on with the members of a group that are left. To the hub; see [`survivors`](super::survivors).
+    /// The sender asks to continue with the survivors of a group. To the hub; see [`survivors`](super::survivors).
     Shrink(Shrink),
     /// It waits no longer for that. To the hub.
     Unshrink {
@@ -157,7 +157,7 @@ pub enum Message {
     },
     /// What comes of that. From the hub.
     Shrunk(Shrunk),
-    /// The sender leaves in order and will say no more; a reducer ends what it has begun.
+    /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
     Bye,
     /// How the sender stands; the end of its answer to who asked.
     Status(Status),
@@ -175,9 +175,9 @@ pub enum Death {
         /// In milliseconds.
         milliseconds: u64,
     },
-    /// It said what no rank says, so nothing that it says counts any more.
+    /// It broke the protocol, so its later messages are ignored.
     Protocol,
-    /// It lives, and has given up whoever says this.
+    /// It is alive, and has given up the sender of this message.
     GaveUp,
 }
 
@@ -460,7 +460,7 @@ impl Death {
 
 /// Finds the messages in a stream of bytes.
 ///
-/// Push what has arrived, then take messages until there is none: then it holds less than one message.
+/// Push the bytes that have arrived, then take messages until none is left: it then holds less than one message.
 #[derive(Debug)]
 pub struct Decoder {
     arrived: Vec<u8>,
@@ -480,7 +480,7 @@ impl Decoder {
         Self { arrived: Vec::new(), taken: 0, crc, seals: Seals::new(key) }
     }
 
-    /// Appends what has arrived.
+    /// Appends bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         self.arrived.drain(..self.taken);
         self.taken = 0;

@@ -7,7 +7,7 @@ use crate::{
 };
 use core::fmt;
 
-/// Whom a client means to reach. What is `None` may be anything.
+/// The server that a client means to reach. A field that is `None` allows any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Expected {
     /// Its role.
@@ -18,7 +18,7 @@ pub struct Expected {
     pub incarnation: Option<u64>,
 }
 
-/// Why a handshake failed. Send what `transmit` still has, then close the connection.
+/// Why a handshake failed. Send the bytes that `transmit` still returns, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// A stranger, or a stranger's port.

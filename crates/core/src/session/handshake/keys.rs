@@ -1,4 +1,4 @@
-//! What binds the bytes after a handshake to their connection, their direction and their place.
+//! Keys that bind the bytes after a handshake to their connection, their direction and their place.
 //!
 //! Both ends derive the same two keys from the token and all that the handshake said, both nonces included. The sender mixes
 //! its key and the number of each message into the message's checksums, and the receiver takes them out again. So a message

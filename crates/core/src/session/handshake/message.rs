@@ -21,7 +21,7 @@ pub(super) const PROOF: u8 = 3;
 pub(super) const WELCOME: u8 = 4;
 pub(super) const REFUSE: u8 = 5;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Purpose {
@@ -39,7 +39,7 @@ pub enum Purpose {
     Enlist = 6,
     /// To hear how a process [stands](crate::session::status). Who asks is no member: its role, rank and world say nothing.
     Status = 7,
-    /// To go on without the hub, at the lowest rank that is left; see [`election`](crate::session::election).
+    /// To elect a new hub, at the lowest surviving rank; see [`election`](crate::session::election).
     Election = 8,
 }
 

@@ -48,7 +48,7 @@ pub const LEAST_BYTES: usize = PREFIX_BYTES;
 /// How many random bytes each side contributes.
 pub const NONCE_BYTES: usize = 32;
 
-/// Whom a server lets in, as far as it can be said beforehand. What is `None` may be anything.
+/// The clients that a server admits. A field that is `None` allows any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// What the server speaks.
@@ -68,11 +68,11 @@ pub struct Established {
     pub purpose: Purpose,
     /// Who is at the other end.
     pub other: Identity,
-    /// What binds what follows to this connection.
+    /// The keys that bind the following bytes to this connection.
     pub keys: Keys,
 }
 
-/// What came of some bytes.
+/// The result of taking bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Received<T> {
     /// How many of them belonged to the handshake; the others are what follows it.
@@ -97,7 +97,7 @@ impl Client {
         Self { expected: Some(expected), ..Self::of_anyone(hello, token, nonce) }
     }
 
-    /// As [`new`](Self::new), where whoever knows the token is meant.
+    /// As [`new`](Self::new), for any server that knows the token.
     pub fn of_anyone(hello: Hello, token: &[u8], nonce: [u8; NONCE_BYTES]) -> Self {
         let mut body = Writer::default();
         hello.write(&mut body);
@@ -118,7 +118,7 @@ impl Client {
         self.incoming.missing()
     }
 
-    /// Takes what has arrived. Once it is done, or has failed, it consumes nothing more.
+    /// Takes bytes that have arrived. After it is done or has failed, it consumes no more.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Received<Established>, HandshakeError> {
         receive(self, bytes)
     }
@@ -201,7 +201,7 @@ impl Server {
         self.incoming.is_within()
     }
 
-    /// Takes what has arrived. Once there is a [`Claim`], or it has failed, it consumes nothing more.
+    /// Takes bytes that have arrived. After it has a [`Claim`] or has failed, it consumes no more.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Received<Claim>, HandshakeError> {
         receive(self, bytes)
     }

@@ -1,4 +1,4 @@
-//! Messages between two ranks, by tag: what was announced meets what was asked for.
+//! Messages between two ranks, by tag: each announced message is matched with the receive that asks for it.
 //!
 //! The sender numbers its messages, for each receiver, and announces them in that order. **The receiver alone decides** which
 //! of its receives gets which message: among the receives of one tag that a message fits, the oldest; among the messages that
@@ -86,16 +86,16 @@ struct Waiting<P> {
     payload: P,
 }
 
-/// What is under way between this rank and one other.
+/// The messages in flight between this rank and another one.
 #[derive(Debug)]
 struct Peer<S, P> {
     /// The number of the next message to it.
     next: u64,
-    /// What was announced to it and has no answer.
+    /// Messages that were announced to it and have no answer yet.
     sends: BTreeMap<u64, S>,
     /// The least number that its next message can have.
     next_announced: u64,
-    /// What it has announced and nobody has asked for, by tag.
+    /// Messages that it has announced and no receive has asked for, by tag.
     waiting: BTreeMap<i64, VecDeque<Waiting<P>>>,
     /// How many these are.
     waiting_number: usize,
@@ -175,7 +175,7 @@ impl<S, R, P> Mailbox<S, R, P> {
     /// A rank has announced a message. Numbers may be missing where announcements were lost.
     ///
     /// # Errors
-    /// If it is not a later one than those before, or more wait than may.
+    /// If its number does not follow the last one, or if too many messages wait.
     pub fn announced(
         &mut self,
         from: Rank,
@@ -200,7 +200,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         Ok(Some(matched(from, waiting, wanted)))
     }
 
-    /// A rank takes back a message. Returns what it was, if nobody has asked for it.
+    /// A rank withdraws a message. Returns the message if no receive has asked for it.
     pub fn withdrawn(&mut self, from: Rank, number: u64) -> Option<Envelope> {
         let peer = self.peers.get_mut(&from)?;
         let place = peer.waiting.iter().find_map(|(tag, all)| {
@@ -210,7 +210,7 @@ impl<S, R, P> Mailbox<S, R, P> {
         peer.take(tag, at).map(|waiting| waiting.envelope)
     }
 
-    /// Nobody gets what a rank has announced and nobody has asked for: its sends have failed.
+    /// Drops the messages that a rank has announced and no receive has asked for, because its sends have failed.
     pub fn forget(&mut self, from: Rank) {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.waiting.clear();
@@ -269,7 +269,7 @@ impl<S, P> Peer<S, P> {
     }
 }
 
-/// A message's number that does not follow those before, or one message too many.
+/// A message whose number does not follow the last one, or one message too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("message {number} where {next} is the next")]
 pub struct OutOfTurn {

@@ -1,4 +1,4 @@
-//! What the two ranks of a message say to each other: a record of a few fixed lengths.
+//! The records that the two ranks of a message exchange; a record has one of a few fixed lengths.
 
 use super::Envelope;
 use crate::element::DType;
@@ -18,7 +18,7 @@ pub const CARRIED_BYTES: usize = RECORD_BYTES - HEAD_BYTES;
 /// What one rank tells another of a message between the two. The sender of a message numbers it, for each receiver from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// Its sender has called, and the number is the next one. What is short comes with it.
+    /// Its sender has called `send`; the number is the next one. A short message comes with the record.
     Announced {
         /// The message.
         number: u64,
@@ -32,7 +32,7 @@ pub enum Record<'a> {
         /// The message.
         number: u64,
     },
-    /// Its receiver has called for another type or number of elements, and wants it no more.
+    /// Its receiver has asked for another type or number of elements, so it refuses the message.
     Refused {
         /// The message.
         number: u64,
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Nothing that a socket brings makes it panic, and what contradicts itself is refused.
+    /// No bytes from a socket make it panic, and contradictory records are refused.
     #[test]
     fn other_bytes_are_no_records() {
         for record in records(&[1, 2, 3]) {
