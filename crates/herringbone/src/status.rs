@@ -106,7 +106,7 @@ fn heard(
         match greet::hear(stream, &mut channel, deadline)? {
             Message::Roster { roster, .. } => known = Some(roster),
             Message::Status(status) => return Ok(Answer { identity, roster: known, status }),
-            _ => return Err(GreetError::Protocol("it answered with something else")),
+            _ => return Err(GreetError::Protocol("it sent another message than the protocol expects")),
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum CodedError {
     #[error("a coded message ends within a block")]
     Short,
     /// There are more bytes than the blocks take.
-    #[error("a coded message goes on after its last block")]
+    #[error("a coded message continues after its last block")]
     Long,
     /// Its prefix says another length than it has.
     #[error("a coded message whose prefix says that it has another length")]

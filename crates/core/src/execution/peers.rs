@@ -36,7 +36,7 @@ pub enum MessagePlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A message or word of a rank with which this one exchanges nothing in this operation.
-    #[error("it sent a message of an operation in which the two ranks exchange none")]
+    #[error("it sent a message of an operation in which the two ranks send each other nothing")]
     NoPart,
     /// A number that none of the rank's messages has.
     #[error("it sent a message that the schedule does not have")]

@@ -94,7 +94,7 @@ impl Backlog {
         let are_too_many = parked >= PARKED_MOST && parked >= PARKED_PER_LINK * links.endpoints.ids().count();
         let endpoint = &mut links.endpoints[index];
         if are_too_many || header.eager && !endpoint.has_slot() {
-            return Err(Broken::Protocol("more early messages than there can be"));
+            return Err(Broken::Protocol("more early messages than eager slots allow"));
         }
         // What goes with a frame stays in its place only as long as the frame.
         let body = match body {

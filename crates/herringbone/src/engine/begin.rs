@@ -112,7 +112,7 @@ pub(super) fn take_with_reducers(runtime: &mut Runtime, number: u32) -> Vec<(Que
 /// A reducer begins the operation that a worker's first message announces.
 pub(super) fn begin_sent(runtime: &mut Runtime, header: &Header, sent: Fingerprint) -> Result<(), Broken> {
     let Runtime { links, groups, ops, out, .. } = runtime;
-    let nonsense = |_| Broken::Protocol("an operation that makes no sense here: is it another build?");
+    let nonsense = |_| Broken::Protocol("an operation that this build cannot run: is it another build?");
     let group = groups.get_mut(header.group).ok_or(Broken::Protocol("a group that was not introduced"))?;
     if group.running.len() >= 4 * REDUCER_OPERATIONS {
         return Err(Broken::Protocol("more operations at once than were agreed"));

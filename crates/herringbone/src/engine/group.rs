@@ -202,7 +202,7 @@ impl Group {
         let Self { plans, settings, state, .. } = self;
         let planned = plans.recall(None, &call, observer, |plans| {
             let algorithm = state.reducer().and_then(|reducer| reducer.algorithm(sent.plan));
-            let unknown = || Error::unsupported("an operation of a plan that was not told");
+            let unknown = || Error::unsupported("an operation whose plan was not sent");
             plans.made(settings, call, algorithm.ok_or_else(unknown)?, String::new())
         })?;
         if planned.fingerprint.plan != sent.plan {

@@ -300,7 +300,7 @@ impl Inbox for Reading<'_> {
             Kind::Control if length <= CONTROL_BYTES => return Ok(Destination::Owned(vec![0; length])),
             Kind::Data => {}
             _ if length == 0 => return Ok(Destination::Skip),
-            _ => return Err(Broken::Protocol("a payload where there is none")),
+            _ => return Err(Broken::Protocol("a payload for a message that has none")),
         }
         if let (Some(sent), true) = (fingerprint, self.engine.reduces) {
             self.engine.announced(self.endpoint, header, sent)?;

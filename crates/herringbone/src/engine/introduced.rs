@@ -21,7 +21,7 @@ pub(super) fn join(runtime: &mut Runtime, introduction: &Introduction) -> Result
     let before = known.map(|group| group.settings.parameters.clone());
     let parameters =
         before.or_else(|| groups.parameters.remove(&(introduction.group, introduction.parameters)));
-    let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not told"))?;
+    let parameters = parameters.ok_or(Broken::Protocol("a group whose parameters were not sent"))?;
     groups.parameters.retain(|(group, _), _| *group != introduction.group);
     let (me, ranks) = (links.me, links.ranks(&introduction.members));
     remove(runtime, introduction.group);

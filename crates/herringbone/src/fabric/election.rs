@@ -235,12 +235,12 @@ fn hear_outcome(
         match greet::hear(stream, channel, patience())? {
             Message::Heartbeat => {}
             Message::Shrunk(shrunk) => break shrunk,
-            _ => return Err(GreetError::Protocol("it does not say who is left")),
+            _ => return Err(GreetError::Protocol("it did not say who has survived")),
         }
     };
     match greet::hear(stream, channel, patience())? {
         Message::Hub { address } => Ok((shrunk, address)),
-        _ => Err(GreetError::Protocol("it does not say where it listens")),
+        _ => Err(GreetError::Protocol("it did not say where it listens")),
     }
 }
 
@@ -267,7 +267,7 @@ pub(super) fn admit(
         }
         // It only wanted to see whether this rank lives.
         Err(GreetError::Closed) => Ok(()),
-        Ok(_) => Err(GreetError::Protocol("it does not want to go on")),
+        Ok(_) => Err(GreetError::Protocol("it did not ask for the election of a hub")),
         Err(error) => Err(error),
     }
 }

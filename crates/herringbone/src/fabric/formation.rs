@@ -318,7 +318,7 @@ fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) ->
             let _rung = desk.bell.ring();
             Ok(())
         }
-        _ => Err(GreetError::Protocol("it does not want to join")),
+        _ => Err(GreetError::Protocol("it did not ask to join")),
     }
 }
 
@@ -391,13 +391,13 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
                 Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
                     Ok(formation::Formed { job, roster, parameters: *parameters })
                 }
-                Ok(_) => Err(GreetError::Protocol("it did not tell its parameters")),
+                Ok(_) => Err(GreetError::Protocol("it did not send its parameters")),
                 Err(error) => Err(error),
             }
         }
         Ok(Message::Refuse(Refusal::DuplicateRank { .. })) if may_try_again => return Ok(None),
         Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
-        Ok(_) => Err(GreetError::Protocol("it answered with something else")),
+        Ok(_) => Err(GreetError::Protocol("it sent another message than the protocol expects")),
         Err(GreetError::Late) => {
             let seconds = config.waits.timeout.as_secs_f64();
             let text = format!("not all ranks came within {seconds} s; rank 0's log names the missing ones");

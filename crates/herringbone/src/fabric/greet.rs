@@ -70,7 +70,7 @@ pub(crate) enum GreetError {
     /// This process cannot have the other one's memory.
     #[error("{0}")]
     Unshared(String),
-    #[error("it cannot have this process's memory, and says why itself")]
+    #[error("it cannot map this process's memory; its own log says why")]
     UnsharedThere,
     /// It was not called, as others than this job's could answer.
     #[error("{0}")]
@@ -251,7 +251,7 @@ pub(crate) fn hear(
         match channel.next_message() {
             Ok(Some(message)) => return Ok(message),
             Ok(None) => {}
-            Err(_) => return Err(GreetError::Protocol("a control message that makes no sense")),
+            Err(_) => return Err(GreetError::Protocol("a malformed control message")),
         }
         let mut bytes = [0; 4096];
         let got = read(stream, deadline, &mut bytes)?;

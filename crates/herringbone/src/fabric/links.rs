@@ -263,7 +263,7 @@ fn refuse_to_join(job: &Job, mut stream: TcpStream, claim: Claim) -> Result<(), 
     let Message::Join(Join { rank, job: names, .. }) =
         greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)?
     else {
-        return Err(GreetError::Protocol("it does not want to join"));
+        return Err(GreetError::Protocol("it did not ask to join"));
     };
     let first = job.roster.worker(rank).map(|member| member.address.clone()).unwrap_or_default();
     let taken = Refusal::DuplicateRank { rank, first, second };

@@ -205,7 +205,7 @@ pub(crate) fn hear_address(
     channel: &mut ControlChannel,
 ) -> Result<String, GreetError> {
     let Message::Enlist { address } = greet::hear(stream, channel, Instant::now() + greet::DEADLINE)? else {
-        return Err(GreetError::Protocol("it does not say where it listens"));
+        return Err(GreetError::Protocol("it did not say where it listens"));
     };
     Ok(match address.parse::<SocketAddr>() {
         Ok(listens) if listens.ip().is_unspecified() => {

@@ -125,7 +125,7 @@ impl Enlisting {
         match greet::hear(&mut stream, &mut channel, Instant::now() + 2 * greet::DEADLINE)? {
             Message::Enlisted { hubs } => Ok((role, hubs)),
             Message::Refuse(refusal) => Err(HandshakeError::Refused(refusal).into()),
-            _ => Err(GreetError::Protocol("it answered with something else")),
+            _ => Err(GreetError::Protocol("it sent another message than the protocol expects")),
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum HandshakeError {
         length: u16,
     },
     /// A message out of turn, or with fields that make no sense.
-    #[error("the other side sent a handshake message that makes no sense: {reason}")]
+    #[error("the other side sent a malformed handshake message: {reason}")]
     Malformed {
         /// What is wrong with it.
         reason: &'static str,

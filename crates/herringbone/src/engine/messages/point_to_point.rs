@@ -192,7 +192,7 @@ impl PointToPoint {
                 return self.is_read(peer, runtime);
             };
             if !is_length(length) {
-                broken(channel, runtime, "a record of a length that none has");
+                broken(channel, runtime, "a record of an invalid length");
                 return;
             }
             let (root, bytes) = (place(peer, self.me), Region::zeroed(length));
@@ -230,7 +230,7 @@ impl PointToPoint {
                     self.tell(peer, &Record::Refused { number, wanted }, runtime);
                 }
             }
-            Err(_) => broken(channel, runtime, "a record that makes no sense"),
+            Err(_) => broken(channel, runtime, "a malformed record"),
         }
     }
 
