@@ -124,7 +124,7 @@ pub(crate) fn assemble(
         threads.push(node.drive_in_background(format!("hb-drive-{}", job.rank))?);
     }
     let rank = job.rank;
-    let fabric = Fabric::new(job, (node, commands), shared, (join_points.origin, threads));
+    let fabric = Fabric::new(job, node, commands, shared, join_points.origin, threads);
     crate::log::info(&format!("rank {rank}"), &fabric);
     Ok(fabric)
 }

@@ -109,7 +109,7 @@ impl Communicator {
             return Err(at(shrink::lost(vec![0], "only rank 0 can say who is left".to_owned())));
         };
         loop {
-            let found = election::election((&fabric.job, &fabric.commands), wish.clone(), gone, deadline);
+            let found = election::election(&fabric.job, &fabric.commands, wish.clone(), gone, deadline);
             let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
             let (left, completed, new_hub) = match found {
                 Elected::First { left, completed, listener, address } => {

@@ -431,8 +431,8 @@ impl Node {
             let _rung = self.bell.drain();
         }
         Some(self.with(|engine| {
-            for (endpoint, ready) in sockets {
-                engine.serve(endpoint, ready);
+            for (endpoint, (room, readable)) in sockets {
+                engine.serve(endpoint, room, readable);
             }
             engine.turn();
             engine.wait_kind()

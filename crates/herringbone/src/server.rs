@@ -188,9 +188,9 @@ impl Server {
             let mut waiting = [PollFd::from_borrowed_fd(acceptor.fd(), PollFlags::IN)];
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
-            for arrival in acceptor.serve() {
+            for (caller, claim) in acceptor.serve() {
                 let jobs = self.jobs.clone();
-                acceptor.let_in(arrival, move |stream, claim| jobs.admit(stream, claim));
+                acceptor.let_in(caller, claim, move |stream, claim| jobs.admit(stream, claim));
             }
         }
     }

@@ -153,8 +153,7 @@ fn group(setup: &Setup, roster: &Roster, number: u32, ranks: &[Rank], rank: Rank
     let members = ranks.iter().map(|rank| member_at(*rank as usize));
     let ids: Vec<MemberId> = members.chain(roster.reducers().map(|reducer| reducer.id)).collect();
     let me = ranks.iter().position(|other| *other == rank).expect("a member") as Rank;
-    let places = (ids, ranks.to_vec(), me);
-    let settings = Settings::new(number, 0, places, ranks.to_vec(), Arc::new(parameters));
+    let settings = Settings::new(number, 0, ids, ranks.to_vec(), me, ranks.to_vec(), Arc::new(parameters));
     let settings =
         Settings { guidance: Arc::new(Guidance { forced, ..Guidance::default() }), timeout, ..settings };
     Group::new(settings, Member::new(number, rank, ranks.to_vec()))

@@ -64,13 +64,6 @@ const AMBIGUOUS: &[(&str, usize)] = &[
     ("UnknownName", 2),
 ];
 
-/// The folders in which parameters or fields are tuples, and how many.
-const TUPLES: [(&str, usize); 3] = [
-    ("crates/core/src/session/", 1),
-    ("crates/herringbone/src/engine/", 51),
-    ("crates/herringbone/src/fabric/", 9),
-];
-
 #[test]
 fn impl_blocks_of_a_type_are_in_few_files() {
     let found = beyond(IMPL_FILES, &SCATTERED, impl_files(&code()));
@@ -90,15 +83,8 @@ fn names_of_types_mean_one_type() {
 
 #[test]
 fn parameters_and_fields_have_names() {
-    let listed = |path: &str| TUPLES.iter().find(|(folder, _)| path.starts_with(folder));
-    let (mut found, mut counts) = (Vec::new(), BTreeMap::new());
-    for (path, tuple) in tuples(&code()).into_iter().filter(|(path, _)| !path.contains("/tests/")) {
-        match listed(&path) {
-            Some((folder, _)) => *counts.entry((*folder).to_owned()).or_default() += 1,
-            None => found.push(format!("{path}: {tuple}")),
-        }
-    }
-    found.extend(beyond(0, &TUPLES, counts.into_iter().collect()));
+    let tuples = tuples(&code()).into_iter().filter(|(path, _)| !path.contains("/tests/"));
+    let found = tuples.map(|(path, tuple)| format!("{path}: {tuple}")).collect();
     none("parameters and fields are no tuples: their parts have names, or are a struct", found);
 }
 

@@ -61,7 +61,7 @@ pub(super) fn settings_of(
     let ranks: Vec<Rank> = members.iter().filter_map(|member| roster.rank_of(*member)).collect();
     let hosts: Vec<u32> = ranks.iter().map(|rank| hosts[*rank as usize]).collect();
     let parameters = fabric.settings.parameters.clone();
-    Settings::new(number, roster.epoch(), (ids, ranks, rank), hosts, parameters)
+    Settings::new(number, roster.epoch(), ids, ranks, rank, hosts, parameters)
 }
 
 /// Makes a group known to the engine and to the hub, with what names it, or the group that it is a part of, if that is a count.

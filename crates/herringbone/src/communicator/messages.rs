@@ -80,7 +80,7 @@ impl GroupHandle {
             to: make("messages", me, peer)?,
             from: make("messages", peer, me)?,
         };
-        fabric.node.with(|engine| engine.messages.add_channel(self.number, (me, peer), channel));
+        fabric.node.with(|engine| engine.messages.add_channel(self.number, me, peer, channel));
         channels.insert(peer);
         Ok(())
     }

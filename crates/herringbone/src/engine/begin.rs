@@ -119,7 +119,7 @@ pub(super) fn begin_sent(runtime: &mut Runtime, header: &Header, sent: Fingerpri
     }
     let (planned, settings) = group.plan_as_sent(&sent, &mut out.observer).map_err(nonsense)?;
     let (plan, call, algorithm) = (planned.key, planned.call, planned.number);
-    let prepared = compiled((planned, settings), None, links).map_err(nonsense)?;
+    let prepared = compiled(planned, settings, None, links).map_err(nonsense)?;
     let memory = ops.staging.take(prepared.staging_bytes(prepared.depth), Zone::Either).ok_or(
         Broken::Protocol("an operation too large for a job's memory here: lower HERRINGBONE_SLICE_BYTES"),
     )?;
@@ -181,7 +181,7 @@ impl Head<'_> {
                 Err(reducer) => return self.gives_up(reducer),
             }
         }
-        let prepared = match compiled((planned, settings), parts, links) {
+        let prepared = match compiled(planned, settings, parts, links) {
             Ok(prepared) => prepared,
             Err(error) => return Start::Never(error),
         };
@@ -250,16 +250,17 @@ pub(super) fn prepared(
     links: &Links,
     observer: &mut Observer,
 ) -> Result<Arc<Prepared>, Error> {
-    let plan = group.plan_at(Some(queued.plan), queued.call, observer)?;
-    compiled(plan, queued.parts.as_ref(), links)
+    let (planned, settings) = group.plan_at(Some(queued.plan), queued.call, observer)?;
+    compiled(planned, settings, queued.parts.as_ref(), links)
 }
 
 /// The program of a group's plan, compiled for the links there are.
 fn compiled(
-    (planned, settings): (&mut Planned, &Settings),
+    planned: &mut Planned,
+    settings: &Settings,
     parts: Option<&Arc<UnevenParts>>,
     links: &Links,
 ) -> Result<Arc<Prepared>, Error> {
     let shared = |rank: u32| links.endpoints[settings.ids[rank as usize]].is_shared();
-    planned.prepared(settings, (links.changes, parts), shared)
+    planned.prepared(settings, links.changes, parts, shared)
 }

@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// A socket has something to read, or takes something again. Returns whether anything moved.
-    pub(crate) fn serve(&mut self, index: MemberId, (room, readable): (bool, bool)) -> bool {
+    pub(crate) fn serve(&mut self, index: MemberId, room: bool, readable: bool) -> bool {
         let mut moved = false;
         let Some(endpoint) = self.runtime.links.endpoints.get_mut(index) else { return false };
         if room && let Link::Tcp(link) = &mut endpoint.link {

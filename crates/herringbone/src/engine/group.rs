@@ -240,7 +240,7 @@ mod tests {
     fn group(me: u32, parameters: Parameters) -> Group {
         let guidance = Arc::new(Guidance::of(&parameters).unwrap());
         let ids = [0, 1, 2].map(MemberId::new).into();
-        let settings = Settings::new(7, 0, (ids, vec![0, 1], me), vec![0, 1], Arc::new(parameters));
+        let settings = Settings::new(7, 0, ids, vec![0, 1], me, vec![0, 1], Arc::new(parameters));
         let state = match settings.is_reducer(me) {
             true => GroupState::of_reducer(7, 0),
             false => GroupState::of_worker(Member::new(7, me, vec![0, 1])),

@@ -154,7 +154,7 @@ impl Engine {
             let length = header.length as usize;
             operation.arrive(index, header, |place| {
                 // What goes straight into the user's buffer has no place there.
-                fetch(content, (length, || segment.span(place..place + length)), endpoint, (is_mapped, eager))
+                fetch(content, length, || segment.span(place..place + length), endpoint, is_mapped, eager)
             })?;
             operation.inspect(index, header, &io)?;
             io.observer.received(&operation.id, header.segment, index, &io.endpoints[index], length);
@@ -257,9 +257,11 @@ impl Engine {
 /// has to be.
 fn fetch<'a>(
     content: Content,
-    (bytes, to): (usize, impl FnOnce() -> Span<'a>),
+    bytes: usize,
+    to: impl FnOnce() -> Span<'a>,
     endpoint: &Endpoint,
-    (is_mapped, eager): (bool, bool),
+    is_mapped: bool,
+    eager: bool,
 ) -> Result<Arrived, Broken> {
     let outside = Broken::Protocol("a message outside its segment");
     match content {
@@ -369,7 +371,7 @@ mod tests {
         for eager in [false, true] {
             let mut place = [0; 4];
             let content = Content::Bytes(vec![7; 4]);
-            let arrived = fetch(content, (4, || Span::of(&mut place)), &endpoint, (false, eager));
+            let arrived = fetch(content, 4, || Span::of(&mut place), &endpoint, false, eager);
             assert_eq!(arrived.is_ok(), eager);
             assert_eq!(place, [if eager { 7 } else { 0 }; 4]);
         }

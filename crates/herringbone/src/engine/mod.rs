@@ -419,8 +419,8 @@ impl Engine {
         runtime.out.look_soon(timers::Timer::Operations);
         let called = Posted { issued: now, ..called };
         match to_or_from {
-            ToOrFrom::To(to) => messages.send((group, me), to, called, runtime),
-            ToOrFrom::From(from) => messages.receive((group, me), from, called, runtime),
+            ToOrFrom::To(to) => messages.send(group, me, to, called, runtime),
+            ToOrFrom::From(from) => messages.receive(group, me, from, called, runtime),
         }
         self.catch_up();
         Ok(completion)

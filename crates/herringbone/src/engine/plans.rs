@@ -324,7 +324,8 @@ impl Planned {
     pub(crate) fn prepared(
         &mut self,
         settings: &Settings,
-        (links, parts): (u64, Option<&Arc<UnevenParts>>),
+        links: u64,
+        parts: Option<&Arc<UnevenParts>>,
         shared: impl Fn(u32) -> bool,
     ) -> Result<Arc<Prepared>> {
         if let Some(compiled) = self.compiled(links).filter(|compiled| compiled.parts.as_ref() == parts) {

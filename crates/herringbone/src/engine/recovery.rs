@@ -471,6 +471,5 @@ fn successor_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings
 fn derived(settings: &Settings, id: u32, ids: Vec<MemberId>, reducers: Vec<String>) -> Settings {
     let Settings { epoch, me, ranks, hosts, parameters, guidance, timeout, .. } = settings.clone();
     let parameters = Parameters { reducers, ..Parameters::clone(&parameters) };
-    let places = (ids, ranks, me);
-    Settings { guidance, timeout, ..Settings::new(id, epoch, places, hosts, Arc::new(parameters)) }
+    Settings { guidance, timeout, ..Settings::new(id, epoch, ids, ranks, me, hosts, Arc::new(parameters)) }
 }

@@ -83,7 +83,9 @@ impl Settings {
     pub(crate) fn new(
         id: u32,
         epoch: u64,
-        (ids, ranks, me): (Vec<MemberId>, Vec<Rank>, Rank),
+        ids: Vec<MemberId>,
+        ranks: Vec<Rank>,
+        me: Rank,
         hosts: Vec<u32>,
         parameters: Arc<Parameters>,
     ) -> Self {
@@ -121,8 +123,9 @@ impl Settings {
         let mut ids = introduction.members.clone();
         // Reducers say nothing to each other.
         ids.resize(workers + introduction.reducers as usize, own);
-        let places = (ids, ranks, workers as Rank + introduction.reducer);
-        Self::new(introduction.group, introduction.epoch, places, introduction.hosts.clone(), parameters)
+        let Introduction { group, epoch, reducer, ref hosts, .. } = *introduction;
+        let me = workers as Rank + reducer;
+        Self::new(group, epoch, ids, ranks, me, hosts.clone(), parameters)
     }
 
     /// The links between its workers, if those of the job are known.

@@ -71,7 +71,7 @@ fn group(id: u32, ranks: u32, forced: Option<&str>) -> Group {
         }),
         sizing: Sizing { hosts: ranks, shared: false, segment_bytes: 0, most_staged: 3 << 20 },
         timeout: Duration::from_secs(60),
-        ..Settings::new(id, 0, (ids, all(), 0), all(), Arc::default())
+        ..Settings::new(id, 0, ids, all(), 0, all(), Arc::default())
     };
     Group::new(settings, Member::new(id, 0, (0..ranks).collect()))
 }
@@ -283,7 +283,7 @@ fn go_on(engine: &mut Engine) {
     loop {
         let mut moved = engine.turn();
         for index in engine.runtime.links.linked.clone() {
-            moved |= engine.serve(index, (true, true));
+            moved |= engine.serve(index, true, true);
         }
         if !moved {
             return;

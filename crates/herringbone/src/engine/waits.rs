@@ -135,7 +135,7 @@ impl Waits {
             more => format!("{operation} and the {more} calls after it"),
         };
         let awaited = links.ranks(&missing(group, late.sequence, ops));
-        let said = said(&late.ranks, &operation, (links.rank, &awaited));
+        let said = said(&late.ranks, &operation, links.rank, &awaited);
         let line = instead.map_or_else(|| said.clone(), |instead| format!("{said}: {instead}"));
         crate::log::warn(&format!("rank {}", links.rank), line);
     }
@@ -170,7 +170,7 @@ fn name_of(late: &Late, group: &Group, groups: &Groups, recoveries: &Recoveries)
 }
 
 /// That these ranks have not come to an operation; none if all wait, and rank `me` for data of `awaited`.
-fn said(late: &[Rank], operation: &str, (me, awaited): (Rank, &[Rank])) -> String {
+fn said(late: &[Rank], operation: &str, me: Rank, awaited: &[Rank]) -> String {
     match late {
         [] if awaited.is_empty() => {
             format!("all ranks have waited in {operation} for {LATE} s: is a network slow?")

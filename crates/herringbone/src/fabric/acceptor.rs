@@ -181,7 +181,8 @@ impl<L: Listen> Acceptor<L> {
     /// Lets a caller in, or tells it why not, on a thread of its own.
     pub(crate) fn let_in(
         &self,
-        (caller, claim): (L::Caller, Claim),
+        caller: L::Caller,
+        claim: Claim,
         admit: impl FnOnce(L::Caller, Claim) -> Result<(), GreetError> + Send + 'static,
     ) {
         if self.threads.fetch_add(1, Ordering::SeqCst) >= THREADS {

@@ -157,19 +157,21 @@ impl Control {
 
     fn let_in(&mut self) {
         let Some(port) = &mut self.port else { return };
-        for arrival in port.serve() {
+        for (caller, claim) in port.serve() {
             let (job, node, commands) = (self.job.clone(), self.node.clone(), self.commands.clone());
-            port.let_in(arrival, move |stream, claim| links::admit(&job, (&node, &commands), stream, claim));
+            port.let_in(caller, claim, move |stream, claim| {
+                links::admit(&job, &node, &commands, stream, claim)
+            });
         }
     }
 
     fn let_locals_in(&mut self) {
         let Some(segments) = &mut self.segments else { return };
-        for arrival in segments.serve() {
+        for (caller, claim) in segments.serve() {
             let (job, node) = (self.job.clone(), self.node.clone());
             let (mapping, commands) = (self.mapping.clone(), self.commands.clone());
-            segments.let_in(arrival, move |stream, claim| {
-                links::admit_local((&job, &node), &mapping, &commands, stream, claim)
+            segments.let_in(caller, claim, move |stream, claim| {
+                links::admit_local(&job, &node, &mapping, &commands, stream, claim)
             });
         }
     }

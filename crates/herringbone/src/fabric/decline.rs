@@ -1,6 +1,10 @@
 //! Rank 0 cannot use its settings: it tells the ranks that wait for it, so that they need not wait until their timeouts.
 
-use super::{acceptor::Acceptor, greet, hub_address};
+use super::{
+    acceptor::Acceptor,
+    greet,
+    hub_address::{self, OpenHub},
+};
 use crate::{
     Error, ErrorKind,
     config::Config,
@@ -49,16 +53,16 @@ fn shortened(text: &str) -> String {
 
 /// Answers every rank that comes.
 fn answer(config: &Config, refusal: &Refusal, deadline: Instant) -> crate::Result<()> {
-    let (listener, _, token) = hub_address::open_hub(config)?;
+    let OpenHub { listener, token, .. } = hub_address::open_hub(config)?;
     let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
     let mut acceptor = Acceptor::new("rank 0", listener, token.unwrap_or_default().as_bytes(), policy)
         .map_err(|error| Error::io("preparing the port", error))?;
     let (sender, heard) = mpsc::channel();
     let mut reached = BTreeSet::new();
     while reached.len() + 1 < config.world as usize && Instant::now() < deadline {
-        for arrival in acceptor.serve() {
+        for (caller, claim) in acceptor.serve() {
             let (refusal, sender) = (refusal.clone(), sender.clone());
-            acceptor.let_in(arrival, move |mut stream, claim| {
+            acceptor.let_in(caller, claim, move |mut stream, claim| {
                 let hello = *claim.hello();
                 greet::refuse(&mut stream, claim, &refusal);
                 if hello.purpose == Purpose::Join {

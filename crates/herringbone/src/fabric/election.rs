@@ -75,7 +75,8 @@ struct Search<'a> {
 /// # Errors
 /// If there is no port to be had.
 pub(crate) fn election(
-    (job, commands): (&Job, &Commands),
+    job: &Job,
+    commands: &Commands,
     own: Shrink,
     gone: &BTreeMap<Rank, bool>,
     deadline: Instant,

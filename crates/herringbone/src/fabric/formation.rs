@@ -6,7 +6,7 @@ use super::{
     connection::Connection,
     dial,
     greet::{self, GreetError, Stream},
-    hub_address,
+    hub_address::{self, OpenHub},
     reducers::Greetings,
 };
 use crate::{
@@ -75,7 +75,8 @@ fn form_as(config: &Config, returns: bool) -> Result<World> {
 
 /// As [`form`], on rank 0 which listens already.
 pub(crate) fn form_at(config: &Config, listener: TcpListener, address: SocketAddr) -> Result<World> {
-    gather(config, (listener, address, config.token.clone()), Instant::now() + config.waits.timeout)
+    let hub = OpenHub { listener, address, token: config.token.clone() };
+    gather(config, hub, Instant::now() + config.waits.timeout)
 }
 
 fn drawn_number() -> Result<u64> {
@@ -118,11 +119,8 @@ struct Desk {
 }
 
 /// Rank 0: lets everyone join.
-fn gather(
-    config: &Config,
-    (listener, address, token): (TcpListener, SocketAddr, Option<String>),
-    deadline: Instant,
-) -> Result<World> {
+fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
+    let OpenHub { listener, address, token } = hub;
     let incarnation = drawn_number()?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
     let token = token.unwrap_or_default().into_bytes();
@@ -137,18 +135,18 @@ fn gather(
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
     let (mut warning, began) = (OneWarning::of(0), Instant::now());
     let forced = config.world > 1 && config.guidance.forced.as_ref().is_some_and(Algorithm::needs_reducers);
-    let greetings = Greetings::begin(formation.reducers(), (from, &token), (forced, deadline));
+    let greetings = Greetings::begin(formation.reducers(), from, &token, forced, deadline);
     while formation.progress() != Progress::Complete {
-        for arrival in acceptor.serve() {
-            if arrival.1.hello().purpose == Purpose::Status {
+        for (caller, claim) in acceptor.serve() {
+            if claim.hello().purpose == Purpose::Status {
                 let missing = formation.missing();
-                acceptor.let_in(arrival, move |stream, claim| {
+                acceptor.let_in(caller, claim, move |stream, claim| {
                     Inquiry::new(stream, claim).answer_of_forming(identity, missing)
                 });
                 continue;
             }
             let desk = desk.clone();
-            acceptor.let_in(arrival, move |stream, claim| hear_join(stream, claim, identity, &desk));
+            acceptor.let_in(caller, claim, move |stream, claim| hear_join(stream, claim, identity, &desk));
         }
         match applicants.try_recv() {
             Ok(applicant) => {

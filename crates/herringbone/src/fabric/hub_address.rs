@@ -64,9 +64,16 @@ impl Secret {
     }
 }
 
-/// Where rank 0 listens, and the secret that counts. At an address that all ranks know rank 0 listens whatever the
+/// Where rank 0 listens, and the secret that counts.
+pub(super) struct OpenHub {
+    pub(super) listener: TcpListener,
+    pub(super) address: SocketAddr,
+    pub(super) token: Option<String>,
+}
+
+/// Listens as rank 0. At an address that all ranks know rank 0 listens whatever the
 /// interface is: it calls for data links and is not called.
-pub(super) fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Option<String>)> {
+pub(super) fn open_hub(config: &Config) -> Result<OpenHub> {
     let (wanted, secret, store) = match &config.rendezvous {
         Rendezvous::Tcp(address) => (resolve("HERRINGBONE_STORE", address)?, Secret::None, None),
         Rendezvous::Store { store, host } => {
@@ -97,7 +104,7 @@ pub(super) fn open_hub(config: &Config) -> Result<(TcpListener, SocketAddr, Opti
         let value = format!("{address}\n{written}");
         store.set(HUB_KEY, value.as_bytes()).map_err(|error| store_failed(config, &error))?;
     }
-    Ok((listener, address, token))
+    Ok(OpenHub { listener, address, token })
 }
 
 fn store_failed(config: &Config, error: &StoreError) -> Error {

@@ -205,7 +205,8 @@ fn attempt(job: &Job, address: &str, expected: Expected) -> Result<(TcpStream, K
 /// Lets another worker make a link.
 pub(crate) fn admit(
     job: &Job,
-    (node, commands): (&Arc<Node>, &Commands),
+    node: &Arc<Node>,
+    commands: &Commands,
     mut stream: TcpStream,
     claim: Claim,
 ) -> Result<(), GreetError> {
@@ -287,7 +288,8 @@ fn leaves(node: &Node, member: MemberId) -> bool {
 
 /// Lets a local rank share memory. One that fails here calls over TCP instead.
 pub(crate) fn admit_local(
-    (job, node): (&Job, &Arc<Node>),
+    job: &Job,
+    node: &Arc<Node>,
     mapping: &Mapping,
     commands: &Commands,
     mut stream: UnixStream,

@@ -152,9 +152,11 @@ pub(crate) struct Fabric {
 impl Fabric {
     pub(crate) fn new(
         job: Job,
-        (node, commands): (Arc<Node>, Arc<Commands>),
+        node: Arc<Node>,
+        commands: Arc<Commands>,
         settings: Shared,
-        (origin, threads): (Option<Arc<Config>>, Vec<JoinHandle<()>>),
+        origin: Option<Arc<Config>>,
+        threads: Vec<JoinHandle<()>>,
     ) -> Arc<Self> {
         let (whole, makes_way) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
         let threads = Mutex::new(threads);

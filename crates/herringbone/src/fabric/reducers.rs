@@ -76,8 +76,10 @@ impl Greetings {
     /// Begins to call them. One that is not there is called again: until the deadline if they are all needed (`patient`).
     pub(crate) fn begin(
         addresses: &[String],
-        (from, token): (Option<IpAddr>, &[u8]),
-        (patient, deadline): (bool, Instant),
+        from: Option<IpAddr>,
+        token: &[u8],
+        patient: bool,
+        deadline: Instant,
     ) -> Self {
         let (sender, answers) = mpsc::channel();
         let mut known: BTreeMap<String, Option<Answer>> =
@@ -225,9 +227,9 @@ mod tests {
     };
 
     /// What is wrong with each of these addresses, for a world that waits for them no longer than this.
-    fn away(addresses: &[String], (patient, wait): (bool, Duration)) -> BTreeMap<String, String> {
+    fn away(addresses: &[String], patient: bool, wait: Duration) -> BTreeMap<String, String> {
         let deadline = Instant::now() + wait;
-        Greetings::begin(addresses, (None, b""), (patient, deadline)).end(deadline).into_iter().collect()
+        Greetings::begin(addresses, None, b"", patient, deadline).end(deadline).into_iter().collect()
     }
 
     #[test]
@@ -235,7 +237,7 @@ mod tests {
         let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addresses = silent.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
         for patient in [false, true] {
-            let away = away(&addresses, (patient, Duration::from_millis(100)));
+            let away = away(&addresses, patient, Duration::from_millis(100));
             assert_eq!(away.keys().collect::<BTreeSet<_>>(), addresses.iter().collect::<BTreeSet<_>>());
             for reason in away.values() {
                 let is_reported = reason.starts_with("it has not answered for ");
@@ -253,7 +255,7 @@ mod tests {
             assert_ne!(stream.read(&mut [0; 256]).unwrap(), 0);
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
         });
-        let away = away(&[address.clone(), address.clone()], (false, Duration::from_secs(30)));
+        let away = away(&[address.clone(), address.clone()], false, Duration::from_secs(30));
         server.join().unwrap();
         assert!(away.len() == 1 && away[&address].ends_with("correct HERRINGBONE_REDUCERS"), "{away:?}");
     }

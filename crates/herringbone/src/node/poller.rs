@@ -98,8 +98,8 @@ impl Poller {
 /// Has the engine read and write the sockets that are ready. Returns whether anything moved.
 fn serve(engine: &mut Engine, events: &[epoll::Event]) -> bool {
     let mut moved = false;
-    for (endpoint, ready) in events.iter().filter_map(ready) {
-        moved |= engine.serve(endpoint, ready);
+    for (endpoint, (room, readable)) in events.iter().filter_map(ready) {
+        moved |= engine.serve(endpoint, room, readable);
     }
     moved
 }

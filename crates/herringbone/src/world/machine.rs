@@ -122,9 +122,9 @@ impl Machine {
         loop {
             let mut moved = false;
             for endpoint in self.pipes.keys().copied().collect::<Vec<_>>() {
-                let ready = self.ready(endpoint);
-                if ready != (false, false) {
-                    moved |= self.engine.at(now).serve(endpoint, ready);
+                let (room, readable) = self.ready(endpoint);
+                if room || readable {
+                    moved |= self.engine.at(now).serve(endpoint, room, readable);
                     self.apply_interests();
                 }
             }

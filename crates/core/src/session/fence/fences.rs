@@ -248,7 +248,7 @@ impl Fences {
             return Vec::new();
         }
         group.members = members;
-        let mut sent = group.begin(number, (cause, ordinal), &self.gone);
+        let mut sent = group.begin(number, cause, ordinal, &self.gone);
         sent.extend(group.decide_if_complete(number, &self.gone));
         sent
     }
@@ -383,7 +383,7 @@ impl Group {
     /// A fence, if members have left without a call that others have made.
     fn begin_if_missed(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
         let Some(cause) = self.missed() else { return Vec::new() };
-        let mut sent = self.begin(number, (cause, None), gone);
+        let mut sent = self.begin(number, cause, None, gone);
         sent.extend(self.decide_if_complete(number, gone));
         sent
     }
@@ -413,12 +413,7 @@ impl Group {
         answers.map(|(to, confirmation)| Directed { to, message: Message::Confirmed(confirmation) }).collect()
     }
 
-    fn begin(
-        &mut self,
-        number: u32,
-        (cause, ordinal): (Cause, Option<Ordinal>),
-        gone: &Gone,
-    ) -> Vec<Directed> {
+    fn begin(&mut self, number: u32, cause: Cause, ordinal: Option<Ordinal>, gone: &Gone) -> Vec<Directed> {
         let awaited: BTreeSet<Rank> = self.live(gone).collect();
         let (generation, sent_cause) = (self.generation, cause.clone());
         let fence = Message::Fence { group: number, generation, cause: sent_cause, ordinal };
@@ -464,7 +459,7 @@ impl Group {
                 self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
             }
             Some(RecoveryEnd::Differ(sequence)) => {
-                self.begin(number, (Cause::Mismatch(Mismatch::new(sequence, [])), None), gone)
+                self.begin(number, Cause::Mismatch(Mismatch::new(sequence, [])), None, gone)
             }
             None => Vec::new(),
         }

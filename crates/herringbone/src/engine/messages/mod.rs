@@ -32,7 +32,7 @@ pub(crate) struct Mail {
 
 impl Mail {
     /// The groups between `me`, a rank of a group, and another one of it were made.
-    pub(crate) fn add_channel(&mut self, group: u32, (me, peer): (Rank, Rank), channel: Channel) {
+    pub(crate) fn add_channel(&mut self, group: u32, me: Rank, peer: Rank, channel: Channel) {
         self.served.extend(channel.groups().map(|number| (number, (group, peer))));
         let point_to_point = self.by_group.entry(group).or_insert_with(|| PointToPoint::new(group, me));
         point_to_point.add(peer, channel);
@@ -54,7 +54,7 @@ impl Mail {
     }
 
     /// Sends a message. Its groups were made, unless it is to this rank itself.
-    pub(super) fn send(&mut self, (group, me): (u32, Rank), to: Rank, posted: Posted, runtime: &mut Runtime) {
+    pub(super) fn send(&mut self, group: u32, me: Rank, to: Rank, posted: Posted, runtime: &mut Runtime) {
         let point_to_point = self.by_group.entry(group).or_insert_with(|| PointToPoint::new(group, me));
         point_to_point.send(to, posted, runtime);
     }
@@ -62,7 +62,8 @@ impl Mail {
     /// Receives a message. The groups between this rank and all those from whom it may come were made.
     pub(super) fn receive(
         &mut self,
-        (group, me): (u32, Rank),
+        group: u32,
+        me: Rank,
         from: Option<Rank>,
         posted: Posted,
         runtime: &mut Runtime,

@@ -221,7 +221,7 @@ impl PointToPoint {
             Ok(Record::Refused { number, wanted }) => {
                 self.has_answer(peer, number);
                 if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
-                    let error = self.disagreement(number, (self.me, peer), (sent.envelope, wanted), runtime);
+                    let error = self.disagreement(number, self.me, peer, sent.envelope, wanted, runtime);
                     sent.end(Err(error), &mut runtime.out);
                 }
             }
@@ -257,7 +257,7 @@ impl PointToPoint {
     fn deliver(&mut self, found: Match<Posted, Enclosed>, runtime: &mut Runtime) {
         let Match { from, number, sent, payload, wanted, receive } = found;
         if sent != wanted {
-            let error = self.disagreement(number, (from, self.me), (sent, wanted), runtime);
+            let error = self.disagreement(number, from, self.me, sent, wanted, runtime);
             receive.end(Err(error.clone()), &mut runtime.out);
             match payload {
                 Enclosed::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
@@ -420,8 +420,10 @@ impl PointToPoint {
     fn disagreement(
         &self,
         sequence: u64,
-        (from, to): (Rank, Rank),
-        (sent, wanted): (Envelope, Envelope),
+        from: Rank,
+        to: Rank,
+        sent: Envelope,
+        wanted: Envelope,
         runtime: &Runtime,
     ) -> Error {
         let named = |rank| self.in_job(rank, &runtime.groups);

@@ -70,8 +70,8 @@ fn serve<L: Listen>(acceptor: &mut Acceptor<L>, is_over: impl Fn() -> bool) {
         let mut waiting = [PollFd::from_borrowed_fd(acceptor.fd(), PollFlags::IN)];
         let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         rustix::event::poll(&mut waiting, Some(&limit)).unwrap();
-        for arrival in acceptor.serve() {
-            acceptor.let_in(arrival, |mut caller, claim| {
+        for (caller, claim) in acceptor.serve() {
+            acceptor.let_in(caller, claim, |mut caller, claim| {
                 greet::welcome(&mut caller, claim, identity(0)).map(drop)
             });
         }
