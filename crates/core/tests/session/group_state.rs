@@ -10,7 +10,7 @@ use herringbone_core::{
         group_state::{Departure, GroupState, Output, Outputs},
         hub::Hub,
         membership::MemberId,
-        recovery::{LostReducer, Suspect},
+        recovery::{Calls, LostReducer, Resume, Suspect},
     },
     wire::Fingerprint,
 };
@@ -421,4 +421,22 @@ fn a_rank_that_calls_after_it_has_said_how_many_calls_it_has_made_is_found() {
         Ok(())
     });
     assert!(found.is_err());
+}
+
+/// Else a rank that makes a group late, after two changes of its reducers, would make its calls in a group that the others have
+/// left, and all would wait.
+#[test]
+fn a_group_that_was_asked_about_before_it_was_made_begins_with_its_own_first_call() {
+    let mut out = Out::default();
+    let mut known = GroupState::of_worker(Member::new(GROUP, 1, Vec::new()));
+    known.suspend(Vec::new(), &mut out);
+    let calls = Calls { generation: 0, next: 3, hashes: Vec::new() };
+    let (lost, gained, operations) = (Vec::new(), vec![MemberId::new(9)], Vec::new());
+    let resume = Resume { group: GROUP, calls, lost, gained, operations };
+    assert!(known.resume_early(resume.clone()));
+    let made = Member::new(GROUP, 1, vec![0, 1]).starting_at(3);
+    let mut made = known.made(GroupState::of_worker(made));
+    assert_eq!(made.take_early_resume(), Some(resume.clone()));
+    assert!(made.resume(&resume));
+    assert_eq!((made.next(), made.successor().is_some()), (3, true), "it calls nothing in it");
 }

@@ -177,9 +177,11 @@ impl Member {
         Self { ordinal, ..self }
     }
 
-    /// The same, of a group whose members and name are known only now: those of `made`.
+    /// The same, of a group whose members, name and first number are known only now: those of `made`.
     #[must_use]
-    pub fn made(self, made: &Self) -> Self {
+    pub fn made(mut self, made: &Self) -> Self {
+        self.history.next = self.history.next.max(made.history.next);
+        self.history.first = self.history.first.max(made.history.first);
         Self { members: made.members.clone(), ordinal: made.ordinal, ..self }
     }
 
