@@ -54,7 +54,7 @@ def test_a_stage_passes_only_if_something_has(command, count, counts, said, caps
     stage = run.Stage("a stage", command, count)
     assert stage.run() == counts
     assert (not stage.failures) if said is None else any(said in line for line in stage.failures), stage.failures
-    assert f"<== a stage: {run.reported(counts)}" in capsys.readouterr().out
+    assert f"<== a stage: {run.summary(counts)}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("code", "counts"), [(0, (1, 0, 0)), (1, (0, 1, 0)), (run.MISSING, (0, 0, 1))])
