@@ -157,6 +157,13 @@ fn files_are_named_after_what_they_hold() {
     );
 }
 
+#[test]
+fn modules_are_files_of_their_names() {
+    let is_mod = |source: &Source| source.path.contains("/src/") && source.path.ends_with("/mod.rs");
+    let found = sources().into_iter().filter(is_mod).map(|source| source.path).collect();
+    none("a module with others in it is name.rs beside its folder", found);
+}
+
 /// Where a line holds one of `words`, in the files that `chosen` picks; this test's own words do not count.
 fn lines_with(words: &[&str], chosen: impl Fn(&Source) -> bool) -> Vec<String> {
     let own = "crates/cli/tests/tidy/main.rs";
