@@ -243,7 +243,7 @@ impl Fabric {
         let mut errors = ends.iter().filter_map(|end| end.result()?.err());
         let first = errors.next();
         for error in errors {
-            let what = format_args!("at the end of a group: {}", error.kind());
+            let what = format!("at the end of a group: {}", error.kind());
             crate::log::warn(&format!("rank {}", self.job.rank), what);
         }
         first.map_or(Ok(()), Err)

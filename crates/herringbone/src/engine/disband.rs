@@ -82,7 +82,7 @@ pub(super) fn forget_if_over(runtime: &mut Runtime, number: u32) {
     let result = news.map(|cause| failure::error(&cause, &group.settings.ranks).about(links.rank, "close"));
     out.finished |= group.close_check.is_some();
     if let Some(error) = group.end_close_check(result.map_or(Ok(()), Err)) {
-        let what = format_args!("at the end of a group: {}", error.kind());
+        let what = format!("at the end of a group: {}", error.kind());
         crate::log::warn(&format!("rank {}", links.rank), what);
     }
     let is_read = group.running.is_empty() && group.kept.is_empty();

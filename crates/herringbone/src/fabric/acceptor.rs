@@ -274,7 +274,7 @@ impl<L: Listen> Acceptor<L> {
     /// go on at once.
     fn has_no_descriptor(&mut self, error: Errno) -> bool {
         if !std::mem::replace(&mut self.said, true) {
-            let what = format_args!(
+            let what = format!(
                 "no more connections can be taken: {}; raise the limit of open files (ulimit -n). Those there are go on",
                 io::Error::from(error)
             );
