@@ -37,7 +37,10 @@ impl Engine {
     /// Something has happened to groups, as the control thread knows.
     pub(crate) fn take(&mut self, event: GroupEvent) {
         match event {
-            GroupEvent::FromHub(Message::Forget { group }) => self.left_by_all(group),
+            GroupEvent::FromHub(Message::Forget { group }) => {
+                // No member takes part in it any more.
+                disband::left_by_all(&mut self.runtime, group);
+            }
             GroupEvent::FromHub(message) => {
                 if let Some(group) = message.group() {
                     self.heard_from_hub(group, message);
@@ -47,9 +50,15 @@ impl Engine {
                 self.lose(worker, &death.to_string(), hub_is_gone);
             }
             GroupEvent::PeerLeft(worker) => self.leave(worker),
-            GroupEvent::LinkBroke { endpoint, cause } => self.dispute_all_with(endpoint, &cause),
-            GroupEvent::NoHub => self.without_hub(),
+            GroupEvent::LinkBroke { endpoint, cause } => {
+                fences::dispute_all_with(&mut self.runtime, endpoint, &cause);
+            }
+            GroupEvent::NoHub => {
+                self.runtime.groups.lose_hub(&mut self.runtime.out);
+                self.look_at_close_checks();
+            }
         }
+        self.catch_up();
     }
 
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
@@ -99,11 +108,6 @@ impl Engine {
         }
         self.catch_up();
         moved
-    }
-
-    /// How many links are sockets.
-    pub(crate) fn sockets(&self) -> usize {
-        self.runtime.links.sockets
     }
 
     /// The poller cannot watch a link's socket.
@@ -186,28 +190,6 @@ impl Engine {
         endpoint.left.is_some() || endpoint.dead
     }
 
-    /// Whether a local rank has left such word.
-    pub(crate) fn has_said_goodbye(&self, index: MemberId) -> bool {
-        self.runtime.links.has_said_goodbye(index)
-    }
-
-    /// Says on all sockets that nothing more will come.
-    pub(crate) fn hang_up(&mut self) {
-        self.runtime.links.hang_up();
-    }
-
-    /// Whether all sockets have been closed from the other end too.
-    pub(crate) fn is_hung_up(&self) -> bool {
-        self.runtime.links.is_hung_up()
-    }
-
-    /// Nobody decides any more: rank 0 has left, and is not there for the others either.
-    pub(crate) fn without_hub(&mut self) {
-        let Runtime { groups, out, .. } = &mut self.runtime;
-        groups.lose_hub(out);
-        self.look_at_close_checks();
-    }
-
     /// What groups wait for that are closed may never come.
     fn look_at_close_checks(&mut self) {
         let Runtime { groups, out, .. } = &mut self.runtime;
@@ -229,12 +211,6 @@ impl Engine {
                 fences::heard_from_hub(runtime, number, &message);
             }
         }
-        self.catch_up();
-    }
-
-    /// No member takes part in a group any more, says the hub.
-    pub(crate) fn left_by_all(&mut self, group: u32) {
-        disband::left_by_all(&mut self.runtime, group);
         self.catch_up();
     }
 
@@ -278,12 +254,6 @@ impl Engine {
     pub(super) fn lose_reducer(&mut self, index: MemberId) {
         let Runtime { links, groups, out, .. } = &mut self.runtime;
         groups.iter().for_each(|group| links.suspect(group, index, links.why_lost(index), out));
-    }
-
-    /// A link between workers broke and neither died: operations that need it fail, everywhere.
-    pub(crate) fn dispute_all_with(&mut self, index: MemberId, cause: &Cause) {
-        fences::dispute_all_with(&mut self.runtime, index, cause);
-        self.catch_up();
     }
 
     /// Looks after what has waited for long. Posted about ten times a second.

@@ -47,7 +47,7 @@ pub(crate) struct Links {
     /// The endpoints to which there is a link, ascending.
     pub(super) linked: Vec<MemberId>,
     /// How many of the links are sockets.
-    pub(super) sockets: usize,
+    pub(crate) sockets: usize,
     /// Counts changes of links, so that programs are compiled for the links there are.
     pub(super) changes: u64,
     /// What is written once for all local ranks.
@@ -335,7 +335,7 @@ impl Links {
 
     /// Whether a local rank has left word in shared memory that it leaves in order: its process may have ended before its
     /// goodbye has come by way of the hub.
-    pub(super) fn has_said_goodbye(&self, index: MemberId) -> bool {
+    pub(crate) fn has_said_goodbye(&self, index: MemberId) -> bool {
         let segment = match &self.endpoints[index].link {
             Link::Shm(link) => link.segment(),
             Link::Lost { left: Some(segment), .. } => segment,
@@ -357,7 +357,7 @@ impl Links {
     }
 
     /// Says on all sockets that nothing more will come.
-    pub(super) fn hang_up(&mut self) {
+    pub(crate) fn hang_up(&mut self) {
         for endpoint in self.endpoints.iter() {
             if let Link::Tcp(link) = &endpoint.link {
                 link.hang_up();
@@ -366,7 +366,7 @@ impl Links {
     }
 
     /// Whether all sockets have been closed from the other end too.
-    pub(super) fn is_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         self.endpoints.iter().all(|endpoint| !matches!(endpoint.link, Link::Tcp(_)))
     }
 }

@@ -243,7 +243,7 @@ impl Control {
         {
             // What it said last may say that it left in order.
             self.hear(rank);
-            self.watch.ended(rank, self.node.with(|engine| engine.has_said_goodbye(local)));
+            self.watch.ended(rank, self.node.with(|engine| engine.runtime.links.has_said_goodbye(local)));
             self.carry_out();
         }
     }

@@ -68,7 +68,7 @@ impl Poller {
 
     /// Serves the sockets that are ready now. Returns whether anything moved.
     pub(super) fn serve_ready(&self, engine: &mut Engine) -> bool {
-        if engine.sockets() == 0 {
+        if engine.runtime.links.sockets == 0 {
             return false;
         }
         self.watch(engine);

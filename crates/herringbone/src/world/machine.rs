@@ -263,9 +263,9 @@ impl Machine {
             (*since, *said) = (now, true);
             self.engine.say_goodbye();
             watch.leave(true, now.since_start());
-            self.engine.hang_up();
+            self.engine.runtime.links.hang_up();
         }
-        let closed = *said && (self.engine.is_hung_up() || now.since(*since) >= HANG_UP);
+        let closed = *said && (self.engine.runtime.links.is_hung_up() || now.since(*since) >= HANG_UP);
         closed && watch.has_left(false, now.since_start())
     }
 
