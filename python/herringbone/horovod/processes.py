@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TextIO
 
+from .common.launched import PLAN
 from .hosts import Slot, is_here
 
 __all__ = ["END_SECONDS", "Ends", "Process", "StartError", "end", "say"]
@@ -261,8 +262,8 @@ def _by_ssh(
     after = "exit $?"
     if plan is not None:
         lines += ["HOROVOD_FOLDER=$(mktemp -d) || exit 1", "export HOROVOD_FOLDER"]
-        lines += [f"printf '%s\\n' {shlex.quote(plan)} >$HOROVOD_FOLDER/plan"]
-        put = 'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/plan'
+        lines += [f"printf '%s\\n' {shlex.quote(plan)} >$HOROVOD_FOLDER/{PLAN}"]
+        put = f'printf "%s\\n" "$line" >$HOROVOD_FOLDER/new && mv $HOROVOD_FOLDER/new $HOROVOD_FOLDER/{PLAN}'
         rest = f"while IFS= read -r line <&3; do {put}; done"
         after = "status=$?; rm -rf $HOROVOD_FOLDER; exit $status"
     # The input ends with the connection, and so does the program then. What waits for that end holds no output open.

@@ -17,10 +17,12 @@ from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError,
 from ...joining import init as join_job
 from .settings import Settings
 
-__all__ = ["COME_LATE", "FOLDER", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
+__all__ = ["COME_LATE", "FOLDER", "PLAN", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
 
 FOLDER, WORKER = "HOROVOD_FOLDER", "HOROVOD_WORKER"
 """The variables that say where the files are, and this worker's number, which no other process ever has."""
+PLAN = "plan"
+"""The file of that folder that has the newest plan."""
 MEET_SECONDS = 20.0
 """How long a worker waits at one plan's place, until it looks for a newer plan."""
 OPERATION_SECONDS = 1800.0
@@ -54,7 +56,7 @@ class Plan:
         """Make it the newest of a folder."""
         new = place / "new"
         new.write_text(self.line() + "\n")
-        new.replace(place / "told")
+        new.replace(place / PLAN)
 
     def join(self, own: int, seconds: float, settings: Settings) -> Communicator:
         """Meet the others.
@@ -95,9 +97,9 @@ def newest() -> Plan | None:
     if place is None:
         return None
     try:
-        written = (place / "told").stat().st_mtime_ns
+        written = (place / PLAN).stat().st_mtime_ns
         if _read is None or _read[0] != written:
-            _read = written, Plan.of((place / "told").read_text())
+            _read = written, Plan.of((place / PLAN).read_text())
     except OSError:
         return None
     return _read[1] if _read[1].generation > _adopted else None
