@@ -274,11 +274,12 @@ impl Engine {
             return;
         }
         let Self { runtime, messages, recoveries, .. } = self;
+        // A group that is forgotten has none any more.
+        let lines = runtime.groups.lines_of(number);
         runtime.groups.drop_group(number, &mut runtime.out);
         messages.close(number, runtime);
         let successor = recoveries.close(number, runtime);
         self.catch_up();
-        let lines = self.runtime.groups.lines_of(number);
         successor.into_iter().chain(lines).for_each(|other| self.drop_group(other));
     }
 
@@ -340,6 +341,7 @@ impl Engine {
 
     fn abort(&mut self, number: u32, tells: bool) {
         let Self { runtime, messages, recoveries, .. } = self;
+        let lines = runtime.groups.lines_of(number);
         disband::abort(runtime, number, tells);
         messages
             .abort(number, &mut runtime.out)
@@ -347,7 +349,6 @@ impl Engine {
             .for_each(|served| disband::abort(runtime, served, tells));
         let others = recoveries.abort(number, &Error::new(ErrorKind::Closed), runtime);
         self.catch_up();
-        let lines = self.runtime.groups.lines_of(number);
         others.into_iter().chain(lines).for_each(|other| self.abort(other, tells));
     }
 

@@ -127,6 +127,20 @@ fn a_group_with_a_dead_member_is_lost_from_the_start() {
     );
 }
 
+/// A group's lines take calls that are the group's, also where nothing is under way in the group itself.
+#[test]
+fn the_lines_of_a_group_end_with_it() {
+    for ends in [Engine::abort_group, Engine::end_group, Engine::drop_group] {
+        let (mut engine, _theirs) = rank_0(2, None);
+        engine.add_group(group(7, 2, None));
+        assert!(engine.add_line(7, 8, "a line").unwrap());
+        engine.add_group(group(8, 2, None));
+        assert!(engine.takes_calls(8));
+        ends(&mut engine, 7);
+        assert!(!engine.takes_calls(8));
+    }
+}
+
 /// Else a worker's message could have a reducer make a list of any length.
 #[test]
 fn a_group_with_other_reducers_than_were_agreed_is_refused() {
