@@ -124,14 +124,15 @@ fn settle(runtime: &mut Runtime, number: u32, settled: &Settled) {
     }
     let ordinal = group.state.ordinal();
     let error = explained(&GroupFailure::Decided(cause.clone()), group, links);
+    // What has come of the next generation is there before anything is looked at that serves another group.
+    runtime.backlog.redeliver(number, &mut runtime.out);
     runtime.fail_all_of(number, &error, cause.is_final());
-    let Runtime { groups, backlog, out, .. } = runtime;
+    let Runtime { groups, out, .. } = runtime;
     out.push(Todo::FailRedone { group: number, error, all: !cause.is_final() });
     out.observer.fenced(number, settled.generation, cause);
     if let Cause::Unmade { .. } = **cause {
         groups.end_all_named(ordinal, cause, out);
     }
-    backlog.redeliver(number, out);
     // It may have been closed, and waited for this.
     out.push(Todo::Forget(number));
     out.finished = true;
