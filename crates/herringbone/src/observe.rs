@@ -136,10 +136,10 @@ impl Observer {
         }
     }
 
-    /// An instruction of a segment ran.
+    /// A step of a segment ran.
     #[inline]
-    pub(crate) fn step(&mut self, id: &Identity, segment: u32, instruction: u32) {
-        self.tell(move || TraceEvent::Step { operation: operation(id), segment, instruction });
+    pub(crate) fn step(&mut self, id: &Identity, segment: u32, step: u32) {
+        self.tell(move || TraceEvent::Step { operation: operation(id), segment, step });
     }
 
     /// What moved on the link to an endpoint.

@@ -138,7 +138,7 @@ impl Outbox {
         self.timers.set(timer, self.now() + delay);
     }
 
-    /// Has operations, or reducers, looked through soon.
+    /// Has what this timer is for looked at soon.
     pub(super) fn look_soon(&mut self, timer: Timer) {
         self.timers.ensure(timer, self.now() + LOOK);
     }

@@ -275,7 +275,7 @@ impl Recoveries {
     /// A call that was given up takes its numbers in a group that has lost a reducer, and fails.
     ///
     /// # Errors
-    /// See [`Groups::agree`].
+    /// See [`Runtime::agree`].
     pub(super) fn issue_late(&mut self, issue: &Issue, runtime: &mut Runtime) -> Result<(), Refused> {
         let agreed = runtime.agree(issue, None)?;
         let Runtime { groups, links, out, .. } = runtime;

@@ -191,6 +191,7 @@ impl Runtime {
         backlog.take_early(&id, out);
         out.push(Todo::Run(key));
         // It may need what a rank that left has never sent.
+        // A look at the next tick says whether it needs more of one of these.
         if !links.left.is_empty() {
             out.timers.ensure(Timer::Departures, out.now());
         }

@@ -247,7 +247,7 @@ impl Run<'_> {
             while notes.arrived[at] == Arrival::No {
                 match self.look(&self.script.messages[at], notes, io) {
                     Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
-                    // At once: on some cores a step that says to wait lasts as long as a message takes.
+                    // At once: on some cores the processor's instruction to pause lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
                     Ok(None) => return Pace::Waiting,
                     Err(()) => return Pace::Stuck,

@@ -48,7 +48,7 @@ const CLOSED: Duration = Duration::from_millis(100);
 /// How many strangers are remembered, to be logged once each.
 const STRANGERS: usize = 256;
 
-/// The listener's number, which is no guest's.
+/// The listener's number, which is no pending connection's.
 const LISTENER: u64 = 0;
 
 /// What others call at.
@@ -191,7 +191,7 @@ impl<L: Listen> Acceptor<L> {
             return;
         }
         let (who, threads, rejected) = (self.who.clone(), self.threads.clone(), self.rejected.clone());
-        let spawned = std::thread::Builder::new().name("herringbone-door".to_owned()).spawn(move || {
+        let spawned = std::thread::Builder::new().name("herringbone-accept".to_owned()).spawn(move || {
             let origin = caller.origin();
             let prepared = caller.set_blocking().and_then(|()| caller.limit(DEADLINE));
             let result = prepared.map_err(GreetError::Io).and_then(|()| admit(caller, claim));
@@ -270,7 +270,7 @@ impl<L: Listen> Acceptor<L> {
         }
     }
 
-    /// There is no descriptor for a caller. A guest gives its own up, or nobody is accepted for a while. Returns whether to
+    /// There is no descriptor for a caller. A pending connection gives its own up, or nobody is accepted for a while. Returns whether to
     /// go on at once.
     fn has_no_descriptor(&mut self, error: Errno) -> bool {
         if !std::mem::replace(&mut self.said, true) {
@@ -290,7 +290,7 @@ impl<L: Listen> Acceptor<L> {
     }
 
     fn arm_listener(&self, flags: epoll::EventFlags) {
-        // It was added when the door was made.
+        // It was added when the acceptor was made.
         let _modified =
             epoll::modify(&self.poller, &self.listener, epoll::EventData::new_u64(LISTENER), flags);
     }

@@ -34,7 +34,7 @@ pub(crate) fn tell(config: &Config, why: &Error) {
     let refusal = Refusal::Unusable { setting: setting.clone(), problem: shortened(problem) };
     let what = format_args!("{setting}: {problem}; this rank waits for the others, to tell them");
     crate::log::warn("rank 0", what);
-    // Where there is no door the others run into their timeouts.
+    // Where nobody can be accepted the others run into their timeouts.
     let _unsent = answer(&config.bare(), &refusal, Instant::now() + PATIENCE.min(config.waits.timeout));
 }
 

@@ -98,7 +98,7 @@ impl<S: Read + Write> PendingConnection<S> {
     }
 }
 
-/// The guests, numbered in the order of coming, and how many there are of each origin.
+/// Pending connections, numbered in the order of coming, and how many there are of each origin.
 pub(super) struct PendingConnections<S> {
     present: BTreeMap<u64, PendingConnection<S>>,
     crowds: BTreeMap<CallerOrigin, usize>,
@@ -114,7 +114,7 @@ impl<S: Read + Write> PendingConnections<S> {
         self.present.get_mut(&number)
     }
 
-    /// Takes a guest in; returns its number.
+    /// Takes a connection in; returns its number.
     pub(super) fn insert(&mut self, pending: PendingConnection<S>) -> u64 {
         self.came += 1;
         *self.crowds.entry(pending.origin).or_default() += 1;

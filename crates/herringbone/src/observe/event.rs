@@ -36,14 +36,14 @@ pub enum TraceEvent<'a> {
         /// The operation.
         operation: OperationId,
     },
-    /// An instruction of its program ran, for one segment. The messages of a send may leave later.
+    /// A step of its program ran, for one segment. The messages of a send may leave later.
     Step {
         /// The operation.
         operation: OperationId,
         /// The segment.
         segment: u32,
-        /// The instruction, counted from 0 in this rank's program.
-        instruction: u32,
+        /// The step, counted from 0 in this rank's program.
+        step: u32,
     },
     /// A message was given to the link of its receiver.
     Sent {

@@ -1,4 +1,4 @@
-//! What a transport knows an operation and its instructions by.
+//! What a transport knows an operation and its steps by.
 
 use crate::core::execution::SegmentStep;
 
@@ -11,7 +11,7 @@ pub(crate) struct OpKey {
     pub(crate) place: u32,
 }
 
-/// An instruction of a segment of an operation: what a transport reports back on.
+/// A step of a segment of an operation: what a transport reports back on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) op: OpKey,

@@ -151,9 +151,7 @@ impl Sink for Notebook {
         let line = match *event {
             TraceEvent::Issued { operation, call } => ("issued", operation.sequence, call.count),
             TraceEvent::Began { operation } => ("began", operation.sequence, 0),
-            TraceEvent::Step { operation, instruction, .. } => {
-                ("step", operation.sequence, instruction.into())
-            }
+            TraceEvent::Step { operation, step, .. } => ("step", operation.sequence, step.into()),
             TraceEvent::Sent { operation, endpoint, bytes, .. } => {
                 assert!(bytes > 0);
                 ("sent", operation.sequence, endpoint.number().into())

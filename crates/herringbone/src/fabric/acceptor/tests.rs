@@ -20,7 +20,7 @@ fn identity(rank: u32) -> Identity {
     Identity { role: Role::Worker, job: 1, rank, world: 1000, incarnation: 1 }
 }
 
-/// A door at loopback, and a thread that serves it until it is dropped.
+/// An acceptor at loopback, and a thread that serves it until it is dropped.
 struct House {
     there: String,
     closed: Arc<AtomicBool>,
@@ -190,7 +190,7 @@ fn a_handshake_has_one_deadline_however_much_is_said() {
 
 #[test]
 fn a_process_of_this_host_gets_so_many_places_and_no_thread() {
-    let name = format!("herringbone-test-door-{}", std::process::id());
+    let name = format!("herringbone-test-acceptor-{}", std::process::id());
     let mut acceptor =
         Acceptor::new("a test", socket::listen_abstract(name.as_bytes()).unwrap(), TOKEN, POLICY).unwrap();
     let (before, mut open) = (threads(), Vec::new());
@@ -205,7 +205,7 @@ fn a_process_of_this_host_gets_so_many_places_and_no_thread() {
 }
 
 /// What a test's second process is told: it lowers a limit of the whole process, or is another user's.
-const ALONE: &str = "DOOR_TEST_ALONE";
+const ALONE: &str = "ACCEPTOR_TEST_ALONE";
 
 /// A second process, for this test alone.
 fn again(test: &str, value: &str) -> std::process::Command {
@@ -316,7 +316,7 @@ fn run_out_of_descriptors() {
     late.connect(&there.into()).unwrap();
     let looks = looks_within(&mut acceptor, Duration::from_millis(500));
     assert!(acceptor.said && looks < 100, "{looks} looks");
-    assert!(acceptor.pending_connections.len() < FEW, "a guest has made way");
+    assert!(acceptor.pending_connections.len() < FEW, "a pending connection has made way");
 
     while let Some(number) = acceptor.pending_connections.last_resort() {
         acceptor.send_away(number, None);
@@ -336,7 +336,7 @@ fn open_all() -> Vec<std::fs::File> {
     std::iter::from_fn(|| std::fs::File::open("/").ok()).collect()
 }
 
-/// How often a door that is served for so long has something to do.
+/// How often an acceptor that is served for so long has something to do.
 fn looks_within(acceptor: &mut Acceptor<TcpListener>, time: Duration) -> u32 {
     let (until, looks) = (Instant::now() + time, std::cell::Cell::new(0));
     serve(acceptor, || {
