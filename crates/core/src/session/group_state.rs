@@ -438,7 +438,10 @@ impl GroupState {
         out: &mut impl Outputs,
     ) -> Option<Settled> {
         let answer = match self.member_mut()?.receive(message)? {
-            Action::Settled(settled) => return Some(settled),
+            Action::Settled(settled) => {
+                self.take_decision(&settled);
+                return Some(settled);
+            }
             Action::Send(Message::Report(report)) => Message::Report(Report { is_made, ..report }),
             Action::Send(answer) => answer,
         };
@@ -461,6 +464,12 @@ impl GroupState {
     }
 
     fn settle(&mut self, settled: Settled, out: &mut impl Outputs) {
+        self.take_decision(&settled);
+        out.put(self.group, Output::Settled(settled));
+    }
+
+    /// What a decision changes here, also before the group is made.
+    fn take_decision(&mut self, settled: &Settled) {
         (self.frozen, self.unanswered) = (None, None);
         let failure = GroupFailure::Decided(settled.cause.clone());
         match *settled.cause {
@@ -468,7 +477,6 @@ impl GroupState {
             _ if settled.cause.is_final() => self.lost = Some(failure),
             _ => {}
         }
-        out.put(self.group, Output::Settled(settled));
     }
 
     /// A member has died: the group takes no new calls. Returns whether it did before; then operations that need more of that member

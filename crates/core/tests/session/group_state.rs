@@ -1,5 +1,5 @@
-//! The group states of a group and its hub, in whatever order things happen: calls that differ, ranks that give up, close, abort or
-//! die, a reducer that is lost, the hub's death.
+//! The group states of a group and its hub, in whatever order things happen: ranks that make the group late, calls that differ, ranks
+//! that give up, close, abort or die, a reducer that is lost, the hub's death.
 
 use crate::{a_hub, call};
 use herringbone_core::{
@@ -33,6 +33,8 @@ enum Packet {
 /// What happens next, to some rank.
 #[derive(Clone, Copy, Debug)]
 enum Event {
+    /// A rank that has not made the group makes it.
+    Make,
     Call,
     CallOther,
     /// A rank's oldest operation goes on, as far as it can.
@@ -61,6 +63,9 @@ impl Outputs for Out {
 struct Process {
     state: GroupState,
     is_alive: bool,
+    is_made: bool,
+    /// Ranks whose deaths it has heard of before it made the group.
+    dead: Vec<u32>,
     running: VecDeque<Issued>,
     to_hub: VecDeque<Message>,
     from_hub: VecDeque<Packet>,
@@ -69,7 +74,18 @@ struct Process {
     counted: u64,
 }
 
+/// The ranks of a group.
+#[derive(Clone, Copy, Debug)]
+struct Ranks {
+    count: u32,
+    /// The number of the first call, which is not 0 in a group that goes on for another one.
+    first: u64,
+    /// Those whose bit is set make the group later.
+    late: u32,
+}
+
 struct World {
+    ranks: Ranks,
     hub: Hub,
     processes: Vec<Process>,
     /// The hashes of operations, by generation and number, and who issued them.
@@ -77,21 +93,42 @@ struct World {
 }
 
 impl World {
-    fn new(ranks: u32, rules: GroupRules) -> Self {
-        let members: Vec<u32> = (0..ranks).collect();
+    fn new(ranks: Ranks, rules: GroupRules) -> Self {
+        let members: Vec<u32> = (0..ranks.count).collect();
         let process = |rank| Process {
-            state: GroupState::of_worker(Member::new(GROUP, rank, members.clone())).with_rules(rules),
+            state: GroupState::of_worker(Member::new(GROUP, rank, Vec::new())).with_rules(rules),
             is_alive: true,
+            is_made: false,
+            dead: Vec::new(),
             running: VecDeque::new(),
             to_hub: VecDeque::new(),
             from_hub: VecDeque::new(),
             waits: false,
-            counted: 0,
+            counted: ranks.first,
         };
         let processes = members.iter().map(|rank| process(*rank)).collect();
         let mut hub = a_hub();
         hub.receive(0, Message::GroupInfo { group: GROUP, generation: 0, members });
-        Self { hub, processes, issued: BTreeMap::new() }
+        let mut world = Self { ranks, hub, processes, issued: BTreeMap::new() };
+        (0..ranks.count).filter(|rank| ranks.late >> rank & 1 == 0).for_each(|rank| world.make(rank));
+        world
+    }
+
+    /// A rank makes the group, of which it may have heard before.
+    fn make(&mut self, rank: u32) {
+        let Ranks { count, first, .. } = self.ranks;
+        let process = &mut self.processes[rank as usize];
+        if std::mem::replace(&mut process.is_made, true) {
+            return;
+        }
+        let made = Member::new(GROUP, rank, (0..count).collect()).starting_at(first);
+        let known = std::mem::replace(&mut process.state, GroupState::of_reducer(GROUP, 0));
+        process.state = known.made(GroupState::of_worker(made));
+        let dead = std::mem::take(&mut process.dead);
+        dead.into_iter().for_each(|dead| self.lose(rank, dead));
+        if let Some(resume) = self.processes[rank as usize].state.take_early_resume() {
+            self.with(rank, |state, _| state.resume(&resume));
+        }
     }
 
     fn alive(&self) -> Vec<u32> {
@@ -138,10 +175,13 @@ impl World {
     }
 
     fn happen(&mut self, event: Event, rank: u32) {
-        if !self.processes[rank as usize].is_alive {
+        let Process { is_alive, is_made, .. } = self.processes[rank as usize];
+        let needs_no_group = matches!(event, Event::Make | Event::ToHub | Event::FromHub | Event::Die);
+        if !is_alive || !is_made && !needs_no_group {
             return;
         }
         match event {
+            Event::Make => self.make(rank),
             Event::Call => self.call(rank, call()),
             Event::CallOther => self.call(rank, Fingerprint { count: 1001, ..call() }),
             Event::GoOn => drop(self.go_on(rank)),
@@ -174,8 +214,8 @@ impl World {
 
     /// Whether a rank goes on with calls in this group.
     fn calls(&self, rank: u32) -> bool {
-        let Process { state, is_alive, .. } = &self.processes[rank as usize];
-        *is_alive && !state.is_closed() && state.successor().is_none()
+        let Process { state, is_alive, is_made, .. } = &self.processes[rank as usize];
+        *is_alive && *is_made && !state.is_closed() && state.successor().is_none()
     }
 
     fn call(&mut self, rank: u32, called: Fingerprint) {
@@ -236,8 +276,13 @@ impl World {
     }
 
     fn hears_hub(&mut self, rank: u32) -> bool {
-        let Some(packet) = self.processes[rank as usize].from_hub.pop_front() else { return false };
+        let process = &mut self.processes[rank as usize];
+        let Some(packet) = process.from_hub.pop_front() else { return false };
         match packet {
+            Packet::Dead(dead) if !process.is_made => process.dead.push(dead),
+            Packet::Hub(Message::Resume(resume)) if !process.is_made => {
+                assert!(process.state.resume_early(resume), "it was asked before");
+            }
             Packet::Dead(dead) => self.lose(rank, dead),
             Packet::Hub(Message::Recover { .. }) => {
                 self.with(rank, |state, out| state.suspend(Vec::new(), out));
@@ -246,7 +291,12 @@ impl World {
                 let is_new = self.with(rank, |state, _| state.resume(&resume));
                 assert!(is_new, "the hub decides once");
             }
-            Packet::Hub(message) => self.with(rank, |state, out| state.receive(&message, out)),
+            Packet::Hub(message) if process.is_made => {
+                self.with(rank, |state, out| state.receive(&message, out));
+            }
+            Packet::Hub(message) => {
+                drop(self.with(rank, |state, out| state.receive_early(&message, true, out)))
+            }
         }
         true
     }
@@ -302,6 +352,7 @@ impl World {
 
     /// Lets all messages arrive and everything end, as if time passed whenever nothing moves.
     fn come_to_the_end(&mut self) {
+        self.alive().into_iter().for_each(|rank| self.make(rank));
         for _ in 0..1000 {
             let alive = self.alive();
             let step = |world: &mut Self, rank: u32| {
@@ -356,6 +407,7 @@ impl World {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
+        5 => Just(Event::Make),
         20 => Just(Event::Call),
         1 => Just(Event::CallOther),
         20 => Just(Event::GoOn),
@@ -369,14 +421,18 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// How many ranks there are, and what happens to which of them.
-fn run() -> impl Strategy<Value = (u32, Vec<(Event, u32)>)> {
-    (2u32..5, vec((event(), 0u32..5), 0..120))
+/// The ranks, and what happens to which of them.
+fn run() -> impl Strategy<Value = (Ranks, Vec<(Event, u32)>)> {
+    let late = prop_oneof![Just(0), 0u32..16];
+    let ranks = (2u32..5, prop_oneof![Just(0), 1u64..4], late);
+    let ranks = ranks.prop_map(|(count, first, late)| Ranks { count, first, late });
+    (ranks, vec((event(), 0u32..5), 0..120))
 }
 
 /// Has all of this happen in a group that follows these rules, and checks what has come of it.
-fn comes_into_step(ranks: u32, events: Vec<(Event, u32)>, rules: GroupRules) {
+fn comes_into_step(ranks: Ranks, events: Vec<(Event, u32)>, rules: GroupRules) {
     let mut world = World::new(ranks, rules);
+    let ranks = ranks.count;
     for (event, rank) in events {
         world.happen(event, rank % ranks);
     }
