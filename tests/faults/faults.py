@@ -214,8 +214,7 @@ def harm_reducer(lab: Lab, reducers: Serving, number: int, action: str) -> None:
         return
     reducers.send(number, signal.SIGSTOP if action == "stop" else signal.SIGKILL)
     if action == "restart":
-        reducers.running[number].wait()
-        reducers.start(number)
+        reducers.restart(number)
 
 
 def of_workers() -> list[Fault]:
@@ -265,7 +264,7 @@ def through_reducers(place: Reducers, fault: str, system: str, seed: int) -> Inj
     errors = [event["text"][:300] for event in outcome.events if event["event"] in ("error", "failed")]
     wrong = sum(event["event"] == "wrong" for event in outcome.events)
     note = ". ".join([*outcome.done, *errors[:1]])
-    return Injection(fault, system, seed, ending, [], WORKERS, len(outcome.errors), 0, wrong, note, times=len(outcome.done))
+    return Injection(fault, system, seed, ending, [], WORKERS, len(outcome.reported), 0, wrong, note, times=len(outcome.done))
 
 
 def played_again(place: Reducers, fault: str, system: str, seed: int) -> Injection:

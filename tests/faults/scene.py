@@ -140,6 +140,11 @@ class Serving:
         host = self.lab.hosts.network(HOSTS + number)
         return start(words, environment({"HERRINGBONE_TOKEN": TOKEN}), host=host, errors=self.output.fileno())
 
+    def restart(self, number: int) -> None:
+        """Start a reducer again, once it has ended."""
+        self.running[number].wait()
+        self.running[number] = self.started(number)
+
     def send(self, number: int, what: signal.Signals) -> None:
         """Sends a reducer a signal."""
         self.running[number].send_signal(what)
