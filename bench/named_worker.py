@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 import ddp_worker
 import numpy as np
@@ -127,7 +128,7 @@ def turns(contenders, rounds, steps, barrier):
 def operations(setup, job):
     """Many tensors in a step, and one small one: seconds, and whether all contenders have the same bits."""
     named = Named(job)
-    everyone = {"one by one": OneByOne(job), "named": named, "horovod.torch": HorovodTorch()}
+    everyone: dict[str, Any] = {"one by one": OneByOne(job), "named": named, "horovod.torch": HorovodTorch()}
     sums = {}
     for name, contender in everyone.items():
         sums[name] = values(job.rank, setup["tensors"])
@@ -156,7 +157,7 @@ def training(setup, job):
     generator = torch.Generator().manual_seed(SEED + job.rank)
     batch = torch.randn(setup["rows"], ddp_worker.WIDTH, generator=generator)
     first = ddp_worker.Contender("herringbone", dist.group.WORLD, copy.deepcopy(model), batch)
-    everyone = {"torch backend, DDP": first, "DistributedOptimizer": Training(copy.deepcopy(model), batch)}
+    everyone: dict[str, Any] = {"torch backend, DDP": first, "DistributedOptimizer": Training(copy.deepcopy(model), batch)}
     contenders = {name: each.step for name, each in everyone.items()}
     seconds = turns(contenders, setup["rounds"], setup["training_steps"], dist.barrier)
     trained = [torch.cat([each.detach().flatten() for each in one.module.parameters()]) for one in everyone.values()]

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
-from progress import Progress
+from bar import Bar
 
 WIDTH = 1024
 BLOCKS = 3
@@ -137,7 +137,7 @@ def race(trainings, digits, options):
     """Trains in turns: for each name the seconds of each step, by round, and the bytes that this host has sent."""
     times, bytes_sent = {name: [] for name in trainings}, dict.fromkeys(trainings, 0)
     steps = len(trainings) * (WARM_UP_STEPS + options.rounds * options.steps)
-    progress = Progress(options.title, steps, visible=dist.get_rank() == 0)
+    bar = Bar(options.title, steps, visible=dist.get_rank() == 0)
     for number in range(options.rounds + 1):
         for name in list(trainings)[:: -1 if number % 2 else 1]:
             dist.barrier()
@@ -145,12 +145,12 @@ def race(trainings, digits, options):
             times[name].append([])
             for _ in range(options.steps if number else WARM_UP_STEPS):
                 times[name][-1].append(trainings[name].step(digits))
-                progress.step(f"{name} {times[name][-1][-1][0]:.3f} s a step")
+                bar.step(f"{name} {times[name][-1][-1][0]:.3f} s a step")
             bytes_sent[name] += sent(options.interface) - before
         if number:
             medians = (f"{name} {statistics.median(each[0] for each in times[name][-1]):.3f} s" for name in trainings)
-            progress.line(f"round {number} of {options.rounds}, a step: {', '.join(medians)}")
-    progress.close()
+            bar.line(f"round {number} of {options.rounds}, a step: {', '.join(medians)}")
+    bar.close()
     return times, bytes_sent
 
 

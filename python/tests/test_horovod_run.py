@@ -15,6 +15,7 @@ from conftest import START_SECONDS, clean_environment
 
 from herringbone import horovod
 from herringbone.horovod import runner
+from herringbone.horovod.launch import Job
 
 np = pytest.importorskip("numpy")
 
@@ -97,7 +98,7 @@ def test_mistakes_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatc
 def test_what_is_executed_comes_from_a_file_of_this_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    class Looking(runner.Job):
+    class Looking(Job):
         def run(self) -> int:
             folder = Path(self._options.command[-1])
             seen.extend(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (folder, folder / "call"))

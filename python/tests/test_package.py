@@ -100,7 +100,7 @@ def test_a_kind_of_calls_is_one_object_and_has_names_of_the_engine() -> None:
 def test_errors_survive_copying_and_pickling() -> None:
     lost = errors.PeerLostError("ranks 3 and 5 are lost", [3, 5])
     for twin in (copy.copy(lost), pickle.loads(pickle.dumps(lost))):
-        assert isinstance(twin, RuntimeError)
+        assert isinstance(twin, errors.PeerLostError) and isinstance(twin, RuntimeError)
         assert (str(twin), twin.rank, twin.ranks) == ("ranks 3 and 5 are lost", 3, (3, 5))
     differing = pickle.loads(pickle.dumps(errors.MismatchError("they differ", [([0, 2], "a"), ([1], "b")])))
     assert differing.calls == {0: "a", 1: "b", 2: "a"}

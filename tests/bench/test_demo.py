@@ -26,14 +26,14 @@ def demo(monkeypatch):
     """The demo's modules, under names that `bench` has, too."""
     for folder in ("bench", "demo"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
-    for name in ("run", "progress", "picture", "results"):
+    for name in ("run", "picture", "results"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import picture
     import results
     import run
 
     yield argparse.Namespace(run=run, results=results, picture=picture)
-    for name in ("run", "progress", "picture", "results"):
+    for name in ("run", "picture", "results"):
         sys.modules.pop(name, None)
 
 

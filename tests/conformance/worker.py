@@ -70,7 +70,9 @@ def case_of(suite):
     """torch's methods, with ranks that are forked."""
     import torch
 
-    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+    bases = suite.TestDistBackend, suite.DistributedTest._DistTestBase
+
+    class Case(*bases):
         def setUp(self):
             super().setUp()
             # The suite's module reads this at import; each test has its own file.

@@ -74,7 +74,7 @@ def give_helpers():
     """Let the helpers of the tests be imported: they import more than these files need."""
     for name in HELPERS:
         sys.modules[name] = types.ModuleType(name)
-    sys.modules[HELPERS[-1]].in_thread = None
+    vars(sys.modules[HELPERS[-1]])["in_thread"] = None
     sys.modules.setdefault("mock", unittest.mock)
     if importlib.util.find_spec("cloudpickle") is None:
         sys.modules["cloudpickle"] = types.ModuleType("cloudpickle")

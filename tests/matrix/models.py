@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -228,7 +229,7 @@ def sharded() -> nn.Module:
     return model
 
 
-def full(model: nn.Module) -> torch.Tensor:
+def full(model: Any) -> torch.Tensor:
     """All parameters of a sharded model."""
     return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in model.parameters()])
 

@@ -81,14 +81,14 @@ def test_stages_that_failed_can_be_named_in_the_end(wanted):
 
 
 def test_nothing_begins_after_ctrl_c(monkeypatch):
-    begun, runs_beside = [], threading.Event()
+    begun, runs_beside, Stage = [], threading.Event(), run.Stage
 
-    class Pressed(run.Stage):
+    class Pressed(Stage):
         def run(self):
             assert runs_beside.wait(60)
             raise KeyboardInterrupt
 
-    class Beside(run.Stage):
+    class Beside(Stage):
         def run(self):
             begun.append(self.title)
             runs_beside.set()

@@ -78,7 +78,7 @@ class CompressionHook:
         self._plain_said = False
         self._residuals = Residuals()
 
-    def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:  # type: ignore[name-defined]
+    def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:
         """Average a bucket over the ranks of ``state``, a process group; ``None`` is the default one."""
         self._group = dist.group.WORLD if state is None else state
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())

@@ -9,9 +9,10 @@ import resource
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 Case = Callable[[], None]
+E = TypeVar("E", bound=BaseException)
 
 
 def registry() -> tuple[dict[str, Case], Callable[[Case], Case]]:
@@ -40,7 +41,7 @@ def run(cases: dict[str, Case], rank: int) -> None:
             raise SystemExit(f"rank {rank}: {name} failed")
 
 
-def error_of(kind: type[BaseException], function: Callable[[], Any], *texts: str) -> BaseException:
+def error_of(kind: type[E], function: Callable[[], Any], *texts: str) -> E:
     """The error that ``function`` raises: of this kind, with all these texts."""
     try:
         function()

@@ -185,7 +185,7 @@ def the_backend_allocates_for_torch() -> None:
 def an_urgent_operation_overtakes() -> None:
     tensors = [torch.ones(1_000_000) for _ in range(8)]
     dist.barrier()
-    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    works: list[Any] = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     with herringbone.torch.priority(1):
         works.append(dist.all_reduce(torch.ones(10), async_op=True))
     queue = Completions()

@@ -55,7 +55,7 @@ def reductions() -> None:
     error_of(ValueError, lambda: hvd.allreduce_(np.ones((2, 3)).T), "not C-contiguous")
     error_of(ValueError, lambda: hvd.grouped_allreduce_([np.ones((2, 3)).T]), "grouped_allreduce_: the array is not C-contiguous")
     error_of(ValueError, lambda: hvd.reducescatter(np.ones(size, np.complex64)), "reducescatter: Tensor type complex64")
-    error_of(TypeError, lambda: hvd.allreduce_(op=hvd.Sum), "allreduce_() missing a required argument: 'array'")
+    error_of(TypeError, lambda: hvd.allreduce_(op=hvd.Sum), "allreduce_() missing a required argument: 'array'")  # type: ignore[call-arg]
     error_of(TypeError, lambda: hvd.allreduce_([1.0]), "allreduce_ takes numpy arrays, not list")
     error_of(NotImplementedError, lambda: hvd.reducescatter(np.ones(size), op=hvd.Adasum), "whole tensors")
     masked = np.ma.array(np.ones(size), mask=[True] + [False] * (size - 1))

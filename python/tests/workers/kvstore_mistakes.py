@@ -80,16 +80,16 @@ kv.init("flat", full(0, (24,)))
 ones = kvstore.RowSparse(np.ones((1, 7), np.float32), [1], (3, 7))
 mismatch(lambda: kv.push("flat", full(1, (24,))) if is_odd else kv.push("rows", ones))
 kv.push("rows", ones)
-out = kvstore.RowSparse.zeros((3, 7))
-kv.row_sparse_pull("rows", out, row_ids=[0, 1, 2])
-assert (out.toarray() == [[0] * 7, [n] * 7, [0] * 7]).all()
+pulled = kvstore.RowSparse.zeros((3, 7))
+kv.row_sparse_pull("rows", pulled, row_ids=[0, 1, 2])
+assert (pulled.toarray() == [[0] * 7, [n] * 7, [0] * 7]).all()
 
 # A store that stores nothing.
 direct = kvstore.create("horovod", communicator=group, engine=kv.engine)
 mismatch(lambda: direct.pushpull(2 if is_odd else 1, full(1)))
-value = full(rank)
-direct.pushpull(1, value)
-assert (value == n * (n - 1) / 2).all()
+summed = full(rank)
+direct.pushpull(1, summed)
+assert (summed == n * (n - 1) / 2).all()
 
 # What is refused on this rank before it begins is no call.
 if is_odd:

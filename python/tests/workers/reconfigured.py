@@ -13,12 +13,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import herringbone
 import torch
 import torch.distributed as dist
 from cases import error_of
 from herringbone.torch import reconfiguring
+from herringbone.torch.meetings import meet
 
 COUNT = 300_000
 SECONDS = 20.0
@@ -349,13 +351,12 @@ def connecting(job: Job) -> None:
     everyone = [0, 1, 2]
     begin(False, job.store, 3)
     if OWN == 1:
-        original = reconfiguring.meet
 
         def meet_and_die(*arguments: Any) -> Any:
-            original(*arguments)
+            meet(*arguments)
             die()
 
-        reconfiguring.meet = meet_and_die
+        patch.object(reconfiguring, "meet", meet_and_die).start()
     began = time.monotonic()
     error = job.refused(everyone, herringbone.PeerLostError, "rank 1 of the new group", seconds=3)
     assert error.ranks == (1,) and time.monotonic() - began < 3 + SOON

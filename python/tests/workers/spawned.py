@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -49,7 +50,8 @@ def mixed(rank: int, size: int, path: str) -> None:
     dist.all_reduce(tensor)
     assert tensor.tolist() == [size] * 3
     assert dist.all_reduce(tensor, async_op=True).get_future().wait()[0].tolist() == [size * size] * 3
-    assert dist.get_backend_impl(device=torch.device("cpu")).stats()["operations"]["all_reduce"]
+    backend: Any = dist.get_backend_impl(device=torch.device("cpu"))
+    assert backend.stats()["operations"]["all_reduce"]
     dist.barrier()
     received, neighbours = torch.zeros(1), [(rank + 1) % size, (rank - 1) % size]
     messages = [(dist.isend, torch.tensor([float(rank)])), (dist.irecv, received)]

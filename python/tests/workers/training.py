@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import cases
 import torch
@@ -278,12 +279,12 @@ def sharded_models() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = network()
+    model: Any = network()
     fully_shard(model, mesh=init_device_mesh("cpu", (size(),)))
     train(model, torch.optim.SGD(model.parameters(), lr=0.05))
     whole = DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB)
     train(whole, torch.optim.SGD(whole.parameters(), lr=0.05))
-    in_mapped_memory = network()
+    in_mapped_memory: Any = network()
     fully_shard(in_mapped_memory, mesh=init_device_mesh("cpu", (size(),)))
     if hasattr(in_mapped_memory, "set_allocate_memory_from_process_group_for_comm"):
         in_mapped_memory.set_allocate_memory_from_process_group_for_comm(True)

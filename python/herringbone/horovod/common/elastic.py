@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import queue
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import PeerLostError
 from . import basics, membership
@@ -92,6 +92,10 @@ class State:
 
 class ObjectState(State):
     """Plain objects, each an attribute: ``ObjectState(broadcast_object, rank, epoch=0, batch=0)``."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         """With a function that gives rank 0's object to all ranks, one that returns the rank, and the objects."""

@@ -7,7 +7,7 @@ import time
 WIDTH = 28
 
 
-class Progress:
+class Bar:
     """Counts `total` steps under `title`; does nothing unless `visible`."""
 
     def __init__(self, title, total, visible=True):
