@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_explained", "check_seconds", "lengths", "level", "message_tag", "text", "whole"]
+__all__ = ["check_explained", "check_seconds", "factor", "lengths", "level", "message_tag", "several", "text", "whole"]
 
 LEVELS = range(-(1 << 31), 1 << 31)
 """What a priority may be."""
@@ -42,6 +42,22 @@ def text(call: str, argument: str, value: Any, meaning: str = "a text") -> str:
             f"{call}: {argument} is {value!r}, which has half of a surrogate pair; pass a text of whole characters"
         ) from None
     return value
+
+
+def factor(call: str, argument: str, value: Any) -> float:
+    """``value`` as a number to multiply by."""
+    try:
+        math.isnan(value)  # unlike float(), it takes no texts
+        return float(value)
+    except (RuntimeError, TypeError, ValueError):
+        raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not a number") from None
+
+
+def several(call: str, argument: str, value: Any) -> list[Any]:
+    """``value`` as a list; refuses one tensor or array, whose rows a loop would take for several."""
+    if not isinstance(value, Iterable) or hasattr(value, "shape"):
+        raise TypeError(f"{call}: {argument} is a {type(value).__name__}, not a list; pass a list, also of one")
+    return list(value)
 
 
 def level(call: str, argument: str, value: Any) -> int:

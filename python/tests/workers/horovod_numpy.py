@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,29 @@ def reductions() -> None:
         error_of(TypeError, lambda call=call, arguments=arguments: call(*arguments), f"{call.__name__} takes no masked arrays")
     for priority in (0.0, None):
         error_of(TypeError, lambda priority=priority: hvd.allreduce(array, priority=priority), "allreduce: priority is a")
-    error_of(ValueError, lambda: hvd.allreduce(array, process_set=3), "Process set provided does not exist")
+    error_of(
+        ValueError, lambda: hvd.allreduce(array, process_set=hvd.ProcessSet([0])), "allreduce: Process set provided does not"
+    )
+    ones = np.ones(size)
+    for op in (hvd.Sum, hvd.Adasum):
+        error_of(TypeError, lambda op=op: hvd.allreduce(ones, op=op, process_set=3), "allreduce: process_set is a int, not a P")
+    for name, more in (("allreduce_", {}), ("grouped_reducescatter", {"op": hvd.Sum})):
+        arrays = [ones] if name.startswith("grouped_") else ones
+        for factor in ("prescale_factor", "postscale_factor"):
+            begin = functools.partial(getattr(hvd, name), arrays, **{factor: "2"}, **more)
+            error_of(TypeError, begin, f"{name}: {factor} is a str, not a number")
+    for name in ("allreduce", "allreduce_", "allgather", "reducescatter"):
+        for wrong in (3, ones):
+            begin = functools.partial(getattr(hvd, f"grouped_{name}"), wrong)
+            error_of(TypeError, begin, f"grouped_{name}: arrays is a {type(wrong).__name__}, not a list; pass a list")
+    rowless, splits = np.complex64(1), [1] + [0] * (size - 1)
+    error_of(ValueError, lambda: hvd.allgather(rowless), "allgather: what has no dimension has no rows", "reshape(1)")
+    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: what has no dimension has no rows")
+    assert hvd.broadcast(rowless * rank, 1) == 1
+    for wrapper in (hvd.DistributedOptimizer, functools.partial(hvd.DistributedTrainer, {})):
+        error_of(TypeError, functools.partial(wrapper, Descent(), process_set=[0]), ": process_set is a list, not a ProcessSet")
+        error_of(TypeError, functools.partial(wrapper, Descent(), gradient_predivide_factor="2"), "predivide_factor is a str")
+        error_of(ValueError, functools.partial(wrapper, Descent(), gradient_predivide_factor=0), "predivide_factor is 0; pass 1")
     error_of(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2 + rank), name="x"), "Mismatched ALLREDUCE")
 
 

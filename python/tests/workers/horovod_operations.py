@@ -75,11 +75,19 @@ def allreduces_of_all_operations() -> None:
     error_of(ValueError, lambda: hvd.allreduce(tensor, name="\ud800"), "allreduce: name is 'allreduce.\\ud800', which has half")
     for name in ("allreduce", "allreduce_async_", "allgather", "alltoall", "reducescatter", "broadcast_"):
         more = [0] if name == "broadcast_" else []
-        said = f"{name.removesuffix('_').removesuffix('_async')} takes torch tensors, not "
+        said = f"{name} takes torch tensors, not "
         error_of(TypeError, lambda name=name, more=more: getattr(hvd, name)(3, *more), f"{said}int", "horovod.numpy takes arrays")
         if not more and name != "alltoall":
-            error_of(TypeError, lambda name=name: getattr(hvd, f"grouped_{name}")([3]), f"{said}int")
+            error_of(TypeError, lambda name=name: getattr(hvd, f"grouped_{name}")([3]), f"grouped_{said}int")
+            for wrong in (3, torch.ones(2)):
+                begin = functools.partial(getattr(hvd, f"grouped_{name}"), wrong)
+                error_of(TypeError, begin, f"grouped_{name}: tensors is a {type(wrong).__name__}, not a list; pass a list")
     error_of(TypeError, lambda: hvd.broadcast_parameters({"a": 1}, 0), "broadcast_parameters takes torch tensors, not int")
+    for name, more in (("allreduce", {}), ("allreduce_async_", {"op": hvd.Adasum}), ("reducescatter", {"op": hvd.Sum})):
+        call = functools.partial(getattr(hvd, name), tensor, **more)
+        error_of(TypeError, functools.partial(call, process_set=3), f"{name}: process_set is a int, not a ProcessSet")
+        for factor in ("prescale_factor", "postscale_factor"):
+            error_of(TypeError, functools.partial(call, **{factor: "2"}), f"{name}: {factor} is a str, not a number")
 
 
 @case
@@ -129,6 +137,7 @@ def allgathers() -> None:
         assert everything.shape == (sum(range(hvd.size() + 1)), 3) and everything.dtype == dtype
         assert (everything == 1).all()
     assert hvd.allgather(torch.empty(0, 2)).shape == (0, 2)
+    error_of(ValueError, lambda: hvd.allgather(torch.tensor(1j)), "allgather: what has no dimension has no rows", "reshape(1)")
 
 
 @case
@@ -137,7 +146,11 @@ def broadcasts() -> None:
         tensor = torch.full((5,), float(hvd.rank()))
         assert (hvd.broadcast(tensor, root) == root).all() and (tensor == hvd.rank()).all()
         assert (hvd.broadcast_(tensor, root) == root).all() and (tensor == root).all()
+    assert hvd.broadcast(torch.tensor(1j * hvd.rank()), 1).item() == 1j
     error_of(ValueError, lambda: hvd.broadcast(torch.ones(1), hvd.size()), f"root_rank {hvd.size()} is not one of")
+    error_of(TypeError, lambda: hvd.broadcast_(torch.ones(1), 0, process_set=[0]), "broadcast_: process_set is a list")
+    error_of(TypeError, lambda: hvd.broadcast_object(1, process_set=3), "broadcast_object: process_set is a int")
+    error_of(TypeError, lambda: hvd.barrier(3), "barrier: process_set is a int")
 
 
 @case
@@ -149,6 +162,9 @@ def alltoalls() -> None:
     assert lengths.tolist() == [rank] * size and lengths.dtype == torch.int32
     assert received[:, 0].tolist() == [other for other in range(size) for _ in range(rank)]
     assert hvd.alltoall(torch.arange(2.0 * size + 3), splits=[2] * size)[0].shape == (2 * size,)
+    rowless, splits = torch.tensor(1j), [1] + [0] * (size - 1)
+    error_of(ValueError, lambda: hvd.alltoall(rowless, splits), "alltoall: what has no dimension has no rows")
+    error_of(TypeError, lambda: hvd.alltoall(tensor, process_set=3), "alltoall: process_set is a int, not a ProcessSet")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(size + 1)), "not an even multiple of the number of workers")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1] * size), "greater than the first dimension")
     error_of(ValueError, lambda: hvd.alltoall(torch.empty(1), splits=[1]), "does not equal number of workers")
@@ -205,6 +221,10 @@ def sparse() -> None:
     assert reduced.tolist() == [2.0 * hvd.size() + 1] + [1.0] * (hvd.size() - 1)
     averaged = hvd.sparse_allreduce_async(tensor, "sparse", hvd.Average)().to_dense()
     assert torch.allclose(averaged, reduced / hvd.size())
+    dense = "sparse_allreduce_async: the tensor is torch.strided, not sparse; use allreduce_async"
+    error_of(ValueError, lambda: hvd.sparse_allreduce_async(torch.ones(2), "dense", hvd.Sum), dense)
+    error_of(ValueError, lambda: hvd.sparse_allreduce_async(tensor, "largest", hvd.Max), "op is Max; pass Average or Sum")
+    error_of(TypeError, lambda: hvd.sparse_allreduce_async([1], "list", hvd.Sum), "sparse_allreduce_async takes torch tensors")
 
 
 @case
@@ -299,10 +319,13 @@ def process_sets() -> None:
     hvd.shutdown()
     duplicate = [hvd.ProcessSet([0]), hvd.ProcessSet([0])]
     error_of(ValueError, lambda: hvd.init(process_sets=duplicate), "process_sets entry number 1 is a duplicate")
+    error_of(TypeError, lambda: hvd.init(process_sets=[[0]]), "init: one of process_sets is a list, not a ProcessSet")
+    error_of(TypeError, lambda: hvd.init(process_sets=3), "init: process_sets is a int, not a list")
     hvd.init(process_sets="dynamic")
     added = hvd.add_process_set([0, 1])
     assert (added.size(), added.process_set_id) == (2, 1)
     error_of(ValueError, lambda: hvd.add_process_set([1, 0]), "duplicate process set")
+    error_of(TypeError, lambda: hvd.remove_process_set([0, 1]), "remove_process_set: process_set is a list, not a ProcessSet")
     error_of(ValueError, lambda: hvd.add_process_set([0, 1 + hvd.rank() % 2 + 1]), "rank 0 has")
     if added.included():
         assert hvd.allreduce(torch.ones(2), op=hvd.Sum, process_set=added).tolist() == [2.0, 2.0]

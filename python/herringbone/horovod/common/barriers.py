@@ -11,7 +11,7 @@ __all__ = ["barrier", "join"]
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return once every rank of the set has called it."""
-    synchronize(start(process_set, "barrier", None, Part(None, None, "u8", (), lambda _: None, None)))
+    synchronize(start(process_set, "barrier", None, [Part(None, None, "u8", (), lambda _: None, None)]))
 
 
 def join(device: int = -1) -> int:

@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...arguments import several
 from ...closing import at_exit, tell
 from ...communicator import Communicator
 from . import launched
 from .handles import forget_all
 from .objects import gather_objects
-from .process_sets import ProcessSet, global_process_set
+from .process_sets import ProcessSet, check_set, global_process_set
 from .settings import Settings, pass_on_log_level, variables_without_effect
 from .world import World, current, enter, leave, required
 
@@ -69,6 +70,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             raise ValueError(f'init: process_sets is {process_sets!r}; pass a list of ProcessSet, or "dynamic"')
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         process_sets = None
+    sets = several("init", "process_sets", process_sets or ())
+    for each in sets:
+        check_set(each, "init", "one of process_sets")
     settings = Settings.read()
     if _job is None:
         pass_on_log_level()
@@ -77,7 +81,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     world = World(_job, ranks, settings)
     enter(world)
     try:
-        _settle(world, list(process_sets or ()))
+        _settle(world, sets)
     except BaseException:
         shutdown()
         raise
@@ -235,6 +239,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """End a set, and say whether there was one to end. All ranks call it, in the same order."""
+    check_set(process_set, "remove_process_set")
     world, number = required(), process_set.process_set_id
     if not number:
         return False

@@ -1,12 +1,12 @@
-"""Calls that take the same arguments, and of which the name says the rest, such as ``allreduce`` and ``allreduce_``."""
+"""What the names of calls say: ``grouped_allreduce_async_`` is an allreduce of a group, in place, that is not waited for."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-__all__ = ["named"]
+__all__ = ["is_grouped", "moved_shape", "named", "operation_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,3 +33,26 @@ def named(name: str, function: Callable[Concatenate[str, P], R], about: str | No
     call.__name__ = call.__qualname__ = name
     call.__module__, call.__doc__ = function.__module__, about or function.__doc__
     return call
+
+
+def is_grouped(call: str) -> bool:
+    """Whether a call takes several tensors, of which none begins before all are there."""
+    return call.startswith("grouped_")
+
+
+def operation_of(call: str) -> str:
+    """The operation of a call: that of ``grouped_allreduce_async_`` is ``allreduce``."""
+    return call.removeprefix("grouped_").removesuffix("_").removesuffix("_async")
+
+
+def moved_shape(call: str, shape: Sequence[int], scale: int) -> Sequence[int]:
+    """The shape of a tensor that travels as ``scale`` bytes for each element, or in its own type if that is 1.
+
+    Raises:
+        ValueError: it has no rows, and the call joins rows.
+    """
+    if scale == 1:
+        return shape
+    if not shape and operation_of(call) != "broadcast":
+        raise ValueError(f"{call}: what has no dimension has no rows to join; pass it with one, by reshape(1)")
+    return (*shape, scale)

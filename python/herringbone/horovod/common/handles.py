@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
-from ...arguments import text
+from ...arguments import factor, text
 from ...errors import with_remedy
+from .calls import is_grouped, operation_of
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
 from .process_sets import ProcessSet, member_of
-from .world import required
+from .world import Member, required
 
 if TYPE_CHECKING:
     from ..._herringbone import NamedWork
@@ -80,10 +81,11 @@ _running: dict[int, _Running] = {}
 _numbers = itertools.count(1)
 
 
-def start(process_set: ProcessSet, operation: str, name: str | None, parts: Part | Sequence[Part], **more: Any) -> int:
-    """Begin an operation on one tensor, or on several of which none begins before all are there, and return its handle.
+def start(process_set: ProcessSet, call: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
+    """Begin the operation of a call on one tensor, or on those of a group, and return its handle.
 
     Args:
+        call: what the program has called, such as ``grouped_allreduce_async``.
         name: the same on all ranks; numbered if it is ``None``.
         more: as for the controller's ``submit``.
 
@@ -92,16 +94,19 @@ def start(process_set: ProcessSet, operation: str, name: str | None, parts: Part
         HorovodInternalError: it cannot begin because the job has ended.
     """
     if not parts:
-        raise ValueError(f"grouped_{operation}: pass one tensor at least")
-    grouped = not isinstance(parts, Part)
-    base = _full_name(process_set, f"grouped_{operation}" if grouped else operation, name)
-    more = _with_owner(process_set, operation, name, more)
-    if isinstance(parts, Part):
-        named = [(base, parts)]
-    else:
+        raise ValueError(f"{call}: pass one tensor at least")
+    operation, grouped, member = operation_of(call), is_grouped(call), member_of(process_set, call)
+    controller = member.controller
+    if controller is None:
+        raise ValueError(f"{call}: Rank {required().rank} is not a member of the provided process set.")
+    base = _full_name(member, f"grouped_{operation}" if grouped else operation, name)
+    # Numbers in place of names come again after a join, for other tensors, so nobody keeps what codecs lose of these.
+    owner: Residuals = more.pop("residuals", None) or member.residuals
+    more["residuals"] = None if name is None else owner._native
+    named = [(base, part) for part in parts]
+    if grouped:
         named = [(f"{base}_{number}of{len(parts)}", part) for number, part in enumerate(parts, 1)]
         more["group"] = (base, len(parts))
-    controller = _controller(process_set, operation)
     works: list[NamedWork] = []
     for full, part in named:
         about = {"dtype": part.dtype, "shape": list(part.shape), "keep": part.kept, "compression": part.codec, **more}
@@ -115,29 +120,32 @@ def start(process_set: ProcessSet, operation: str, name: str | None, parts: Part
     return _keep(_Running(works, [part.finish for _, part in named], parts, grouped))
 
 
-def reduction(op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
+def reduction(call: str, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
     """What the controller is told about a reduction.
 
     Raises:
+        TypeError: a factor is no number, or the set is no process set.
         NotImplementedError: Adasum does not do it with these ranks.
     """
     if op == Adasum:
-        if process_set.process_set_id != 0:
+        if member_of(process_set, call) is not required().sets[0]:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
         if required().size & (required().size - 1):
             raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
-    return {"op": op.native, "prescale": float(prescale), "postscale": float(postscale)}
+    factors = {"prescale": factor(call, "prescale_factor", prescale), "postscale": factor(call, "postscale_factor", postscale)}
+    return {"op": op.native, **factors}
 
 
-def reduction_to_parts(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
+def reduction_to_parts(call: str, op: int, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
     """The same for a reduction of which each rank keeps a part.
 
     Raises:
+        TypeError: as of :func:`reduction`.
         NotImplementedError: it is Adasum, which weighs whole tensors.
     """
     if op == Adasum:
-        raise NotImplementedError("Adasum weighs whole tensors, so there is no reducescatter of it; use allreduce.")
-    return reduction(ReduceOp(op), prescale, postscale, process_set)
+        raise NotImplementedError(f"{call}: Adasum weighs whole tensors, so there is no reducescatter of it; use allreduce.")
+    return reduction(call, ReduceOp(op), prescale, postscale, process_set)
 
 
 def join() -> int:
@@ -208,35 +216,8 @@ def _keep(running: _Running) -> int:
     return number
 
 
-def _full_name(process_set: ProcessSet, operation: str, name: str | None) -> str:
+def _full_name(member: Member, operation: str, name: str | None) -> str:
     if name is not None:
         return text(operation, "name", f"{operation}.{name}")
-    unnamed = _member(process_set, operation).unnamed
-    unnamed[operation] += 1
-    return f"{operation}.noname.{unnamed[operation]}"
-
-
-def _with_owner(process_set: ProcessSet, operation: str, name: str | None, more: dict[str, Any]) -> dict[str, Any]:
-    """Say who keeps what codecs lose: the process set if nobody else does, and nobody of an operation without a name.
-
-    Numbers in place of names come again after a join, for other tensors.
-    """
-    owner: Residuals | None = more.pop("residuals", None) or _member(process_set, operation).residuals
-    return {**more, "residuals": None if name is None or owner is None else owner._native}
-
-
-def _controller(process_set: ProcessSet, operation: str) -> Any:
-    controller = _member(process_set, operation).controller
-    if controller is None:
-        own = required().rank
-        raise ValueError(f"{operation.capitalize()}: Rank {own} is not a member of the provided process set.")
-    return controller
-
-
-def _member(process_set: ProcessSet, operation: str) -> Any:
-    required()
-    try:
-        return member_of(process_set)
-    except ValueError:
-        text = f"{operation.capitalize()}: Process set provided does not exist, or has not been registered."
-        raise ValueError(text) from None
+    member.unnamed[operation] += 1
+    return f"{operation}.noname.{member.unnamed[operation]}"

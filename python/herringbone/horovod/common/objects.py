@@ -110,7 +110,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
     span = writable("broadcast", array)
     part = Part(span, span, FOLDED[array.dtype.name], array.shape, lambda _: None, array)
-    synchronize(start(process_set, "broadcast", name, part, root=index_in(process_set, root_rank, "broadcast")))
+    synchronize(start(process_set, "broadcast", name, [part], root=index_in(process_set, root_rank, "broadcast")))
 
 
 def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
@@ -121,5 +121,5 @@ def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
 
     span = (array.ctypes.data, array.nbytes)
     part = Part(span, None, FOLDED[array.dtype.name], array.shape, finish, array)
-    gathered: Array = synchronize(start(process_set, "allgather", name, part))
+    gathered: Array = synchronize(start(process_set, "allgather", name, [part]))
     return gathered

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import warnings
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum", "chosen_op"]
+from ...arguments import factor
+
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum", "chosen_op", "predivisor"]
 
 
 class ReduceOp(enum.IntEnum):
@@ -50,3 +52,15 @@ def chosen_op(op: int | None, average: bool | None, frames: int = 4) -> ReduceOp
         return Average
     warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=frames)
     return Average if average else Sum
+
+
+def predivisor(value: float) -> float:
+    """An optimizer's ``gradient_predivide_factor``.
+
+    Raises:
+        TypeError, ValueError: nothing can be divided by it.
+    """
+    number = factor("DistributedOptimizer", "gradient_predivide_factor", value)
+    if number == 0:
+        raise ValueError("DistributedOptimizer: gradient_predivide_factor is 0; pass 1, or another number to divide by")
+    return number

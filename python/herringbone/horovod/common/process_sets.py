@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ...arguments import whole
 from .world import Member, required
 
-__all__ = ["ProcessSet", "checked_splits", "global_process_set", "index_in", "member_of"]
+__all__ = ["ProcessSet", "check_set", "checked_splits", "global_process_set", "index_in", "member_of"]
 
 
 class ProcessSet:
@@ -37,7 +37,7 @@ class ProcessSet:
 
     def size(self) -> int | None:
         """How many ranks it has; ``None`` until it takes part."""
-        return None if self.process_set_id is None else len(member_of(self).ranks)
+        return None if self.process_set_id is None else len(member_of(self, "ProcessSet.size").ranks)
 
     def rank(self) -> int | None:
         """This process's number in the set; ``None`` until the set takes part.
@@ -47,7 +47,7 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             return None
-        ranks, own = member_of(self).ranks, required().rank
+        ranks, own = member_of(self, "ProcessSet.rank").ranks, required().rank
         if own not in ranks:
             raise ValueError("Process is not part of provided process set.")
         return ranks.index(own)
@@ -68,16 +68,29 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 
 
-def member_of(process_set: ProcessSet) -> Member:
-    """What ``init`` or ``add_process_set`` have made of a set.
+def check_set(process_set: object, call: str, argument: str = "process_set") -> None:
+    """Refuse what is no process set.
 
     Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(process_set, ProcessSet):
+        kind = type(process_set).__name__
+        raise TypeError(f"{call}: {argument} is a {kind}, not a ProcessSet; pass hvd.add_process_set(ranks), or leave it out")
+
+
+def member_of(process_set: ProcessSet, call: str) -> Member:
+    """What ``init`` or ``add_process_set`` have made of the set that a call is given.
+
+    Raises:
+        TypeError: it is no process set.
         ValueError: it does not take part.
     """
-    number = getattr(process_set, "process_set_id", None)
-    member = None if number is None else required().sets.get(number)
+    check_set(process_set, call)
+    world, number = required(), process_set.process_set_id
+    member = None if number is None else world.sets.get(number)
     if member is None:
-        raise ValueError("Process set does not exist or has not been registered.")
+        raise ValueError(f"{call}: Process set provided does not exist, or has not been registered.")
     return member
 
 
@@ -87,7 +100,7 @@ def index_in(process_set: ProcessSet, root_rank: int, call: str) -> int:
     Raises:
         ValueError: the rank is not in it.
     """
-    ranks = member_of(process_set).ranks
+    ranks = member_of(process_set, call).ranks
     if root_rank not in ranks:
         raise ValueError(f"{call}: root_rank {root_rank} is not one of the process set's ranks {list(ranks)}")
     return ranks.index(root_rank)
@@ -99,7 +112,7 @@ def checked_splits(process_set: ProcessSet, splits: Iterable[int] | None, rows: 
     Raises:
         ValueError: they do not fit the rows or the ranks.
     """
-    ranks = len(member_of(process_set).ranks)
+    ranks = len(member_of(process_set, "alltoall").ranks)
     if splits is not None and not isinstance(splits, Iterable):
         raise TypeError(f"alltoall: splits is a {type(splits).__name__}, not a number of rows for each rank")
     lengths = [whole("alltoall", "one of splits", length, "a number of rows") for length in (() if splits is None else splits)]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import level
+from ...arguments import level, several
 from ...arrays import copied, fold_type, move_type, new_array, readable, refuse_masked, writable
 from ...errors import UnsupportedError
-from ..common.calls import named
+from ..common.calls import is_grouped, moved_shape, named, operation_of
 from ..common.handles import Finish, Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
@@ -54,7 +54,7 @@ def _allreduce(
         process_set: the ranks that take part.
         op: ``Average`` (the default), ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``.
     """
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(call, chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     return _run(call, [array], name, process_set, priority=priority, **more)[0]
 
 
@@ -74,7 +74,7 @@ def _grouped_allreduce(
     op: int | None = None,
 ) -> list[Array]:
     """Like :func:`allreduce` for several arrays, none of which is reduced before all are there."""
-    more = reduction(chosen_op(op, average), prescale_factor, postscale_factor, process_set)
+    more = reduction(call, chosen_op(op, average), prescale_factor, postscale_factor, process_set)
     return _run(call, arrays, name, process_set, priority=priority, **more)
 
 
@@ -144,7 +144,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """Reduce ``array`` and return this rank's part of the first dimension; the first ranks may have one row more."""
-    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts("reducescatter", op, prescale_factor, postscale_factor, process_set)
     return _run("reducescatter", [array], name, process_set, priority=priority, **more)[0]
 
 
@@ -158,7 +158,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """Like :func:`reducescatter` for several arrays, none of which is reduced before all are there."""
-    more = reduction_to_parts(op, prescale_factor, postscale_factor, process_set)
+    more = reduction_to_parts("grouped_reducescatter", op, prescale_factor, postscale_factor, process_set)
     return _run("grouped_reducescatter", arrays, name, process_set, priority=priority, **more)
 
 
@@ -168,9 +168,8 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
     Args:
         more: as for the controller's ``submit``; what folds has an ``op``.
     """
-    grouped, in_place = call.startswith("grouped_"), call.endswith("_")
-    operation = call.removeprefix("grouped_").removesuffix("_")
-    of_same_size = operation in ("allreduce", "broadcast")
+    grouped, in_place = is_grouped(call), call.endswith("_")
+    of_same_size = operation_of(call) in ("allreduce", "broadcast")
 
     def part(array: Array) -> Part:
         refuse_masked(call, array)
@@ -183,21 +182,21 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
         return Part(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
 
     more["priority"] = level(call, "priority", more["priority"])
-    parts = [part(array) for array in arrays]
-    result = synchronize(start(process_set, operation, name, parts if grouped else parts[0], **more))
+    parts = [part(array) for array in (several(call, "arrays", arrays) if grouped else arrays)]
+    result = synchronize(start(process_set, call, name, parts, **more))
     return list(result) if grouped else [result]
 
 
-def _folded(call: str, array: Array) -> tuple[str, tuple[int, ...]]:
+def _folded(call: str, array: Array) -> tuple[str, Sequence[int]]:
     try:
         return fold_type(call, array, "sum"), array.shape
     except UnsupportedError as error:
         raise ValueError(f"{call}: Tensor type {array.dtype} is not supported.") from error
 
 
-def _moved(call: str, array: Array) -> tuple[str, tuple[int, ...]]:
+def _moved(call: str, array: Array) -> tuple[str, Sequence[int]]:
     dtype, scale = move_type(call, array)
-    return dtype, array.shape if scale == 1 else (*array.shape, scale)
+    return dtype, moved_shape(call, array.shape, scale)
 
 
 def _finish(array: Array, output: Array | None) -> Finish:

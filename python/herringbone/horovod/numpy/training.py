@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ..common.basics import size
 from ..common.objects import allgather_object, broadcast_object, gather_objects, send_object
-from ..common.operations import Average, Sum
-from ..common.process_sets import ProcessSet, global_process_set
+from ..common.operations import Average, Sum, predivisor
+from ..common.process_sets import ProcessSet, check_set, global_process_set
 from .operations import Array, allreduce_, broadcast_, grouped_allreduce_
 
 __all__ = [
@@ -55,7 +55,8 @@ class DistributedOptimizer:
             num_groups: how many groups of gradients are reduced together, where ``update`` gets lists.
             process_set: the ranks that take part.
         """
-        self._optimizer, self._predivide = optimizer, gradient_predivide_factor
+        check_set(process_set, "DistributedOptimizer")
+        self._optimizer, self._predivide = optimizer, predivisor(gradient_predivide_factor)
         self._num_groups, self._process_set = num_groups, process_set
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +103,8 @@ class DistributedTrainer:
         for name, value in (optimizer_params or {}).items():
             setattr(optimizer, name, value)
         self.parameters = list(params.values()) if isinstance(params, Mapping) else list(params)
-        self._optimizer, self._predivide = optimizer, gradient_predivide_factor
+        check_set(process_set, "DistributedTrainer")
+        self._optimizer, self._predivide = optimizer, predivisor(gradient_predivide_factor)
         self._prefix, self._num_groups, self._process_set = prefix or "", num_groups, process_set
         self._states: dict[int, Any] = {}
 

@@ -13,7 +13,7 @@ from ..common.handles import start, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
-from .submission import Tensors, each, fold_part, gathered, move_part, one_or_all, tensor_of, waited
+from .submission import fold_part, gathered, move_part, tensor_of, tensors_of, waited
 
 __all__ = [
     "allgather",
@@ -31,48 +31,49 @@ __all__ = [
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin to concatenate all ranks' tensors along the first dimension, in which they may differ; returns a handle."""
-    return _begin_allgather(tensor, name, process_set)
+    return _begin_allgather("allgather_async", [tensor_of("allgather_async", tensor)], name, process_set)
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """All ranks' tensors, concatenated along the first dimension, in which they may differ."""
-    return gather_all([tensor], False, process_set, name)[0]
+    return gather_all("allgather", [tensor_of("allgather", tensor)], process_set, name)[0]
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Like :func:`allgather_async` for several tensors, none of which travels before all are there."""
-    return _begin_allgather(tensors, name, process_set)
+    call = "grouped_allgather_async"
+    return _begin_allgather(call, tensors_of(call, tensors), name, process_set)
 
 
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Like :func:`allgather` for several tensors."""
-    return gather_all(tensors, True, process_set, name)
+    return gather_all("grouped_allgather", tensors_of("grouped_allgather", tensors), process_set, name)
 
 
 def gather_all(
-    tensors: Sequence[torch.Tensor], grouped: bool, process_set: ProcessSet, name: str | None = None
+    call: str, tensors: Sequence[torch.Tensor], process_set: ProcessSet, name: str | None = None
 ) -> list[torch.Tensor]:
-    """The same for several tensors, or for one that is no group."""
-    return list(_Allgather.apply(name, process_set, grouped, *(tensor_of("allgather", tensor) for tensor in tensors)))
+    """The same for the tensors of a group, or for the only one."""
+    return list(_Allgather.apply(call, name, process_set, *tensors))
 
 
-def _begin_allgather(tensors: Tensors, name: str | None, process_set: ProcessSet) -> int:
-    return start(process_set, "allgather", name, each("allgather", tensors, lambda tensor: move_part(tensor.detach(), None)))
+def _begin_allgather(call: str, tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> int:
+    return start(process_set, call, name, [move_part(call, each.detach(), None) for each in tensors])
 
 
 def _broadcast_async(
     call: str, tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begin to give every rank the tensor of ``root_rank``, in a new tensor; returns a handle."""
-    source = tensor_of("broadcast", tensor)
+    source = tensor_of(call, tensor)
     source = source if call.endswith("_") else source.detach()
-    root = index_in(process_set, root_rank, "broadcast")
-    part = move_part(source, source if call.endswith("_") else like(source))
-    return start(process_set, "broadcast", name, part, root=root)
+    root = index_in(process_set, root_rank, call)
+    part = move_part(call, source, source if call.endswith("_") else like(source))
+    return start(process_set, call, name, [part], root=root)
 
 
 broadcast_async = named("broadcast_async", _broadcast_async)
@@ -91,7 +92,7 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """Give every rank the tensor of ``root_rank``, in place."""
-    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    received: torch.Tensor = synchronize(_broadcast_async("broadcast_", tensor, root_rank, name, process_set))
     return received
 
 
@@ -115,8 +116,8 @@ def alltoall_async(
         return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
 
     # Rows that go to nobody stay here.
-    part = move_part(tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
-    return start(process_set, "alltoall", name, part, splits=lengths)
+    part = move_part("alltoall", tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
+    return start(process_set, "alltoall", name, [part], splits=lengths)
 
 
 def alltoall(
@@ -146,25 +147,25 @@ def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | Non
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
     held = [contiguous(gradient) for gradient in gradients]
-    parts = [fold_part(gradient, like(gradient)) for gradient in held]
-    return [synchronize(start(process_set, "allreduce", None, part, op=Average.native)) for part in parts]
+    parts = [fold_part("allreduce", gradient, like(gradient)) for gradient in held]
+    return [synchronize(start(process_set, "allreduce", None, [part], op=Average.native)) for part in parts]
 
 
 class _Allgather(torch.autograd.Function):
     """A rank's gradient is its part of the average of the ranks' gradients of the whole."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, grouped: bool, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: str, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         ctx.process_set = process_set
         ctx.lengths = [_rows(tensor) for tensor in tensors]
-        return waited(grouped, _begin_allgather(one_or_all(grouped, tensors), name, process_set))
+        return waited(call, _begin_allgather(call, tensors, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         process_set = ctx.process_set
         averaged = _averaged(gradients, process_set)
         everybody = synchronize(allgather_async(torch.tensor([ctx.lengths]), None, process_set))
-        own = member_of(process_set).ranks.index(required().rank)
+        own = member_of(process_set, "allgather").ranks.index(required().rank)
         before = everybody[:own].sum(0).tolist()
         own_parts = [whole.narrow(0, at, length) for whole, at, length in zip(averaged, before, ctx.lengths, strict=True)]
         return (None, None, None, *own_parts)
@@ -176,7 +177,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+        return synchronize(_broadcast_async("broadcast", tensor, root_rank, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

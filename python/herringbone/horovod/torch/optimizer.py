@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from ...arguments import whole
 from ...compression import Residuals
 from ...torch.tensors import Lacking, contiguous, or_lacking
 from ..common.basics import size
 from ..common.handles import synchronize
-from ..common.operations import Adasum, Average, ReduceOp
-from ..common.process_sets import ProcessSet, global_process_set
+from ..common.operations import Adasum, Average, ReduceOp, predivisor
+from ..common.process_sets import ProcessSet, check_set, global_process_set
 from ..common.world import required
 from .compression import Compression, Compressor
 from .functions import broadcast_object, load_in_place
@@ -72,12 +73,14 @@ def DistributedOptimizer(
         ValueError: names are missing or not unique, or arguments do not fit each other.
         NotImplementedError: Adasum does not do it with these ranks.
     """
+    check_set(process_set, "DistributedOptimizer")
+    gradient_predivide_factor = predivisor(gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if num_groups != 0:
         warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    if backward_passes_per_step <= 0:
+    if whole("DistributedOptimizer", "backward_passes_per_step", backward_passes_per_step, "a whole number") <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     kind: type[_Distributed] = _Reducing
     if op == Adasum and size() > 1:

@@ -10,13 +10,13 @@ import torch
 
 from ...compression import Residuals
 from ...torch.tensors import contiguous, like, or_lacking
-from ..common.calls import named
+from ..common.calls import is_grouped, named
 from ..common.handles import Part, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
 from .moves import allgather_async, gather_all
-from .submission import Tensors, each, fold_part, one_or_all, tensor_of, waited
+from .submission import Tensors, fold_part, tensor_of, tensors_of, waited
 
 __all__ = [
     "allreduce",
@@ -39,8 +39,9 @@ Compressors = type[Compressor]
 
 @dataclass(frozen=True)
 class _Reduction:
-    """What is done with the tensors of a call."""
+    """What a call does with its tensors."""
 
+    call: str
     name: str | None
     op: ReduceOp
     prescale: float
@@ -49,22 +50,23 @@ class _Reduction:
     compression: Compressors = Compression.none
     residuals: Residuals | None = None
 
-    def begin(self, tensors: Tensors, in_place: bool) -> int:
+    def begin(self, tensors: Sequence[torch.Tensor]) -> int:
         """Begin to reduce one tensor, or several as a group, and return the handle."""
-        more = reduction(self.op, self.prescale, self.postscale, self.process_set)
+        in_place = self.call.endswith("_")
+        more = reduction(self.call, self.op, self.prescale, self.postscale, self.process_set)
 
         def part(tensor: torch.Tensor) -> Part:
             source = tensor if in_place else tensor.detach()
             codec = codec_of(self.compression, tensor, self.op)
-            return fold_part(source, tensor if in_place else like(source), codec)
+            return fold_part(self.call, source, tensor if in_place else like(source), codec)
 
-        return start(self.process_set, "allreduce", self.name, each("allreduce", tensors, part), residuals=self.residuals, **more)
+        return start(self.process_set, self.call, self.name, list(map(part, tensors)), residuals=self.residuals, **more)
 
-    def begin_parts(self, tensors: Tensors) -> int:
+    def begin_parts(self, tensors: Sequence[torch.Tensor]) -> int:
         """The same for a reduction of which each rank keeps a part."""
-        more = reduction_to_parts(self.op, self.prescale, self.postscale, self.process_set)
-        parts = each("reducescatter", tensors, lambda tensor: fold_part(tensor.detach(), None))
-        return start(self.process_set, "reducescatter", self.name, parts, **more)
+        more = reduction_to_parts(self.call, self.op, self.prescale, self.postscale, self.process_set)
+        parts = [fold_part(self.call, tensor.detach(), None) for tensor in tensors]
+        return start(self.process_set, self.call, self.name, parts, **more)
 
 
 def _allreduce_async(
@@ -93,8 +95,8 @@ def _allreduce_async(
         residuals: who keeps what the codec loses; the process set does if it is ``None``. Without a ``name`` nobody does.
     """
     how = chosen_op(op, average)
-    about = _Reduction(name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
-    return about.begin(tensor, call.endswith("_"))
+    about = _Reduction(call, name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
+    return about.begin(tensors_of(call, tensor))
 
 
 allreduce_async = named("allreduce_async", _allreduce_async)
@@ -112,8 +114,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, into a new tensor; the arguments are those of :func:`allreduce_async`."""
-    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
-    return _compressed(_Allreduce, about, False, [tensor])[0]
+    about = _Reduction("allreduce", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
+    return _compressed(_Allreduce, about, tensor)[0]
 
 
 def allreduce_(
@@ -126,8 +128,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over all ranks, in place; the arguments are those of :func:`allreduce_async`."""
-    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
-    reduced: torch.Tensor = synchronize(about.begin(tensor, True))
+    about = _Reduction("allreduce_", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
+    reduced: torch.Tensor = synchronize(about.begin(tensors_of(about.call, tensor)))
     return reduced
 
 
@@ -146,8 +148,8 @@ def _grouped_allreduce_async(
 ) -> int:
     """Like :func:`allreduce_async` for several tensors, none of which is reduced before all are there."""
     how = chosen_op(op, average)
-    about = _Reduction(name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
-    return about.begin(tensors, call.endswith("_"))
+    about = _Reduction(call, name, how, prescale_factor, postscale_factor, process_set, compression, residuals)
+    return about.begin(tensors_of(call, tensors))
 
 
 grouped_allreduce_async = named("grouped_allreduce_async", _grouped_allreduce_async)
@@ -167,8 +169,10 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Like :func:`allreduce` for several tensors, none of which is reduced before all are there."""
-    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression)
-    return _compressed(_Allreduce, about, True, tensors)
+    about = _Reduction(
+        "grouped_allreduce", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set, compression
+    )
+    return _compressed(_Allreduce, about, tensors)
 
 
 def grouped_allreduce_(
@@ -181,22 +185,33 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Like :func:`grouped_allreduce`, in place."""
-    about = _Reduction(name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
-    reduced: tuple[torch.Tensor, ...] = synchronize(about.begin(tensors, True))
+    about = _Reduction("grouped_allreduce_", name, chosen_op(op, average, 3), prescale_factor, postscale_factor, process_set)
+    reduced: tuple[torch.Tensor, ...] = synchronize(about.begin(tensors_of(about.call, tensors)))
     return reduced
 
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Begin to reduce a sparse tensor, and return a function that waits for the result: all ranks' entries, not merged."""
+    """Begin to reduce a sparse tensor, and return a function that waits for the result: all ranks' entries, not merged.
+
+    Raises:
+        ValueError: the tensor is dense, or ``op`` is neither ``Average`` nor ``Sum``.
+    """
+    call = "sparse_allreduce_async"
+    if not tensor_of(call, tensor).is_sparse:
+        raise ValueError(f"{call}: the tensor is {tensor.layout}, not sparse; use allreduce_async, or pass tensor.to_sparse()")
+    if ReduceOp(op) not in (Average, Sum):
+        raise ValueError(
+            f"{call}: op is {ReduceOp(op).name.title()}; pass Average or Sum, or tensor.to_dense() to allreduce_async"
+        )
     indices = allgather_async(contiguous(tensor._indices().transpose(0, 1)), f"{name}.indices", process_set)
     values = allgather_async(contiguous(tensor._values()), f"{name}.values", process_set)
 
     def result() -> torch.Tensor:
         entries, places = synchronize(values), synchronize(indices)
         if op == Average:
-            entries = entries / len(member_of(process_set).ranks)
+            entries = entries / len(member_of(process_set, call).ranks)
         return torch.sparse_coo_tensor(places.transpose(0, 1), entries, tensor.size(), check_invariants=False)
 
     return result
@@ -214,7 +229,8 @@ def reducescatter_async(
 
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
-    return _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set).begin_parts(tensor)
+    about = _Reduction("reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    return about.begin_parts(tensors_of(about.call, tensor))
 
 
 def reducescatter(
@@ -227,8 +243,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduce ``tensor`` and return this rank's part; see :func:`reducescatter_async`."""
-    about = _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
-    return _compressed(_Reducescatter, about, False, [tensor])[0]
+    about = _Reduction("reducescatter", name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
+    return _compressed(_Reducescatter, about, tensor)[0]
 
 
 def grouped_reducescatter_async(
@@ -240,7 +256,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
-    return _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set).begin_parts(tensors)
+    about = _Reduction("grouped_reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
+    return about.begin_parts(tensors_of(about.call, tensors))
 
 
 def grouped_reducescatter(
@@ -253,55 +270,52 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Like :func:`reducescatter` for several tensors."""
-    about = _Reduction(name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
-    return _compressed(_Reducescatter, about, True, tensors)
+    about = _Reduction("grouped_reducescatter", name, ReduceOp(op), prescale_factor, postscale_factor, process_set, compression)
+    return _compressed(_Reducescatter, about, tensors)
 
 
-def _compressed(call: Any, about: _Reduction, grouped: bool, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _compressed(function: Any, about: _Reduction, tensors: Tensors) -> list[torch.Tensor]:
     """Make a call with gradients on tensors that are compressed before it and decompressed after it."""
     compression = about.compression
-    narrow = [compression.compress(tensor_of(call.operation, tensor)) for tensor in tensors]
-    reduced = call.apply(about, grouped, *(tensor for tensor, _ in narrow))
+    narrow = [compression.compress(tensor) for tensor in tensors_of(about.call, tensors)]
+    reduced = function.apply(about, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, narrow, strict=True)]
 
 
 class _Allreduce(torch.autograd.Function):
     """The gradient of a reduction is the same reduction of the gradients."""
 
-    operation = "allreduce"
-
     @staticmethod
-    def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:
-        ctx.about, ctx.grouped = about, grouped
-        return waited(grouped, about.begin(one_or_all(grouped, tensors), False))
+    def forward(ctx: Any, about: _Reduction, *tensors: torch.Tensor) -> Any:
+        ctx.about = about
+        return waited(about.call, about.begin(tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         held = [contiguous(gradient) for gradient in gradients]
         again = replace(ctx.about, name=None, compression=Compression.none)
-        return (None, None, *_Allreduce.apply(again, ctx.grouped, *held))
+        return (None, *_Allreduce.apply(again, *held))
 
 
 class _Reducescatter(torch.autograd.Function):
     """The gradients of all parts are that of the whole; a sum's is as if each rank had summed the ranks' losses."""
 
-    operation = "reducescatter"
-
     @staticmethod
-    def forward(ctx: Any, about: _Reduction, grouped: bool, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, about: _Reduction, *tensors: torch.Tensor) -> Any:
         codec = getattr(about.compression, "codec", None)
         if codec is not None:
-            raise ValueError(f"reducescatter has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
-        ctx.about, ctx.grouped = about, grouped
-        return waited(grouped, about.begin_parts(one_or_all(grouped, tensors)))
+            raise ValueError(f"{about.call} has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
+        ctx.about = about
+        return waited(about.call, about.begin_parts(tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         about: _Reduction = ctx.about
-        ranks = len(member_of(about.process_set).ranks) if about.op == Sum else 1
+        ranks = len(member_of(about.process_set, about.call).ranks) if about.op == Sum else 1
         factor = about.prescale * about.postscale * ranks
 
         def scaled(gradient: torch.Tensor) -> torch.Tensor:
             return contiguous(gradient) if factor == 1 else or_lacking(lambda: gradient * factor, gradient, gradient.dtype)
 
-        return (None, None, *gather_all(list(map(scaled, gradients)), ctx.grouped, about.process_set))
+        call = "grouped_allgather" if is_grouped(about.call) else "allgather"
+        return (None, *gather_all(call, list(map(scaled, gradients)), about.process_set))

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from ...arguments import several
 from ...torch.tensors import FOLDED, check_cpu, move_type
+from ..common.calls import is_grouped, moved_shape
 from ..common.handles import Finish, Part, Span, synchronize
 
-__all__ = ["Tensors", "each", "fold_part", "gathered", "move_part", "one_or_all", "span_of", "tensor_of", "waited"]
-
-T = TypeVar("T")
+__all__ = ["Tensors", "fold_part", "gathered", "move_part", "span_of", "tensor_of", "tensors_of", "waited"]
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One, or a group's."""
 
 
-def tensor_of(operation: str, value: Any) -> torch.Tensor:
+def tensor_of(call: str, value: Any) -> torch.Tensor:
     """``value``, if it is a tensor."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{operation} takes torch tensors, not {type(value).__name__}; herringbone.horovod.numpy takes arrays")
+        raise TypeError(f"{call} takes torch tensors, not {type(value).__name__}; herringbone.horovod.numpy takes arrays")
     return value
 
 
-def each(operation: str, tensors: Tensors, part: Callable[[torch.Tensor], T]) -> T | list[T]:
-    """What ``part`` makes of one tensor, or of those of a group."""
-    if isinstance(tensors, Iterable) and not isinstance(tensors, torch.Tensor):
-        return [part(tensor_of(operation, tensor)) for tensor in tensors]
-    return part(tensor_of(operation, tensors))
+def tensors_of(call: str, value: Tensors) -> list[torch.Tensor]:
+    """The tensors that a call is given: those of a group, or the only one."""
+    return [tensor_of(call, each) for each in (several(call, "tensors", value) if is_grouped(call) else [value])]
 
 
-def one_or_all(grouped: bool, tensors: Sequence[torch.Tensor]) -> Tensors:
-    """The tensors of a group, or the only one."""
-    return tensors if grouped else tensors[0]
-
-
-def waited(grouped: bool, handle: int) -> tuple[torch.Tensor, ...]:
+def waited(call: str, handle: int) -> tuple[torch.Tensor, ...]:
     """The results of a group, or the only one; autograd takes both as a tuple."""
     result = synchronize(handle)
-    return result if grouped else (result,)
+    return result if is_grouped(call) else (result,)
 
 
 def span_of(tensor: torch.Tensor) -> Span:
@@ -48,30 +41,30 @@ def span_of(tensor: torch.Tensor) -> Span:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def fold_part(tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Part:
+def fold_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Part:
     """A tensor that is reduced, into ``output`` if the size of the result is known, with messages of this codec.
 
     Raises:
         ValueError: its type is not reduced, or its memory is not in order.
     """
-    _check(tensor)
+    _check(call, tensor)
     dtype = FOLDED.get(tensor.dtype)
     if dtype is None:
-        raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+        raise ValueError(f"{call}: Tensor type {tensor.type()} is not supported.")
     finish = _given(output) if output is not None else gathered(tensor)
     target = None if output is None else span_of(output)
     return Part(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output), codec)
 
 
-def move_part(tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Part:
+def move_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Part:
     """A tensor that travels unchanged; a type that the engine does not know travels as bytes.
 
     Raises:
-        ValueError: its memory is not in order.
+        ValueError: its memory is not in order, or it has no rows, and the call joins rows.
     """
-    _check(tensor)
+    _check(call, tensor)
     dtype, scale = move_type(tensor)
-    shape = tuple(tensor.shape) if scale == 1 else (*tensor.shape, scale)
+    shape = moved_shape(call, tuple(tensor.shape), scale)
     if finish is None:
         finish = _given(output) if output is not None else gathered(tensor)
     target = None if output is None else span_of(output)
@@ -96,7 +89,7 @@ def _given(output: torch.Tensor) -> Callable[[Any], torch.Tensor]:
     return lambda _: output
 
 
-def _check(tensor: torch.Tensor) -> None:
+def _check(call: str, tensor: torch.Tensor) -> None:
     check_cpu(tensor)
     if not tensor.is_contiguous():
-        raise ValueError("Tensor is required to be contiguous.")
+        raise ValueError(f"{call}: Tensor is required to be contiguous; pass tensor.contiguous().")
