@@ -16,7 +16,7 @@ from conftest import START_SECONDS, clean_environment
 from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
-from herringbone.horovod.launch import Job, Part, Worker
+from herringbone.horovod.launch import Job, Worker, WorkerState
 from herringbone.horovod.processes import Process
 from lab.job import python
 
@@ -128,7 +128,7 @@ def test_those_that_ended_while_one_was_started_are_named_together(capfd: pytest
         for rank in {2: (0,), 3: (3, 1)}.get(slot.rank, ()):
             kill(rank)
         job._ends.watch(slot.rank, processes[-1])
-        job._workers[slot.rank] = Worker(slot.rank, slot, processes[-1], True, Part.STAYS)
+        job._workers[slot.rank] = Worker(slot.rank, slot, processes[-1], True, WorkerState.ACTIVE)
     kill(2)
     assert job._ends.next(0) == [[0], [1, 3], [2]] and job._ends.next(0) == []
     job._workers[1].process.status()
@@ -198,8 +198,10 @@ def test_those_that_alone_know_the_state_stay_until_others_have_it(tmp_path: Pat
     job = Job(slots, parse(["-np", "2", "--host-discovery-script", "x", "x"]), {})
     job._folder = tmp_path
     process = SimpleNamespace(age=1.0)
-    for number, (rank, part) in enumerate([(1, Part.STAYS), (2, Part.STAYS), (0, Part.COMES), (3, Part.COMES)]):
-        worker = Worker(number, Slot("localhost", rank, 0, 1, 0, 1), process, number == 0, part)  # type: ignore[arg-type]
+    for number, (rank, state) in enumerate(
+        [(1, WorkerState.ACTIVE), (2, WorkerState.ACTIVE), (0, WorkerState.JOINING), (3, WorkerState.JOINING)]
+    ):
+        worker = Worker(number, Slot("localhost", rank, 0, 1, 0, 1), process, number == 0, state)  # type: ignore[arg-type]
         job._workers[number] = worker
 
     def going(*hosts: tuple[str, int]) -> list[int]:

@@ -41,12 +41,12 @@ PLACES = re.compile(
 """What tells a process of its place in a job; that of the launcher itself is none of its ranks'."""
 
 
-class Part(Enum):
+class WorkerState(Enum):
     """How a process stands to the job."""
 
-    COMES = "no plan has it yet"
-    STAYS = "the last plan has it"
-    LEAVES = "a plan had it, and the last one does not"
+    JOINING = "no plan has it yet"
+    ACTIVE = "the last plan has it"
+    LEAVING = "a plan had it, and the last one does not"
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Worker:
     process: Process
     is_first: bool
     """Whether it was there at the job's start."""
-    part: Part
+    state: WorkerState
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Job:
         self._slots, self._options = list(slots), options
         self._elastic = options.min_np is not None or options.host_discovery_script is not None
         inherited = {name: value for name, value in os.environ.items() if not PLACES.match(name)}
-        self._plan = Plan(0, _meeting_place(slots), tuple(range(len(slots))))
+        self._plan = Plan(0, _rendezvous_address(slots), tuple(range(len(slots))))
         self._common = inherited | dict(variables)
         self._common |= {
             "HERRINGBONE_STORE": self._plan.store,
@@ -173,7 +173,7 @@ class Job:
     def _after(self, worker: Worker, together: Sequence[Worker]) -> int:
         """What follows from the end of a process, one of those that ended together; 0 if the job does not end by it."""
         rank, status = worker.process.slot.rank, worker.process.status()
-        if worker.part is Part.LEAVES:
+        if worker.state is WorkerState.LEAVING:
             say(f"rank {rank} has left")
         elif status == 0:
             self._succeeded = self._succeeded or time.monotonic()
@@ -211,7 +211,7 @@ class Job:
 
     def _change(self) -> None:
         """Start processes for which there is a slot, and plan who takes part once they are ready."""
-        present = [worker for worker in self._workers.values() if worker.part is not Part.LEAVES]
+        present = [worker for worker in self._workers.values() if worker.state is not WorkerState.LEAVING]
         # Hosts keep those that know the state.
         present.sort(key=lambda worker: (not self._knows(worker), worker.slot.rank))
         hosts = None if self._discovery is None else self._discovery.answer()
@@ -228,7 +228,7 @@ class Job:
         going = [present[at] for at in surplus(places, hosts, self._options.min_np or 1)]
         if all(worker in going for worker in present if self._knows(worker)):
             # Nobody else does, until new processes have taken part.
-            return [worker for worker in going if worker.part is Part.COMES]
+            return [worker for worker in going if worker.state is WorkerState.JOINING]
         return going
 
     def _fill_vacancies(self, slots: list[Slot]) -> None:
@@ -262,8 +262,8 @@ class Job:
         """Plan with the processes that are ready and without those that go, if that changes anything."""
         now = time.monotonic()
         workers = [worker for worker in self._workers.values() if worker not in going]
-        old = [worker for worker in workers if worker.part is Part.STAYS]
-        coming = [worker for worker in workers if worker.part is Part.COMES]
+        old = [worker for worker in workers if worker.state is WorkerState.ACTIVE]
+        coming = [worker for worker in workers if worker.state is WorkerState.JOINING]
         ready = [worker for worker in coming if self._is_ready(worker)]
         if len(ready) < len(coming) and max(worker.process.age for worker in coming) < PATIENCE_SECONDS:
             ready = []
@@ -271,8 +271,8 @@ class Job:
             return
         taking_part = sorted([*old, *ready], key=lambda worker: worker.slot.rank)
         for rank, worker in enumerate(taking_part):
-            worker.slot, worker.part = replace(worker.slot, rank=rank), Part.STAYS
-        store = _meeting_place([worker.slot for worker in taking_part])
+            worker.slot, worker.state = replace(worker.slot, rank=rank), WorkerState.ACTIVE
+        store = _rendezvous_address([worker.slot for worker in taking_part])
         numbers = tuple(worker.number for worker in taking_part)
         self._plan, self._published, self._one_died = Plan(self._plan.generation + 1, store, numbers), now, False
         self._plan.put_into(self._folder)
@@ -280,19 +280,19 @@ class Job:
             worker.process.tell(self._plan.line())
         for worker in going:
             say(f"{worker.slot.host} has no slot for rank {worker.process.slot.rank} any more")
-            if worker.part is Part.COMES:
+            if worker.state is WorkerState.JOINING:
                 worker.process.signal(signal.SIGTERM)
-            worker.part = Part.LEAVES
+            worker.state = WorkerState.LEAVING
 
     def _is_settled(self) -> bool:
         """Whether all take part by the last plan, as far as is known, or never will."""
-        planned = [worker for worker in self._workers.values() if worker.part is Part.STAYS]
+        planned = [worker for worker in self._workers.values() if worker.state is WorkerState.ACTIVE]
         late = time.monotonic() > self._published + PATIENCE_SECONDS
         return self._one_died or late or not any(map(self._is_on_its_way, planned))
 
     def _knows(self, worker: Worker) -> bool:
         """Whether it knows the state of the training; at the job's start nobody knows more than others."""
-        return worker.part is Part.STAYS and (worker.is_first or not self._is_on_its_way(worker))
+        return worker.state is WorkerState.ACTIVE and (worker.is_first or not self._is_on_its_way(worker))
 
     def _is_ready(self, worker: Worker) -> bool:
         if is_here(worker.slot.host):
@@ -315,10 +315,10 @@ class Job:
             plan = self._plan.line()
         process = Process(slot, self._options.command, self._common | own, self._options, plan)
         self._ends.watch(number, process)
-        self._workers[number] = Worker(number, slot, process, is_first, Part.STAYS if is_first else Part.COMES)
+        self._workers[number] = Worker(number, slot, process, is_first, WorkerState.ACTIVE if is_first else WorkerState.JOINING)
 
 
-def _meeting_place(slots: Sequence[Slot]) -> str:
+def _rendezvous_address(slots: Sequence[Slot]) -> str:
     """Where the ranks of these places meet: at the first."""
     hosts = [slot.host for slot in slots]
     return f"{address_of(hosts[0], hosts)}:{_free_port()}"

@@ -16,8 +16,8 @@ from ..closing import at_exit, close_each, print_errors
 from ..kinds import BARRIER
 from ..options import Options
 from .callbacks import callback_threads, close_callback_threads
-from .meetings import MeetingStore
-from .places import MeetingPlace
+from .rendezvous import RendezvousStore
+from .rendezvous_server import RendezvousServer
 from .work import torch_error
 
 __all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of"]
@@ -61,10 +61,10 @@ class Member:
     formations = 0
     """How often the group has been formed in this process."""
 
-    place: MeetingPlace | None = None
+    server: RendezvousServer | None = None
     """Where the others meet this process to form the group anew, once it has given them a handle."""
 
-    meeting: MeetingStore | None = None
+    rendezvous: RendezvousStore | None = None
     """The store of the group's present formation, where it was formed anew."""
 
     seconds: float
@@ -126,11 +126,11 @@ class Member:
             MismatchError: the ranks disagree about the last calls of the group. It is left all the same.
             PeerLostError: a rank has left the group without one of them.
         """
-        parts: list[Any] = [self.meeting, self.place]
+        owned: list[Any] = [self.rendezvous, self.server]
         if self in _open:
             _open.remove(self)
-            parts.insert(0, self.communicator)
-        errors = close_each(part for part in parts if part is not None)
+            owned.insert(0, self.communicator)
+        errors = close_each(each for each in owned if each is not None)
         if errors:
             raise torch_error(errors[0]) from None
 
@@ -145,15 +145,15 @@ class Member:
 
     def leave_to_form_anew(self, why: str) -> None:
         """Leave the group at once, as the first half of a new formation; until the second, ``why`` says what is the matter."""
-        old, meeting = self.communicator, self.meeting
-        self.communicator, self.meeting = cast(Communicator, Unformed(old.rank, old.size, why)), None
+        old, rendezvous = self.communicator, self.rendezvous
+        self.communicator, self.rendezvous = cast(Communicator, Unformed(old.rank, old.size, why)), None
         leave_behind(old)
-        if meeting is not None:
-            meeting.close()
+        if rendezvous is not None:
+            rendezvous.close()
 
-    def form(self, communicator: Communicator, meeting: MeetingStore) -> None:
+    def form(self, communicator: Communicator, rendezvous: RendezvousStore) -> None:
         """Be the member of a new formation: what it counts begins again on all ranks."""
-        self.communicator, self.meeting, self.store = communicator, meeting, meeting
+        self.communicator, self.rendezvous, self.store = communicator, rendezvous, rendezvous
         self.ranks = list(range(communicator.size))
         self.formations += 1
         self.calls = self.barriers = 0

@@ -14,9 +14,9 @@ from torch.distributed import distributed_c10d as c10d
 from .. import errors
 from .._herringbone import Communicator
 from .handles import Handle, in_order
-from .meetings import meet
+from .rendezvous import meet
 from .member import Member
-from .places import MeetingPlace
+from .rendezvous_server import RendezvousServer
 from .work import Finished, torch_error
 
 __all__ = ["get_handle", "reconfigure", "renumber"]
@@ -33,10 +33,10 @@ def get_handle(member: Member, own_host: Callable[[], str]) -> str:
 
     ``own_host`` is where others reach this process.
     """
-    if member.place is None:
-        member.place = MeetingPlace(own_host())
-    place, now = member.place, member.communicator
-    return Handle(place.host, place.port, place.secret, now.rank, member.formations).write()
+    if member.server is None:
+        member.server = RendezvousServer(own_host())
+    server, now = member.server, member.communicator
+    return Handle(server.host, server.port, server.secret, now.rank, member.formations).write()
 
 
 def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
@@ -65,7 +65,7 @@ def reconfigure(member: Member, opts: Any, connect: Connect) -> Finished:
 
 def place_among(member: Member, handles: list[Handle]) -> int:
     """The rank that this process is to have."""
-    own = None if member.place is None else member.place.secret
+    own = None if member.server is None else member.server.secret
     for rank, handle in enumerate(handles):
         if handle.secret == own:
             return rank

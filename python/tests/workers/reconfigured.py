@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from cases import error_of
 from herringbone.torch import reconfiguring
-from herringbone.torch.meetings import meet
+from herringbone.torch.rendezvous import meet
 
 COUNT = 300_000
 SECONDS = 20.0

@@ -161,7 +161,7 @@ const ORDERS: [Order; 6] = [
             "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
             "kvstore",
-            "elastic torch/meetings torch/places",
+            "elastic torch/rendezvous torch/rendezvous_server",
             "dependency hosts joining state torch/frames torch/handles",
             "communicator torch/work",
             "torch/futures torch/rearranged",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import handles
-from .handles import Part, start, synchronize
+from .handles import Operand, start, synchronize
 from .process_sets import ProcessSet, global_process_set
 
 __all__ = ["barrier", "join"]
@@ -11,7 +11,7 @@ __all__ = ["barrier", "join"]
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Return once every rank of the set has called it."""
-    synchronize(start(process_set, "barrier", None, [Part(None, None, "u8", (), lambda _: None, None)]))
+    synchronize(start(process_set, "barrier", None, [Operand(None, None, "u8", (), lambda _: None, None)]))
 
 
 def join(device: int = -1) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..._herringbone import NamedWork
     from ...compression import Residuals
 
-__all__ = ["Finish", "Part", "Span", "forget_all", "join", "poll", "reduction", "start", "synchronize"]
+__all__ = ["Finish", "Operand", "Span", "forget_all", "join", "poll", "reduction", "start", "synchronize"]
 
 Span = tuple[int, int]
 """Address and length in bytes."""
@@ -31,7 +31,7 @@ SHUT_DOWN = "Horovod has been shut down"
 
 
 @dataclass(frozen=True)
-class Part:
+class Operand:
     """A tensor of an operation, and what is made of the result."""
 
     source: Span | None
@@ -57,7 +57,7 @@ class _Running:
     grouped: bool
 
     def result(self) -> Any:
-        """Wait for the end, of all parts also where one fails."""
+        """Wait for the end, of all operands also where one fails."""
         failure: Exception | None = None
         for work in self.works:
             try:
@@ -81,7 +81,7 @@ _running: dict[int, _Running] = {}
 _numbers = itertools.count(1)
 
 
-def start(process_set: ProcessSet, call: str, name: str | None, parts: Sequence[Part], **more: Any) -> int:
+def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequence[Operand], **more: Any) -> int:
     """Begin the operation of a call on one tensor, or on those of a group, and return its handle.
 
     Args:
@@ -93,7 +93,7 @@ def start(process_set: ProcessSet, call: str, name: str | None, parts: Sequence[
         ValueError: the operation cannot begin, for instance because another one has its name or there are no tensors.
         HorovodInternalError: it cannot begin because the job has ended.
     """
-    if not parts:
+    if not operands:
         raise ValueError(f"{call}: pass one tensor at least")
     operation, grouped, member = operation_of(call), is_grouped(call), member_of(process_set, call)
     controller = member.controller
@@ -103,21 +103,21 @@ def start(process_set: ProcessSet, call: str, name: str | None, parts: Sequence[
     # Numbers in place of names come again after a join, for other tensors, so nobody keeps what codecs lose of these.
     owner: Residuals = more.pop("residuals", None) or member.residuals
     more["residuals"] = None if name is None else owner._native
-    named = [(base, part) for part in parts]
+    named = [(base, operand) for operand in operands]
     if grouped:
-        named = [(f"{base}_{number}of{len(parts)}", part) for number, part in enumerate(parts, 1)]
-        more["group"] = (base, len(parts))
+        named = [(f"{base}_{number}of{len(operands)}", operand) for number, operand in enumerate(operands, 1)]
+        more["group"] = (base, len(operands))
     works: list[NamedWork] = []
-    for full, part in named:
-        about = {"dtype": part.dtype, "shape": list(part.shape), "keep": part.kept, "compression": part.codec, **more}
+    for full, operand in named:
+        about = {"dtype": operand.dtype, "shape": list(operand.shape), "keep": operand.kept, "compression": operand.codec, **more}
         try:
-            works.append(controller.submit(operation, full, part.source, part.target, **about))
+            works.append(controller.submit(operation, full, operand.source, operand.target, **about))
         except RuntimeError as error:
-            # The parts that have begun use their memory until the controller ends.
+            # The operands that have begun use their memory until the controller ends.
             if works:
-                _keep(_Running(works, [], parts, grouped))
+                _keep(_Running(works, [], operands, grouped))
             raise _refused(error) from error
-    return _keep(_Running(works, [part.finish for _, part in named], parts, grouped))
+    return _keep(_Running(works, [operand.finish for _, operand in named], operands, grouped))
 
 
 def reduction(call: str, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ... import plain
 from ...arrays import FOLDED, new_array, writable
 from .exceptions import HorovodInternalError
-from .handles import Part, start, synchronize
+from .handles import Operand, start, synchronize
 from .process_sets import ProcessSet, global_process_set, index_in
 from .world import required
 
@@ -109,8 +109,8 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
     span = writable("broadcast", array)
-    part = Part(span, span, FOLDED[array.dtype.name], array.shape, lambda _: None, array)
-    synchronize(start(process_set, "broadcast", name, [part], root=index_in(process_set, root_rank, "broadcast")))
+    operand = Operand(span, span, FOLDED[array.dtype.name], array.shape, lambda _: None, array)
+    synchronize(start(process_set, "broadcast", name, [operand], root=index_in(process_set, root_rank, "broadcast")))
 
 
 def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
@@ -120,6 +120,6 @@ def _gather(array: Array, name: str, process_set: ProcessSet) -> Array:
         return np.frombuffer(result.data or b"", array.dtype)
 
     span = (array.ctypes.data, array.nbytes)
-    part = Part(span, None, FOLDED[array.dtype.name], array.shape, finish, array)
-    gathered: Array = synchronize(start(process_set, "allgather", name, [part]))
+    operand = Operand(span, None, FOLDED[array.dtype.name], array.shape, finish, array)
+    gathered: Array = synchronize(start(process_set, "allgather", name, [operand]))
     return gathered

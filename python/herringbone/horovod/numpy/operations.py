@@ -11,7 +11,7 @@ from ...arguments import level, several
 from ...arrays import copied, fold_type, move_type, new_array, readable, refuse_masked, writable
 from ...errors import UnsupportedError
 from ..common.calls import is_grouped, moved_shape, named, operation_of
-from ..common.handles import Finish, Part, reduction, reduction_to_parts, start, synchronize
+from ..common.handles import Finish, Operand, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
 
@@ -171,7 +171,7 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
     grouped, in_place = is_grouped(call), call.endswith("_")
     of_same_size = operation_of(call) in ("allreduce", "broadcast")
 
-    def part(array: Array) -> Part:
+    def operand(array: Array) -> Operand:
         refuse_masked(call, array)
         if not in_place:
             array = np.asarray(array)
@@ -179,11 +179,11 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
         dtype, shape = _folded(call, array) if "op" in more else _moved(call, array)
         output = array if in_place else new_array(call, array.shape, array.dtype) if of_same_size else None
         target = None if output is None else writable(call, output)
-        return Part(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
+        return Operand(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
 
     more["priority"] = level(call, "priority", more["priority"])
-    parts = [part(array) for array in (several(call, "arrays", arrays) if grouped else arrays)]
-    result = synchronize(start(process_set, call, name, parts, **more))
+    operands = [operand(array) for array in (several(call, "arrays", arrays) if grouped else arrays)]
+    result = synchronize(start(process_set, call, name, operands, **more))
     return list(result) if grouped else [result]
 
 

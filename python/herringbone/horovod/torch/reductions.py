@@ -11,12 +11,12 @@ import torch
 from ...compression import Residuals
 from ...torch.tensors import contiguous, like, or_lacking
 from ..common.calls import is_grouped, named
-from ..common.handles import Part, reduction, reduction_to_parts, start, synchronize
+from ..common.handles import Operand, reduction, reduction_to_parts, start, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
 from .moves import allgather_async, gather_all
-from .submission import Tensors, fold_part, tensor_of, tensors_of, waited
+from .submission import Tensors, fold_operand, tensor_of, tensors_of, waited
 
 __all__ = [
     "allreduce",
@@ -55,18 +55,18 @@ class _Reduction:
         in_place = self.call.endswith("_")
         more = reduction(self.call, self.op, self.prescale, self.postscale, self.process_set)
 
-        def part(tensor: torch.Tensor) -> Part:
+        def operand(tensor: torch.Tensor) -> Operand:
             source = tensor if in_place else tensor.detach()
             codec = codec_of(self.compression, tensor, self.op)
-            return fold_part(self.call, source, tensor if in_place else like(source), codec)
+            return fold_operand(self.call, source, tensor if in_place else like(source), codec)
 
-        return start(self.process_set, self.call, self.name, list(map(part, tensors)), residuals=self.residuals, **more)
+        return start(self.process_set, self.call, self.name, list(map(operand, tensors)), residuals=self.residuals, **more)
 
     def begin_parts(self, tensors: Sequence[torch.Tensor]) -> int:
         """The same for a reduction of which each rank keeps a part."""
         more = reduction_to_parts(self.call, self.op, self.prescale, self.postscale, self.process_set)
-        parts = [fold_part(self.call, tensor.detach(), None) for tensor in tensors]
-        return start(self.process_set, self.call, self.name, parts, **more)
+        operands = [fold_operand(self.call, tensor.detach(), None) for tensor in tensors]
+        return start(self.process_set, self.call, self.name, operands, **more)
 
 
 def _allreduce_async(

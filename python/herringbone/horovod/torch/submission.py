@@ -10,9 +10,9 @@ import torch
 from ...arguments import several
 from ...torch.tensors import FOLDED, check_cpu, move_type
 from ..common.calls import is_grouped, moved_shape
-from ..common.handles import Finish, Part, Span, synchronize
+from ..common.handles import Finish, Operand, Span, synchronize
 
-__all__ = ["Tensors", "fold_part", "gathered", "move_part", "span_of", "tensor_of", "tensors_of", "waited"]
+__all__ = ["Tensors", "fold_operand", "gathered", "move_operand", "span_of", "tensor_of", "tensors_of", "waited"]
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One, or a group's."""
@@ -41,7 +41,7 @@ def span_of(tensor: torch.Tensor) -> Span:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def fold_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Part:
+def fold_operand(call: str, tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Operand:
     """A tensor that is reduced, into ``output`` if the size of the result is known, with messages of this codec.
 
     Raises:
@@ -53,10 +53,10 @@ def fold_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, code
         raise ValueError(f"{call}: Tensor type {tensor.type()} is not supported.")
     finish = _given(output) if output is not None else gathered(tensor)
     target = None if output is None else span_of(output)
-    return Part(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output), codec)
+    return Operand(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output), codec)
 
 
-def move_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Part:
+def move_operand(call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Operand:
     """A tensor that travels unchanged; a type that the engine does not know travels as bytes.
 
     Raises:
@@ -68,7 +68,7 @@ def move_part(call: str, tensor: torch.Tensor, output: torch.Tensor | None, fini
     if finish is None:
         finish = _given(output) if output is not None else gathered(tensor)
     target = None if output is None else span_of(output)
-    return Part(span_of(tensor), target, dtype, shape, finish, (tensor, output))
+    return Operand(span_of(tensor), target, dtype, shape, finish, (tensor, output))
 
 
 def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The place where the members of a group that is formed anew meet: a small server in the process of one of them.
+"""The server where the members of a group that is formed anew meet, in the process of one of them.
 
 torch's own store serves as none here. Its host may be what has died, its clients wait without end for a server that
 is stopped or whose port a forked child has kept, and it does not notice that one of those has died who wait there.
@@ -18,7 +18,7 @@ from typing import Any
 
 from .frames import Frame, Inbox, pack, shared_with_no_child
 
-__all__ = ["MeetingPlace"]
+__all__ = ["RendezvousServer"]
 
 SEND_SECONDS = 2.0
 """A caller that does not take an answer for so long is none any more."""
@@ -32,7 +32,7 @@ ROUNDS = 16
 
 @dataclass(eq=False)
 class Caller:
-    """A connection to this place."""
+    """A connection to this server."""
 
     stream: socket.socket
     inbox: Inbox = field(default_factory=Inbox)
@@ -57,7 +57,7 @@ class Round:
     verdict: Frame | None = None
     """What all were told, once it is over."""
     lost: list[int] = field(default_factory=list)
-    """Who went after the meeting, and had not said that it was done."""
+    """Who went after the rendezvous, and had not said that it was done."""
 
     def missing(self) -> list[int]:
         return [rank for rank in range(self.size) if rank not in self.came]
@@ -73,7 +73,7 @@ class Waiting:
     deadline: float
 
 
-class MeetingPlace:
+class RendezvousServer:
     """Listens until it is closed. Who calls has to know its ``secret``."""
 
     def __init__(self, host: str) -> None:
@@ -89,7 +89,7 @@ class MeetingPlace:
         self._rounds: dict[str, Round] = {}
         self._values: dict[str, dict[str, bytes]] = {}
         self._waiting: list[Waiting] = []
-        self._thread = threading.Thread(target=self._serve, name="herringbone-meetings", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="herringbone-rendezvous", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a process takes part in a meeting of the members of a group, and the store that the group has from then on."""
+"""How a process takes part in a rendezvous of the members of a group, and the store that the group has from then on."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..errors import HerringboneError, MismatchError, OperationTimeoutError, Pee
 from .frames import Frame, Inbox, pack, shared_with_no_child
 from .handles import Handle, digest
 
-__all__ = ["MeetingStore", "meet"]
+__all__ = ["RendezvousStore", "meet"]
 
 GRACE_SECONDS = 3.0
-"""After its deadline a place gets so long to say that the time is over."""
+"""After its deadline a server gets so long to say that the time is over."""
 
 ATTENTIVE_SECONDS = 0.5
 """A thread that waits looks for signals at least so often."""
 
 PROBE_SECONDS = 0.25
 PROBED_AT_ONCE = 4
-"""Of the members that are missing, so many are looked for before the next word of the place is heard."""
+"""Of the members that are missing, so many are looked for before the next word of the server is heard."""
 
 STORE_SECONDS = 300.0
 
 
-class Meeting:
-    """A connection to the place where the members meet."""
+class Rendezvous:
+    """A connection to the server where the members meet."""
 
     def __init__(self, round: int, handles: list[Handle], rank: int, seconds: float) -> None:
         """Call there.
@@ -43,11 +43,11 @@ class Meeting:
         self.name = f"reconfigure {round}, on rank {rank}"
         # The same one whatever order a member believes in, so that it is told that others believe in another.
         self.host = min(range(len(handles)), key=lambda rank: handles[rank].secret)
-        self.place = handles[self.host]
+        self.server = handles[self.host]
         self._inbox = Inbox()
         self._unreachable: set[int] = set()
         try:
-            stream = socket.create_connection((self.place.host, self.place.port), timeout=seconds)
+            stream = socket.create_connection((self.server.host, self.server.port), timeout=seconds)
         except ConnectionRefusedError:
             raise self._lost([self.host]) from None
         except OSError as error:
@@ -60,7 +60,7 @@ class Meeting:
 
         Raises:
             PeerLostError: a member has died.
-            RendezvousError: members have not come in time, or the place does not answer.
+            RendezvousError: members have not come in time, or the server does not answer.
             MismatchError: the members do not agree on who they are.
         """
         frame = {"rank": self.rank, "size": len(self.handles), "digest": digest(self.handles)}
@@ -84,7 +84,7 @@ class Meeting:
         return self._lost(sorted(ranks)) if ranks else None
 
     def ask(self, what: str, seconds: float, **values: Any) -> Frame:
-        """Say something, and hear the answer, for which the place takes at most ``seconds``."""
+        """Say something, and hear the answer, for which the server takes at most ``seconds``."""
         self._send(what, seconds=seconds, **values)
         return self._receive(seconds + GRACE_SECONDS)
 
@@ -95,7 +95,7 @@ class Meeting:
         self._stream.close()
 
     def _send(self, what: str, **values: Any) -> None:
-        frame = pack({"secret": self.place.secret, "do": what, "round": str(self.round), **values})
+        frame = pack({"secret": self.server.secret, "do": what, "round": str(self.round), **values})
         try:
             self._stream.sendall(frame)
         except TimeoutError as error:
@@ -124,7 +124,7 @@ class Meeting:
         return frame
 
     def _gone(self, missing: list[int]) -> list[int]:
-        """Those of the missing ranks at whose places nobody listens any more: their processes have ended."""
+        """Those of the missing ranks at whose addresses nobody listens any more: their processes have ended."""
         gone = []
         for rank in [rank for rank in missing if rank not in self._unreachable][:PROBED_AT_ONCE]:
             try:
@@ -137,16 +137,16 @@ class Meeting:
 
     def _silent(self, error: OSError) -> HerringboneError:
         return RendezvousError(
-            f"{self.name}: rank {self.host} of the new group does not answer at {self.place.address} ({error}); is its process "
+            f"{self.name}: rank {self.host} of the new group does not answer at {self.server.address} ({error}); is its process "
             "stopped, or the way to it closed? Reconfigure without, with another uuid",
             [self.host],
         )
 
     def _lost(self, ranks: list[int]) -> HerringboneError:
         known = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        places = ", ".join(self.handles[rank].address for rank in ranks)
+        addresses = ", ".join(self.handles[rank].address for rank in ranks)
         return PeerLostError(
-            f"{self.name}: {known} of the new group ({places}) died or left; reconfigure without, with another uuid", ranks
+            f"{self.name}: {known} of the new group ({addresses}) died or left; reconfigure without, with another uuid", ranks
         )
 
     def _error(self, what: str, ranks: list[int], seconds: float) -> HerringboneError:
@@ -173,30 +173,30 @@ class Meeting:
                 )
 
 
-class MeetingStore(Store):
+class RendezvousStore(Store):
     """A store of torch for one formation of a group. It is in the process where the members met, and ends with it."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, rendezvous: Rendezvous) -> None:
         super().__init__()
-        self.host = meeting.place.host
-        self._meeting = meeting
+        self.host = rendezvous.server.host
+        self._rendezvous = rendezvous
         self._lock = threading.Lock()
         self._limit = timedelta(seconds=STORE_SECONDS)
 
     def formed(self) -> None:
         """The group is formed: from now on this process may go without harm to the formation."""
-        self._meeting.done()
+        self._rendezvous.done()
 
     def failed(self) -> HerringboneError | None:
         """The group could not be formed, though all members have met; the error, if members have died meanwhile."""
-        error = self._meeting.lost()
+        error = self._rendezvous.lost()
         with contextlib.suppress(HerringboneError):
-            self._meeting.done()  # this one has not died
+            self._rendezvous.done()  # this one has not died
         return error
 
     def close(self) -> None:
         """Be a store no longer."""
-        self._meeting.close()
+        self._rendezvous.close()
 
     def set(self, key: str, value: str | bytes) -> None:
         """Keep ``value`` under ``key``."""
@@ -242,26 +242,26 @@ class MeetingStore(Store):
 
     def _ask(self, what: str, seconds: float = 0.0, **values: Any) -> Frame:
         with self._lock:
-            return self._meeting.ask(what, seconds, **values)
+            return self._rendezvous.ask(what, seconds, **values)
 
 
 def _text(value: str | bytes) -> str:
     return (value.encode() if isinstance(value, str) else bytes(value)).decode("latin-1")
 
 
-def meet(round: int, handles: list[Handle], rank: int, seconds: float) -> MeetingStore:
-    """Wait for all members at the place of the first, and return the store that they have in common.
+def meet(round: int, handles: list[Handle], rank: int, seconds: float) -> RendezvousStore:
+    """Wait for all members at the server of the first, and return the store that they have in common.
 
     Raises:
         HerringboneError: they do not come together within ``seconds``; the text says who is missing.
     """
     deadline = time.monotonic() + seconds
-    meeting = Meeting(round, handles, rank, seconds)
+    rendezvous = Rendezvous(round, handles, rank, seconds)
     try:
-        meeting.seconds = max(0.0, deadline - time.monotonic())
-        meeting.come()
+        rendezvous.seconds = max(0.0, deadline - time.monotonic())
+        rendezvous.come()
     except BaseException:
         with contextlib.suppress(OSError):
-            meeting.close()
+            rendezvous.close()
         raise
-    return MeetingStore(meeting)
+    return RendezvousStore(rendezvous)

@@ -25,27 +25,27 @@ from herringbone.errors import (
 )
 from herringbone.torch.frames import FRAME_BYTES, pack
 from herringbone.torch.handles import Handle, in_order
-from herringbone.torch.meetings import MeetingStore, meet
-from herringbone.torch.places import ROUNDS, MeetingPlace
+from herringbone.torch.rendezvous import RendezvousStore, meet
+from herringbone.torch.rendezvous_server import ROUNDS, RendezvousServer
 
 
 @pytest.fixture
-def places() -> Iterator[list[MeetingPlace]]:
-    places = [MeetingPlace("127.0.0.1") for _ in range(3)]
+def places() -> Iterator[list[RendezvousServer]]:
+    places = [RendezvousServer("127.0.0.1") for _ in range(3)]
     yield places
     for place in places:
         place.close()
 
 
-def handles_of(places: list[MeetingPlace]) -> list[Handle]:
+def handles_of(places: list[RendezvousServer]) -> list[Handle]:
     return [Handle(place.host, place.port, place.secret, rank, 1) for rank, place in enumerate(places)]
 
 
-def met(*calls: Callable[[], MeetingStore]) -> list[MeetingStore | HerringboneError]:
+def met(*calls: Callable[[], RendezvousStore]) -> list[RendezvousStore | HerringboneError]:
     """What each member gets, all of which come at once."""
     with ThreadPoolExecutor(len(calls)) as pool:
-        futures: list[Future[MeetingStore]] = [pool.submit(call) for call in calls]
-    outcomes: list[MeetingStore | HerringboneError] = []
+        futures: list[Future[RendezvousStore]] = [pool.submit(call) for call in calls]
+    outcomes: list[RendezvousStore | HerringboneError] = []
     for future in futures:
         error = future.exception()
         assert error is None or isinstance(error, HerringboneError), error
@@ -53,17 +53,17 @@ def met(*calls: Callable[[], MeetingStore]) -> list[MeetingStore | HerringboneEr
     return outcomes
 
 
-def members(number: int, handles: list[Handle], *ranks: int, seconds: float = 10) -> list[Callable[[], MeetingStore]]:
+def members(number: int, handles: list[Handle], *ranks: int, seconds: float = 10) -> list[Callable[[], RendezvousStore]]:
     return [lambda rank=rank: meet(number, handles, rank, seconds) for rank in ranks]
 
 
-def stores(outcomes: list[MeetingStore | HerringboneError]) -> list[MeetingStore]:
+def stores(outcomes: list[RendezvousStore | HerringboneError]) -> list[RendezvousStore]:
     for outcome in outcomes:
-        assert isinstance(outcome, MeetingStore), outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, MeetingStore)]
+        assert isinstance(outcome, RendezvousStore), outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, RendezvousStore)]
 
 
-def test_the_store_that_they_get(places: list[MeetingPlace]) -> None:
+def test_the_store_that_they_get(places: list[RendezvousServer]) -> None:
     first, second, third = stores(met(*members(1, handles_of(places), 0, 1, 2)))
     prefixed = PrefixStore("of/a/group", second)
     first.set("of/a/group/key", b"\x00\xff")
@@ -91,7 +91,7 @@ def test_the_store_that_they_get(places: list[MeetingPlace]) -> None:
         first.get("chosen")
 
 
-def test_strangers_disturb_no_meeting(places: list[MeetingPlace]) -> None:
+def test_strangers_disturb_no_meeting(places: list[RendezvousServer]) -> None:
     handles = handles_of(places)
     said = [
         b"GET / HTTP/1.1\r\n\r\n",
@@ -120,7 +120,7 @@ def test_strangers_disturb_no_meeting(places: list[MeetingPlace]) -> None:
     stores(met(*members(2, handles, 0, 1, 2)))
 
 
-def test_members_that_do_not_fit_together(places: list[MeetingPlace]) -> None:
+def test_members_that_do_not_fit_together(places: list[RendezvousServer]) -> None:
     handles = handles_of(places)
     for other in (handles[::-1], handles[:2], [*handles[:2], Handle("127.0.0.1", 1, handles[2].secret, 2, 1)]):
         number = id(other)
@@ -133,11 +133,11 @@ def test_members_that_do_not_fit_together(places: list[MeetingPlace]) -> None:
     assert isinstance(error, RendezvousError) and "has been used" in str(error)
     # Two that would be the same rank.
     outcomes = met(*members(6, handles, 0, 1, 1, seconds=1))
-    assert not any(isinstance(outcome, MeetingStore) for outcome in outcomes)
+    assert not any(isinstance(outcome, RendezvousStore) for outcome in outcomes)
     assert {outcome.ranks for outcome in outcomes if isinstance(outcome, RendezvousError)} == {(2,), ()}, outcomes
 
 
-def test_a_place_that_closes_is_noticed(places: list[MeetingPlace]) -> None:
+def test_a_place_that_closes_is_noticed(places: list[RendezvousServer]) -> None:
     handles = handles_of(places)
     host = min(range(3), key=lambda rank: handles[rank].secret)
     threading.Timer(0.5, places[host].close).start()
