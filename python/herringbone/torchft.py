@@ -9,10 +9,13 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store, Work
 
+from .errors import HerringboneError
 from .options import Options
+from .torch.forming import Place, connect, note
+from .torch.group import NAME
 from .torch.group import ProcessGroupHerringbone as FormedGroup
-from .torch.group import apart
 from .torch.member import leave_behind
+from .torch.work import torch_error
 
 try:
     from torchft.process_group import ProcessGroupWrapper  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -37,8 +40,15 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
         self._error: Exception | None = None
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> FormedGroup:
+        """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another."""
         self._works, self._error = [], None
-        return apart(store, rank, world_size, self._timeout, self._options)
+        place = Place(store, rank, world_size, self._timeout, group_id="", global_ranks_in_group=[])
+        try:
+            member = note(connect(place, self._options, store, nameless=True), self._options, is_world=False)
+        except HerringboneError as error:
+            raise torch_error(error) from None
+        member.apart = True
+        return FormedGroup(member, NAME)
 
     def _wrap_work(self, work: Work, opts: object) -> Work:
         self.errored()

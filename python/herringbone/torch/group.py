@@ -18,7 +18,7 @@ from ..options import Options
 from .calls import hidden, observed
 from .collectives import Collectives
 from .dispatched import DISPATCHES, Dispatched, mend_shared_groups, note_work, refuse_modes
-from .forming import Place, connect, connect_through, forget_world, join, not_formed_yet, note, own_host, renew
+from .forming import Place, connect_through, forget_world, join, not_formed_yet, own_host, renew
 from .member import Member, Unformed
 from .memory import tensor_in
 from .monitored import monitored_barrier
@@ -27,7 +27,7 @@ from .saving import mend_async_saves
 from .tensors import Reduction, folding, seconds_of, timeout_of
 from .work import Finished, Work, torch_error
 
-__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "apart", "create"]
+__all__ = ["BackendHerringbone", "ProcessGroupHerringbone", "create"]
 
 NAME = "herringbone"
 CPU = torch.device("cpu")
@@ -395,18 +395,3 @@ def shares_group(opts: Any) -> bool:
     """
     group = getattr(opts, "process_group", None)
     return group is not None and (bool(group._device_types) or group._get_backend_name() != "custom")
-
-
-def apart(store: Store, rank: int, size: int, timeout: timedelta, options: Options) -> ProcessGroupHerringbone:
-    """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
-
-    Raises:
-        HerringboneError: they did not come together.
-    """
-    place = Place(store, rank, size, timeout, group_id="", global_ranks_in_group=[])
-    try:
-        member = note(connect(place, options, store, nameless=True), options, is_world=False)
-    except errors.HerringboneError as error:
-        raise torch_error(error) from None
-    member.apart = True
-    return ProcessGroupHerringbone(member, NAME)

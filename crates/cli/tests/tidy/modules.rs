@@ -138,7 +138,7 @@ const ORDERS: [Order; 6] = [
             "horovod/torch/elastic/state",
             "horovod/numpy/training horovod/torch/elastic/sampler horovod/torch/mpi_ops horovod/torch/optimizer \
              horovod/torch/sync_batch_norm",
-            "horovod/torch/functions horovod/torch/reductions",
+            "horovod/torch/functions horovod/torch/passes horovod/torch/reductions",
             "horovod/numpy/operations horovod/torch/moves",
             "horovod/torch/compression horovod/torch/submission",
             "horovod/common/elastic horovod/common/interface",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,19 +17,15 @@ from ..common.basics import size
 from ..common.handles import synchronize
 from ..common.operations import Adasum, Average, ReduceOp, predivisor
 from ..common.process_sets import ProcessSet, check_set, global_process_set
+from ..common.util import split_list
 from ..common.world import required
 from .compression import Compression, Compressor
 from .functions import broadcast_object, load_in_place
+from .passes import Groups, Passes, gradient_of
 from .reductions import allreduce_async_, grouped_allreduce_async_, sparse_allreduce_async
 
 __all__ = ["DistributedOptimizer"]
 
-Groups = int | list[list[torch.Tensor]]
-
-TOO_MANY_PASSES = (
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
-)
 ZEROED_TOO_EARLY = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
     "This is prohibited as it can cause a race condition."
@@ -82,7 +77,7 @@ def DistributedOptimizer(
         groups = num_groups if groups is None else groups
     if whole("DistributedOptimizer", "backward_passes_per_step", backward_passes_per_step, "a whole number") <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    kind: type[_Distributed] = _Reducing
+    kind: type[Passes] = _Reducing
     if op == Adasum and size() > 1:
         if process_set.process_set_id != 0:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
@@ -102,71 +97,7 @@ def DistributedOptimizer(
     return wrapped
 
 
-class _Distributed(torch.optim.Optimizer):
-    """What both ways have in common: they count backward passes, and refuse what would lose gradients."""
-
-    _parameter_names: dict[torch.Tensor, str]
-    _left: dict[torch.Tensor, int]
-    """How many passes each parameter's gradient still gets before it is reduced."""
-    _compression: type[Compressor]
-    _residuals: Residuals
-    _process_set: ProcessSet
-    _op: ReduceOp
-    _predivide: float
-    _sparse_as_dense: bool
-
-    def _begin(self, passes: int, groups: Groups | None) -> None:
-        self.set_backward_passes_per_step(passes)
-        self._watched: list[torch.Tensor] = []
-
-    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
-        """What a codec of the engine has left of this rank's gradients: see :meth:`herringbone.Residuals.state_dict`.
-
-        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own.
-        """
-        return self._residuals.state_dict()
-
-    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called on this rank.
-
-        Raises:
-            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
-        """
-        self._residuals.load_state_dict(state)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many ``backward()`` come before each ``step()``, from now on."""
-        self.backward_passes_per_step = passes
-        self._begin_passes()
-
-    def _watch(self) -> None:
-        """Hear of each gradient that is there, as long as this optimizer lives."""
-        this = weakref.ref(self)
-
-        def hear(parameter: torch.Tensor) -> None:
-            optimizer = this()
-            if optimizer is not None:
-                optimizer._gradient_is_there(parameter)
-
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    self._watched.append(parameter)
-                    hook: Any = parameter.register_post_accumulate_grad_hook(hear)
-                    weakref.finalize(self, hook.remove)
-
-    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
-        """Count a pass of a parameter."""
-        if self._left[parameter] <= 0:
-            raise AssertionError(TOO_MANY_PASSES)
-        assert parameter.grad is not None and not parameter.grad.requires_grad
-        self._left[parameter] -= 1
-
-    def _begin_passes(self) -> None:
-        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
-
-
-class _Reducing(_Distributed):
+class _Reducing(Passes):
     """The gradients are reduced, and then the optimizer makes its step."""
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
@@ -192,8 +123,7 @@ class _Reducing(_Distributed):
         parameters.sort(key=lambda each: place[self._parameter_names[each]])
         formed: list[list[torch.Tensor]]
         if isinstance(groups, int):
-            shares = [len(parameters) * at // groups for at in range(groups + 1)]
-            formed = [parameters[begin:end] for begin, end in pairwise(shares)]
+            formed = split_list(parameters, groups)
         else:
             known, given = set(parameters), {each for group in groups for each in group}
             formed = [[each for each in group if each in known] for group in groups]
@@ -217,21 +147,18 @@ class _Reducing(_Distributed):
             self._reduce_group(members)
 
     def _reduce(self, parameter: torch.Tensor) -> tuple[Any, Any]:
-        tensor, name = _gradient_of(parameter), self._parameter_names[parameter]
+        tensor, name = gradient_of(parameter), self._parameter_names[parameter]
         if tensor.is_sparse and not self._sparse_as_dense:
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
-        (narrow, context), factors = self._compressed(tensor), self._factors()
-        more, coded = (*factors, self._process_set), self._coded()
-        return allreduce_async_(narrow, None, name, self._op, *more, **coded), context
+        narrow, context = self._compressed(tensor)
+        return allreduce_async_(narrow, name=name, **self._how()), context
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
             self._handles.pop(each, None)
-        narrow = [self._compressed(_gradient_of(each)) for each in members]
-        tensors = [tensor for tensor, _ in narrow]
+        narrow = [self._compressed(gradient_of(each)) for each in members]
         name = self._parameter_names[members[0]]
-        more, coded = (*self._factors(), self._process_set), self._coded()
-        handle = grouped_allreduce_async_(tensors, None, name, self._op, *more, **coded)
+        handle = grouped_allreduce_async_([tensor for tensor, _ in narrow], name=name, **self._how())
         self._handles[members] = (handle, [context for _, context in narrow])
         self._here[members] = 0
 
@@ -239,13 +166,17 @@ class _Reducing(_Distributed):
         dense = or_lacking(gradient.to_dense, gradient, gradient.dtype) if gradient.is_sparse else gradient
         return self._compression.compress(contiguous(dense))
 
-    def _coded(self) -> dict[str, Any]:
-        """The codec, and who keeps what it loses."""
-        return {"compression": self._compression, "residuals": self._residuals}
-
-    def _factors(self) -> tuple[float, float]:
-        """What gradients are multiplied by before and after the sum; the average divides, too."""
-        return (1.0 / self._predivide, self._predivide) if self._op == Average else (1.0, 1.0)
+    def _how(self) -> dict[str, Any]:
+        """What all reductions share; only averages are divided before and multiplied after."""
+        divisor = self._predivide if self._op == Average else 1.0
+        return {
+            "op": self._op,
+            "prescale_factor": 1.0 / divisor,
+            "postscale_factor": divisor,
+            "process_set": self._process_set,
+            "compression": self._compression,
+            "residuals": self._residuals,
+        }
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, for instance to clip them before the step."""
@@ -325,7 +256,7 @@ class _Reducing(_Distributed):
         load_in_place(self, state_dict)
 
 
-class _MergingSteps(_Distributed):
+class _MergingSteps(Passes):
     """Adasum: each rank makes its own step, and the steps are merged."""
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
@@ -340,15 +271,13 @@ class _MergingSteps(_Distributed):
     def synchronize(self) -> None:
         """Nothing: there is something to wait for only in the step."""
 
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
+    def skip_synchronize(self) -> NoReturn:
         """Not with Adasum.
 
         Raises:
             AssertionError: always.
         """
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
-        yield
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make this rank's step, and then the merged one in its place."""
@@ -377,29 +306,15 @@ class _MergingSteps(_Distributed):
         super().zero_grad(*arguments, **named)
 
 
-def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient, which is zeros if there is none: another rank's part of the model may have been another one, and given one."""
-    if parameter.grad is None:
-        zeros = or_lacking(lambda: torch.zeros_like(parameter), parameter, parameter.dtype)
-        if isinstance(zeros, Lacking):
-            return zeros
-        parameter.grad = zeros
-    return parameter.grad.detach()
-
-
 def _start_of(parameter: torch.Tensor) -> torch.Tensor:
     """Where a step begins that has a gradient, or what stands for it where there is no memory for either."""
-    gradient = _gradient_of(parameter)
-    if isinstance(gradient, Lacking):
-        return gradient
-    return or_lacking(parameter.detach().clone, parameter, parameter.dtype)
+    gradient = gradient_of(parameter)
+    return gradient if isinstance(gradient, Lacking) else or_lacking(parameter.detach().clone, parameter, parameter.dtype)
 
 
 def _moved(parameter: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """How far a step has gone."""
-    if isinstance(start, Lacking):
-        return start
-    return or_lacking(lambda: parameter - start, parameter, parameter.dtype)
+    return start if isinstance(start, Lacking) else or_lacking(lambda: parameter - start, parameter, parameter.dtype)
 
 
 def _named(
@@ -422,8 +337,7 @@ def _named(
         raise ValueError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced by model.named_parameters()."
         )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    twice = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
     if twice:
         raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
     known = {id(parameter) for _, parameter in named}

@@ -1,0 +1,98 @@
+"""Which gradients of an optimizer are there: each after as many backward passes as a step takes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...compression import Residuals
+from ...torch.tensors import Lacking, or_lacking
+from ..common.operations import ReduceOp
+from ..common.process_sets import ProcessSet
+from .compression import Compressor
+
+__all__ = ["Groups", "Passes", "gradient_of"]
+
+Groups = int | list[list[torch.Tensor]]
+
+TOO_MANY_PASSES = (
+    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+    "Increase backward_passes_per_step to accumulate gradients locally."
+)
+
+
+class Passes(torch.optim.Optimizer):
+    """What both kinds of optimizers have in common: they count backward passes, and refuse what would lose gradients."""
+
+    _parameter_names: dict[torch.Tensor, str]
+    _left: dict[torch.Tensor, int]
+    """How many passes each parameter's gradient still gets before it is reduced."""
+    _compression: type[Compressor]
+    _residuals: Residuals
+    _process_set: ProcessSet
+    _op: ReduceOp
+    _predivide: float
+    _sparse_as_dense: bool
+
+    def _begin(self, passes: int, groups: Groups | None) -> None:
+        self.set_backward_passes_per_step(passes)
+        self._watched: list[torch.Tensor] = []
+
+    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
+        """What a codec of the engine has left of this rank's gradients: see :meth:`herringbone.Residuals.state_dict`.
+
+        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own.
+        """
+        return self._residuals.state_dict()
+
+    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with what was left when :meth:`compression_state_dict` was called on this rank.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
+        self._residuals.load_state_dict(state)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many ``backward()`` come before each ``step()``, from now on."""
+        self.backward_passes_per_step = passes
+        self._begin_passes()
+
+    def _watch(self) -> None:
+        """Hear of each gradient that is there, as long as this optimizer lives."""
+        this = weakref.ref(self)
+
+        def hear(parameter: torch.Tensor) -> None:
+            optimizer = this()
+            if optimizer is not None:
+                optimizer._gradient_is_there(parameter)
+
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    self._watched.append(parameter)
+                    hook: Any = parameter.register_post_accumulate_grad_hook(hear)
+                    weakref.finalize(self, hook.remove)
+
+    def _gradient_is_there(self, parameter: torch.Tensor) -> None:
+        """Count a pass of a parameter."""
+        if self._left[parameter] <= 0:
+            raise AssertionError(TOO_MANY_PASSES)
+        assert parameter.grad is not None and not parameter.grad.requires_grad
+        self._left[parameter] -= 1
+
+    def _begin_passes(self) -> None:
+        self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient, which is zeros if there is none: another rank's part of the model may have been another one, and given one."""
+    if parameter.grad is None:
+        zeros = or_lacking(lambda: torch.zeros_like(parameter), parameter, parameter.dtype)
+        if isinstance(zeros, Lacking):
+            return zeros
+        parameter.grad = zeros
+    return parameter.grad.detach()
