@@ -100,14 +100,6 @@ class Training:
         self.module(self.batch).square().mean().backward()
         self.optimizer.step()
 
-    def round(self, steps):
-        """Seconds of a step, over a few."""
-        dist.barrier()
-        began = time.monotonic()
-        for _ in range(steps):
-            self.step()
-        return (time.monotonic() - began) / steps
-
 
 def turns(contenders, rounds, steps, barrier):
     """Seconds of a step of each contender, in each round. A contender is a function that makes a step."""

@@ -254,11 +254,7 @@ def _label(call: str, name: str | None) -> str | None:
 
 def _join(native: _herringbone.DependencyEngine, first: Variable, second: Variable) -> None:
     """What is pushed on the first so far comes before all that is pushed on the second from now on."""
-    native.push(_nothing, [], [first, second], 0, "memory in common")
-
-
-def _nothing() -> None:
-    pass
+    native.push(lambda: None, [], [first, second], 0, "memory in common")
 
 
 def _close_all() -> None:

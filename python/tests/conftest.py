@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,33 @@ def forked(script: str, size: int, folder: Path, **environment: str) -> Run:
         group.torchrun(str(WORKERS / script), size, RESULTS=str(folder), **environment)
         group.finish(together=True)
     return collect(size, folder, "".join(group.lines))
+
+
+def horovodrun(script: str, size: int, folder: Path, python: str, **environment: str) -> Run:
+    """Run the cases of ``script`` under horovodrun, with this Python."""
+    with Group() as group:
+        command = ["-m", "herringbone", "horovodrun", "-np", str(size), python, str(WORKERS / script)]
+        group.start(*command, RESULTS=str(folder), **environment)
+        [(_, output)] = group.finish()
+    return collect(size, folder, output)
+
+
+def outlived(size: int, act: Callable[[int], None], *arguments: str, **variables: str) -> tuple[str, str]:
+    """Train, and act after each step; the digest that all ranks agree on, and what rank 0 has printed."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    seen = []
+    with Group() as group:
+        group.start_ranks("outliving.py", size, *arguments, **place, **variables)
+        for line in group.processes[0].stdout:
+            seen.append(line)
+            if line.startswith("step "):
+                act(int(line.split()[1]))
+        outcomes = group.finish()
+    outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
+    assert [status for status, _ in outcomes] == [0] * size, "\n".join(outputs)
+    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
+    assert len(digests) == 1
+    return digests.pop(), outputs[0]
 
 
 def collect(size: int, folder: Path, output: str) -> Run:

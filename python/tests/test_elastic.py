@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,11 @@ class Training:
         if what == signal.SIGKILL:
             self.processes[rank].wait()
 
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
     def restart(self, rank: int) -> None:
         self.lives[rank] += 1
         self.processes[rank] = self._start(rank)
@@ -86,19 +91,20 @@ class Training:
 
 
 @pytest.fixture
-def trainings(tmp_path: Path) -> Iterator[list[Training]]:
-    """Trainings that are over at the end of the test."""
-    trainings: list[Training] = []
-    yield trainings
-    for training in trainings:
-        for process in training.processes:
-            process.kill()
-            process.wait()
+def begin(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Begins trainings that are over at the end of the test."""
+    with contextlib.ExitStack() as ends:
+
+        def begin(ranks: int, *arguments: str) -> Training:
+            training = Training(tmp_path, ranks, *arguments)
+            ends.callback(training.end)
+            return training
+
+        yield begin
 
 
-def test_a_killed_worker_comes_back(trainings: list[Training], tmp_path: Path) -> None:
-    training = Training(tmp_path, 3, "--steps", "400", "--pause", "0.02")
-    trainings.append(training)
+def test_a_killed_worker_comes_back(begin: Callable[..., Training]) -> None:
+    training = begin(3, "--steps", "400", "--pause", "0.02")
     training.wait_for(1, "step 50")
     training.signal(1, signal.SIGKILL)
     training.wait_for(0, "is rank 0 of 2")
@@ -114,9 +120,8 @@ def test_a_killed_worker_comes_back(trainings: list[Training], tmp_path: Path) -
     assert training.events(0)[2]["seconds"] < 30
 
 
-def test_rank_0_comes_back(trainings: list[Training], tmp_path: Path) -> None:
-    training = Training(tmp_path, 3, "--steps", "400", "--pause", "0.02")
-    trainings.append(training)
+def test_rank_0_comes_back(begin: Callable[..., Training]) -> None:
+    training = begin(3, "--steps", "400", "--pause", "0.02")
     training.wait_for(1, "step 50")
     training.signal(0, signal.SIGKILL)
     training.wait_for(1, "is rank 0 of 2")
@@ -126,9 +131,8 @@ def test_rank_0_comes_back(trainings: list[Training], tmp_path: Path) -> None:
     assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
 
 
-def test_the_others_wait_for_the_new_process_if_they_are_told_to(trainings: list[Training], tmp_path: Path) -> None:
-    training = Training(tmp_path, 3, "--steps", "300", "--wait", "50")
-    trainings.append(training)
+def test_the_others_wait_for_the_new_process_if_they_are_told_to(begin: Callable[..., Training]) -> None:
+    training = begin(3, "--steps", "300", "--wait", "50")
     training.wait_for(0, "step 50")
     training.signal(2, signal.SIGKILL)
     time.sleep(1)
@@ -139,9 +143,8 @@ def test_the_others_wait_for_the_new_process_if_they_are_told_to(trainings: list
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(trainings: list[Training], tmp_path: Path, leaver: int) -> None:
-    training = Training(tmp_path, 3, "--steps", "300")
-    trainings.append(training)
+def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(begin: Callable[..., Training], leaver: int) -> None:
+    training = begin(3, "--steps", "300")
     training.wait_for(leaver, "step 50")
     training.signal(leaver, signal.SIGTERM)
     assert training.processes[leaver].wait(PATIENCE) == 0
@@ -150,9 +153,8 @@ def test_a_worker_that_is_told_to_end_leaves_at_the_end_of_a_step(trainings: lis
     assert training.events(leaver)[-1]["event"] == "leaves"
 
 
-def test_too_few_do_not_go_on(trainings: list[Training], tmp_path: Path) -> None:
-    training = Training(tmp_path, 3, "--steps", "100000", "--least", "3")
-    trainings.append(training)
+def test_too_few_do_not_go_on(begin: Callable[..., Training]) -> None:
+    training = begin(3, "--steps", "100000", "--least", "3")
     training.wait_for(0, "step 50")
     training.signal(1, signal.SIGKILL)
     for rank in (0, 2):
@@ -160,10 +162,9 @@ def test_too_few_do_not_go_on(trainings: list[Training], tmp_path: Path) -> None
         assert training.processes[rank].wait(PATIENCE) == 1
 
 
-def test_again_and_again(trainings: list[Training], tmp_path: Path) -> None:
+def test_again_and_again(begin: Callable[..., Training]) -> None:
     """Ranks are killed at random moments, rank 0 among them, and come back."""
-    training = Training(tmp_path, 4, "--steps", "1500", "--pause", "0.01")
-    trainings.append(training)
+    training = begin(4, "--steps", "1500", "--pause", "0.01")
     rng = np.random.default_rng(int(time.time()))
     for rank in range(4):
         training.wait_for(rank, "is rank")
@@ -215,9 +216,8 @@ def test_a_state_is_built_again_from_what_is_sent() -> None:
         pack("test", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
 
 
-def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(trainings: list[Training], tmp_path: Path) -> None:
-    training = Training(tmp_path, 4, "--steps", "2500", "--pause", "0.01")
-    trainings.append(training)
+def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(begin: Callable[..., Training]) -> None:
+    training = begin(4, "--steps", "2500", "--pause", "0.01")
     training.wait_for(0, "step 50")
     training.signal(2, signal.SIGKILL)
     training.wait_for(0, "is rank 0 of 3")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
-from conftest import Group, Run, cases_of, collect
+from conftest import Run, cases_of, horovodrun
 
 import herringbone
 from herringbone.horovod.common.settings import Settings, variables_without_effect
@@ -14,21 +13,14 @@ from herringbone.horovod.common.settings import Settings, variables_without_effe
 pytest.importorskip("numpy")
 
 SCRIPT = "horovod_numpy.py"
-WORKER = Path(__file__).parent / "workers" / SCRIPT
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """All cases on three ranks."""
-    folder, group = tmp_path_factory.mktemp("horovod"), Group()
-    try:
-        command = ["-m", "herringbone", "horovodrun", "-np", "3", sys.executable, str(WORKER)]
-        group.start(*command, RESULTS=str(folder), HOROVOD_TORUS_ALLREDUCE="1")
-        [(_, output)] = group.finish(60)
-    finally:
-        group.kill()
-    assert output.count("these variables have no effect: HOROVOD_TORUS_ALLREDUCE") == 1
-    return collect(3, folder, output)
+    run = horovodrun(SCRIPT, 3, tmp_path_factory.mktemp("horovod"), sys.executable, HOROVOD_TORUS_ALLREDUCE="1")
+    assert run.output.count("these variables have no effect: HOROVOD_TORUS_ALLREDUCE") == 1
+    return run
 
 
 @pytest.mark.parametrize("case", cases_of(SCRIPT))

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import Group, free_port
+from conftest import Group, free_port, outlived
 
 from lab.job import Process
 
@@ -39,26 +39,9 @@ def served() -> Iterator[Served]:
 
 
 def trained(settings: dict[str, str], acts: dict[int, Callable[[], None]]) -> tuple[str, str]:
-    """Train, acting after some steps; the digest that all ranks agree on, and what rank 0 has printed."""
-    group = Group()
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "HERRINGBONE_TOKEN": SECRET}
-    try:
-        group.start_ranks("outliving.py", RANKS, str(STEPS), HERRINGBONE_LOG="info", **place, **settings)
-        seen = []
-        first = group.processes[0].stdout
-        for line in first:
-            seen.append(line)
-            act = acts.get(int(line.split()[1])) if line.startswith("step ") else None
-            if act is not None:
-                act()
-        outcomes = group.finish()
-    finally:
-        group.kill()
-    outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
-    assert [status for status, _ in outcomes] == [0] * RANKS, "\n".join(outputs)
-    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
-    assert len(digests) == 1
-    return digests.pop(), outputs[0]
+    """Train, acting after some steps; as of :func:`outlived`."""
+    more = {"HERRINGBONE_LOG": "info", "HERRINGBONE_TOKEN": SECRET, **settings}
+    return outlived(RANKS, lambda step: acts.get(step, lambda: None)(), str(STEPS), **more)
 
 
 def test_reducers_come_and_go(served: Served) -> None:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from conftest import Group, free_port
+from conftest import Group, free_port, outlived
 
 from lab.process import Process
 
@@ -39,26 +39,14 @@ def reducers() -> Iterator[list[Process]]:
 
 
 def trained(settings: dict[str, str], harms: list[tuple[int, int, signal.Signals]], reducers: list[Process]) -> tuple[str, str]:
-    """Train; the digest that all ranks agree on, and what rank 0 has printed."""
-    group = Group()
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    try:
-        group.start_ranks("outliving.py", RANKS, **place, **settings)
-        seen = []
-        first = group.processes[0].stdout
-        for line in first:
-            seen.append(line)
-            for step, reducer, harm in harms:
-                if line == f"step {step}\n":
-                    reducers[reducer].send_signal(harm)
-        outcomes = group.finish()
-    finally:
-        group.kill()
-    outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
-    assert [status for status, _ in outcomes] == [0] * RANKS, "\n".join(outputs)
-    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
-    assert len(digests) == 1
-    return digests.pop(), outputs[0]
+    """Train with reducers that come to harm; as of :func:`outlived`."""
+
+    def act(step: int) -> None:
+        for at, reducer, harm in harms:
+            if at == step:
+                reducers[reducer].send_signal(harm)
+
+    return outlived(RANKS, act, **settings)
 
 
 @pytest.mark.parametrize("harm", HARMS)

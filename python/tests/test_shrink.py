@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from conftest import Group, free_port
@@ -37,18 +39,21 @@ class Job:
 
 
 @pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    """Jobs that are over at the end of the test."""
-    jobs: list[Job] = []
-    yield jobs
-    for job in jobs:
-        job.group.end()
+def begin() -> Iterator[Callable[..., Job]]:
+    """Begins jobs that are over at the end of the test."""
+    with ExitStack() as ends:
+
+        def begin(ranks: int, **settings: Any) -> Job:
+            job = Job(ranks, **settings)
+            ends.callback(job.group.end)
+            return job
+
+        yield begin
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_those_that_are_left_go_on(jobs: list[Job], transport: str) -> None:
-    job = Job(4, HERRINGBONE_TRANSPORT=transport)
-    jobs.append(job)
+def test_those_that_are_left_go_on(begin: Callable[..., Job], transport: str) -> None:
+    job = begin(4, HERRINGBONE_TRANSPORT=transport)
     left = [0, 1, 2, 3]
     for victim in (2, 3, 1):
         job.signal(victim, signal.SIGKILL)
@@ -63,9 +68,8 @@ def test_those_that_are_left_go_on(jobs: list[Job], transport: str) -> None:
         job.hear(rank, "done")
 
 
-def test_two_at_once(jobs: list[Job]) -> None:
-    job = Job(5)
-    jobs.append(job)
+def test_two_at_once(begin: Callable[..., Job]) -> None:
+    job = begin(5)
     job.signal(1, signal.SIGKILL)
     job.signal(4, signal.SIGKILL)
     for rank in (0, 2, 3):
@@ -75,10 +79,9 @@ def test_two_at_once(jobs: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("victim", [1, 0])
-def test_a_rank_that_does_not_call_is_named(jobs: list[Job], victim: int) -> None:
+def test_a_rank_that_does_not_call_is_named(begin: Callable[..., Job], victim: int) -> None:
     """By rank 0, and by the rank that takes its part."""
-    job = Job(4, SULKS="3", PATIENCE="3")
-    jobs.append(job)
+    job = begin(4, SULKS="3", PATIENCE="3")
     job.signal(victim, signal.SIGKILL)
     decides = 0 if victim else 1
     for rank in {0, 1, 2} - {victim}:
@@ -86,27 +89,26 @@ def test_a_rank_that_does_not_call_is_named(jobs: list[Job], victim: int) -> Non
         assert rank != decides or "3 to call shrink" in line, line
 
 
-def test_too_few_are_told_so(jobs: list[Job]) -> None:
-    job = Job(3, least=3)
-    jobs.append(job)
+def test_too_few_are_told_so(begin: Callable[..., Job]) -> None:
+    job = begin(3, least=3)
     job.signal(1, signal.SIGKILL)
     for rank in (0, 2):
         assert "2 of at least 3 are left (ranks 0, 2)" in job.hear(rank, "ends")
 
 
-def test_who_cannot_know_does_not_go_on(jobs: list[Job]) -> None:
+def test_who_cannot_know_does_not_go_on(begin: Callable[..., Job]) -> None:
     """A rank that is only silent may live: of two ranks none goes on by itself."""
-    job = Job(2)
-    jobs.append(job)
+    job = begin(2)
     job.signal(1, signal.SIGSTOP)
     assert "the other side of a network split" in job.hear(0, "ends")
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("victims", [(0,), (0, 1), (0, 3)])
-def test_without_rank_0_the_lowest_that_is_left_takes_its_part(jobs: list[Job], transport: str, victims: tuple[int, ...]) -> None:
-    job = Job(5, HERRINGBONE_TRANSPORT=transport)
-    jobs.append(job)
+def test_without_rank_0_the_lowest_that_is_left_takes_its_part(
+    begin: Callable[..., Job], transport: str, victims: tuple[int, ...]
+) -> None:
+    job = begin(5, HERRINGBONE_TRANSPORT=transport)
     for victim in victims:
         job.signal(victim, signal.SIGKILL)
     left = [rank for rank in range(5) if rank not in victims]
@@ -116,9 +118,8 @@ def test_without_rank_0_the_lowest_that_is_left_takes_its_part(jobs: list[Job], 
         job.hear(rank, "done")
 
 
-def test_one_rank_0_after_the_other(jobs: list[Job]) -> None:
-    job = Job(4)
-    jobs.append(job)
+def test_one_rank_0_after_the_other(begin: Callable[..., Job]) -> None:
+    job = begin(4)
     for victim in range(3):
         job.signal(victim, signal.SIGKILL)
         left = list(range(victim + 1, 4))
@@ -129,10 +130,9 @@ def test_one_rank_0_after_the_other(jobs: list[Job]) -> None:
 
 @pytest.mark.parametrize("pause", [0.03, 0.1, 0.3])
 @pytest.mark.parametrize("second", [1, 2])
-def test_deaths_that_follow_rank_0s_at_once(jobs: list[Job], second: int, pause: float) -> None:
+def test_deaths_that_follow_rank_0s_at_once(begin: Callable[..., Job], second: int, pause: float) -> None:
     """Also of the rank that would take its part: whoever is left knows that the processes of its host have ended."""
-    job = Job(3, HERRINGBONE_TRANSPORT="shm")
-    jobs.append(job)
+    job = begin(3, HERRINGBONE_TRANSPORT="shm")
     job.signal(0, signal.SIGKILL)
     time.sleep(pause)
     job.signal(second, signal.SIGKILL)
@@ -142,9 +142,8 @@ def test_deaths_that_follow_rank_0s_at_once(jobs: list[Job], second: int, pause:
     job.hear(left, "done")
 
 
-def test_a_rank_0_that_was_only_stopped_does_not_go_on_beside_the_others(jobs: list[Job]) -> None:
-    job = Job(3)
-    jobs.append(job)
+def test_a_rank_0_that_was_only_stopped_does_not_go_on_beside_the_others(begin: Callable[..., Job]) -> None:
+    job = begin(3)
     job.signal(0, signal.SIGSTOP)
     for place, rank in enumerate((1, 2)):
         assert f"as rank {place} of [1, 2]" in job.hear(rank, "goes on")

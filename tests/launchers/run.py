@@ -32,6 +32,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={R
 OPEN_MPI = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", str(RANKS))
 MPICH = ("mpirun.mpich", "-n", str(RANKS))
 SRUN = ("srun", "--quiet", "--overcommit")
+SALLOC = ("salloc", "--quiet", "--overcommit", f"-n{RANKS}")
 LAUNCH = (sys.executable, "-m", "herringbone", "launch", "-n", str(RANKS), "--")
 
 
@@ -47,9 +48,13 @@ class Case:
     """How many times each rank has to have the sum; 0: the job has to fail, and its first rank to say `says`."""
     ranks: int = RANKS
     says: str = ""
-    slurm: bool = False
     checks_itself: bool = False
     """Whether the program fails if a sum is wrong, so that what it says is all there is to see."""
+
+    @property
+    def slurm(self):
+        """Whether it needs Slurm's daemons."""
+        return self.launcher == "Slurm"
 
     @property
     def missing(self):
@@ -87,36 +92,19 @@ CASES = (
     ),
     Case("MPICH", "`mpirun -n 3`", MPICH + PROGRAM, says="MPICH (PMI) says rank 2 of 3"),
     Case("MPICH", "two programs, one after the other, from a shell", MPICH + TWICE, runs=2, says="MPICH (PMI) says"),
-    Case("Slurm", "`srun -n 3`", (*SRUN, "-n3", *PROGRAM), says="Slurm says rank 2 of 3", slurm=True),
-    Case("Slurm", "`srun --mpi=pmi2 -n 3`", (*SRUN, "--mpi=pmi2", "-n3", *PROGRAM), says="MPICH (PMI) says", slurm=True),
+    Case("Slurm", "`srun -n 3`", (*SRUN, "-n3", *PROGRAM), says="Slurm says rank 2 of 3"),
+    Case("Slurm", "`srun --mpi=pmi2 -n 3`", (*SRUN, "--mpi=pmi2", "-n3", *PROGRAM), says="MPICH (PMI) says"),
     Case(
-        "Slurm",
-        "`srun -n 1 torchrun`",
-        (*SRUN, "-n1", *TORCHRUN, "--standalone", PROGRAM[1]),
-        says="torchrun says rank 2 of 3",
-        slurm=True,
+        "Slurm", "`srun -n 1 torchrun`", (*SRUN, "-n1", *TORCHRUN, "--standalone", PROGRAM[1]), says="torchrun says rank 2 of 3"
     ),
-    Case(
-        "Slurm",
-        "`mpirun` of MPICH in an allocation",
-        ("salloc", "--quiet", "--overcommit", "-n3", *MPICH, *PROGRAM),
-        says="MPICH (PMI) says rank 2 of 3",
-        slurm=True,
-    ),
-    Case(
-        "Slurm",
-        "`mpirun` of Open MPI in an allocation",
-        ("salloc", "--quiet", "--overcommit", "-n3", *OPEN_MPI, *PROGRAM),
-        says="Open MPI says rank 2 of 3",
-        slurm=True,
-    ),
+    Case("Slurm", "`mpirun` of MPICH in an allocation", (*SALLOC, *MPICH, *PROGRAM), says="MPICH (PMI) says rank 2 of 3"),
+    Case("Slurm", "`mpirun` of Open MPI in an allocation", (*SALLOC, *OPEN_MPI, *PROGRAM), says="Open MPI says rank 2 of 3"),
     Case(
         "Slurm",
         "an allocation of 3 tasks without srun",
-        ("salloc", "--quiet", "--overcommit", "-n3", *PROGRAM),
+        (*SALLOC, *PROGRAM),
         ranks=1,
         says="Slurm's job has 3 tasks (SLURM_NTASKS), and only srun starts them",
-        slurm=True,
     ),
 )
 

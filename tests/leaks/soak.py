@@ -25,7 +25,6 @@ WARM_OPERATIONS, WARM_GROUPS, WARM_KILLS = 1_800, 40, 4
 """What happens before the first count, after which nothing is made for the first time."""
 LIMIT_KIB = 4 << 10
 """Resident memory that a process may have more: allocators do not give everything back at once."""
-ANSWER_SECONDS = 600
 WAYS = {"shared memory": "shm", "TCP and a reducer": "tcp"}
 
 

@@ -135,20 +135,22 @@ def _of(state: dict[str, Any], name: str, weight: Any) -> Any:
     return state[name]
 
 
+def _velocity(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> Any:
+    velocity = _of(state, "velocity", weight)
+    velocity *= params["momentum"]
+    velocity -= params["learning_rate"] * gradient
+    return velocity
+
+
 def _sgd(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
     if params["momentum"]:
-        velocity = _of(state, "velocity", weight)
-        velocity *= params["momentum"]
-        velocity -= params["learning_rate"] * gradient
-        weight += velocity
+        weight += _velocity(params, gradient, weight, state)
     else:
         weight -= params["learning_rate"] * gradient
 
 
 def _nag(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    velocity = _of(state, "velocity", weight)
-    velocity *= params["momentum"]
-    velocity -= params["learning_rate"] * gradient
+    velocity = _velocity(params, gradient, weight, state)
     weight += params["momentum"] * velocity - params["learning_rate"] * gradient
 
 

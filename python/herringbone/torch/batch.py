@@ -12,7 +12,7 @@ from ..kinds import Call, Span, kind_of
 from .compressed import current_compression
 from .member import Member
 from .priorities import current_priority
-from .tensors import Finish, Lacking, target
+from .tensors import Finish, Lacking, source, target, written
 from .work import StagedWork, Work, torch_error
 
 __all__ = ["Batch", "call_of", "run", "span"]
@@ -55,6 +55,13 @@ class Batch:
     ) -> None:
         """Add a call; see :func:`call_of`."""
         self._calls.append(call_of(kind, count, read, write, self._seconds, root, parts))
+
+    def into(self, output: torch.Tensor) -> torch.Tensor:
+        """Where a call puts its result, which ``output`` has in the end: its own memory if the values lie there in order."""
+        taken = source(output)
+        target(output, taken, self.finish)
+        written([output])
+        return taken
 
     def in_place(self, kind: Kind, scale: int, staged: torch.Tensor, receiver: torch.Tensor | None, root: int = 0) -> None:
         """Add a call on ``staged``, which holds the input and the result, of which ``receiver`` gets the values."""

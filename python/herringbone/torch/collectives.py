@@ -63,7 +63,6 @@ from .tensors import (
     source,
     target,
     timeout_of,
-    written,
 )
 from .work import Finished, Received, Work
 
@@ -187,10 +186,7 @@ class Collectives:
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Fill ``output`` with the ranks' inputs, one after the other."""
-        name = "all_gather_into_tensor"
-        batch = self._batch(name, opts, None)
-        self._gather(name, batch, output, input)
-        return batch.work([output])
+        return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """All-gather each input into its output."""
@@ -203,11 +199,7 @@ class Collectives:
     def _gather(self, name: str, batch: Batch, output: torch.Tensor, tensor: torch.Tensor) -> None:
         check_whole(name, "output", output, tensor, self._size)
         dtype, scale = move_type(tensor)
-        move_type(output)
-        taken = source(output)
-        target(output, taken, batch.finish)
-        written([output])
-        batch.add(kind_of("all_gather", dtype), tensor.numel() * scale, source(tensor), taken)
+        batch.add(kind_of("all_gather", dtype), tensor.numel() * scale, source(tensor), batch.into(output))
 
     # Scattering.
 
@@ -237,9 +229,7 @@ class Collectives:
         folding(output, reduction)
         check_number("reduce_scatter", "inputs", inputs, self._size)
         check_part("reduce_scatter", "inputs", rank, inputs[rank], output)
-        taken = source(output)
-        target(output, taken, batch.finish)
-        written([output])
+        taken = batch.into(output)
         for root, tensor in enumerate(inputs):
             fold = folding(tensor, reduction)
             read = fold.staged(tensor)
@@ -248,10 +238,7 @@ class Collectives:
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Give rank ``i`` the fold of the ``i``-th part of the inputs."""
-        name = "reduce_scatter_tensor"
-        batch = self._batch(name, opts, None)
-        self._scatter(name, batch, output, input, reduce_op(opts))
-        return batch.work([output])
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Reduce-scatter each input into its output."""
@@ -265,11 +252,7 @@ class Collectives:
         check_whole(name, "input", tensor, output, self._size)
         fold = folding(tensor, reduction)
         folding(output, reduction)
-        taken = source(output)
-        target(output, taken, batch.finish)
-        written([output])
-        count = output.numel() * fold.scale
-        batch.add(fold.kind("reduce_scatter"), count, fold.staged(tensor), taken)
+        batch.add(fold.kind("reduce_scatter"), output.numel() * fold.scale, fold.staged(tensor), batch.into(output))
 
     # One rank has everything.
 
@@ -292,8 +275,7 @@ class Collectives:
         taken = None
         if outputs:
             check_whole(name, "output", output, input, self._size)
-            taken = staged(output)
-            target(output, taken, batch.finish)
+            taken = batch.into(output)
         self._gather_to_root(name, batch, taken, input, opts)
         return batch.work(outputs)
 
@@ -315,9 +297,8 @@ class Collectives:
             inputs = input_tensors if flat else one("scatter", input_tensors)
             check_parts("scatter", "inputs", inputs, output, self._size)
             parts = joined(inputs)
-        taken = staged(output)
-        target(output, taken, batch.finish)
-        batch.add(kind_of("scatter", dtype), output.numel() * scale, parts, taken, self._root("scatter", opts))
+        count, root = output.numel() * scale, self._root("scatter", opts)
+        batch.add(kind_of("scatter", dtype), count, parts, batch.into(output), root)
         return batch.work([output])
 
     # Every rank has something for every other.
@@ -350,9 +331,7 @@ class Collectives:
         """
         check_type("all_to_all_single", output, input)
         batch = self._batch("all_to_all_single", opts, timeout)
-        taken = staged(output)
-        target(output, taken, batch.finish)
-        size = self._size
+        taken, size = batch.into(output), self._size
         outputs = rows("output", output, output_split_sizes, size)
         inputs = rows("input", input, input_split_sizes, size)
         self._exchange(batch, staged(input), inputs, taken, outputs)

@@ -47,12 +47,8 @@ class CompressionHook:
         text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
         if not isinstance(start_after, int) or start_after < 0:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
-        self.codec, self.feedback, self.start_after, self.name = (
-            _herringbone.codec(codec, or_auto=True),
-            feedback,
-            start_after,
-            name,
-        )
+        self.codec = _herringbone.codec(codec, or_auto=True)
+        self.feedback, self.start_after, self.name = feedback, start_after, name
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parameters = dict(named_parameters)

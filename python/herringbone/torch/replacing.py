@@ -83,13 +83,8 @@ def _rename_in_older_torch() -> None:
 @functools.cache
 def _say_so() -> None:
     if os.environ.get("HERRINGBONE_LOG") != "off":
-        logging.getLogger("herringbone").warning(
-            'herringbone: %s=%s, so the backend "%s" of this program is Herringbone; torch\'s own is "%s"',
-            VARIABLE,
-            REPLACED,
-            REPLACED,
-            REAL,
-        )
+        said = f'{VARIABLE}={REPLACED}, so the backend "{REPLACED}" of this program is Herringbone; torch\'s own is "{REAL}"'
+        logging.getLogger("herringbone").warning("herringbone: %s", said)
 
 
 def _create_in_its_place(opts: Any, options: Any) -> ProcessGroupHerringbone | BackendHerringbone:

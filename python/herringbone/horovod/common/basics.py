@@ -245,7 +245,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     _check_dynamic(world, "removing")
     _agree("remove_process_set", process_set.ranks)
-    process_set._invalidate()
+    process_set.process_set_id = None
     member = world.sets.pop(number, None)
     if member is None:
         return False

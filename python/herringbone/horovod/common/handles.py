@@ -14,7 +14,8 @@ from .calls import is_grouped, operation_of
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
 from .process_sets import ProcessSet, member_of
-from .world import Member, required
+from .util import num_rank_is_power_2
+from .world import required
 
 if TYPE_CHECKING:
     from ..._herringbone import NamedWork
@@ -99,7 +100,10 @@ def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequen
     controller = member.controller
     if controller is None:
         raise ValueError(f"{call}: Rank {required().rank} is not a member of the provided process set.")
-    base = _full_name(member, f"grouped_{operation}" if grouped else operation, name)
+    kind = f"grouped_{operation}" if grouped else operation
+    if name is None:
+        member.unnamed[kind] += 1
+    base = text(call, "name", f"{kind}.noname.{member.unnamed[kind]}" if name is None else f"{kind}.{name}")
     # Numbers in place of names come again after a join, for other tensors, so nobody keeps what codecs lose of these.
     owner: Residuals = more.pop("residuals", None) or member.residuals
     more["residuals"] = None if name is None else owner._native
@@ -125,27 +129,17 @@ def reduction(call: str, op: ReduceOp, prescale: float, postscale: float, proces
 
     Raises:
         TypeError: a factor is no number, or the set is no process set.
-        NotImplementedError: Adasum does not do it with these ranks.
+        NotImplementedError: Adasum does not do it, or not with these ranks.
     """
     if op == Adasum:
+        if operation_of(call) == "reducescatter":
+            raise NotImplementedError(f"{call}: Adasum weighs whole tensors, so there is no reducescatter of it; use allreduce.")
         if member_of(process_set, call) is not required().sets[0]:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
-        if required().size & (required().size - 1):
+        if not num_rank_is_power_2(required().size):
             raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
     factors = {"prescale": factor(call, "prescale_factor", prescale), "postscale": factor(call, "postscale_factor", postscale)}
     return {"op": op.native, **factors}
-
-
-def reduction_to_parts(call: str, op: int, prescale: float, postscale: float, process_set: ProcessSet) -> dict[str, Any]:
-    """The same for a reduction of which each rank keeps a part.
-
-    Raises:
-        TypeError: as of :func:`reduction`.
-        NotImplementedError: it is Adasum, which weighs whole tensors.
-    """
-    if op == Adasum:
-        raise NotImplementedError(f"{call}: Adasum weighs whole tensors, so there is no reducescatter of it; use allreduce.")
-    return reduction(call, ReduceOp(op), prescale, postscale, process_set)
 
 
 def join() -> int:
@@ -214,10 +208,3 @@ def _keep(running: _Running) -> int:
     number = next(_numbers)
     _running[number] = running
     return number
-
-
-def _full_name(member: Member, operation: str, name: str | None) -> str:
-    if name is not None:
-        return text(operation, "name", f"{operation}.{name}")
-    member.unnamed[operation] += 1
-    return f"{operation}.noname.{member.unnamed[operation]}"

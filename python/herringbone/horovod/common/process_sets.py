@@ -56,9 +56,6 @@ class ProcessSet:
         """Whether this process is in it."""
         return required().rank in self.ranks
 
-    def _invalidate(self) -> None:
-        self.process_set_id = None
-
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
 

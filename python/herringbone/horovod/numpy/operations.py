@@ -11,8 +11,8 @@ from ...arguments import level, several
 from ...arrays import copied, fold_type, move_type, new_array, readable, refuse_masked, writable
 from ...errors import UnsupportedError
 from ..common.calls import is_grouped, moved_shape, named, operation_of
-from ..common.handles import Finish, Operand, reduction, reduction_to_parts, start, synchronize
-from ..common.operations import Average, chosen_op
+from ..common.handles import Finish, Operand, reduction, start, synchronize
+from ..common.operations import Average, ReduceOp, chosen_op
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in
 
 __all__ = [
@@ -144,7 +144,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """Reduce ``array`` and return this rank's part of the first dimension; the first ranks may have one row more."""
-    more = reduction_to_parts("reducescatter", op, prescale_factor, postscale_factor, process_set)
+    more = reduction("reducescatter", ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return _run("reducescatter", [array], name, process_set, priority=priority, **more)[0]
 
 
@@ -158,7 +158,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """Like :func:`reducescatter` for several arrays, none of which is reduced before all are there."""
-    more = reduction_to_parts("grouped_reducescatter", op, prescale_factor, postscale_factor, process_set)
+    more = reduction("grouped_reducescatter", ReduceOp(op), prescale_factor, postscale_factor, process_set)
     return _run("grouped_reducescatter", arrays, name, process_set, priority=priority, **more)
 
 
@@ -176,7 +176,8 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
         if not in_place:
             array = np.asarray(array)
             array = array if array.flags.c_contiguous else copied(call, array)
-        dtype, shape = _folded(call, array) if "op" in more else _moved(call, array)
+        dtype, scale = (_folded(call, array), 1) if "op" in more else move_type(call, array)
+        shape = moved_shape(call, array.shape, scale)
         output = array if in_place else new_array(call, array.shape, array.dtype) if of_same_size else None
         target = None if output is None else writable(call, output)
         return Operand(readable(call, array), target, dtype, shape, _finish(array, output), (array, output))
@@ -187,16 +188,11 @@ def _run(call: str, arrays: Sequence[Array], name: str | None, process_set: Proc
     return list(result) if grouped else [result]
 
 
-def _folded(call: str, array: Array) -> tuple[str, Sequence[int]]:
+def _folded(call: str, array: Array) -> str:
     try:
-        return fold_type(call, array, "sum"), array.shape
+        return fold_type(call, array, "sum")
     except UnsupportedError as error:
         raise ValueError(f"{call}: Tensor type {array.dtype} is not supported.") from error
-
-
-def _moved(call: str, array: Array) -> tuple[str, Sequence[int]]:
-    dtype, scale = move_type(call, array)
-    return dtype, moved_shape(call, array.shape, scale)
 
 
 def _finish(array: Array, output: Array | None) -> Finish:

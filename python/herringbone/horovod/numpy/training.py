@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 from ..common.basics import size
 from ..common.objects import allgather_object, broadcast_object, gather_objects, send_object
 from ..common.operations import Average, Sum, predivisor
 from ..common.process_sets import ProcessSet, check_set, global_process_set
+from ..common.util import split_list
 from .operations import Array, allreduce_, broadcast_, grouped_allreduce_
 
 __all__ = [
@@ -64,11 +64,9 @@ class DistributedOptimizer:
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> Any:
         """Average the gradients over the ranks, in place, and let the optimizer do its part."""
-        if not isinstance(index, (tuple, list)):
-            _average([(str(index), grad)], 0, self._predivide, self._process_set)
-        else:
-            named = [(str(each), gradient) for each, gradient in zip(index, grad, strict=True)]
-            _average(named, self._num_groups, self._predivide, self._process_set)
+        several = isinstance(index, (tuple, list))
+        named = [(str(at), gradient) for at, gradient in (zip(index, grad, strict=True) if several else [(index, grad)])]
+        _average(named, self._num_groups if several else 0, self._predivide, self._process_set)
         return self._optimizer.update(index, weight, grad, state)
 
 
@@ -158,11 +156,10 @@ def _average(named: list[tuple[str, Array]], num_groups: int, predivide: float, 
         ranks = process_set.size() or 1
         about.update(op=Sum, prescale_factor=1.0 / predivide, postscale_factor=predivide / ranks)
     if num_groups > 0:
-        shares = [len(named) * at // num_groups for at in range(num_groups + 1)]
-        for begin, end in pairwise(shares):
-            if begin < end:
-                gradients = [gradient for _, gradient in named[begin:end]]
-                grouped_allreduce_(gradients, name=f"gradients.{named[begin][0]}", priority=-begin, **about)
+        begun = 0
+        for group in split_list(named, num_groups):
+            grouped_allreduce_([gradient for _, gradient in group], name=f"gradients.{group[0][0]}", priority=-begun, **about)
+            begun += len(group)
         return
     for at, (name, gradient) in enumerate(named):
         allreduce_(gradient, name=f"gradients.{name}", priority=-at, **about)

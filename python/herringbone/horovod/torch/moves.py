@@ -13,7 +13,7 @@ from ..common.handles import start, synchronize
 from ..common.operations import Average
 from ..common.process_sets import ProcessSet, checked_splits, global_process_set, index_in, member_of
 from ..common.world import required
-from .submission import fold_operand, gathered, move_operand, tensor_of, tensors_of, waited
+from .submission import gathered, operand_of, tensor_of, tensors_of, waited
 
 __all__ = [
     "allgather",
@@ -62,7 +62,7 @@ def gather_all(
 
 
 def _begin_allgather(call: str, tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> int:
-    return start(process_set, call, name, [move_operand(call, each.detach(), None) for each in tensors])
+    return start(process_set, call, name, [operand_of(call, each.detach(), None) for each in tensors])
 
 
 def _broadcast_async(
@@ -72,7 +72,7 @@ def _broadcast_async(
     source = tensor_of(call, tensor)
     source = source if call.endswith("_") else source.detach()
     root = index_in(process_set, root_rank, call)
-    operand = move_operand(call, source, source if call.endswith("_") else like(source))
+    operand = operand_of(call, source, source if call.endswith("_") else like(source))
     return start(process_set, call, name, [operand], root=root)
 
 
@@ -116,7 +116,7 @@ def alltoall_async(
         return whole(result), torch.tensor(list(result.received_splits), dtype=kind)
 
     # Rows that go to nobody stay here.
-    operand = move_operand("alltoall", tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
+    operand = operand_of("alltoall", tensor[: sum(lengths)] if tensor.dim() else tensor, None, finish)
     return start(process_set, "alltoall", name, [operand], splits=lengths)
 
 
@@ -147,7 +147,7 @@ def _lengths(splits: torch.Tensor | Sequence[int] | None) -> Sequence[int] | Non
 
 def _averaged(gradients: Sequence[torch.Tensor], process_set: ProcessSet) -> list[torch.Tensor]:
     held = [contiguous(gradient) for gradient in gradients]
-    operands = [fold_operand("allreduce", gradient, like(gradient)) for gradient in held]
+    operands = [operand_of("allreduce", gradient, like(gradient)) for gradient in held]
     return [synchronize(start(process_set, "allreduce", None, [operand], op=Average.native)) for operand in operands]
 
 

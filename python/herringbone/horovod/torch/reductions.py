@@ -10,13 +10,13 @@ import torch
 
 from ...compression import Residuals
 from ...torch.tensors import contiguous, like, or_lacking
-from ..common.calls import is_grouped, named
-from ..common.handles import Operand, reduction, reduction_to_parts, start, synchronize
+from ..common.calls import is_grouped, named, operation_of
+from ..common.handles import Operand, reduction, start, synchronize
 from ..common.operations import Average, ReduceOp, Sum, chosen_op
 from ..common.process_sets import ProcessSet, global_process_set, member_of
 from .compression import Compression, Compressor, codec_of
 from .moves import allgather_async, gather_all
-from .submission import Tensors, fold_operand, tensor_of, tensors_of, waited
+from .submission import Tensors, operand_of, tensor_of, tensors_of, waited
 
 __all__ = [
     "allreduce",
@@ -51,22 +51,16 @@ class _Reduction:
     residuals: Residuals | None = None
 
     def begin(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Begin to reduce one tensor, or several as a group, and return the handle."""
-        in_place = self.call.endswith("_")
+        """Begin to reduce one tensor, or several as a group, and return the handle. Of a reducescatter each rank keeps a part."""
         more = reduction(self.call, self.op, self.prescale, self.postscale, self.process_set)
+        return start(self.process_set, self.call, self.name, list(map(self._operand, tensors)), residuals=self.residuals, **more)
 
-        def operand(tensor: torch.Tensor) -> Operand:
-            source = tensor if in_place else tensor.detach()
-            codec = codec_of(self.compression, tensor, self.op)
-            return fold_operand(self.call, source, tensor if in_place else like(source), codec)
-
-        return start(self.process_set, self.call, self.name, list(map(operand, tensors)), residuals=self.residuals, **more)
-
-    def begin_parts(self, tensors: Sequence[torch.Tensor]) -> int:
-        """The same for a reduction of which each rank keeps a part."""
-        more = reduction_to_parts(self.call, self.op, self.prescale, self.postscale, self.process_set)
-        operands = [fold_operand(self.call, tensor.detach(), None) for tensor in tensors]
-        return start(self.process_set, self.call, self.name, operands, **more)
+    def _operand(self, tensor: torch.Tensor) -> Operand:
+        source = tensor if self.call.endswith("_") else tensor.detach()
+        if operation_of(self.call) == "reducescatter":
+            return operand_of(self.call, source, None)
+        output = source if self.call.endswith("_") else like(source)
+        return operand_of(self.call, source, output, codec=codec_of(self.compression, tensor, self.op))
 
 
 def _allreduce_async(
@@ -230,7 +224,7 @@ def reducescatter_async(
     The parts are of the first dimension; if it does not divide, the first ranks get one more.
     """
     about = _Reduction("reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
-    return about.begin_parts(tensors_of(about.call, tensor))
+    return about.begin(tensors_of(about.call, tensor))
 
 
 def reducescatter(
@@ -257,7 +251,7 @@ def grouped_reducescatter_async(
 ) -> int:
     """Like :func:`reducescatter_async` for several tensors, none of which is reduced before all are there."""
     about = _Reduction("grouped_reducescatter_async", name, ReduceOp(op), prescale_factor, postscale_factor, process_set)
-    return about.begin_parts(tensors_of(about.call, tensors))
+    return about.begin(tensors_of(about.call, tensors))
 
 
 def grouped_reducescatter(
@@ -306,7 +300,7 @@ class _Reducescatter(torch.autograd.Function):
         if codec is not None:
             raise ValueError(f"{about.call} has no coded form, so {codec} cannot compress it; use Compression.fp16 or bf16")
         ctx.about = about
-        return waited(about.call, about.begin_parts(tensors))
+        return waited(about.call, about.begin(tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -9,10 +9,10 @@ import torch
 
 from ...arguments import several
 from ...torch.tensors import FOLDED, check_cpu, move_type
-from ..common.calls import is_grouped, moved_shape
+from ..common.calls import is_grouped, moved_shape, operation_of
 from ..common.handles import Finish, Operand, Span, synchronize
 
-__all__ = ["Tensors", "fold_operand", "gathered", "move_operand", "span_of", "tensor_of", "tensors_of", "waited"]
+__all__ = ["Tensors", "gathered", "operand_of", "span_of", "tensor_of", "tensors_of", "waited"]
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One, or a group's."""
@@ -41,34 +41,25 @@ def span_of(tensor: torch.Tensor) -> Span:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def fold_operand(call: str, tensor: torch.Tensor, output: torch.Tensor | None, codec: str = "none") -> Operand:
-    """A tensor that is reduced, into ``output`` if the size of the result is known, with messages of this codec.
+def operand_of(
+    call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None, codec: str = "none"
+) -> Operand:
+    """A tensor of a call, with its result in ``output`` if its size is known. What travels unchanged may be of any type.
 
     Raises:
-        ValueError: its type is not reduced, or its memory is not in order.
+        ValueError: its type is not reduced, its memory is not in order, or it has no rows, and the call joins rows.
     """
-    _check(call, tensor)
-    dtype = FOLDED.get(tensor.dtype)
-    if dtype is None:
+    check_cpu(tensor)
+    if not tensor.is_contiguous():
+        raise ValueError(f"{call}: Tensor is required to be contiguous; pass tensor.contiguous().")
+    if operation_of(call) in ("allreduce", "reducescatter") and tensor.dtype not in FOLDED:
         raise ValueError(f"{call}: Tensor type {tensor.type()} is not supported.")
-    finish = _given(output) if output is not None else gathered(tensor)
-    target = None if output is None else span_of(output)
-    return Operand(span_of(tensor), target, dtype, tuple(tensor.shape), finish, (tensor, output), codec)
-
-
-def move_operand(call: str, tensor: torch.Tensor, output: torch.Tensor | None, finish: Finish | None = None) -> Operand:
-    """A tensor that travels unchanged; a type that the engine does not know travels as bytes.
-
-    Raises:
-        ValueError: its memory is not in order, or it has no rows, and the call joins rows.
-    """
-    _check(call, tensor)
     dtype, scale = move_type(tensor)
-    shape = moved_shape(call, tuple(tensor.shape), scale)
     if finish is None:
-        finish = _given(output) if output is not None else gathered(tensor)
+        finish = gathered(tensor) if output is None else lambda _: output
     target = None if output is None else span_of(output)
-    return Operand(span_of(tensor), target, dtype, shape, finish, (tensor, output))
+    shape = moved_shape(call, tuple(tensor.shape), scale)
+    return Operand(span_of(tensor), target, dtype, shape, finish, (tensor, output), codec)
 
 
 def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:
@@ -83,13 +74,3 @@ def gathered(like: torch.Tensor) -> Callable[[Any], torch.Tensor]:
         return torch.frombuffer(data, dtype=dtype).reshape(first, *rows)
 
     return finish
-
-
-def _given(output: torch.Tensor) -> Callable[[Any], torch.Tensor]:
-    return lambda _: output
-
-
-def _check(call: str, tensor: torch.Tensor) -> None:
-    check_cpu(tensor)
-    if not tensor.is_contiguous():
-        raise ValueError(f"{call}: Tensor is required to be contiguous; pass tensor.contiguous().")
