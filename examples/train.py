@@ -174,14 +174,14 @@ class Report:
             print(json.dumps(figures) if self.options.json else words, flush=True)
 
     def step(self, step, loss, steps, seconds):
-        """The mean loss of a step, and the pace of the last `steps`."""
-        pace, left = steps * self.tokens_a_step / seconds, (self.options.steps - step) * seconds / steps
+        """The mean loss of a step, and the speed of the last `steps`."""
+        speed, left = steps * self.tokens_a_step / seconds, (self.options.steps - step) * seconds / steps
         self.say(
             f"step {step:>{len(str(self.options.steps))}} of {self.options.steps}   loss {loss:.4f}   "
-            f"{pace:,.0f} tokens/s   {left:.0f} s left",
+            f"{speed:,.0f} tokens/s   {left:.0f} s left",
             step=step,
             loss=loss,
-            tokens_per_s=round(pace, 1),
+            tokens_per_s=round(speed, 1),
         )
 
 

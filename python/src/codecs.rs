@@ -4,7 +4,7 @@ use herringbone::core::codec::{Codec, CodecChoice, ParseCodecError};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::str::FromStr;
 
-/// The name of a codec, written in full, or of the wish that the plan chooses one, if that is allowed.
+/// The name of a codec, written in full, or of the request that the plan chooses one, if that is allowed.
 #[pyfunction]
 #[pyo3(signature = (name, or_auto=false))]
 pub(crate) fn codec(name: &str, or_auto: bool) -> PyResult<String> {

@@ -2,7 +2,7 @@
 
 use herringbone::core::topology::{
     self, LinkMatrix,
-    trees::{TreeMode, TreeWish, plan},
+    trees::{TreeMode, TreeRequest, plan},
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
@@ -15,7 +15,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 pub(crate) fn device_trees(py: Python<'_>, text: &str, name: Option<&str>) -> PyResult<Vec<Vec<[usize; 2]>>> {
     let planned = py.detach(|| {
         let links = LinkMatrix::of(&topology::read(text, name)?)?;
-        plan(&links, &TreeWish::of(TreeMode::Best))
+        plan(&links, &TreeRequest::of(TreeMode::Best))
     });
     let set = planned.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(set.trees().iter().map(|tree| tree.edges().to_vec()).collect())

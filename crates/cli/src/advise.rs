@@ -197,7 +197,7 @@ impl Advice {
         let rows = self.offers.iter().filter(|offer| self.is_reported(offer)).map(|offer| {
             let mut cells = vec![
                 offer.reducers.to_string(),
-                offer.means.name().to_owned(),
+                offer.summed_by.name().to_owned(),
                 format!("{:.1} ms", 1e3 * offer.communication),
                 format!("{:.1} ms", 1e3 * offer.step),
                 format!("{:.1} %", 100.0 * (none.step / offer.step - 1.0)),
@@ -261,7 +261,7 @@ impl Advice {
         let rows = self.offers.iter().map(|offer| {
             json!({
                 "reducers": offer.reducers,
-                "algorithm": offer.means.name(),
+                "algorithm": offer.summed_by.name(),
                 "communication_s": offer.communication,
                 "step_s": offer.step,
                 "price": self.has_prices.then_some(offer.price),
@@ -282,9 +282,9 @@ impl Advice {
         let mut text = String::from("reducers,algorithm,communication_s,step_s,price\n");
         for offer in &self.offers {
             let price = if self.has_prices { offer.price.to_string() } else { String::new() };
-            let Offer { reducers, means, communication, step, .. } = offer;
+            let Offer { reducers, summed_by, communication, step, .. } = offer;
             // Writing to a text does not fail.
-            let _written = writeln!(text, "{reducers},{},{communication},{step},{price}", means.name());
+            let _written = writeln!(text, "{reducers},{},{communication},{step},{price}", summed_by.name());
         }
         text
     }

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
         });
     };
     if let Some(parent) = options.child {
-        return Err(become_program(parent, Command::new(program).args(arguments)));
+        return Err(exec_program(parent, Command::new(program).args(arguments)));
     }
     program::check(program)?;
     let ranks = options.ranks.unwrap_or(1);
@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
 }
 
 /// Becomes the program, and returns only if that cannot be.
-fn become_program(parent: i32, command: &mut Command) -> Failure {
+fn exec_program(parent: i32, command: &mut Command) -> Failure {
     if let Err(failure) = end_with_parent(Signal::KILL) {
         return failure;
     }

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     listen: SocketAddr,
     /// Take part in the job of rank 0 at this address, or in the jobs of the reducer there; may be repeated. It is asked every
     /// two seconds, so the next job at the address gets this reducer, too
-    #[arg(long, value_name = "ADDR:PORT", value_parser = somewhere)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     join: Vec<String>,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
@@ -69,7 +69,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// An address that may be known only later.
-fn somewhere(text: &str) -> Result<String, String> {
+fn parse_address(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
             Ok(text.to_owned())

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::{Command, Verb};
     use clap::Parser;
-    use herringbone::core::{execution::Rules, simulate::Disorder};
+    use herringbone::core::{execution::Rules, simulate::RandomOrder};
 
     fn simulated_with(args: &[&str]) -> Result<String, Failure> {
         let command = Command::parse_from(["herringbone", "simulate"].iter().chain(args));
@@ -295,8 +295,8 @@ mod tests {
         let mut described = options.question.described().unwrap();
         assert!(run::timed(&options.question, &described).is_ok());
         // No window holds so many segments.
-        described.machine.disorder =
-            Some(Disorder { seed: 0, rules: Rules { lot: Some(1000), ..Rules::DEFAULT } });
+        described.machine.random_order =
+            Some(RandomOrder { seed: 0, rules: Rules { lot: Some(1000), ..Rules::DEFAULT } });
         let timed = run::timed(&options.question, &described).map(|_| ()).unwrap_err();
         let shown = run::shown(&options.question, &described, &mut |_| ()).map(|_| ()).unwrap_err();
         for failure in [timed, shown] {

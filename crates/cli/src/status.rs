@@ -59,7 +59,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
-    let addresses = if options.addresses.is_empty() { usual()? } else { options.addresses.clone() };
+    let addresses =
+        if options.addresses.is_empty() { environment_addresses()? } else { options.addresses.clone() };
     let token = token_at(options.token_file.as_deref(), &addresses)?;
     let mut asker = Asker::new(addresses, token);
     let Some(pause) = options.watch else {
@@ -80,7 +81,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 }
 
 /// Where rank 0 listens, if the environment says so.
-fn usual() -> Result<Vec<String>, Failure> {
+fn environment_addresses() -> Result<Vec<String>, Failure> {
     let store = ALL.iter().find(|setting| setting.name == "HERRINGBONE_STORE");
     let found = store.map(|setting| setting.find(&Environment::of_process())).transpose()?.flatten();
     let found = found.filter(|found| address(&found.text).is_ok());

@@ -11,7 +11,7 @@ use crate::{
 };
 use herringbone::core::topology::{
     LinkMatrix, MOST_RANKS, Topology, TopologyError, by_mxnet_rules,
-    trees::{SpanningTree, TreeFigures, TreeMode, TreeSet, TreeWish, bound, plan},
+    trees::{SpanningTree, TreeFigures, TreeMode, TreeRequest, TreeSet, bound, plan},
 };
 use serde_json::{Value, json};
 use std::{io::Write, str::FromStr};
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let useless = [("--seed", seed.is_some() && !is_mxnet), ("--penalty", penalty != 0.7 && !is_mxnet)];
     Failure::if_useless(&useless, format!("--mode {}", mode.name()), "leave it out, or use --mode mxnet")?;
     let roots = roots.as_ref().map_or_else(Vec::new, |Roots(roots)| roots.clone());
-    let set = plan(&links, &TreeWish { mode, roots, penalty, seed }).map_err(unusable)?;
+    let set = plan(&links, &TreeRequest { mode, roots, penalty, seed }).map_err(unusable)?;
     if let Some(path) = &options.svg {
         topologies::write(path, &drawn(&topology, &set))?;
     }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn one_rank_alone_has_a_tree_without_links() {
-        let set = plan(&LinkMatrix::uniform(1, 1.0), &TreeWish::of(TreeMode::Best)).unwrap();
+        let set = plan(&LinkMatrix::uniform(1, 1.0), &TreeRequest::of(TreeMode::Best)).unwrap();
         let text = object(&set, &LinkMatrix::uniform(1, 1.0)).to_string();
         assert!(text.contains("\"weight\":0.0") && !text.contains("-0"), "{text}");
     }
@@ -321,8 +321,8 @@ mod tests {
             let topology = herringbone::core::topology::read(&format!("[{}]", rows.join(",")), None).unwrap();
             let links = LinkMatrix::of(&topology).unwrap();
             let trees = (0..size.min(5)).collect();
-            let wish = TreeWish { roots: trees, ..TreeWish::of(TreeMode::Best) };
-            drawn(&topology, &plan(&links, &wish).unwrap())
+            let request = TreeRequest { roots: trees, ..TreeRequest::of(TreeMode::Best) };
+            drawn(&topology, &plan(&links, &request).unwrap())
         };
         let (small, large) = (drawn_of(8), drawn_of(64));
         assert!(small.contains("5 trees over 8 ranks") && small.contains("a link of 3 GB/s"), "{small}");

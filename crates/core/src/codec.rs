@@ -31,7 +31,7 @@ mod name;
 mod sparse;
 
 pub use choice::CodecChoice;
-pub use expected::CodecPace;
+pub use expected::CodecSpeed;
 pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::{CodecCode, ParseCodecError};
 

@@ -93,7 +93,7 @@ pub struct Participant {
 
 /// How far an operation is, in segments that are counted from the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct SegmentProgress {
     /// Those that have begun.
     pub begun: u32,
     /// Those that are done.
@@ -110,7 +110,7 @@ pub struct Execution {
     with_reducers: bool,
     /// How many segments begin at once at the least.
     lot: u32,
-    course: Course,
+    progress: SegmentProgress,
     counts: Tally,
 }
 
@@ -123,20 +123,20 @@ impl Execution {
         let usual = if prepared.is_in_memory() { (me.ahead / LOTS_PER_WINDOW).max(1) } else { 1 };
         let mut execution = Self {
             lot: me.rules.lot.unwrap_or(usual),
-            course: Course { begun: 0, finished: 0, granted: 0 },
+            progress: SegmentProgress { begun: 0, finished: 0, granted: 0 },
             me,
             with_reducers,
             prepared,
             counts,
         };
-        execution.furnish(ids);
+        execution.reserve(ids);
         (0..execution.prepared.depth).for_each(|segment| execution.arm(segment));
         execution
     }
 
     /// Makes room for what is counted.
     #[inline]
-    fn furnish(&mut self, ids: &[MemberId]) {
+    fn reserve(&mut self, ids: &[MemberId]) {
         let Self { prepared, counts, me: Participant { is_worker, ahead, rules, .. }, with_reducers, .. } =
             self;
         let width = rules.window.unwrap_or(*ahead);
@@ -206,8 +206,8 @@ impl Execution {
 
     /// How far it is.
     #[inline]
-    pub fn course(&self) -> Course {
-        self.course
+    pub fn segment_progress(&self) -> SegmentProgress {
+        self.progress
     }
 }
 
@@ -247,7 +247,7 @@ impl Execution {
         let at = self.at(ready);
         let waits = &mut self.counts.waits[at];
         *waits -= 1;
-        if *waits == 0 && ready.segment < self.course.begun {
+        if *waits == 0 && ready.segment < self.progress.begun {
             self.counts.ready.push_back(ready);
         }
     }

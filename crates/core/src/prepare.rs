@@ -149,13 +149,20 @@ mod tests {
     };
 
     /// What every rank needs for an all-reduce over links, of which some are to ranks of its own host.
-    fn needed(algorithm: &str, hosts: &[u32], call: Call, wish: usize, most_staged: usize) -> Vec<usize> {
+    fn needed(
+        algorithm: &str,
+        hosts: &[u32],
+        call: Call,
+        preferred: usize,
+        most_staged: usize,
+    ) -> Vec<usize> {
         let (algorithm, group): (Algorithm, _) =
             (algorithm.parse().unwrap(), Group::of_size(hosts.len() as u32));
         let schedule =
             algorithm.schedule(call.collective, &group, &Layout { reducers: 0, hosts, links: None }).unwrap();
         let verified = verify(schedule, call.collective, &group).unwrap();
-        let sizing = Sizing { hosts: hosts.len() as u32, shared: false, segment_bytes: wish, most_staged };
+        let sizing =
+            Sizing { hosts: hosts.len() as u32, shared: false, segment_bytes: preferred, most_staged };
         let needed = |me: u32| {
             let program = verified.schedule().program(me);
             let here = |rank: u32| hosts[rank as usize] == hosts[me as usize];
@@ -226,11 +233,12 @@ mod tests {
                 kinds.into_iter().flat_map(|kind| [100_003, 12 << 20].map(|count| (kind, count)))
             {
                 let call = Call::new(Collective::AllReduce, dtype, op, count);
-                for (wish, most) in
+                for (preferred, most) in
                     [(0, 3_670_016), (0, 7_340_032), (1 << 20, 3_670_016), (8 << 20, 58_720_256)]
                 {
-                    let needed = needed(name, hosts, call, wish, most);
-                    let label = format!("{name} on {hosts:?}, {count} {dtype}, {wish} wished, {most} there");
+                    let needed = needed(name, hosts, call, preferred, most);
+                    let label =
+                        format!("{name} on {hosts:?}, {count} {dtype}, {preferred} preferred, {most} there");
                     assert!(needed.iter().all(|bytes| *bytes <= most), "{label}: {needed:?}");
                     assert!(needed.iter().any(|bytes| *bytes > 0), "{label}: nothing is staged");
                 }

@@ -7,7 +7,7 @@
 //!
 //! Nothing that is proved stands still, for the reasons that [`lane`](crate::session::lane) gives. The simulator checks that they
 //! hold: where nothing is under way any more and an operation has not ended, [`simulate`] says who stands where. With a
-//! [`Disorder`] it goes through orders that a thread of its own would never come to; `make layouts` tries many.
+//! [`RandomOrder`] it goes through orders that a thread of its own would never come to; `make layouts` tries many.
 //!
 //! What it leaves out: packets that are lost, and how TCP learns its share of a port.
 //!
@@ -30,8 +30,8 @@ mod workload;
 mod world;
 
 pub use calibration::{CALIBRATION_NUMBERS, Calibration, CalibrationError};
-pub use machine::{Cores, Costs, Disorder, Overhead, Picoseconds, Port, Rig, SECOND, duration};
-pub use outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Untimed, Used, What};
+pub use machine::{Cores, Costs, Overhead, Picoseconds, Port, RandomOrder, Rig, SECOND, duration};
+pub use outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Untimed, Used, WorkItem};
 pub use roofline::{Bound, Roof, RoofCounter, binding};
-pub use run::{Effort, effort, estimate, simulate, simulate_up_to};
+pub use run::{MessageCount, estimate, message_count, simulate, simulate_up_to};
 pub use workload::Workload;

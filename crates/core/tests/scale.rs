@@ -8,8 +8,8 @@ use herringbone_core::{
     plan::{Request, predicted},
     prepare::{Call, Sizing},
     simulate::{
-        Calibration, Costs, Effort, Prediction, Rig, Roof, RoofCounter, Workload, binding, effort, estimate,
-        simulate,
+        Calibration, Costs, MessageCount, Prediction, Rig, Roof, RoofCounter, Workload, binding, estimate,
+        message_count, simulate,
     },
     verify::{Verified, verify},
 };
@@ -103,9 +103,12 @@ fn absurd_sizes_are_estimated_from_as_few_messages_as_large_ones() {
         let (verified, machine) = (proved(algorithm, workers), machine(workers, Costs::DEFAULT));
         let [large, absurd] = [1 << 30, 16 << 40].map(|bytes| {
             let work = workload(&verified, &machine, bytes, 1);
-            (effort(10_000, &work, &machine).unwrap(), estimate(10_000, &work, &machine).unwrap().total())
+            (
+                message_count(10_000, &work, &machine).unwrap(),
+                estimate(10_000, &work, &machine).unwrap().total(),
+            )
         });
-        let (Effort { least, .. }, Effort { whole, least: absurd_least }) = (large.0, absurd.0);
+        let (MessageCount { least, .. }, MessageCount { whole, least: absurd_least }) = (large.0, absurd.0);
         assert!(least == absurd_least && whole > 1000 * least, "{algorithm}: {large:?} {absurd:?}");
         let ratio = absurd.1 as f64 / large.1 as f64 / 16384.0;
         assert!((0.9..1.02).contains(&ratio), "{algorithm}: {ratio}");

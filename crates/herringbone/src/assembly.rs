@@ -204,7 +204,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         return Err(Error::config("HERRINGBONE_ALGORITHM", problem));
     }
     if let Some(forced) = forced.filter(|_| job.rank == 0)
-        && let Some(reason) = job.stands_against(forced, &shared.parameters)
+        && let Some(reason) = job.unsupported(forced, &shared.parameters)
     {
         let what = format_args!("the forced {forced} cannot be taken and sizes decide, because {reason}");
         crate::log::warn("rank 0", what);

@@ -6,7 +6,7 @@
 //!
 //! Operations of all kinds run with its [`Runtime`]: [`Links`], [`Groups`], [`Ops`], [`Backlog`] and [`Outbox`]. Above it are
 //! messages between two ranks, the recoveries from lost reducers, and who waits; they are handed the runtime. What it asks of
-//! them, or has to do once it is done with something else, it leaves in the outbox as a [`Todo`], and the engine does that before
+//! them, or has to do once it is done with something else, it leaves in the outbox as a [`Deferred`], and the engine does that before
 //! it returns to its caller. So nothing calls back into what called it.
 
 mod backlog;
@@ -63,7 +63,7 @@ use groups::Groups;
 use links::{DRAINS, Links};
 use messages::{Mail, Posted, ToOrFrom};
 use ops::{Ops, WaitKind};
-use outbox::{Outbox, Todo};
+use outbox::{Deferred, Outbox};
 use recovery::Recoveries;
 use refused::Refused;
 use rules::EngineRules;
@@ -212,7 +212,7 @@ impl Engine {
     pub(crate) fn renew(&mut self, roster: &Roster) {
         for gone in self.runtime.links.endpoints.renew(roster) {
             let reason = Broken::Io("another rank has lost it".to_owned());
-            self.runtime.out.push(Todo::Broken { endpoint: gone, reason });
+            self.runtime.out.push(Deferred::Broken { endpoint: gone, reason });
             self.catch_up();
             // Groups may have been made since this rank has lost it itself.
             self.lose_reducer(gone);
@@ -538,7 +538,7 @@ impl Engine {
             at += 1;
         }
         if !self.runtime.backlog.queue.is_empty() {
-            self.runtime.out.push(Todo::Start);
+            self.runtime.out.push(Deferred::Start);
             self.catch_up();
         }
         moved | self.flush()
@@ -565,8 +565,8 @@ impl Engine {
     /// Does what is left to do.
     fn catch_up(&mut self) {
         loop {
-            while let Some(todo) = self.runtime.out.next() {
-                self.perform(todo);
+            while let Some(deferred) = self.runtime.out.next() {
+                self.perform(deferred);
             }
             if !std::mem::take(&mut self.runtime.out.flushes) {
                 return;
@@ -575,28 +575,28 @@ impl Engine {
         }
     }
 
-    fn perform(&mut self, todo: Todo) {
+    fn perform(&mut self, deferred: Deferred) {
         let Self { runtime, messages, recoveries, .. } = self;
-        match todo {
-            Todo::Run(key) => runtime.run(key),
-            Todo::FailRedone { group, error, all } => recoveries.fail_redone(group, &error, all, runtime),
-            Todo::Start => begin::start_ready(runtime),
-            Todo::Broken { endpoint, reason } => self.broken(endpoint, reason),
-            Todo::HandedOver(token) => {
+        match deferred {
+            Deferred::Run(key) => runtime.run(key),
+            Deferred::FailRedone { group, error, all } => recoveries.fail_redone(group, &error, all, runtime),
+            Deferred::Start => begin::start_ready(runtime),
+            Deferred::Broken { endpoint, reason } => self.broken(endpoint, reason),
+            Deferred::HandedOver(token) => {
                 let Runtime { links, ops, out, .. } = runtime;
                 if let Some((operation, _)) = ops.running(token.op, links, out) {
                     operation.delivered(token.ready);
-                    out.push(Todo::Run(token.op));
+                    out.push(Deferred::Run(token.op));
                 }
             }
-            Todo::Redeliver(early) => self.redeliver(early),
-            Todo::Served(number) => {
+            Deferred::Redeliver(early) => self.redeliver(early),
+            Deferred::Served(number) => {
                 messages.step(number, runtime);
                 recoveries.carried(number, runtime);
             }
-            Todo::Redo(number) => recoveries.redo(number, runtime),
-            Todo::Forget(number) => disband::forget_if_over(runtime, number),
-            Todo::Group(number, output) => fences::perform(runtime, number, *output),
+            Deferred::Redo(number) => recoveries.redo(number, runtime),
+            Deferred::Forget(number) => disband::forget_if_over(runtime, number),
+            Deferred::Group(number, output) => fences::perform(runtime, number, *output),
         }
     }
 }

@@ -103,8 +103,8 @@ impl Job {
         self.roster.member(worker)?.incarnation
     }
 
-    /// How hosts stand against a forced algorithm, if they do: then sizes decide.
-    pub(crate) fn stands_against(&self, forced: &Algorithm, parameters: &Parameters) -> Option<Unsupported> {
+    /// Why the hosts cannot take a forced algorithm, if they cannot: then sizes decide.
+    pub(crate) fn unsupported(&self, forced: &Algorithm, parameters: &Parameters) -> Option<Unsupported> {
         let hosts = self.roster.hosts();
         let group = parameters.order.group(&hosts);
         let layout = Layout {
@@ -145,7 +145,7 @@ pub(crate) struct Fabric {
     /// The group whose end is the job's.
     whole: AtomicU32,
     /// Whether it has ended so that the job can form anew.
-    makes_way: AtomicBool,
+    is_dissolving: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -158,9 +158,9 @@ impl Fabric {
         origin: Option<Arc<Config>>,
         threads: Vec<JoinHandle<()>>,
     ) -> Arc<Self> {
-        let (whole, makes_way) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
+        let (whole, is_dissolving) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
         let threads = Mutex::new(threads);
-        Arc::new(Self { job, node, commands, settings, origin, whole, makes_way, threads })
+        Arc::new(Self { job, node, commands, settings, origin, whole, is_dissolving, threads })
     }
 
     /// The job's end is that of another group from now on, if it was that of `group`.
@@ -250,13 +250,13 @@ impl Fabric {
     }
 
     /// Leaves at once, so that the job can form anew.
-    pub(crate) fn make_way(&self) {
-        self.makes_way.store(true, Ordering::SeqCst);
+    pub(crate) fn dissolve(&self) {
+        self.is_dissolving.store(true, Ordering::SeqCst);
         self.abandon();
     }
 
-    pub(crate) fn makes_way(&self) -> bool {
-        self.makes_way.load(Ordering::SeqCst)
+    pub(crate) fn is_dissolving(&self) -> bool {
+        self.is_dissolving.load(Ordering::SeqCst)
     }
 
     /// Leaves at once: operations in flight fail, and no rank is waited for. The job re-forms.
@@ -307,7 +307,7 @@ impl fmt::Display for Fabric {
             .guidance
             .forced
             .as_ref()
-            .filter(|forced| job.stands_against(forced, &settings.parameters).is_none());
+            .filter(|forced| job.unsupported(forced, &settings.parameters).is_none());
         if reducers > 0 && here == world as usize && taken.is_none() {
             f.write_str(" that one host does not need")?;
         }

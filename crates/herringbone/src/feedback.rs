@@ -22,7 +22,7 @@ pub(crate) struct Feedback(Mutex<Left>);
 pub(crate) struct Left {
     steps: u64,
     elements: usize,
-    /// Empty until an operation has [taken the memory](Fed::furnish).
+    /// Empty until an operation has [taken the memory](Fed::allocate).
     before: Vec<f32>,
     after: Vec<f32>,
     /// The next operation's number.
@@ -71,7 +71,7 @@ impl Fed {
     ///
     /// # Errors
     /// How many bytes the system has not given.
-    pub(crate) fn furnish(&self) -> Result<(), u64> {
+    pub(crate) fn allocate(&self) -> Result<(), u64> {
         let mut left = self.lock();
         let Left { elements, before, after, .. } = &mut *left;
         for left in [before, after] {
@@ -132,7 +132,7 @@ impl Feedback {
     }
 
     /// Whether nothing is left of any element.
-    pub(crate) fn is_empty_handed(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.lock().before.iter().all(|left| *left == 0.0)
     }
 

@@ -98,7 +98,7 @@ impl Communicator {
     /// As [`shrink`](Self::shrink), when rank 0 is lost.
     fn without_hub(
         &self,
-        wish: &Shrink,
+        request: &Shrink,
         gone: &BTreeMap<Rank, bool>,
         timeout: Duration,
         deadline: Instant,
@@ -109,14 +109,14 @@ impl Communicator {
             return Err(at(shrink::lost(vec![0], "only rank 0 can say who is left".to_owned())));
         };
         loop {
-            let found = election::election(&fabric.job, &fabric.commands, wish.clone(), gone, deadline);
+            let found = election::election(&fabric.job, &fabric.commands, request.clone(), gone, deadline);
             let found = found.map_err(|error| at(Error::io("looking for the ranks that are left", error)))?;
             let (left, completed, new_hub) = match found {
                 Elected::First { left, completed, listener, address } => {
                     (left, completed, NewHub::Here { listener, address })
                 }
                 Elected::Follows { left, completed, hub } => (left, completed, NewHub::At(hub)),
-                Elected::Not(outcome) => return Err(at(shrink::refused(outcome, &wish.members))),
+                Elected::Not(outcome) => return Err(at(shrink::refused(outcome, &request.members))),
                 Elected::Late { missing } => return Err(at(shrink::late(me, timeout, &missing))),
             };
             match regather(fabric, config, &left, new_hub, deadline) {
@@ -149,7 +149,7 @@ impl Communicator {
     /// As [`connect`](Self::connect): rank 0's names the ranks that did not come. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for
     /// ranks that are threads of one process.
     pub fn replace(&self, timeout: Option<Duration>) -> Result<Self> {
-        let origin = self.make_way("replace")?;
+        let origin = self.dissolve("replace")?;
         let timeout = timeout.unwrap_or(self.timeout());
         let world = formation::form_again(&Config {
             waits: WaitLimits { timeout, ..origin.waits },
@@ -166,7 +166,7 @@ impl Communicator {
     /// As [`replace`](Self::replace); [`ErrorKind::Config`](crate::ErrorKind::Config) unless this process's first rank is one
     /// of them.
     pub fn regather(&self, ranks: &[u32], timeout: Option<Duration>) -> Result<Self> {
-        let origin = self.make_way("regather")?;
+        let origin = self.dissolve("regather")?;
         let Some(rank) = ranks.iter().position(|rank| *rank == origin.rank) else {
             let problem =
                 format!("rank {} is not one of them: only the ranks in the list call this", origin.rank);
@@ -185,16 +185,16 @@ impl Communicator {
     }
 
     /// Ends all groups, so that the job can form anew; returns what this process was first started with.
-    fn make_way(&self, operation: &'static str) -> Result<Config> {
+    fn dissolve(&self, operation: &'static str) -> Result<Config> {
         let fabric = self.parts().0;
         let Some(origin) = &fabric.origin else {
             let problem = "ranks that are threads of one process are not replaced: start the program again";
             return Err(Error::unsupported(problem).about(fabric.job.rank, operation));
         };
-        if !fabric.makes_way() {
+        if !fabric.is_dissolving() {
             self.check_open(operation)?;
         }
-        fabric.make_way();
+        fabric.dissolve();
         self.parts().1.residuals.say_all_dropped(fabric.job.rank);
         Ok((**origin).clone())
     }

@@ -43,13 +43,13 @@ pub(crate) fn inform() {
 
 pub(crate) fn warn(who: &str, what: impl fmt::Display) {
     if level() >= Level::Warn {
-        say(&format!("[herringbone {who}] warning: {what}\n"));
+        write_line(&format!("[herringbone {who}] warning: {what}\n"));
     }
 }
 
 pub(crate) fn info(who: &str, what: impl fmt::Display) {
     if level() >= Level::Info {
-        say(&format!("[herringbone {who}] {what}\n"));
+        write_line(&format!("[herringbone {who}] {what}\n"));
     }
 }
 
@@ -62,12 +62,12 @@ pub(crate) fn of_rank(rank: u32, warns: bool, what: impl fmt::Display) {
 /// What takes long and was asked for: said as warnings are, and is none.
 pub(crate) fn note(who: &str, what: impl fmt::Display) {
     if level() >= Level::Warn {
-        say(&format!("[herringbone {who}] {what}\n"));
+        write_line(&format!("[herringbone {who}] {what}\n"));
     }
 }
 
 /// In one write: several ranks may have the same standard error.
-fn say(line: &str) {
+fn write_line(line: &str) {
     // Nobody can be told that nobody can be told.
     let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

@@ -103,20 +103,20 @@ impl<'a> LinkMeasurement<'a> {
         let (me, ranks) = (comm.rank(), comm.size() as usize);
         // The links to this rank: nanoseconds and bytes per second, by sender.
         let mut own = vec![0u64; 2 * ranks];
-        let mut hands = None;
+        let mut buffers = None;
         for (at, round) in rounds.iter().enumerate() {
             comm.barrier()?;
             let pair = round.iter().find(|(one, other)| [*one, *other].contains(&me));
             if let Some(&(one, other)) = pair {
-                let hands = hands.get_or_insert_with(Hands::new);
+                let buffers = buffers.get_or_insert_with(MessageBuffers::new);
                 let peer = Peer { comm, rank: if me == one { other } else { one } };
                 if me == one {
-                    peer.give(hands)?;
+                    peer.serve(buffers)?;
                 }
-                let MeasuredLink { nanoseconds, bytes_per_second } = peer.take(hands, busy)?;
+                let MeasuredLink { nanoseconds, bytes_per_second } = peer.measure(buffers, busy)?;
                 own[2 * peer.rank as usize..][..2].copy_from_slice(&[nanoseconds, bytes_per_second]);
                 if me != one {
-                    peer.give(hands)?;
+                    peer.serve(buffers)?;
                 }
             }
             done(at + 1);
@@ -136,12 +136,12 @@ impl fmt::Debug for LinkMeasurement<'_> {
 }
 
 /// What messages are sent from, and received into by turns.
-struct Hands {
+struct MessageBuffers {
     sent: Region,
     received: Vec<Region>,
 }
 
-impl Hands {
+impl MessageBuffers {
     fn new() -> Self {
         let region = || Region::zeroed(LARGEST_MESSAGE as usize);
         Self { sent: region(), received: (0..WINDOW).map(|_| region()).collect() }
@@ -177,34 +177,34 @@ struct Peer<'a> {
 impl Peer<'_> {
     /// Measures the link from the peer: how long an empty message takes, and how fast the later half of a batch comes. The first
     /// half takes what a token bucket has saved, and what TCP needs to begin.
-    fn take(&self, hands: &Hands, busy: Duration) -> Result<MeasuredLink> {
+    fn measure(&self, buffers: &MessageBuffers, busy: Duration) -> Result<MeasuredLink> {
         let mut fastest = Duration::MAX;
         for _ in 0..PINGS {
             let began = Instant::now();
-            self.tell(0, 0)?;
-            self.hear()?;
+            self.send_request(0, 0)?;
+            self.receive_request()?;
             fastest = fastest.min(began.elapsed());
         }
         let mut batch = Batch { messages: WINDOW, bytes: FIRST_MESSAGE };
         let speed = loop {
-            self.tell(batch.messages, batch.bytes)?;
-            let (elapsed, speed) = self.receive(hands, batch)?;
+            self.send_request(batch.messages, batch.bytes)?;
+            let (elapsed, speed) = self.receive(buffers, batch)?;
             if elapsed >= busy / 2 {
                 break speed;
             }
             let factor = busy.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
             batch = Batch::of(batch.total() * factor.min(GROWTH));
         };
-        self.tell(0, 1)?;
+        self.send_request(0, 1)?;
         let nanoseconds = u64::try_from((fastest / 2).as_nanos()).unwrap_or(u64::MAX);
         Ok(MeasuredLink { nanoseconds, bytes_per_second: (speed as u64).max(1) })
     }
 
     /// Receives a batch. Returns how long all of it took, and how many bytes of its later half came per second.
-    fn receive(&self, hands: &Hands, batch: Batch) -> Result<(Duration, f64)> {
+    fn receive(&self, buffers: &MessageBuffers, batch: Batch) -> Result<(Duration, f64)> {
         let began = Instant::now();
         let post = |message: u64| {
-            let region = &hands.received[(message % WINDOW) as usize];
+            let region = &buffers.received[(message % WINDOW) as usize];
             self.comm.submit_recv(self.rank, self.message(region, batch.bytes))
         };
         let mut posted = (0..WINDOW.min(batch.messages)).map(post).collect::<Result<VecDeque<_>>>()?;
@@ -226,10 +226,10 @@ impl Peer<'_> {
     }
 
     /// Does what the peer asks for: answers empty messages and sends batches, until it has measured.
-    fn give(&self, hands: &Hands) -> Result<()> {
+    fn serve(&self, buffers: &MessageBuffers) -> Result<()> {
         loop {
-            match self.hear()? {
-                (0, 0) => self.tell(0, 0)?,
+            match self.receive_request()? {
+                (0, 0) => self.send_request(0, 0)?,
                 (0, _) => return Ok(()),
                 (messages, bytes) => {
                     let mut posted = VecDeque::new();
@@ -239,7 +239,7 @@ impl Peer<'_> {
                         {
                             crate::Pending::wait(&pending)?;
                         }
-                        let message = self.message(&hands.sent, bytes.min(LARGEST_MESSAGE));
+                        let message = self.message(&buffers.sent, bytes.min(LARGEST_MESSAGE));
                         posted.push_back(self.comm.submit_send(self.rank, message)?);
                     }
                     posted.into_iter().try_for_each(|pending| pending.wait())?;
@@ -252,11 +252,11 @@ impl Peer<'_> {
         MessageRequest::new(DType::U8, bytes as usize, region.part(0..bytes as usize)).tag(DATA)
     }
 
-    fn tell(&self, messages: u64, bytes: u64) -> Result<()> {
+    fn send_request(&self, messages: u64, bytes: u64) -> Result<()> {
         self.comm.send(&[messages, bytes], self.rank, CONTROL)
     }
 
-    fn hear(&self) -> Result<(u64, u64)> {
+    fn receive_request(&self) -> Result<(u64, u64)> {
         let mut heard = [0u64; 2];
         self.comm.recv(&mut heard, self.rank, CONTROL)?;
         Ok((heard[0], heard[1]))

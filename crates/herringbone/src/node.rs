@@ -5,8 +5,8 @@
 //! or the poller is free. If no thread waits, a background thread drives. It is woken only when work is
 //! submitted that no thread drives, or when the thread that drove leaves work behind.
 
-mod patience;
 mod poller;
+mod spin;
 mod straight;
 
 use crate::{
@@ -28,8 +28,8 @@ use crate::{
     },
     transport::{layout, stats::Stats},
 };
-use patience::Patience;
 use poller::Poller;
+use spin::SpinLimits;
 use std::{
     fmt,
     sync::{
@@ -53,7 +53,7 @@ pub(crate) const FLUSH: Duration = Duration::from_secs(10);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
 
-/// Where the engine's wishes go.
+/// Where the engine's requests go.
 pub(crate) trait EventHandler: Send + Sync {
     /// Called without the engine's lock.
     fn handle(&self, events: Vec<Event>);
@@ -65,7 +65,7 @@ pub(crate) struct Node {
     poller: Poller,
     bell: Arc<Bell>,
     segment: Arc<Segment>,
-    patience: Patience,
+    spin: SpinLimits,
     /// Whether some thread sleeps, or is about to sleep, on the poller.
     poller_taken: Mutex<bool>,
     /// Told when an operation ended, or the poller is free.
@@ -100,7 +100,7 @@ impl Node {
             runner: Mutex::new(Runner::new(engine)),
             poller: Poller::new(&bell)?,
             bell,
-            patience: Patience::of(ranks_here, cores),
+            spin: SpinLimits::of(ranks_here, cores),
             poller_taken: Mutex::default(),
             changed: Condvar::new(),
             work: Condvar::new(),
@@ -374,20 +374,20 @@ impl Node {
         let nap = limit.map_or(NAP, |limit| limit.min(NAP));
         let (mut turns, mut yielded) = (0, 0);
         while !done() {
-            let most = AT_ONCE.min(self.patience.spins.saturating_sub(turns)).max(1);
+            let most = AT_ONCE.min(self.spin.spins.saturating_sub(turns)).max(1);
             let (moved, wait_kind) = self.turns(most);
             turns += most;
             if moved {
                 (turns, yielded) = (0, 0);
-            } else if turns < self.patience.spins && wait_kind != Some(WaitKind::Stream) {
+            } else if turns < self.spin.spins && wait_kind != Some(WaitKind::Stream) {
                 std::hint::spin_loop();
-            } else if wait_kind.is_none_or(|wait_kind| yielded < self.patience.yields(wait_kind)) {
+            } else if wait_kind.is_none_or(|wait_kind| yielded < self.spin.yields(wait_kind)) {
                 yielded += 1;
                 std::thread::yield_now();
             } else {
                 // What sockets bring in the end of a long wait is followed by another one.
                 while self.sleep(&done, nap) == Some(WaitKind::Stream) && !done() {}
-                (turns, yielded) = (self.patience.spins, 0);
+                (turns, yielded) = (self.spin.spins, 0);
             }
         }
     }
@@ -454,16 +454,16 @@ impl Node {
     fn background(&self) {
         while !self.closing.load(Ordering::SeqCst) {
             let mut taken = self.poller_taken();
-            while !self.closing.load(Ordering::SeqCst) && self.stands_back() {
+            while !self.closing.load(Ordering::SeqCst) && self.has_no_background_work() {
                 taken = self.work.wait_timeout(taken, REST).unwrap_or_else(PoisonError::into_inner).0;
             }
             drop(taken);
-            self.drive(|| self.closing.load(Ordering::SeqCst) || self.stands_back(), None);
+            self.drive(|| self.closing.load(Ordering::SeqCst) || self.has_no_background_work(), None);
         }
     }
 
     /// Whether the background thread has nothing to do; a straight run has its own thread.
-    fn stands_back(&self) -> bool {
+    fn has_no_background_work(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0 || self.lock_as_is().as_it_is().is_idle()
     }
 

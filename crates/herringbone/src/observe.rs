@@ -58,7 +58,7 @@ impl Listener {
     }
 
     #[cold]
-    fn tell_of_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<MemberId>) {
+    fn notify_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<MemberId>) {
         if self.waiting.get(&id.number) != Some(&endpoints) {
             self.tell(now, || TraceEvent::Waited { operation: operation(id), endpoints: &endpoints });
             self.waiting.insert(id.number, endpoints);
@@ -66,7 +66,7 @@ impl Listener {
     }
 
     #[cold]
-    fn tell_of_end(&mut self, now: Moment, id: &Identity, result: &Result<()>) {
+    fn notify_end(&mut self, now: Moment, id: &Identity, result: &Result<()>) {
         self.waiting.remove(&id.number);
         self.tell(now, || TraceEvent::Ended { operation: operation(id), result });
     }
@@ -146,14 +146,14 @@ impl Observer {
     #[inline]
     fn link(&mut self, endpoint: MemberId) -> &mut Moved {
         if endpoint.index() >= self.links.len() {
-            self.make_room_for(endpoint);
+            self.reserve(endpoint);
         }
         &mut self.links[endpoint.index()]
     }
 
     /// Room is taken for those with whom something is exchanged: an identity is below [`MEMBERS`](crate::core::session::membership::MEMBERS) wherever there is a link.
     #[cold]
-    fn make_room_for(&mut self, endpoint: MemberId) {
+    fn reserve(&mut self, endpoint: MemberId) {
         self.links.resize(endpoint.index() + 1, Moved::default());
     }
 
@@ -218,7 +218,7 @@ impl Observer {
     #[inline]
     pub(crate) fn waited(&mut self, id: &Identity, endpoints: impl FnOnce() -> Vec<MemberId>) {
         if let Some(listener) = &mut self.listener {
-            listener.tell_of_wait(self.now, id, endpoints());
+            listener.notify_wait(self.now, id, endpoints());
         }
     }
 
@@ -251,7 +251,7 @@ impl Observer {
             (entry.state, entry.ended) = (state, self.now);
         }
         if let Some(listener) = &mut self.listener {
-            listener.tell_of_end(self.now, id, result);
+            listener.notify_end(self.now, id, result);
         }
     }
 

@@ -173,7 +173,7 @@ impl KeptTensor {
 
     /// Each reason once, and not at all if nothing is lost.
     fn say_dropped(&self, tensor: &str, why: String, said: &mut BTreeSet<String>, rank: u32) {
-        if self.feedback.is_empty_handed() || said.contains(&why) {
+        if self.feedback.is_zero() || said.contains(&why) {
             return;
         }
         log::warn(
@@ -194,7 +194,7 @@ mod tests {
         let codec = codec.parse().unwrap();
         let feedback = owner.of(tensor, CodedOperation { codec, elements: 2, group, rank: 0 });
         let fed = Fed::next(&feedback);
-        fed.furnish().unwrap();
+        fed.allocate().unwrap();
         fed.lock().encode(codec, 0..2, &[127.0, 0.375], &mut Vec::new());
         fed.end(true);
         feedback.committed()

@@ -156,9 +156,9 @@ impl Server {
     pub fn run(&self) {
         std::thread::scope(|scope| {
             // Whoever calls is heard, whatever keeps the jobs' engines busy.
-            scope.spawn(|| self.keep_house());
+            scope.spawn(|| self.housekeeping());
             scope.spawn(|| self.enlisting.run(|| self.is_stopped()));
-            self.let_in();
+            self.admit_callers();
         });
         self.drain();
         self.jobs.close();
@@ -181,7 +181,7 @@ impl Server {
         self.stop.load(Ordering::SeqCst)
     }
 
-    fn let_in(&self) {
+    fn admit_callers(&self) {
         let mut acceptor = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner);
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         while !self.is_stopped() {
@@ -190,13 +190,13 @@ impl Server {
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
             for (caller, claim) in acceptor.serve() {
                 let jobs = self.jobs.clone();
-                acceptor.let_in(caller, claim, move |stream, claim| jobs.admit(stream, claim));
+                acceptor.spawn_handler(caller, claim, move |stream, claim| jobs.admit(stream, claim));
             }
         }
     }
 
     /// Shows workers that it lives, forgets jobs that are over, and says what it does.
-    fn keep_house(&self) {
+    fn housekeeping(&self) {
         let mut shown = Instant::now();
         let mut journal = Journal::new(format!("reducer {}", self.address));
         while !self.is_stopped() {

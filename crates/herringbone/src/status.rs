@@ -103,7 +103,7 @@ fn heard(
     let established = greet::greet_anyone(stream, hello, token, deadline)?;
     let (identity, mut channel, mut known) = (established.other, greet::channel(established), None);
     loop {
-        match greet::hear(stream, &mut channel, deadline)? {
+        match greet::receive(stream, &mut channel, deadline)? {
             Message::Roster { roster, .. } => known = Some(roster),
             Message::Status(status) => return Ok(Answer { identity, roster: known, status }),
             _ => return Err(GreetError::Protocol("it sent another message than the protocol expects")),

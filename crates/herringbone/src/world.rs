@@ -11,6 +11,8 @@ mod calls;
 mod close_checks;
 #[cfg(test)]
 mod counted;
+mod event;
+mod events;
 mod exact;
 mod exit;
 #[cfg(test)]
@@ -19,8 +21,6 @@ mod groups;
 mod machine;
 mod mistakes;
 mod network;
-mod occurrence;
-mod occurrences;
 mod partitions;
 #[cfg(test)]
 mod planted;
@@ -59,12 +59,12 @@ use crate::{
     transport::{
         endpoint::Endpoints,
         layout::Layout,
-        tcp::virtual_link::{Nature, PipeEnd, Rng, VirtualClock},
+        tcp::virtual_link::{LinkConditions, PipeEnd, Rng, VirtualClock},
     },
 };
-use machine::{Machine, ToCall};
+use event::WorldEvent;
+use machine::{Machine, QueuedCall};
 use network::Network;
-use occurrence::Occurrence;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use trace::Trace;
 
@@ -76,7 +76,7 @@ const REDUCER_BYTES: usize = 64 << 20;
 pub(crate) struct Setup {
     pub(crate) workers: u32,
     pub(crate) reducers: u32,
-    pub(crate) nature: Nature,
+    pub(crate) conditions: LinkConditions,
     pub(crate) forced: Option<Algorithm>,
     pub(crate) segment_bytes: usize,
     pub(crate) timeout: Duration,
@@ -90,7 +90,15 @@ impl Setup {
         let timeout = Duration::from_secs(60);
         let forced = (reducers > 0).then_some(Algorithm::ReductionServer);
         let patience = WaitLimits::default().patience;
-        Self { workers, reducers, nature: Nature::default(), forced, segment_bytes: 0, timeout, patience }
+        Self {
+            workers,
+            reducers,
+            conditions: LinkConditions::default(),
+            forced,
+            segment_bytes: 0,
+            timeout,
+            patience,
+        }
     }
 }
 
@@ -103,7 +111,7 @@ const STEPS: u64 = 5_000_000;
 /// What is yet to happen.
 #[derive(Default)]
 struct EventQueue {
-    occurrences: BTreeMap<(Moment, u64), Occurrence>,
+    pending: BTreeMap<(Moment, u64), WorldEvent>,
     numbered: u64,
     acts: BTreeMap<u64, Act>,
     /// When threads look again next.
@@ -182,12 +190,12 @@ impl VirtualWorld {
         for (rank, worker) in (0..).zip(roster.workers()) {
             let machine = world.worker(rank, worker.id);
             world.machines.push(Some(machine));
-            world.after(TICK, Occurrence::Tick(worker.id.index()));
+            world.after(TICK, WorldEvent::Tick(worker.id.index()));
         }
         for reducer in roster.reducers() {
             let machine = world.reducer();
             world.machines.push(Some(machine));
-            world.after(SIGN_OF_LIFE, Occurrence::SignOfLife(reducer.id.index()));
+            world.after(SIGN_OF_LIFE, WorldEvent::SignOfLife(reducer.id.index()));
         }
         world
     }
@@ -233,22 +241,22 @@ impl VirtualWorld {
     }
 
     /// Has something happen after a while.
-    pub(crate) fn after(&mut self, delay: Duration, occurrence: Occurrence) {
+    pub(crate) fn after(&mut self, delay: Duration, event: WorldEvent) {
         self.events.numbered += 1;
-        self.events.occurrences.insert((self.clock.now() + delay, self.events.numbered), occurrence);
+        self.events.pending.insert((self.clock.now() + delay, self.events.numbered), event);
     }
 
     /// Has the test do something after a while.
     pub(crate) fn later(&mut self, delay: Duration, act: impl FnOnce(&mut Self) + 'static) {
         let number = self.events.numbered;
         self.events.acts.insert(number, Box::new(act));
-        self.after(delay, Occurrence::Done(number));
+        self.after(delay, WorldEvent::Done(number));
     }
 
     /// Has these ranks make a call next, and at once if nothing is before it.
-    pub(crate) fn call(&mut self, ranks: impl IntoIterator<Item = u32>, todo: &ToCall) {
+    pub(crate) fn call(&mut self, ranks: impl IntoIterator<Item = u32>, queued: &QueuedCall) {
         for rank in ranks {
-            self.machine(rank as usize).program.push_back(todo.clone());
+            self.machine(rank as usize).program.push_back(queued.clone());
             self.settle(rank as usize);
         }
     }
@@ -281,7 +289,7 @@ impl VirtualWorld {
     /// Runs for a while.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let until = self.now() + time;
-        self.after(time, Occurrence::Nothing);
+        self.after(time, WorldEvent::Nothing);
         self.run_until(until, |world| world.now() >= until);
     }
 
@@ -289,15 +297,15 @@ impl VirtualWorld {
     fn step(&mut self) -> bool {
         let links = self.machines.iter().flatten().flat_map(|machine| machine.pipes.values());
         let moved = links.filter_map(|pipe| pipe.link.next()).min();
-        let happens = self.events.occurrences.keys().next().map(|(at, _)| *at);
+        let happens = self.events.pending.keys().next().map(|(at, _)| *at);
         let Some(next) = moved.into_iter().chain(happens).min() else { return false };
         self.clock.set(next.max(self.clock.now()));
-        while let Some(entry) = self.events.occurrences.first_entry()
+        while let Some(entry) = self.events.pending.first_entry()
             && entry.key().0 <= next
         {
-            let occurrence = entry.remove();
-            self.trace.note(self.clock.passed(), &occurrence);
-            self.happen(occurrence);
+            let event = entry.remove();
+            self.trace.note(self.clock.passed(), &event);
+            self.handle(event);
         }
         let machines = self.machines.len();
         let first = self.rng.below(machines as u64) as usize;

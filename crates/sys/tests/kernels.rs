@@ -289,8 +289,8 @@ fn any_sources() -> impl Strategy<Value = Vec<(Form, u8)>> {
     prop::collection::vec((prop::bool::weighted(0.7), 0u8..5), 1..24).prop_map(|choices| {
         let (mut open, last) = (0, choices.len() - 1);
         (choices.into_iter().enumerate())
-            .map(|(index, (plain, wish))| {
-                let merges = if index == last { open } else { wish.min(open) };
+            .map(|(index, (plain, wanted))| {
+                let merges = if index == last { open } else { wanted.min(open) };
                 open = open + 1 - merges;
                 (if plain { Form::Plain } else { Form::Acc }, merges)
             })

@@ -1,4 +1,4 @@
-"""Compressed gradients for ``DistributedDataParallel``: a communication hook, and the environment's wish for one."""
+"""Compressed gradients for ``DistributedDataParallel``: a communication hook, and the environment's setting for one."""
 
 import functools
 import itertools

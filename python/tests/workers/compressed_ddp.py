@@ -1,4 +1,4 @@
-"""Compressed gradients of DistributedDataParallel: the hook, its state, the environment's wish, and torch's powerSGD."""
+"""Compressed gradients of DistributedDataParallel: the hook, its state, the environment's setting, and torch's powerSGD."""
 
 from __future__ import annotations
 

@@ -118,13 +118,13 @@ fn of_operations(
     let steps = repeated / length - 1;
     // Whole steps, up to the first call of the last one.
     let from = calls.len() - (steps + 1) * length;
-    let course = &calls[from..from + steps * length + 1];
-    let wall = course[course.len() - 1].issued - course[0].issued;
-    let bytes: f64 = course[..length].iter().map(|call| call.bytes).sum();
+    let sample = &calls[from..from + steps * length + 1];
+    let wall = sample[sample.len() - 1].issued - sample[0].issued;
+    let bytes: f64 = sample[..length].iter().map(|call| call.bytes).sum();
     if bytes <= 0.0 {
         return Err(format!("field `collective` of {field}: a step has no all_reduce"));
     }
-    let (seen, under_way) = waits(course);
+    let (seen, under_way) = waits(sample);
     let waited = waiting.map_or(seen, |each| each * (steps * length) as f64);
     let computing = (wall - waited) / steps as f64;
     if computing <= 0.0 {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 /// How long ranks may say what they saw of one that failed.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// How long ranks that were asked to end may take.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -68,7 +68,7 @@ fn is_ignored(signal: i32) -> bool {
 enum Stage {
     Running,
     /// A rank has failed, and the others may say what they saw of it.
-    LastWords,
+    GracePeriod,
     /// The ranks were asked to end.
     Asked,
     Killed,
@@ -131,7 +131,7 @@ impl Processes {
                 break;
             }
             if first_failed.is_some() && stage == Stage::Running {
-                (stage, deadline) = (Stage::LastWords, Some(Instant::now() + LAST_WORDS));
+                (stage, deadline) = (Stage::GracePeriod, Some(Instant::now() + GRACE_PERIOD));
             }
             let end = match signals.next(deadline) {
                 Some(SIGCHLD) => continue,
@@ -161,7 +161,7 @@ impl Processes {
 
     /// Sends `signal` to all ranks, or kills them if they were asked before.
     fn ask_to_end(&self, stage: Stage, signal: Signal) -> (Stage, Option<Instant>) {
-        if matches!(stage, Stage::Running | Stage::LastWords) {
+        if matches!(stage, Stage::Running | Stage::GracePeriod) {
             self.signal_groups(signal);
             (Stage::Asked, Some(Instant::now() + GRACE))
         } else {

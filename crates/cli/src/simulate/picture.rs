@@ -7,7 +7,7 @@ use super::{
     words::{named, seconds},
 };
 use herringbone::{
-    core::simulate::{BusySpan, Prediction, Resource, What},
+    core::simulate::{BusySpan, Prediction, Resource, WorkItem},
     svg::Svg,
 };
 
@@ -63,10 +63,10 @@ fn bars(svg: &mut Svg, spans: &[BusySpan], y: f64, total: f64) {
     let mut open: Option<(f64, f64, usize, String)> = None;
     for span in spans {
         let kind = match span.what {
-            What::Message { .. } => 0,
-            What::Fold(_) => 1,
-            What::Copy(_) => 2,
-            What::Code(_) => 3,
+            WorkItem::Message { .. } => 0,
+            WorkItem::Fold(_) => 1,
+            WorkItem::Copy(_) => 2,
+            WorkItem::Code(_) => 3,
         };
         let at = |time| LEFT + WIDE * seconds(time) / total;
         let (start, end) = (at(span.start), at(span.end));

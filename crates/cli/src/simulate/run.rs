@@ -3,7 +3,7 @@
 use super::options::{Described, Question};
 use crate::failure::Failure;
 use herringbone::core::simulate::{
-    BusySpan, Effort, Prediction, Untimed, Workload, effort, estimate, simulate,
+    BusySpan, MessageCount, Prediction, Untimed, Workload, estimate, message_count, simulate,
 };
 
 /// The messages that an estimate goes through, if that is enough: more make it no better.
@@ -12,7 +12,7 @@ const ESTIMATED: u64 = 100_000;
 /// Simulates all of it, or if that is too much a part that stands for the whole; says whether it did that.
 pub(super) fn timed(question: &Question, described: &Described) -> Result<(Prediction, bool), Failure> {
     let work = workload(question, described);
-    let Effort { whole, least } = effort(ESTIMATED, &work, &described.machine)
+    let MessageCount { whole, least } = message_count(ESTIMATED, &work, &described.machine)
         .map_err(|too_long| has_no_time(described, &too_long.into()))?;
     let most = most_messages(question);
     if whole <= most {
@@ -42,7 +42,7 @@ pub(super) fn shown(
     watch: &mut dyn FnMut(BusySpan),
 ) -> Result<Prediction, Failure> {
     let work = workload(question, described);
-    let Effort { whole, .. } = effort(ESTIMATED, &work, &described.machine)
+    let MessageCount { whole, .. } = message_count(ESTIMATED, &work, &described.machine)
         .map_err(|too_long| has_no_time(described, &too_long.into()))?;
     let most = most_messages(question);
     if whole > most && described.parts.is_some() {

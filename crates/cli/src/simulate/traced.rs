@@ -5,7 +5,7 @@ use super::{
     recorded::Recorded,
 };
 use herringbone::core::{
-    simulate::{BusySpan, Picoseconds, Resource, What},
+    simulate::{BusySpan, Picoseconds, Resource, WorkItem},
     trace::{Argument, TraceRow, TraceWriter},
 };
 use std::fmt;
@@ -76,9 +76,9 @@ fn row(place: Resource, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
 
 pub(super) fn label(span: &BusySpan) -> String {
     match span.what {
-        What::Message { from, to } => format!("{from} to {to}"),
-        What::Fold(chunk) => format!("fold c{chunk}"),
-        What::Copy(chunk) => format!("copy c{chunk}"),
-        What::Code(chunk) => format!("code c{chunk}"),
+        WorkItem::Message { from, to } => format!("{from} to {to}"),
+        WorkItem::Fold(chunk) => format!("fold c{chunk}"),
+        WorkItem::Copy(chunk) => format!("copy c{chunk}"),
+        WorkItem::Code(chunk) => format!("code c{chunk}"),
     }
 }

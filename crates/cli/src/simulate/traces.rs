@@ -124,9 +124,9 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
     })
 }
 
-/// A tensor's course in a timeline: what is open, outermost first.
+/// The activities of a tensor in a timeline: those that are open, outermost first.
 #[derive(Debug, Default)]
-struct Course {
+struct TensorActivities {
     open: Vec<(String, Picoseconds)>,
     /// When it was copied, and when something else was done to it than that and waiting.
     copied: Vec<(Picoseconds, Picoseconds)>,
@@ -135,33 +135,33 @@ struct Course {
 
 /// Of a timeline the all-reduces count: what is in flight together counts once.
 fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
-    let mut courses: BTreeMap<u64, Course> = BTreeMap::new();
+    let mut tensors: BTreeMap<u64, TensorActivities> = BTreeMap::new();
     let mut ranks = BTreeSet::new();
     let (mut bytes, mut copied_bytes) = (0u64, 0u64);
     let (mut copied, mut moved) = (Vec::new(), Vec::new());
     for event in events {
-        let course = courses.entry(row(event).0).or_default();
+        let tensor = tensors.entry(row(event).0).or_default();
         match event["ph"].as_str() {
             Some("B") => {
-                course.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?))
+                tensor.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?))
             }
             Some("X") => ranks.extend(event["name"].as_str().and_then(|name| name.parse::<u32>().ok())),
             Some("E") => {
-                let Some((name, start)) = course.open.pop() else { continue };
+                let Some((name, start)) = tensor.open.pop() else { continue };
                 let span = (start, time(event, "ts")?);
                 match name.as_str() {
                     "ALLREDUCE" => {
                         let size = size(&event["args"])?;
                         bytes = bytes.saturating_add(size);
-                        if !course.copied.is_empty() {
+                        if !tensor.copied.is_empty() {
                             copied_bytes = copied_bytes.saturating_add(size.saturating_mul(2));
                         }
-                        copied.append(&mut course.copied);
-                        moved.append(&mut course.moved);
+                        copied.append(&mut tensor.copied);
+                        moved.append(&mut tensor.moved);
                     }
                     "QUEUE" => {}
-                    name if name.contains("MEMCPY") => course.copied.push(span),
-                    _ if course.open.iter().any(|(outer, _)| outer == "ALLREDUCE") => course.moved.push(span),
+                    name if name.contains("MEMCPY") => tensor.copied.push(span),
+                    _ if tensor.open.iter().any(|(outer, _)| outer == "ALLREDUCE") => tensor.moved.push(span),
                     _ => {}
                 }
             }

@@ -33,21 +33,21 @@ pub(super) struct Round {
     pub(super) job: u64,
     /// The job's members; unknown of a job that forms, and of a reducer's.
     pub(super) roster: Option<Roster>,
-    pub(super) members: Vec<Party>,
+    pub(super) members: Vec<AskedMember>,
 }
 
 /// A process, and what came of asking it.
-pub(super) struct Party {
+pub(super) struct AskedMember {
     /// What it is called: its rank, or a reducer's address.
     pub(super) name: String,
     pub(super) role: Role,
     pub(super) id: Option<MemberId>,
     pub(super) address: String,
-    pub(super) heard: Result<Heard, AskError>,
+    pub(super) heard: Result<AnswerPair, AskError>,
 }
 
 /// An answer, and the one before it.
-pub(super) struct Heard {
+pub(super) struct AnswerPair {
     pub(super) answer: Answer,
     pub(super) before: Option<Answer>,
 }
@@ -62,14 +62,14 @@ impl Asker {
         let (address, first) = self.first()?;
         let job = first.identity.job;
         let Some(roster) = first.roster.clone() else {
-            let party = self.of_one(address, first, twice);
-            return Ok(Round { job, roster: None, members: vec![party] });
+            let member = self.of_one(address, first, twice);
+            return Ok(Round { job, roster: None, members: vec![member] });
         };
         self.substitutes = substitutes(&roster);
-        let parties = self.each(roster.members(), |member| {
+        let members = self.each(roster.members(), |member| {
             let ask = || ask(&member.address, self.token.as_deref(), Some(job), PATIENCE);
             let before = self.before.get(&member.address).cloned();
-            Party {
+            AskedMember {
                 name: roster.name(member.id),
                 role: member.role,
                 id: Some(member.id),
@@ -78,13 +78,13 @@ impl Asker {
             }
         });
         let answers =
-            parties.iter().filter_map(|party| party.heard.as_ref().ok().map(|heard| (party, heard)));
-        self.before = answers.map(|(party, heard)| (party.address.clone(), heard.answer.clone())).collect();
-        Ok(Round { job, roster: Some(roster), members: parties })
+            members.iter().filter_map(|member| member.heard.as_ref().ok().map(|heard| (member, heard)));
+        self.before = answers.map(|(member, heard)| (member.address.clone(), heard.answer.clone())).collect();
+        Ok(Round { job, roster: Some(roster), members })
     }
 
     /// The process that has answered is all there is to be asked.
-    fn of_one(&mut self, address: String, first: Answer, twice: bool) -> Party {
+    fn of_one(&mut self, address: String, first: Answer, twice: bool) -> AskedMember {
         let role = first.identity.role;
         let name = if role == Role::Reducer { address.clone() } else { "rank 0".to_owned() };
         let before = if twice { Some(first.clone()) } else { self.before.remove(&address) };
@@ -95,7 +95,7 @@ impl Asker {
             first
         };
         self.before.insert(address.clone(), answer.clone());
-        Party { name, role, id: None, address, heard: Ok(Heard { answer, before }) }
+        AskedMember { name, role, id: None, address, heard: Ok(AnswerPair { answer, before }) }
     }
 
     /// The first answer of those that are named, who are all asked at once: of one that knows the job's members, if any does.
@@ -140,7 +140,7 @@ impl Asker {
             threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });
         all.sort_by_key(|(at, _)| *at);
-        all.into_iter().map(|(_, party)| party).collect()
+        all.into_iter().map(|(_, member)| member).collect()
     }
 }
 
@@ -154,15 +154,15 @@ fn heard(
     ask: impl Fn() -> Result<Answer, AskError>,
     before: Option<Answer>,
     twice: bool,
-) -> Result<Heard, AskError> {
+) -> Result<AnswerPair, AskError> {
     let answer = ask()?;
     if !twice {
-        return Ok(Heard { answer, before });
+        return Ok(AnswerPair { answer, before });
     }
     thread::sleep(BETWEEN);
     match ask() {
-        Ok(later) => Ok(Heard { answer: later, before: Some(answer) }),
-        Err(_) => Ok(Heard { answer, before: None }),
+        Ok(later) => Ok(AnswerPair { answer: later, before: Some(answer) }),
+        Err(_) => Ok(AnswerPair { answer, before: None }),
     }
 }
 
@@ -182,7 +182,7 @@ fn unanswered(problems: &[(String, AskError)]) -> Failure {
     Failure::Unanswered { problem: texts.join("\n"), hint }
 }
 
-impl Party {
+impl AskedMember {
     /// How it stands in a job: in its own, or in one that it reduces for.
     pub(super) fn job_status(&self, job: u64) -> Option<&JobStatus> {
         in_job(&self.heard.as_ref().ok()?.answer, job)
@@ -190,7 +190,7 @@ impl Party {
 
     /// How it stood in a job when it was asked before, in the same life.
     pub(super) fn stood(&self, job: u64) -> Option<&JobStatus> {
-        let Heard { answer, before } = self.heard.as_ref().ok()?;
+        let AnswerPair { answer, before } = self.heard.as_ref().ok()?;
         let before = before.as_ref()?;
         let is_same = before.identity.incarnation == answer.identity.incarnation;
         in_job(before, job).filter(|_| is_same)

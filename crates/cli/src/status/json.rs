@@ -1,6 +1,6 @@
 //! The same for programs: one JSON object.
 
-use super::ask::{Party, Round, rates};
+use super::ask::{AskedMember, Round, rates};
 use super::waits::{self, group, name};
 use herringbone::status::{Activity, JobStatus, MemberId, Way};
 use serde_json::{Map, Value, json};
@@ -28,7 +28,7 @@ pub(super) fn object(round: &Round) -> Value {
         "job": roster.map(|_| number(round.job)),
         "epoch": roster.map(|roster| roster.epoch()),
         "world": roster.map(|roster| roster.world()),
-        "members": round.members.iter().map(|party| member(round, party)).collect::<Vec<_>>(),
+        "members": round.members.iter().map(|asked| member(round, asked)).collect::<Vec<_>>(),
         "waits": waits,
     })
 }
@@ -38,14 +38,14 @@ fn number(job: u64) -> String {
     format!("{job:016x}")
 }
 
-fn member(round: &Round, party: &Party) -> Value {
-    let rank = party.id.and_then(|id| round.roster.as_ref()?.rank_of(id));
+fn member(round: &Round, member: &AskedMember) -> Value {
+    let rank = member.id.and_then(|id| round.roster.as_ref()?.rank_of(id));
     let mut fields = Map::from_iter([
-        ("role".to_owned(), json!(party.role.to_string())),
+        ("role".to_owned(), json!(member.role.to_string())),
         ("rank".to_owned(), json!(rank)),
-        ("address".to_owned(), json!(party.address)),
+        ("address".to_owned(), json!(member.address)),
     ]);
-    let heard = match &party.heard {
+    let heard = match &member.heard {
         Ok(heard) => heard,
         Err(error) => {
             fields.extend([
@@ -70,13 +70,14 @@ fn member(round: &Round, party: &Party) -> Value {
             ]);
         }
         Activity::Works(_) => {
-            let job_status =
-                party.job_status(round.job).map(|now| stands(round, round.job, now, party.stood(round.job)));
+            let job_status = member
+                .job_status(round.job)
+                .map(|now| stands(round, round.job, now, member.stood(round.job)));
             fields.extend(job_status.into_iter().flatten());
         }
         Activity::Serves { served, jobs, unlisted } => {
             let jobs = jobs.iter().map(|served| {
-                let (now, before) = (served.job_status.as_ref(), party.stood(served.job));
+                let (now, before) = (served.job_status.as_ref(), member.stood(served.job));
                 let mut job = now.map(|now| stands(round, served.job, now, before)).unwrap_or_default();
                 job.insert("job".to_owned(), json!(number(served.job)));
                 job.insert("world".to_owned(), json!(served.world));

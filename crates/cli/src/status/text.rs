@@ -1,6 +1,6 @@
 //! The page for people: who is there, what each does, who waits for whom, and what moves where.
 
-use super::ask::{Party, Round, rates};
+use super::ask::{AskedMember, Round, rates};
 use super::waits::{self, Wait, name, names};
 use crate::table;
 use herringbone::core::session::Ranks;
@@ -40,7 +40,7 @@ fn counted(count: usize, what: &str) -> String {
 
 fn head(round: &Round) -> String {
     let Some(roster) = &round.roster else {
-        let activity = round.members.iter().filter_map(|party| party.heard.as_ref().ok()).next();
+        let activity = round.members.iter().filter_map(|member| member.heard.as_ref().ok()).next();
         return match activity.map(|heard| (&heard.answer.status.activity, heard.answer.identity.world)) {
             Some((Activity::Forms { missing }, world)) => {
                 format!("a job of {} forms: {} missing", counted(world as usize, "rank"), are(missing))
@@ -51,7 +51,7 @@ fn head(round: &Round) -> String {
             _ => "a process of a job".to_owned(),
         };
     };
-    let answer = round.members.iter().filter(|party| party.heard.is_ok()).count();
+    let answer = round.members.iter().filter(|member| member.heard.is_ok()).count();
     format!(
         "job {:016x}: {}, {}, epoch {}; {answer} of {} answer",
         round.job,
@@ -68,7 +68,7 @@ fn are(missing: &[u32]) -> String {
 
 fn members(round: &Round) -> String {
     let columns = ["member", "process", "does", "for", "waits for"];
-    shown(&table::text(&columns, &["for"], round.members.iter().map(|party| row(round, party))))
+    shown(&table::text(&columns, &["for"], round.members.iter().map(|member| row(round, member))))
 }
 
 fn shown(table: &str) -> String {
@@ -76,18 +76,18 @@ fn shown(table: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-fn row(round: &Round, party: &Party) -> [String; 5] {
-    let called = match party.role {
-        Role::Worker => party.name.clone(),
-        Role::Reducer => format!("reducer {}", party.name),
+fn row(round: &Round, member: &AskedMember) -> [String; 5] {
+    let called = match member.role {
+        Role::Worker => member.name.clone(),
+        Role::Reducer => format!("reducer {}", member.name),
     };
-    let heard = match &party.heard {
+    let heard = match &member.heard {
         Ok(heard) => heard,
         Err(error) => return [called, String::new(), error.to_string(), String::new(), String::new()],
     };
     let status = &heard.answer.status;
     let process = format!("{}:{}", status.host, status.process);
-    let Some(job_status) = party.job_status(round.job) else {
+    let Some(job_status) = member.job_status(round.job) else {
         let does = match &status.activity {
             Activity::Forms { .. } => "waits for ranks to come".to_owned(),
             Activity::Serves { jobs, .. } if round.roster.is_none() => {
@@ -172,10 +172,10 @@ struct Direction {
 
 fn links(round: &Round) -> Option<String> {
     let mut ways = Vec::new();
-    for party in &round.members {
-        let (Some(id), Some(job_status)) = (party.id, party.job_status(round.job)) else { continue };
+    for member in &round.members {
+        let (Some(id), Some(job_status)) = (member.id, member.job_status(round.job)) else { continue };
         for link in &job_status.links {
-            let rates = rates(link, job_status, party.stood(round.job));
+            let rates = rates(link, job_status, member.stood(round.job));
             ways.push(way(id, link.to, link, rates.map(|rates| rates[0]), link.sent, round));
             // What comes from one that does not answer its receiver says.
             if job_status_of(round, link.to).is_none_or(|other| other.link(id).is_none()) {
@@ -198,7 +198,7 @@ fn links(round: &Round) -> Option<String> {
 }
 
 fn job_status_of(round: &Round, id: MemberId) -> Option<&JobStatus> {
-    round.members.iter().find(|party| party.id == Some(id))?.job_status(round.job)
+    round.members.iter().find(|member| member.id == Some(id))?.job_status(round.job)
 }
 
 fn way(
@@ -239,25 +239,25 @@ fn quantity(bytes: f64) -> String {
 fn served(round: &Round) -> Option<String> {
     let columns = ["reducer", "job", "workers here", "operations", "received", "sent"];
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for party in &round.members {
-        let Ok(heard) = &party.heard else { continue };
+    for member in &round.members {
+        let Ok(heard) = &member.heard else { continue };
         let Activity::Serves { jobs, unlisted, .. } = &heard.answer.status.activity else { continue };
-        rows.extend(jobs.iter().map(|job| served_row(round, party, job).to_vec()));
+        rows.extend(jobs.iter().map(|job| served_row(round, member, job).to_vec()));
         if *unlisted > 0 {
-            rows.push(vec![party.name.clone(), format!("{unlisted} more")]);
+            rows.push(vec![member.name.clone(), format!("{unlisted} more")]);
         }
     }
     (!rows.is_empty()).then(|| shown(&table::text(&columns, &columns[2..], rows)))
 }
 
-fn served_row(round: &Round, party: &Party, job: &ServedJob) -> [String; 6] {
+fn served_row(round: &Round, member: &AskedMember, job: &ServedJob) -> [String; 6] {
     let number = match job.job == round.job {
         true => "this one".to_owned(),
         false => format!("{:016x}", job.job),
     };
     let Some(job_status) = &job.job_status else {
         let dash = || "?".to_owned();
-        return [party.name.clone(), number, dash(), dash(), dash(), dash()];
+        return [member.name.clone(), number, dash(), dash(), dash(), dash()];
     };
     let is_there = |link: &&LinkStatus| matches!(link.way, Way::Shm | Way::Tcp);
     let there = job_status.links.iter().filter(is_there).count();
@@ -265,7 +265,7 @@ fn served_row(round: &Round, party: &Party, job: &ServedJob) -> [String; 6] {
     let under_way = job_status.operations.len() + job_status.unlisted[1] as usize;
     let operations = format!("{} ({under_way} now)", job_status.issued);
     let workers = format!("{there} of {}", job.world);
-    [party.name.clone(), number, workers, operations, sum(|link| link.received), sum(|link| link.sent)]
+    [member.name.clone(), number, workers, operations, sum(|link| link.received), sum(|link| link.sent)]
 }
 
 #[cfg(test)]

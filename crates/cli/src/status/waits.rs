@@ -1,6 +1,6 @@
 //! Who waits for whom, put together from what each member says.
 
-use super::ask::{Party, Round};
+use super::ask::{AskedMember, Round};
 use herringbone::core::session::Ranks;
 use herringbone::status::{InFlight, MemberId, Role};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ type Waiters<'a> = (BTreeSet<MemberId>, &'a InFlight);
 /// Who is waited for, by whom. Those who wait themselves come last.
 pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
     let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
-    for party in &round.members {
-        let (Some(id), Some(job_status)) = (party.id, party.job_status(round.job)) else { continue };
+    for member in &round.members {
+        let (Some(id), Some(job_status)) = (member.id, member.job_status(round.job)) else { continue };
         for operation in &job_status.operations {
             // Ranks number the calls of a group alike, and messages by themselves.
             let name = if operation.sequence.is_some() { "" } else { operation.name.as_str() };
@@ -63,13 +63,13 @@ pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
 
 /// Why a member keeps others waiting in an operation.
 fn why(round: &Round, on: MemberId, operation: &InFlight) -> Option<&'static str> {
-    let party = round.members.iter().find(|party| party.id == Some(on))?;
-    if party.heard.is_err() {
+    let member = round.members.iter().find(|member| member.id == Some(on))?;
+    if member.heard.is_err() {
         return Some("it does not answer");
     }
-    let group = party.job_status(round.job)?.group(operation.group);
+    let group = member.job_status(round.job)?.group(operation.group);
     let next = group.and_then(|group| group.next);
-    match (party.role, operation.sequence, next) {
+    match (member.role, operation.sequence, next) {
         (Role::Worker, Some(sequence), Some(next)) if next <= sequence => Some("it has not called it"),
         _ => None,
     }
@@ -102,6 +102,6 @@ pub(super) fn name(round: &Round, id: MemberId) -> String {
 
 /// The name of a group, as any member calls it.
 pub(super) fn group(round: &Round, number: u32) -> String {
-    let named = |party: &Party| Some(party.job_status(round.job)?.group(number)?.name.clone());
+    let named = |member: &AskedMember| Some(member.job_status(round.job)?.group(number)?.name.clone());
     round.members.iter().find_map(named).unwrap_or_else(|| format!("group {number}"))
 }

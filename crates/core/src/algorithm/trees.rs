@@ -9,7 +9,7 @@ use super::{Layout, Unsupported};
 use crate::collective::Collective;
 use crate::group::Group;
 use crate::schedule::{Rank, Schedule};
-use crate::topology::trees::{SpanningTree, TreeMode, TreeWish, canonical, plan};
+use crate::topology::trees::{SpanningTree, TreeMode, TreeRequest, canonical, plan};
 use crate::topology::{LinkMatrix, MOST_RANKS};
 use alloc::{borrow::Cow, string::ToString, vec, vec::Vec};
 
@@ -61,8 +61,8 @@ fn links<'a>(group: &Group, layout: &Layout<'a>) -> Result<Cow<'a, LinkMatrix>, 
 }
 
 fn planned(links: &LinkMatrix, mode: TreeMode, roots: &[usize]) -> Result<Vec<SpanningTree>, Unsupported> {
-    let wish = TreeWish { roots: roots.to_vec(), ..TreeWish::of(mode) };
-    let set = plan(links, &wish).map_err(|error| Unsupported::NoTrees { reason: error.to_string() })?;
+    let request = TreeRequest { roots: roots.to_vec(), ..TreeRequest::of(mode) };
+    let set = plan(links, &request).map_err(|error| Unsupported::NoTrees { reason: error.to_string() })?;
     let has_link = |[parent, child]: &[usize; 2]| links.both_ways(*parent, *child) > 0.0;
     let is_whole = |tree: &SpanningTree| tree.spans(links.size()) && tree.edges().iter().all(has_link);
     match set.trees().iter().find(|tree| !is_whole(tree)) {

@@ -1,4 +1,4 @@
-//! A codec, or the wish that the plan chooses one.
+//! A codec, or the request that the plan chooses one.
 
 use super::{Codec, ParseCodecError};
 use core::{fmt, str::FromStr};

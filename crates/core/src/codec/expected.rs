@@ -4,7 +4,7 @@ use super::{BLOCK, Codec, PREFIX_BYTES, sparse};
 
 /// How fast a codec works, in thousandths of what [`Codec::Int8`] does on the same machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodecPace {
+pub struct CodecSpeed {
     /// Of encoding, with what was left of the values added and what is left now noted.
     pub encoding: u64,
     /// Of decoding.
@@ -43,7 +43,7 @@ impl Codec {
     }
 
     /// How fast it works where [`Codec::Int8`] works at 1,000; record/codec-rates.md has what was measured.
-    pub fn pace(self) -> CodecPace {
+    pub fn speed(self) -> CodecSpeed {
         let (encoding, decoding) = match self {
             Self::Plain => (2000, 2000),
             Self::Int8 => (1000, 1000),
@@ -55,7 +55,7 @@ impl Codec {
             Self::Threshold { .. } => (400, 700),
             Self::Exact => (500, 500),
         };
-        CodecPace { encoding, decoding }
+        CodecSpeed { encoding, decoding }
     }
 
     /// Whether the number of bytes depends on the numbers, so that what is expected is the most.

@@ -1,6 +1,6 @@
 //! What comes from other ranks, checked against the schedule and noted; and what is still needed of them.
 
-use super::{Arrived, Course, Execution, ExecutionProgress, Members, SegmentStep, tally::PeerFlow};
+use super::{Arrived, Execution, ExecutionProgress, Members, SegmentProgress, SegmentStep, tally::PeerFlow};
 use crate::{
     codec::PREFIX_BYTES,
     prepare::{Head, Kind, Loc, Peer},
@@ -79,7 +79,7 @@ impl Execution {
         let prepared = &self.prepared;
         let peer = &prepared.peers[peer];
         let head = *peer.heads.get(usize::from(index)).ok_or(Violation::NoMessage)?;
-        let finished = self.course.finished;
+        let finished = self.progress.finished;
         if segment < finished || segment >= finished + prepared.depth || segment >= peer.gives {
             return Err(Violation::NoRoom);
         }
@@ -110,7 +110,7 @@ impl Execution {
     pub fn landing(&self, segment: u32, head: u32) -> Result<MessagePlace, Violation> {
         let Head { step, offset, placed, .. } = self.prepared.heads[head as usize];
         let is_last = self.counts.waits[self.at(SegmentStep { segment, step })] == 1;
-        let only_for_this = is_last && segment < self.course.begun && !self.may_be_redone();
+        let only_for_this = is_last && segment < self.progress.begun && !self.may_be_redone();
         // What only moves has a place that nothing else touches, whether the segment has begun here or not.
         let is_free = placed && !self.prepared.call.collective.folds();
         match self.prepared.steps[step as usize].kind {
@@ -165,7 +165,7 @@ impl Execution {
     #[inline]
     pub fn progress(&self, members: &impl Members) -> ExecutionProgress {
         let unstable = self.me.rules.waits_for_stable && self.is_unstable();
-        if self.course.finished < self.prepared.segments || unstable {
+        if self.progress.finished < self.prepared.segments || unstable {
             return ExecutionProgress::Running;
         }
         let read = self.flows().all(|(peer, flow)| {
@@ -189,7 +189,7 @@ impl Execution {
 
     /// The members that have not sent, granted or confirmed what this rank needs of them.
     pub fn missing(&self) -> impl Iterator<Item = MemberId> {
-        let Course { begun, finished, .. } = self.course;
+        let SegmentProgress { begun, finished, .. } = self.progress;
         let waits_for_room = finished == begun && begun < self.prepared.segments;
         let waiting = self.flows().enumerate().filter(move |(at, (peer, flow))| {
             self.has_unheard_before(begun, peer)
@@ -204,7 +204,7 @@ impl Execution {
     /// for segments that have not begun, too: the peer may have been ahead, and have left since.
     pub fn needs(&self, at: usize) -> bool {
         let (peer, flow) = (&self.prepared.peers[at], &self.counts.flows[at]);
-        let lacks_room = self.course.begun < peer.takes && !flow.window.has_room(peer.takes - 1);
+        let lacks_room = self.progress.begun < peer.takes && !flow.window.has_room(peer.takes - 1);
         self.is_blocked_on(at)
             || !flow.stable
             || peer.sends > 0 && lacks_room
@@ -213,7 +213,7 @@ impl Execution {
 
     /// Whether a message of a segment below `end` has not come from a rank.
     fn has_unheard_before(&self, end: u32, peer: &Peer) -> bool {
-        let finished = self.course.finished;
+        let finished = self.progress.finished;
         let has_come = |segment, head| {
             segment < finished + self.prepared.depth && self.arrived(segment, head) != Arrived::No
         };
@@ -251,7 +251,7 @@ impl Execution {
 
     /// The segments of each chunk whose result is in its place.
     pub fn held(&self) -> Vec<Vec<Range<u32>>> {
-        let Course { finished, begun, .. } = self.course;
+        let SegmentProgress { finished, begun, .. } = self.progress;
         let chunks = self.prepared.chunks() as usize;
         let held = |chunk: usize, segment: u32| {
             segment < finished

@@ -1,8 +1,8 @@
 //! Segments: which may begin, which are done, and what others are told of it.
 
 use super::{
-    Arrived, Course, Execution, Members, NEVER, Participant, PeerFlow, SegmentMessage, SegmentStep, Signal,
-    Violation, tally::Delivery,
+    Arrived, Execution, Members, NEVER, Participant, PeerFlow, SegmentMessage, SegmentProgress, SegmentStep,
+    Signal, Violation, tally::Delivery,
 };
 use crate::{prepare::Peer, session::membership::MemberId};
 
@@ -73,7 +73,7 @@ impl Execution {
         for (peer, flow) in self.prepared.peers.iter().zip(&mut self.counts.flows) {
             if !peer.heads.is_empty() && !flow.invited && which(peer, flow, members) {
                 flow.invited = true;
-                members.tell(flow.member, Signal::Grant(self.course.finished.min(peer.gives)));
+                members.tell(flow.member, Signal::Grant(self.progress.finished.min(peer.gives)));
             }
         }
     }
@@ -100,13 +100,13 @@ impl Execution {
     /// Begins segments for which there is a free stage, here and with all ranks that it sends to.
     #[inline]
     pub fn begin(&mut self, members: &impl Members) {
-        let Self { prepared, counts, course, me: Participant { ahead, .. }, .. } = self;
-        let after_a_lot = prepared.segments.min(course.begun + self.lot);
-        if after_a_lot > course.finished + *ahead {
+        let Self { prepared, counts, progress, me: Participant { ahead, .. }, .. } = self;
+        let after_a_lot = prepared.segments.min(progress.begun + self.lot);
+        if after_a_lot > progress.finished + *ahead {
             return;
         }
-        while course.begun < prepared.segments && course.begun < course.finished + *ahead {
-            let segment = course.begun;
+        while progress.begun < prepared.segments && progress.begun < progress.finished + *ahead {
+            let segment = progress.begun;
             let room = prepared.peers.iter().zip(&counts.flows).all(|(peer, flow)| {
                 peer.sends == 0
                     || segment >= peer.takes
@@ -116,7 +116,7 @@ impl Execution {
             if !room {
                 return;
             }
-            course.begun += 1;
+            progress.begun += 1;
             let depth = prepared.depth;
             let stage = (if segment < depth { segment } else { segment % depth }) as usize;
             let waits = &counts.waits[stage * prepared.steps.len()..][..prepared.steps.len()];
@@ -139,12 +139,12 @@ impl Execution {
             results.fill(false);
         }
         if prepared.is_uneven() {
-            self.excuse(segment);
+            self.skip_ended_peers(segment);
         }
     }
 
     /// Waits for no message of a segment from ranks whose part has ended before.
-    fn excuse(&mut self, segment: u32) {
+    fn skip_ended_peers(&mut self, segment: u32) {
         let stage = self.stage(segment);
         let Self { prepared, counts, .. } = self;
         for peer in prepared.peers.iter().filter(|peer| segment >= peer.gives) {
@@ -160,17 +160,17 @@ impl Execution {
     /// whether there is more to run.
     #[inline]
     pub fn advance(&mut self, members: &mut impl Members) -> bool {
-        let before = self.course.finished;
-        while self.course.finished < self.course.begun
-            && self.counts.left[self.stage(self.course.finished)] == 0
+        let before = self.progress.finished;
+        while self.progress.finished < self.progress.begun
+            && self.counts.left[self.stage(self.progress.finished)] == 0
         {
-            self.course.finished += 1;
-            let next = self.course.finished - 1 + self.prepared.depth;
+            self.progress.finished += 1;
+            let next = self.progress.finished - 1 + self.prepared.depth;
             if next < self.prepared.segments {
                 self.arm(next);
             }
         }
-        let Course { finished, granted, .. } = self.course;
+        let SegmentProgress { finished, granted, .. } = self.progress;
         let worth_a_grant = match self.me.rules.grants_per_window {
             0 => self.prepared.segments,
             grants => (self.prepared.lead / grants).max(1),
@@ -189,8 +189,8 @@ impl Execution {
     /// Grants what is finished. Not after every segment: others may begin as many as a window ahead of what they know, so
     /// all come to where the next grant is due without one, and no rank has less than the lead for a window.
     fn grant_finished(&mut self, members: &mut impl Members) {
-        let finished = self.course.finished;
-        let before = core::mem::replace(&mut self.course.granted, finished);
+        let finished = self.progress.finished;
+        let before = core::mem::replace(&mut self.progress.granted, finished);
         for (peer, flow) in self.prepared.peers.iter().zip(&self.counts.flows) {
             let in_place = peer.shared && !self.prepared.eager;
             let ends = before < peer.gives && finished >= peer.gives;
@@ -207,7 +207,12 @@ impl Execution {
     /// # Errors
     /// If that makes no sense.
     #[inline]
-    pub fn hear(&mut self, peer: usize, signal: Signal, members: &mut impl Members) -> Result<(), Violation> {
+    pub fn receive_signal(
+        &mut self,
+        peer: usize,
+        signal: Signal,
+        members: &mut impl Members,
+    ) -> Result<(), Violation> {
         let flow = &mut self.counts.flows[peer];
         let before = flow.window.done();
         match signal {
@@ -217,7 +222,7 @@ impl Execution {
             }
             Signal::Grant(segments) => {
                 // Of what a rank does not get it is never done.
-                let begun = self.course.begun.min(self.prepared.peers[peer].takes);
+                let begun = self.progress.begun.min(self.prepared.peers[peer].takes);
                 flow.window.grant(segments, begun).map_err(Violation::NotGranted)?;
             }
             Signal::Stable if !flow.stable => flow.stable = true,
@@ -234,7 +239,7 @@ impl Execution {
     fn tell_stable(&self, members: &mut impl Members) {
         let segments = self.prepared.segments;
         if !self.me.is_worker
-            && self.course.finished == segments
+            && self.progress.finished == segments
             && self.counts.flows.iter().all(|flow| flow.window.done() == segments)
         {
             self.counts.flows.iter().for_each(|flow| members.tell(flow.member, Signal::Stable));

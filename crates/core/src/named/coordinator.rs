@@ -67,7 +67,12 @@ impl Coordinator {
     ///
     /// # Errors
     /// If the bytes are no list.
-    pub fn hear(&mut self, rank: Rank, list: &[u8], now: Duration) -> Result<Vec<Readiness>, MalformedList> {
+    pub fn receive(
+        &mut self,
+        rank: Rank,
+        list: &[u8],
+        now: Duration,
+    ) -> Result<Vec<Readiness>, MalformedList> {
         let mut ready = Vec::new();
         for request in decode_requests(list)? {
             let (name, kind) = (request.name.clone(), request.call.kind);

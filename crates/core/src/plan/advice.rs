@@ -30,7 +30,7 @@ pub struct PricedJob {
 
 /// How a buffer is best summed with so many reducers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum SummedBy {
     /// Among workers alone.
     Workers,
     /// Workers and reducers fold side by side.
@@ -39,7 +39,7 @@ pub enum Means {
     Reducers,
 }
 
-impl Means {
+impl SummedBy {
     /// The algorithm of that name.
     pub fn name(self) -> &'static str {
         match self {
@@ -55,8 +55,8 @@ impl Means {
 pub struct Offer {
     /// How many reducers.
     pub reducers: u32,
-    /// The means that takes the least time.
-    pub means: Means,
+    /// The way of summing that takes the least time.
+    pub summed_by: SummedBy,
     /// Seconds of communication in a step.
     pub communication: f64,
     /// Seconds of a step.
@@ -69,31 +69,31 @@ impl PricedJob {
     /// What comes of so many reducers.
     pub fn offer(&self, reducers: u32) -> Offer {
         let (n, k) = (f64::from(self.workers), f64::from(reducers));
-        let (means, communication) = self.least(n, k);
+        let (summed_by, communication) = self.least(n, k);
         let exposed = (communication - self.hidden * self.computing).max(0.0);
         let step = self.computing + exposed;
         let hourly = n * self.worker_price + k * self.reducer_price;
-        Offer { reducers, means, communication, step, price: hourly * step / 3600.0 }
+        Offer { reducers, summed_by, communication, step, price: hourly * step / 3600.0 }
     }
 
-    fn least(&self, n: f64, k: f64) -> (Means, f64) {
+    fn least(&self, n: f64, k: f64) -> (SummedBy, f64) {
         let (one, all) = (self.bytes / self.worker_rate, self.bytes / self.reducer_rate);
         if n < 2.0 {
-            return (Means::Workers, 0.0);
+            return (SummedBy::Workers, 0.0);
         }
-        let workers = (Means::Workers, 2.0 * (n - 1.0) / n * one);
+        let workers = (SummedBy::Workers, 2.0 * (n - 1.0) / n * one);
         if k == 0.0 {
             return workers;
         }
-        let reducers = (Means::Reducers, one.max(n / k * all));
+        let reducers = (SummedBy::Reducers, one.max(n / k * all));
         // g = (t B/K - 1)/(n - 2) and c = t R/(n K): n g + k c = 1 gives t.
         let mixed = match n > 2.0 {
             true => (1.0 + n / (n - 2.0)) / (n / (n - 2.0) / one + k / n / all),
             // Of two workers a port carries K whatever they share out.
             false => one.max((2.0 * all / k).min(one)),
         };
-        let mixed = (Means::Mixed, mixed.max(one));
-        let less = |best: (Means, f64), other: (Means, f64)| {
+        let mixed = (SummedBy::Mixed, mixed.max(one));
+        let less = |best: (SummedBy, f64), other: (SummedBy, f64)| {
             if other.1 < best.1 * (1.0 - 1e-9) { other } else { best }
         };
         less(less(workers, reducers), mixed)
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(VERTEX.enough(), 25);
         let [before, at, after] = [24, 25, 26].map(|reducers| VERTEX.offer(reducers).communication);
         assert!(at < before && (after - at).abs() < 1e-12, "{before} {at} {after}");
-        assert_eq!(VERTEX.offer(25).means, Means::Reducers);
+        assert_eq!(VERTEX.offer(25).summed_by, SummedBy::Reducers);
         assert!((at - 1.3e9 / (100.0 * GBIT)).abs() < 1e-12);
     }
 
@@ -158,7 +158,7 @@ mod tests {
             let (n, k) = (f64::from(n), f64::from(k));
             let optimum = 2.0 * n * (n - 1.0) / (n * n + k * n - 2.0 * k) * job.bytes / job.worker_rate;
             let offer = job.offer(k as u32);
-            assert_eq!(offer.means, Means::Mixed, "{n} {k}");
+            assert_eq!(offer.summed_by, SummedBy::Mixed, "{n} {k}");
             assert!((offer.communication / optimum - 1.0).abs() < 1e-9, "{n} {k}: {offer:?} {optimum}");
         }
     }

@@ -81,7 +81,7 @@ pub fn fit(
                 break;
             }
         }
-        sum + strangeness(numbers, &start.numbers())
+        sum + deviation(numbers, &start.numbers())
     };
     let starts = starts(start.numbers());
     let mut best = Fit { distance: u64::MAX, numbers: start.numbers() };
@@ -181,7 +181,7 @@ fn distance(predicted: Picoseconds, measured: Picoseconds) -> u64 {
 }
 
 /// How far constants are from what was known, so that those which the times do not tell stay as they are.
-fn strangeness(numbers: &[u64; CALIBRATION_NUMBERS], known: &[u64; CALIBRATION_NUMBERS]) -> u64 {
+fn deviation(numbers: &[u64; CALIBRATION_NUMBERS], known: &[u64; CALIBRATION_NUMBERS]) -> u64 {
     let changed = numbers.iter().zip(known).filter(|(_, known)| **known > 0);
     changed.map(|(number, known)| excess((*number).max(1), *known)).sum()
 }

@@ -13,7 +13,8 @@ use crate::{
     element::{DType, ReduceOp},
     prepare::{Call, Sizing, TooManySegments},
     simulate::{
-        Calibration, Cores, Effort, Port, Prediction, Rig, Stalled, Untimed, Workload, effort, estimate,
+        Calibration, Cores, MessageCount, Port, Prediction, Rig, Stalled, Untimed, Workload, estimate,
+        message_count,
     },
     verify::{Verified, verify},
 };
@@ -178,8 +179,9 @@ pub fn planned_messages(request: &Request<'_>, known: &Calibration, sizing: Sizi
         let machine = machine(request, known, candidate.verified.schedule().reducers());
         let work = workload(request, &candidate.verified, sizing);
         // Half of an estimate's part comes twice. What is too long has not been gone through.
-        effort(MOST_MESSAGES, &work, &machine)
-            .map_or(0, |Effort { whole, least }| whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2)))
+        message_count(MOST_MESSAGES, &work, &machine).map_or(0, |MessageCount { whole, least }| {
+            whole.min(least.max(MOST_MESSAGES + MOST_MESSAGES / 2))
+        })
     };
     leading(request, known, sizing).iter().map(messages).sum()
 }

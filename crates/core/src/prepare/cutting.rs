@@ -47,7 +47,7 @@ pub struct TooManySegments {
     pub elements: usize,
 }
 
-/// The smallest and the largest messages that a user's wish for a segment can lead to.
+/// The smallest and the largest messages that a segment of the user's size can lead to.
 const LEAST_MESSAGE: usize = 4 << 10;
 const MOST_MESSAGE: usize = 1 << 20;
 
@@ -163,7 +163,7 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
     if medium == Medium::Memory { EAGER_BYTES_HERE } else { EAGER_BYTES }
 }
 
-/// Cuts a call; `wish` is the user's for a segment's bytes over the whole buffer, 0 for none. Over links it gives way to
+/// Cuts a call; `preferred` is the bytes of a segment over the whole buffer that the user prefers, 0 for none. Over links it gives way to
 /// the staging memory that workers have. Inside a host a rank makes do with less by itself.
 ///
 /// # Errors
@@ -172,7 +172,7 @@ pub(super) fn segmentation(
     extent: Extent,
     cut: Cut,
     call: &Call,
-    wish: usize,
+    preferred: usize,
     medium: Medium,
     room: Room,
 ) -> Result<Segmentation, TooManySegments> {
@@ -193,7 +193,7 @@ pub(super) fn segmentation(
     };
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
-    let message = match wish {
+    let message = match preferred {
         0 => part.min(largest).max(cutting.message.start),
         bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
     };
@@ -258,20 +258,27 @@ mod tests {
     };
 
     /// How an all-reduce of so many f32 over so many ranks is cut.
-    fn cut(chunks: u32, count: usize, wish: usize, medium: Medium) -> Segmentation {
+    fn cut(chunks: u32, count: usize, preferred: usize, medium: Medium) -> Segmentation {
         let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
         let longest = (0..chunks).map(|chunk| Cut::Even { chunks }.range(chunk, count, 4).len()).max();
         let extent = Extent { chunks: chunks as usize, longest: longest.unwrap(), uneven: false };
-        segmentation(extent, Cut::Even { chunks }, &call, wish, medium, Room { chunks: 1, bytes: usize::MAX })
-            .unwrap()
+        segmentation(
+            extent,
+            Cut::Even { chunks },
+            &call,
+            preferred,
+            medium,
+            Room { chunks: 1, bytes: usize::MAX },
+        )
+        .unwrap()
     }
 
     #[test]
     fn what_a_rank_copies_at_once_fits_a_cache_whatever_the_wish() {
-        for (chunks, count, wish) in
+        for (chunks, count, preferred) in
             [(2, 1 << 20, 0), (7, 10_000_019, 0), (8, 5 << 20, 64 << 10), (8, 25 << 20, 0)]
         {
-            let cut = cut(chunks, count, wish, Medium::Memory);
+            let cut = cut(chunks, count, preferred, Medium::Memory);
             let bytes = cut.elements * 4 * chunks as usize;
             assert!(cut.lead >= 2 && cut.lead <= cut.depth, "{cut:?}");
             assert!(bytes * cut.lead as usize <= COPIED + bytes / 8, "{cut:?}");

@@ -84,7 +84,7 @@ pub struct Sizing {
     pub hosts: u32,
     /// Whether all members share one host's memory; of no matter where reducers take part.
     pub shared: bool,
-    /// The user's wish for a segment's bytes over the whole buffer, 0 for the default.
+    /// The bytes of a segment over the whole buffer that the user prefers, 0 for the default.
     pub segment_bytes: usize,
     /// The most staging memory that an operation gets on any rank.
     pub most_staged: usize,
@@ -104,7 +104,7 @@ pub enum Loc {
     Input(Chunk),
     /// In the output.
     Output(Chunk),
-    /// A stretch of the stage's staging memory.
+    /// A range of the stage's staging memory.
     Staged {
         /// The chunk.
         chunk: Chunk,
@@ -358,7 +358,7 @@ impl Prepared {
     }
 
     /// The bytes of some segments of a chunk within a user's buffer, in an all-reduce.
-    pub fn stretch(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
+    pub fn byte_range(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
         let last = segments.end.clamp(1, self.segments) - 1;
         self.output(chunk, segments.start).start..self.output(chunk, last).end
     }

@@ -114,7 +114,7 @@ pub struct Machines {
 pub struct CutBy {
     /// A digest of the constants of a build.
     pub constants: u64,
-    /// The wish for a segment's bytes; 0 if there is none.
+    /// The preferred bytes of a segment; 0 if there are none.
     pub segment: u64,
     /// The most staging memory that an operation gets, in bytes.
     pub staged: u64,

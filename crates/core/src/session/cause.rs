@@ -336,7 +336,7 @@ impl Mismatch {
     /// The same, with what plans were made from where only those differ: `basis` knows it by a rank and its plan's digest.
     #[must_use]
     pub fn explained(mut self, basis: impl Fn(Rank, u64) -> Option<Basis>) -> Self {
-        if self.is_of_plans() {
+        if self.is_plan_mismatch() {
             for variant in &mut self.variants {
                 let known = variant.ranks.iter().find_map(|rank| basis(*rank, variant.fingerprint.plan));
                 variant.basis = known;
@@ -346,7 +346,7 @@ impl Mismatch {
     }
 
     /// Whether all members called the same, but planned it otherwise.
-    fn is_of_plans(&self) -> bool {
+    fn is_plan_mismatch(&self) -> bool {
         let [first, others @ ..] = &self.variants[..] else { return false };
         let same_call = |other: &Variant| {
             Fingerprint { plan: first.fingerprint.plan, ..other.fingerprint } == first.fingerprint
@@ -416,7 +416,7 @@ impl fmt::Display for Mismatch {
             [_] => f.write_str(", and their calls before it differ, further back than ranks remember")?,
             [] => f.write_str("no rank remembers so old a call")?,
         }
-        f.write_str(match self.is_of_plans() {
+        f.write_str(match self.is_plan_mismatch() {
             true => ". Every rank must have the same settings and the same release",
             false => {
                 ". Every rank must call the same collectives, with the same arguments, in the same order"

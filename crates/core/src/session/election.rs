@@ -8,7 +8,7 @@
 //!
 //! It is a state machine without connections or a clock; milliseconds count from any beginning.
 
-use super::survivors::{Shrink, Survival};
+use super::survivors::{Shrink, ShrinkOutcome};
 use crate::group::Rank;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -62,7 +62,7 @@ impl Election {
     }
 
     /// The request that this rank sends to the rank that it connects to.
-    pub fn wish(&self) -> Shrink {
+    pub fn request(&self) -> Shrink {
         Shrink { dead: self.dead.iter().copied().collect(), ..self.own.clone() }
     }
 
@@ -77,7 +77,7 @@ impl Election {
         self.expected().next() == Some(self.me)
     }
 
-    /// The ranks to connect to now. A lower rank gets this rank's [request](Self::wish), and answers once it has decided; a
+    /// The ranks to connect to now. A lower rank gets this rank's [request](Self::request), and answers once it has decided; a
     /// higher rank is only probed, to see whether it is alive.
     pub fn to_call(&mut self, now: u64) -> Vec<Rank> {
         let wanted: Vec<Rank> = match self.decides() {
@@ -125,8 +125,8 @@ impl Election {
     }
 
     /// A rank comes here. Returns whether it is to wait here; else it is to look again.
-    pub fn comes(&mut self, rank: Rank, wish: &Shrink) -> bool {
-        let is_of_it = (wish.group, &wish.members) == (self.own.group, &self.own.members);
+    pub fn comes(&mut self, rank: Rank, request: &Shrink) -> bool {
+        let is_of_it = (request.group, &request.members) == (self.own.group, &self.own.members);
         if !is_of_it || !self.own.members.contains(&rank) || rank <= self.me || self.dead.contains(&rank) {
             return false;
         }
@@ -134,9 +134,9 @@ impl Election {
         if !self.decides() {
             return false;
         }
-        self.here.insert(rank, (wish.least, wish.completed));
+        self.here.insert(rank, (request.least, request.completed));
         let is_absent = |dead: &Rank| *dead != self.me && !self.here.contains_key(dead);
-        self.dead.extend(wish.dead.iter().copied().filter(is_absent));
+        self.dead.extend(request.dead.iter().copied().filter(is_absent));
         true
     }
 
@@ -167,13 +167,13 @@ impl Election {
     }
 
     /// What comes of it, once all that may live are here.
-    pub fn outcome(&self) -> Option<Survival> {
+    pub fn outcome(&self) -> Option<ShrinkOutcome> {
         if !self.decides() || !self.missing().is_empty() {
             return None;
         }
         let least =
             self.here.values().map(|(least, _)| *least).chain([self.own.least]).max().unwrap_or_default();
-        Some(Survival::of(self.left(), self.silent.iter().copied().collect(), least))
+        Some(ShrinkOutcome::of(self.left(), self.silent.iter().copied().collect(), least))
     }
 }
 

@@ -63,7 +63,7 @@ pub struct JobName {
     pub name: String,
 }
 
-/// A rank's wish to take part.
+/// A rank's request to take part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// Which rank it was told it is.
@@ -259,10 +259,10 @@ impl Formation {
             return None;
         }
         let smallest = |size: fn(&Joined) -> u64| self.joined.values().map(size).min();
-        let wish = smallest(|joined| joined.segment)?;
+        let preferred = smallest(|joined| joined.segment)?;
         let parameters = Parameters {
             staging: smallest(|joined| joined.staging)?,
-            segment: if wish == u64::MAX { 0 } else { wish },
+            segment: if preferred == u64::MAX { 0 } else { preferred },
             reducers: self
                 .decided
                 .reducers

@@ -157,7 +157,7 @@ impl Client {
         }
         if let Some(expected) = self.expected {
             if found.role != expected.role || expected.rank.is_some_and(|rank| rank != found.rank) {
-                return Err(HandshakeError::WrongParty { expected, found });
+                return Err(HandshakeError::WrongPeer { expected, found });
             }
             if expected.incarnation.is_some_and(|incarnation| incarnation != found.incarnation) {
                 let Identity { role, rank, .. } = found;

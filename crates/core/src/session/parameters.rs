@@ -23,7 +23,7 @@ pub struct Parameters {
     pub algorithm: Option<String>,
     /// The transport that is forced, if one is.
     pub transport: Option<String>,
-    /// The wish for a segment's bytes; 0 leaves it to the transport.
+    /// The preferred bytes of a segment; 0 leaves it to the transport.
     pub segment: u64,
     /// The staging pool of each process, in bytes.
     pub staging: u64,

@@ -119,22 +119,22 @@ pub struct Held {
     pub operations: Vec<Holding>,
 }
 
-/// What is to be done about some segments of a chunk.
+/// How the repair group finishes some segments of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct SegmentRepair {
     /// The segments.
     pub segments: Range<u32>,
     /// Who sends the result to all others, by its number in the job; `None` if it is to be folded again.
     pub holder: Option<Rank>,
 }
 
-/// What is to be done about one operation.
+/// How the repair group finishes one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct OperationRepair {
     /// The operation.
     pub sequence: u64,
     /// For each chunk. No chunks: all of it is to be done again.
-    pub chunks: Vec<Vec<Piece>>,
+    pub chunks: Vec<Vec<SegmentRepair>>,
 }
 
 /// The decision. From the hub.
@@ -150,10 +150,10 @@ pub struct Resume {
     pub gained: Vec<MemberId>,
     /// What is left to do, ascending. An operation that is not listed, and uses reducers, has ended well or is to be done again
     /// as a whole, if no worker had issued it.
-    pub operations: Vec<Rest>,
+    pub operations: Vec<OperationRepair>,
 }
 
-impl Rest {
+impl OperationRepair {
     /// The same in a group of these members, ascending: holders by their places among them.
     #[must_use]
     pub fn among(mut self, members: &[Rank]) -> Self {
@@ -315,9 +315,9 @@ impl Resume {
         self.calls.write(to);
         to.list("a list of reducers", &self.lost, |to, lost| lost.write(to));
         write_members(to, &self.gained);
-        to.list("a list of operations", &self.operations, |to, rest| {
-            to.u64(rest.sequence);
-            to.list("a list of chunks", &rest.chunks, |to, pieces| {
+        to.list("a list of operations", &self.operations, |to, repair| {
+            to.u64(repair.sequence);
+            to.list("a list of chunks", &repair.chunks, |to, pieces| {
                 to.list("a list of segments", pieces, |to, piece| {
                     write_run(to, &piece.segments);
                     to.option(piece.holder.as_ref(), |to, holder| to.u32(*holder));
@@ -333,14 +333,14 @@ impl Resume {
         let operations = from.list(|from| {
             let sequence = from.u64()?;
             let chunks = from.list(|from| {
-                let pieces: Vec<Piece> = from.list(|from| {
+                let pieces: Vec<SegmentRepair> = from.list(|from| {
                     let segments = read_run(from, u32::MAX)?;
-                    Ok(Piece { segments, holder: from.option(Reader::u32)? })
+                    Ok(SegmentRepair { segments, holder: from.option(Reader::u32)? })
                 })?;
                 ascending(pieces.iter().map(|piece| &piece.segments))?;
                 Ok(pieces)
             })?;
-            Ok(Rest { sequence, chunks })
+            Ok(OperationRepair { sequence, chunks })
         })?;
         Ok(Self { group, calls, lost, gained, operations })
     }

@@ -28,11 +28,11 @@ pub struct Shrink {
     pub completed: u64,
 }
 
-/// What comes of it.
+/// What comes of a [`Shrink`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Survival {
+pub enum ShrinkOutcome {
     /// These ranks continue, ascending.
-    GoOn(Vec<Rank>),
+    Continue(Vec<Rank>),
     /// These are left, and they are fewer than some of them want.
     TooFew {
         /// Who is left, ascending.
@@ -41,7 +41,7 @@ pub enum Survival {
         least: u32,
     },
     /// These ranks are silent, and might continue by themselves.
-    Unsure {
+    NoMajority {
         /// Who is silent, ascending.
         silent: Vec<Rank>,
     },
@@ -52,15 +52,15 @@ pub enum Survival {
     },
 }
 
-impl Survival {
+impl ShrinkOutcome {
     /// The outcome if the ranks `left` have answered and the ranks `silent` have not; both ascend.
     pub fn of(left: Vec<Rank>, silent: Vec<Rank>, least: u32) -> Self {
         if silent.len() >= left.len() {
-            Survival::Unsure { silent }
+            ShrinkOutcome::NoMajority { silent }
         } else if (left.len() as u32) < least {
-            Survival::TooFew { left, least }
+            ShrinkOutcome::TooFew { left, least }
         } else {
-            Survival::GoOn(left)
+            ShrinkOutcome::Continue(left)
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct Shrunk {
     /// The group.
     pub group: u32,
     /// What comes of it.
-    pub outcome: Survival,
+    pub outcome: ShrinkOutcome,
     /// How many operations of the group all survivors have completed.
     pub completed: u64,
 }
@@ -112,7 +112,7 @@ impl Survivors {
         if calls.called.is_empty() {
             self.calls.remove(&group);
         }
-        Vec::from([(from, Shrunk { group, outcome: Survival::Late { missing }, completed: 0 })])
+        Vec::from([(from, Shrunk { group, outcome: ShrinkOutcome::Late { missing }, completed: 0 })])
     }
 
     /// A rank is gone: for certain, or it is only silent.
@@ -131,7 +131,7 @@ impl Survivors {
         }
         let silent: Vec<Rank> =
             members.iter().copied().filter(|rank| gone.get(rank) == Some(&false)).collect();
-        let outcome = Survival::of(left.clone(), silent, *least);
+        let outcome = ShrinkOutcome::of(left.clone(), silent, *least);
         let completed = left.iter().filter_map(|rank| called.get(rank)).copied().min().unwrap_or_default();
         calls.remove(&group);
         let shrunk = Shrunk { group, outcome, completed };
@@ -158,20 +158,20 @@ impl Shrunk {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         match &self.outcome {
-            Survival::GoOn(left) => {
+            ShrinkOutcome::Continue(left) => {
                 to.u8(1);
                 to.ranks(left);
             }
-            Survival::TooFew { left, least } => {
+            ShrinkOutcome::TooFew { left, least } => {
                 to.u8(2);
                 to.ranks(left);
                 to.u32(*least);
             }
-            Survival::Unsure { silent } => {
+            ShrinkOutcome::NoMajority { silent } => {
                 to.u8(3);
                 to.ranks(silent);
             }
-            Survival::Late { missing } => {
+            ShrinkOutcome::Late { missing } => {
                 to.u8(4);
                 to.ranks(missing);
             }
@@ -182,10 +182,10 @@ impl Shrunk {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let group = from.u32()?;
         let outcome = match from.u8()? {
-            1 => Survival::GoOn(from.ranks()?),
-            2 => Survival::TooFew { left: from.ranks()?, least: from.u32()? },
-            3 => Survival::Unsure { silent: from.ranks()? },
-            4 => Survival::Late { missing: from.ranks()? },
+            1 => ShrinkOutcome::Continue(from.ranks()?),
+            2 => ShrinkOutcome::TooFew { left: from.ranks()?, least: from.u32()? },
+            3 => ShrinkOutcome::NoMajority { silent: from.ranks()? },
+            4 => ShrinkOutcome::Late { missing: from.ranks()? },
             _ => return Err(Malformed("its outcome is unknown")),
         };
         Ok(Self { group, outcome, completed: from.u64()? })
@@ -200,7 +200,7 @@ mod tests {
         Shrink { group: 7, members: (0..members).collect(), least, dead: Vec::new(), completed: 9 }
     }
 
-    fn outcome_of(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<Survival>) {
+    fn outcome_of(all: &[(Rank, Shrunk)]) -> (Vec<Rank>, Option<ShrinkOutcome>) {
         (all.iter().map(|(to, _)| *to).collect(), all.first().map(|(_, shrunk)| shrunk.outcome.clone()))
     }
 
@@ -212,7 +212,10 @@ mod tests {
         assert_eq!(hub.call(3, shrink(4, 1)), []);
         let directed = hub.call(1, Shrink { completed: 8, ..shrink(4, 1) });
         assert!(directed.iter().all(|(_, shrunk)| shrunk.completed == 8));
-        assert_eq!(outcome_of(&directed), (Vec::from([0, 1, 3]), Some(Survival::GoOn(Vec::from([0, 1, 3])))));
+        assert_eq!(
+            outcome_of(&directed),
+            (Vec::from([0, 1, 3]), Some(ShrinkOutcome::Continue(Vec::from([0, 1, 3]))))
+        );
         assert!(hub.calls.is_empty());
     }
 
@@ -223,7 +226,7 @@ mod tests {
         for rank in [0, 2] {
             assert_eq!(hub.call(rank, shrink(4, 1)), []);
         }
-        assert_eq!(outcome_of(&hub.lose(3, true)).1, Some(Survival::GoOn(Vec::from([0, 2]))));
+        assert_eq!(outcome_of(&hub.lose(3, true)).1, Some(ShrinkOutcome::Continue(Vec::from([0, 2]))));
     }
 
     #[test]
@@ -232,7 +235,7 @@ mod tests {
         hub.lose(1, true);
         hub.call(0, shrink(3, 1));
         let outcome = outcome_of(&hub.call(2, shrink(3, 3))).1;
-        assert_eq!(outcome, Some(Survival::TooFew { left: Vec::from([0, 2]), least: 3 }));
+        assert_eq!(outcome, Some(ShrinkOutcome::TooFew { left: Vec::from([0, 2]), least: 3 }));
     }
 
     /// Whoever is only silent may go on elsewhere: never do both halves.
@@ -249,7 +252,7 @@ mod tests {
                     for rank in (0..members).filter(|rank| here >> rank & 1 == 1) {
                         last = hub.call(rank, shrink(members, 1));
                     }
-                    matches!(outcome_of(&last).1, Some(Survival::GoOn(_)))
+                    matches!(outcome_of(&last).1, Some(ShrinkOutcome::Continue(_)))
                 });
                 assert!(go_on != [true, true], "{members} {mask:b}");
                 let ones = (mask & ((1 << members) - 1)).count_ones();
@@ -262,7 +265,7 @@ mod tests {
     fn who_waits_no_longer_does_not_count() {
         let mut hub = Survivors::default();
         hub.call(0, shrink(2, 1));
-        assert_eq!(outcome_of(&hub.withdraw(0, 7)).1, Some(Survival::Late { missing: Vec::from([1]) }));
+        assert_eq!(outcome_of(&hub.withdraw(0, 7)).1, Some(ShrinkOutcome::Late { missing: Vec::from([1]) }));
         assert!(hub.calls.is_empty());
         assert_eq!(hub.call(1, shrink(2, 1)), []);
     }

@@ -375,13 +375,13 @@ impl Watch {
     /// Time has passed. Called about ten times a second.
     pub fn tick(&mut self, now: Duration) {
         let late = now.saturating_sub(mem::replace(&mut self.ticked, now)).saturating_sub(TICK);
-        self.excuse(late, now);
+        self.extend_deadlines(late, now);
         self.look_at_links(now);
         if now.saturating_sub(self.beat) >= HEARTBEAT {
             self.beat = now;
             self.spread(self.me, &Message::Heartbeat);
         }
-        self.listen_for_silence(now);
+        self.check_silence(now);
         if let Some(hub) = self.hub.as_mut().filter(|_| self.leaving.is_none()) {
             self.effects.extend(hub.due(now).into_iter().map(Effect::Probe));
         }
@@ -410,7 +410,7 @@ impl Watch {
 
     /// This process looks at the time late: it, or the whole machine, had no processor for a while. What others said meanwhile
     /// may be on its way yet, and they may have had none either. So only time in which this process ran counts as silence.
-    fn excuse(&mut self, late: Duration, now: Duration) {
+    fn extend_deadlines(&mut self, late: Duration, now: Duration) {
         if late >= STOOD_STILL {
             let seconds = late.as_secs();
             let risk = "other ranks may have declared it dead meanwhile";
@@ -424,7 +424,7 @@ impl Watch {
         }
     }
 
-    fn listen_for_silence(&mut self, now: Duration) {
+    fn check_silence(&mut self, now: Duration) {
         let (mut dead, mut suspected) = (Vec::new(), Vec::new());
         for (rank, peer) in &mut self.peers {
             let silence = now.saturating_sub(peer.heard);

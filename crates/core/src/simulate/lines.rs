@@ -154,7 +154,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Has a burst come in at a host's port, after what came before; returns from when until when.
-    pub(super) fn come_in(
+    pub(super) fn arrive(
         &mut self,
         place: Resource,
         burst: Burst,

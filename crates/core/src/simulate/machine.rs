@@ -48,7 +48,7 @@ pub struct Costs {
     pub fold: Overhead,
     /// Copying in memory.
     pub copy: Overhead,
-    /// Bytes/s of f32 that are encoded by [`Codec::Int8`] with what was left of them; by others as their [pace](Codec::pace) says.
+    /// Bytes/s of f32 that are encoded by [`Codec::Int8`] with what was left of them; by others as their [speed](Codec::speed) says.
     pub encode: u64,
     /// Bytes/s of f32 that are decoded, likewise.
     pub decode: u64,
@@ -103,12 +103,12 @@ impl Costs {
 
     /// What encoding by a codec costs, by the bytes of the f32.
     pub fn encoding(&self, codec: Codec) -> Overhead {
-        self.coding(self.encode, codec.pace().encoding)
+        self.coding(self.encode, codec.speed().encoding)
     }
 
     /// What decoding costs, by the bytes of the f32.
     pub fn decoding(&self, codec: Codec) -> Overhead {
-        self.coding(self.decode, codec.pace().decoding)
+        self.coding(self.decode, codec.speed().decoding)
     }
 
     /// Each step of it costs what a fold does.
@@ -161,13 +161,13 @@ pub struct Rig {
     /// What things cost.
     pub costs: Costs,
     /// What is left to chance; `None`: nothing, all is done in the order in which it comes up.
-    pub disorder: Option<Disorder>,
+    pub random_order: Option<RandomOrder>,
 }
 
 /// What executors leave to chance, drawn by a seed: which of the steps and messages that are ready a thread does next, and whether
 /// a rank's buffer is mapped, so that it has more segments in flight. Messages of one sender stay in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disorder {
+pub struct RandomOrder {
     /// The seed.
     pub seed: u64,
     /// The rules that all ranks follow.
@@ -187,7 +187,7 @@ impl Rig {
             slowness: Vec::new(),
             background_per_mille: 0,
             costs,
-            disorder: None,
+            random_order: None,
         }
     }
 

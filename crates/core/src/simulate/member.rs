@@ -2,8 +2,8 @@
 
 use crate::{
     execution::{
-        Arrived, Course, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Participant,
-        Rules, SegmentMessage, SegmentStep, SendDecision, Signal, Tally, Violation,
+        Arrived, Execution, ExecutionProgress, Members, MessageClaim, MessagePlace, Participant, Rules,
+        SegmentMessage, SegmentProgress, SegmentStep, SendDecision, Signal, Tally, Violation,
     },
     prepare::{Kind, Prepared},
     session::membership::MemberId,
@@ -121,8 +121,8 @@ impl SimulatedMember {
         self.going.len() + self.execution.ready()
     }
 
-    pub(super) fn course(&self) -> Course {
-        self.execution.course()
+    pub(super) fn segment_progress(&self) -> SegmentProgress {
+        self.execution.segment_progress()
     }
 
     /// A step is done, but for the messages of a send.
@@ -164,8 +164,8 @@ impl SimulatedMember {
     ///
     /// # Errors
     /// If that makes no sense.
-    pub(super) fn hear(&mut self, notice: Notice) -> Result<(), Violation> {
-        self.execution.hear(notice.peer as usize, notice.signal, &mut self.peers)?;
+    pub(super) fn receive(&mut self, notice: Notice) -> Result<(), Violation> {
+        self.execution.receive_signal(notice.peer as usize, notice.signal, &mut self.peers)?;
         for message in self.execution.take_blocked() {
             self.offer(message);
         }

@@ -30,7 +30,7 @@ pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option
     let alike = (1..schedule.ranks()).all(|rank| machine.on_host_of(rank) == on_host);
     let ports = machine.ports.windows(2).all(|pair| pair[0] == pair[1]);
     let same_speed = machine.slowness.iter().all(|slowness| *slowness == 1000);
-    let is_ordered = machine.disorder.is_none() && work.parts.is_none();
+    let is_ordered = machine.random_order.is_none() && work.parts.is_none();
     if schedule.reducers() > 0 || !alike || !ports || !same_speed || machine.links.is_some() || !is_ordered {
         return None;
     }

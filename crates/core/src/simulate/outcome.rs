@@ -25,7 +25,7 @@ pub enum Resource {
 
 /// What something is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum WorkItem {
     /// A message: a thread that hands it over or takes it, a port that carries it.
     Message {
         /// Who sent it.
@@ -51,7 +51,7 @@ pub struct BusySpan {
     /// What was busy.
     pub place: Resource,
     /// With what.
-    pub what: What,
+    pub what: WorkItem,
     /// From when.
     pub start: Picoseconds,
     /// Until when.

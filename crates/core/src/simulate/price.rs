@@ -3,7 +3,7 @@
 use super::{
     machine::{Costs, Overhead, Picoseconds},
     member::SimulatedMember,
-    outcome::What,
+    outcome::WorkItem,
 };
 use crate::{
     execution::SegmentStep,
@@ -13,7 +13,7 @@ use crate::{
 
 /// What a step does, and what it costs.
 pub(super) struct Price {
-    pub(super) what: What,
+    pub(super) what: WorkItem,
     pub(super) bytes: u64,
     pub(super) cost: Picoseconds,
 }
@@ -33,11 +33,11 @@ impl Price {
         let copied = |chunk, form, is_copied| {
             let bytes = bytes(chunk, form);
             let cost = if is_copied { costs.copy.of(bytes) } else { 0 };
-            Self { what: What::Copy(chunk), bytes, cost }
+            Self { what: WorkItem::Copy(chunk), bytes, cost }
         };
         let coded = |chunk, overhead: Overhead| {
             let bytes = bytes(chunk, Form::Plain);
-            Self { what: What::Code(chunk), bytes, cost: overhead.of(bytes) }
+            Self { what: WorkItem::Code(chunk), bytes, cost: overhead.of(bytes) }
         };
         match &prepared.steps[step as usize].kind {
             Kind::Send(send) => copied(chunk_of(send.from), send.form, send.copy.is_some() && !send.folded),
@@ -64,7 +64,7 @@ impl Price {
                 let decoded = coded.fold(0u64, |sum, bytes| sum.saturating_add(decoding.of(bytes)));
                 let bytes = operands.iter().map(bytes_of).sum();
                 let cost = decoded.saturating_add(costs.fold.of(bytes));
-                Self { what: What::Fold(chunk), bytes, cost }
+                Self { what: WorkItem::Fold(chunk), bytes, cost }
             }
         }
     }

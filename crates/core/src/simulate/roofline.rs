@@ -6,7 +6,7 @@
 
 use super::{
     machine::Picoseconds,
-    outcome::{BusySpan, Resource, What},
+    outcome::{BusySpan, Resource, WorkItem},
 };
 use crate::choice::choices;
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -35,10 +35,10 @@ impl Roof {
     /// What a span of a simulation is.
     pub fn of(span: &BusySpan) -> Self {
         match (span.place, span.what) {
-            (Resource::Thread(_), What::Message { .. }) => Self::Messages,
-            (Resource::Thread(_), What::Copy(_)) => Self::Copy,
-            (Resource::Thread(_), What::Fold(_)) => Self::Fold,
-            (Resource::Thread(_), What::Code(_)) => Self::Code,
+            (Resource::Thread(_), WorkItem::Message { .. }) => Self::Messages,
+            (Resource::Thread(_), WorkItem::Copy(_)) => Self::Copy,
+            (Resource::Thread(_), WorkItem::Fold(_)) => Self::Fold,
+            (Resource::Thread(_), WorkItem::Code(_)) => Self::Code,
             _ => Self::Link,
         }
     }

@@ -46,7 +46,7 @@ pub fn simulate_up_to(
     let ranks = work.verified.schedule().ranks();
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
     let first = work.prepared(0, machine)?;
-    if let Some(mirror) = stand_in(most_messages, work, machine, &first) {
+    if let Some(mirror) = representative(most_messages, work, machine, &first) {
         return Ok(Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch)?);
     }
     let others = (1..ranks).map(|rank| work.prepared(rank, machine));
@@ -55,7 +55,12 @@ pub fn simulate_up_to(
 }
 
 /// The mirror of the rank that stands for all, if one can and there are so many messages that it has to.
-fn stand_in(most_messages: u64, work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option<Mirror> {
+fn representative(
+    most_messages: u64,
+    work: &Workload<'_>,
+    machine: &Rig,
+    first: &Prepared,
+) -> Option<Mirror> {
     let ranks = u64::from(work.verified.schedule().ranks());
     let messages = messages_of_rank(work, first).saturating_mul(ranks);
     let is_large = |mirror: &Mirror| {
@@ -76,7 +81,7 @@ fn messages_of_segment(work: &Workload<'_>, first: &Prepared) -> u64 {
 
 /// How many messages there are to go through, one by one: what a simulation's own time goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
+pub struct MessageCount {
     /// Those of [`simulate`].
     pub whole: u64,
     /// The fewest that [`estimate`] makes do with.
@@ -88,15 +93,19 @@ pub struct Effort {
 ///
 /// # Errors
 /// [`TooManySegments`] if an operation is that.
-pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<Effort, TooManySegments> {
+pub fn message_count(
+    most_messages: u64,
+    work: &Workload<'_>,
+    machine: &Rig,
+) -> Result<MessageCount, TooManySegments> {
     let first = work.prepared(0, machine)?;
     let all = work.verified.schedule().ranks();
     if work.parts.is_some() {
         let of_rank = |rank| Ok(messages_of_rank(work, &work.prepared(rank, machine)?));
         let whole = (0..all).map(of_rank).try_fold(0u64, |sum, more| Ok(sum.saturating_add(more?)))?;
-        return Ok(Effort { whole, least: whole });
+        return Ok(MessageCount { whole, least: whole });
     }
-    let ranks = match stand_in(MOST_MESSAGES, work, machine, &first) {
+    let ranks = match representative(MOST_MESSAGES, work, machine, &first) {
         Some(_) => 1,
         None => u64::from(all),
     };
@@ -105,7 +114,7 @@ pub fn effort(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Result<
     // One part, and half of it once more.
     let segments = segments.saturating_add(segments / 2);
     let in_segment = estimated_in_segment(most_messages, work, machine, &first);
-    Ok(Effort { whole, least: in_segment.saturating_mul(segments).min(whole) })
+    Ok(MessageCount { whole, least: in_segment.saturating_mul(segments).min(whole) })
 }
 
 /// The messages of a segment that an estimate goes through: one rank's where it stands for all, even loosely where those of all

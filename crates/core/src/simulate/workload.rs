@@ -32,7 +32,7 @@ impl Workload<'_> {
     /// How many operations run at once in the default configuration.
     pub const AT_ONCE: u32 = 4;
 
-    /// How calls are cut on these machines by default, `segment_bytes` being the user's wish.
+    /// How calls are cut on these machines by default, `segment_bytes` being what the user prefers.
     pub fn sizing(machine: &Rig, verified: &Verified, segment_bytes: usize) -> Sizing {
         let workers = verified.schedule().workers();
         let hosts = machine.workers_hosts(workers);

@@ -6,12 +6,12 @@ use super::{
     machine::{Cores, Picoseconds, Rig},
     member::{Notice, SimulatedMember, Unit},
     mirror::Mirror,
-    outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Used, What},
+    outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Used, WorkItem},
     price::Price,
     workload::Workload,
 };
 use crate::{
-    execution::{Course, Rules, SegmentMessage, SegmentStep},
+    execution::{Rules, SegmentMessage, SegmentProgress, SegmentStep},
     prepare::{Loc, Prepared},
     session::membership::MemberId,
     topology::random::SplitMix,
@@ -85,8 +85,8 @@ impl<'a> Simulator<'a> {
         mirror: Option<Mirror>,
     ) -> Self {
         let (ranks, is_mirrored) = (prepared.len(), mirror.is_some());
-        let mut chance = machine.disorder.map(|disorder| SplitMix::new(disorder.seed));
-        let rules = machine.disorder.map_or(Rules::DEFAULT, |disorder| disorder.rules);
+        let mut chance = machine.random_order.map(|random_order| SplitMix::new(random_order.seed));
+        let rules = machine.random_order.map_or(Rules::DEFAULT, |random_order| random_order.rules);
         let rules = Rules { is_mirrored, ..rules };
         let all = work.verified.schedule().ranks();
         let ids: Vec<_> = (0..all).map(MemberId::new).collect();
@@ -151,7 +151,8 @@ impl<'a> Simulator<'a> {
             let operation = (0..self.work.operations)
                 .find(|operation| !self.members[self.at(*operation, rank)].is_complete())?;
             let member = &self.members[self.at(operation, rank)];
-            let (Course { begun, finished, .. }, segments) = (member.course(), member.prepared().segments);
+            let (SegmentProgress { begun, finished, .. }, segments) =
+                (member.segment_progress(), member.prepared().segments);
             Some(StalledMember { rank, operation, begun, finished, segments })
         };
         (0..self.threads.len() as u32).filter_map(stands).collect()
@@ -326,7 +327,7 @@ impl<'a> Simulator<'a> {
             Some(mirror) => (rank, mirror.heads[sent.lane as usize]),
             None => (peer.rank, self.head_at(operation, peer.rank, rank, lane.index)),
         };
-        let what = What::Message { from: rank, to: peer.rank };
+        let what = WorkItem::Message { from: rank, to: peer.rank };
         watch(BusySpan {
             operation,
             segment: sent.ready.segment,
@@ -413,7 +414,7 @@ impl<'a> Simulator<'a> {
         let comes = self.now + burst.time;
         let arrives = match self.lines.ways(&message)[1] {
             Some(place) => {
-                let (start, end) = self.lines.come_in(place, burst, self.now);
+                let (start, end) = self.lines.arrive(place, burst, self.now);
                 self.show(place, burst, start, end, watch);
                 end.max(comes)
             }
@@ -434,7 +435,7 @@ impl<'a> Simulator<'a> {
     ) {
         let message = &self.under_way.all[burst.message as usize];
         if let TransferContent::Data { sent, .. } = message.content {
-            let what = What::Message { from: message.from, to: message.rank };
+            let what = WorkItem::Message { from: message.from, to: message.rank };
             let (operation, bytes) = (message.operation, burst.payload);
             watch(BusySpan { operation, segment: sent.ready.segment, place, what, start, end, bytes });
         }
@@ -487,12 +488,12 @@ impl<'a> Simulator<'a> {
         let heard = match content {
             TransferContent::Data { sent, head } => {
                 self.threads[to as usize].bytes += bytes;
-                let (place, what) = (Resource::Thread(to), What::Message { from, to: rank });
+                let (place, what) = (Resource::Thread(to), WorkItem::Message { from, to: rank });
                 let segment = sent.ready.segment;
                 watch(BusySpan { operation, segment, place, what, start, end, bytes });
                 self.members[member].arrive(segment, head)
             }
-            TransferContent::Signal(notice) => self.members[member].hear(notice),
+            TransferContent::Signal(notice) => self.members[member].receive(notice),
         };
         heard.map_err(|violation| Fault { rank: to, operation, violation })?;
         self.tell(operation, to, end);

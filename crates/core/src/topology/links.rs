@@ -308,7 +308,7 @@ fn is_connected_above_one(weights: &[f32], size: usize) -> bool {
 
 /// Gives the links between GPUs their weights: the counts of NVLinks that the machine has become 2, 3, ... in their order, as
 /// CUDA ranks them; everything else is 1; then [`mxnet_rules`]. Links of other nodes weigh 0.
-pub(super) fn weigh(nodes: &[TopologyNode], links: &mut [TopologyLink]) {
+pub(super) fn assign_weights(nodes: &[TopologyNode], links: &mut [TopologyLink]) {
     let gpus: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].kind == NodeKind::Gpu).collect();
     let size = gpus.len();
     if size == 0 {

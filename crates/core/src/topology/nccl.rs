@@ -141,7 +141,7 @@ fn topology(devices: &[Device], cpus: &[(String, String)]) -> Topology {
             });
         }
     }
-    links::weigh(&nodes, &mut found);
+    links::assign_weights(&nodes, &mut found);
     found.sort_by_key(|link| (link.from, link.to));
     Topology { nodes, links: found, warnings: vec![] }
 }

@@ -178,7 +178,7 @@ impl Table {
                 }
             }
         }
-        links::weigh(&nodes, &mut found);
+        links::assign_weights(&nodes, &mut found);
         Topology { nodes, links: found, warnings: self.warnings }
     }
 }

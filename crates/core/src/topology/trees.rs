@@ -5,9 +5,9 @@
 //! a link in both directions, and the lesser of their weights counts.
 //!
 //! ```
-//! use herringbone_core::topology::{LinkMatrix, trees::{TreeMode, TreeWish, plan}};
+//! use herringbone_core::topology::{LinkMatrix, trees::{TreeMode, TreeRequest, plan}};
 //!
-//! let trees = plan(&LinkMatrix::uniform(8, 2.0), &TreeWish::of(TreeMode::Best))?;
+//! let trees = plan(&LinkMatrix::uniform(8, 2.0), &TreeRequest::of(TreeMode::Best))?;
 //! assert_eq!(trees.trees().len(), 8);
 //! assert!(trees.trees().iter().all(|tree| tree.rounds() == 3));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -22,14 +22,14 @@ mod flow;
 mod kernighan_lin;
 mod mxnet;
 mod packing;
+mod request;
 mod rotated;
 mod tree;
-mod wish;
 
 pub use canonical::canonical;
 pub use flow::bound;
+pub use request::{TreeMode, TreeRequest};
 pub use tree::{FoundBy, SpanningTree, TreeFigures, TreeSet};
-pub use wish::{TreeMode, TreeWish};
 
 use super::{LinkMatrix, TopologyError};
 use alloc::{format, vec, vec::Vec};
@@ -39,25 +39,25 @@ use alloc::{format, vec, vec::Vec};
 /// # Errors
 /// [`TopologyError::Whole`] for roots that are no ranks, a penalty that is no factor, ranks that no links connect, and where
 /// MXNet's planner finds no tree.
-pub fn plan(links: &LinkMatrix, wish: &TreeWish) -> Result<TreeSet, TopologyError> {
+pub fn plan(links: &LinkMatrix, request: &TreeRequest) -> Result<TreeSet, TopologyError> {
     let size = links.size();
-    if let Some(root) = wish.roots.iter().find(|root| **root >= size) {
+    if let Some(root) = request.roots.iter().find(|root| **root >= size) {
         let problem = format!("root {root} is none of {size} ranks");
         return Err(TopologyError::whole(problem, format!("use roots from 0 to {}", size - 1)));
     }
-    if !(wish.penalty > 0.0 && wish.penalty <= 1.0) {
-        let problem = format!("the penalty {} is no factor for weights", wish.penalty);
+    if !(request.penalty > 0.0 && request.penalty <= 1.0) {
+        let problem = format!("the penalty {} is no factor for weights", request.penalty);
         return Err(TopologyError::whole(problem, "use a number above 0, and at most 1"));
     }
     links.check_connected()?;
     let all: Vec<usize> = (0..size).collect();
-    let roots = if wish.roots.is_empty() { &all } else { &wish.roots };
-    let trees = match wish.mode {
+    let roots = if request.roots.is_empty() { &all } else { &request.roots };
+    let trees = match request.mode {
         _ if size == 1 => {
             let alone = |root: &usize| SpanningTree::new(*root, vec![], FoundBy::Best);
             roots.iter().map(alone).collect()
         }
-        TreeMode::Mxnet => mxnet::trees(links, roots, wish.penalty, wish.seed)?,
+        TreeMode::Mxnet => mxnet::trees(links, roots, request.penalty, request.seed)?,
         TreeMode::Best => best::trees(links, roots),
         TreeMode::Throughput => packing::trees(links, roots),
     };

@@ -8,7 +8,7 @@ use herringbone_core::{
     execution::Rules,
     group::{FoldOrder, Group},
     prepare::{Call, Sizing},
-    simulate::{Costs, Disorder, Port, Prediction, Rig, Untimed, Workload, simulate},
+    simulate::{Costs, Port, Prediction, RandomOrder, Rig, Untimed, Workload, simulate},
     topology::LinkMatrix,
     verify::{Verified, verify},
 };
@@ -163,7 +163,7 @@ impl fmt::Display for Cell {
         write!(
             to,
             "seed {seed}: {name}, {collective} of {count} {dtype}, {op}, codec {codec}, on hosts {hosts:?}, {} reducers, \
-             segments of {} B wished, {} B of staging memory, {operations:?} operations",
+             segments of {} B preferred, {} B of staging memory, {operations:?} operations",
             self.verified.schedule().reducers(),
             sizing.segment_bytes,
             sizing.most_staged,
@@ -219,7 +219,8 @@ fn rig(hosts: &[u32], distinct: u32, reducers: u32, chance: &mut Chance) -> Rig 
     let rates = [0, 1_250_000_000, 125_000_000, 12_500_000];
     rig.ports.iter_mut().for_each(|port| *port = Port { out: chance.of(&rates), into: chance.of(&rates) });
     rig.slowness = rig.hosts.iter().map(|_| chance.of(&[1000, 1000, 1000, 2000, 20_000])).collect();
-    rig.disorder = (!chance.one_in(8)).then(|| Disorder { seed: chance.next(), rules: Rules::DEFAULT });
+    rig.random_order =
+        (!chance.one_in(8)).then(|| RandomOrder { seed: chance.next(), rules: Rules::DEFAULT });
     rig
 }
 

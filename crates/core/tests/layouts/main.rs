@@ -11,7 +11,7 @@ use herringbone_core::{
     execution::Rules,
     group::Group,
     prepare::Call,
-    simulate::{Costs, Disorder, Rig, Workload},
+    simulate::{Costs, RandomOrder, Rig, Workload},
     verify::verify,
 };
 
@@ -23,8 +23,8 @@ impl Cell {
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
         let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
         let call = Call::new(Collective::AllReduce, dtype, ReduceOp::Sum, bytes / dtype.bytes());
-        let disorder = (seed > 0).then_some(Disorder { seed, rules: Rules::DEFAULT });
-        let rig = Rig { disorder, ..Rig::with_ports(hosts.to_vec(), 0, 50_000_000, Costs::DEFAULT) };
+        let random_order = (seed > 0).then_some(RandomOrder { seed, rules: Rules::DEFAULT });
+        let rig = Rig { random_order, ..Rig::with_ports(hosts.to_vec(), 0, 50_000_000, Costs::DEFAULT) };
         let sizing = Workload::sizing(&rig, &verified, 0);
         Self {
             name: name.to_owned(),
@@ -40,8 +40,8 @@ impl Cell {
 
     /// The same with a fault: no rank begins fewer segments at once than this.
     pub(crate) fn with_lots_of(mut self, segments: u32) -> Self {
-        self.rig.disorder =
-            Some(Disorder { seed: self.seed, rules: Rules { lot: Some(segments), ..Rules::DEFAULT } });
+        self.rig.random_order =
+            Some(RandomOrder { seed: self.seed, rules: Rules { lot: Some(segments), ..Rules::DEFAULT } });
         self
     }
 }

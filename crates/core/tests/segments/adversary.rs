@@ -184,9 +184,9 @@ impl Trial {
             all.go(next)?;
         }
         let stands = |(rank, member): (usize, &Member)| {
-            let course = member.execution.course();
+            let progress = member.execution.segment_progress();
             let is_running = member.execution.progress(&member.others) == ExecutionProgress::Running;
-            is_running.then_some((rank, course.begun, course.finished))
+            is_running.then_some((rank, progress.begun, progress.finished))
         };
         let stuck: Vec<_> = all.members.iter().enumerate().filter_map(stands).collect();
         if stuck.is_empty() { Ok(()) } else { Err(End::Stuck(stuck)) }
@@ -256,7 +256,7 @@ impl Adversary {
             Move::Run(_, at) => self.step(rank, at)?,
             Move::Leave(_, at) => self.leave(rank, at),
             Move::Arrive(lane) => self.arrive(lane)?,
-            Move::Hear(lane) => self.hear(lane)?,
+            Move::Hear(lane) => self.receive_signal(lane)?,
         }
         let Member { execution, others, .. } = &mut self.members[rank];
         if execution.ready() == 0 {
@@ -288,7 +288,7 @@ impl Adversary {
         };
         for lane in send.lanes.clone() {
             let peer = &prepared.peers[prepared.lanes[lane as usize].peer as usize];
-            let reader = self.members[peer.rank as usize].execution.course();
+            let reader = self.members[peer.rank as usize].execution.segment_progress();
             if peer.shared && reader.finished + self.ahead[rank] <= ready.segment {
                 return Err(End::Overwritten);
             }
@@ -353,11 +353,11 @@ impl Adversary {
         }
     }
 
-    fn hear(&mut self, lane @ (from, to): Lane) -> Result<(), End> {
+    fn receive_signal(&mut self, lane @ (from, to): Lane) -> Result<(), End> {
         let signal = self.signals.get_mut(&lane).and_then(VecDeque::pop_front).expect("a word");
         let Member { execution, others, .. } = &mut self.members[to];
         let peer = execution.prepared().peer(from as u32).expect("a partner");
-        execution.hear(peer, signal, others).map_err(|violation| End::Refused(to, violation))?;
+        execution.receive_signal(peer, signal, others).map_err(|violation| End::Refused(to, violation))?;
         self.retry(to);
         let Member { execution, others, .. } = &mut self.members[to];
         execution.begin(others);

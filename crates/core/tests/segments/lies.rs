@@ -66,7 +66,7 @@ fn a_reducer_says_once_that_all_hold_the_result() {
     run(&mut reducer, &mut others);
     others.signals.clear();
     for worker in [0, 1, 0, 1, 1] {
-        reducer.hear(worker, Signal::Grant(1), &mut others).unwrap();
+        reducer.receive_signal(worker, Signal::Grant(1), &mut others).unwrap();
     }
     assert_eq!(others.signals, [(0, Signal::Stable), (1, Signal::Stable)]);
 }
@@ -79,10 +79,10 @@ fn nobody_is_done_with_more_than_it_gets() {
     let (mut rank, mut others) = (execution(program.into(), true), silent());
     rank.start(&mut others);
     run(&mut rank, &mut others);
-    assert_eq!(rank.course().begun, 1);
-    let heard = rank.hear(0, Signal::Grant(1), &mut others);
+    assert_eq!(rank.segment_progress().begun, 1);
+    let heard = rank.receive_signal(0, Signal::Grant(1), &mut others);
     assert!(matches!(heard, Err(Violation::NotGranted(_))), "{heard:?}");
-    assert_eq!(rank.hear(0, Signal::Grant(0), &mut others), Ok(()));
+    assert_eq!(rank.receive_signal(0, Signal::Grant(0), &mut others), Ok(()));
 }
 
 /// Else the fold would read what nobody has written.

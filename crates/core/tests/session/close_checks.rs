@@ -168,12 +168,12 @@ fn a_member_is_told_who_has_left_without_a_call() {
             member.complete(sequence, false);
         }
         settle(&mut member, 1, cause.clone());
-        assert_eq!((member.take_unlearnt().as_deref(), member.take_unlearnt()), (Some(&cause), None));
+        assert_eq!((member.take_unreported().as_deref(), member.take_unreported()), (Some(&cause), None));
     }
     let mut caller = member(1);
     settle(&mut caller, 1, cause);
     assert!(matches!(caller.issue(call()), Err(NotIssued::Failed(_))));
-    assert_eq!(caller.take_unlearnt(), None, "its call was told");
+    assert_eq!(caller.take_unreported(), None, "its call was told");
     let mut leaves = member(2);
     let first = question(2, 0, issue(&mut leaves, 1).hash);
     leaves.receive(&Message::Confirm(CloseQuestion { rank: 0, ..first }));
@@ -195,7 +195,7 @@ fn a_member_that_leaves_learns_of_a_call_that_has_ended_after_its_report() {
     let decision = Decision { group: GROUP, generation: 0, next: 1, cause: corrupt() };
     assert!(matches!(member.receive(&Message::Decide(decision)), Some(Action::Settled(_))));
     assert_eq!(issue(&mut member, 1).fingerprint.sequence, 1);
-    assert_eq!((member.take_unlearnt().as_deref(), member.take_unlearnt()), (Some(&corrupt()), None));
+    assert_eq!((member.take_unreported().as_deref(), member.take_unreported()), (Some(&corrupt()), None));
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn a_member_asks_only_what_it_does_not_know() {
     member.complete(2, true);
     assert_eq!(member.question(), None, "all have called it");
     settle(&mut member, 4, corrupt());
-    assert_eq!(member.take_unlearnt().as_deref(), Some(&corrupt()));
-    assert_eq!((member.take_unlearnt(), member.question()), (None, None));
+    assert_eq!(member.take_unreported().as_deref(), Some(&corrupt()));
+    assert_eq!((member.take_unreported(), member.question()), (None, None));
 }
 
 /// Whether parts fit each other is seen as they arrive, so it is known only of those that had ended before the later call was made.
@@ -246,7 +246,7 @@ fn a_member_that_leaves_is_not_told_what_failed_in_calls_that_it_has_not_made() 
     let mut member = member(1);
     let operation = question(0, 0, 0).fingerprint;
     settle(&mut member, 1, Cause::Timeout { rank: 2, operation, milliseconds: 500, waiting_for: vec![1] });
-    assert_eq!(member.take_unlearnt(), None, "rank 2 has waited for it in vain");
+    assert_eq!(member.take_unreported(), None, "rank 2 has waited for it in vain");
     assert!(matches!(member.issue(call()), Err(NotIssued::Counted(..))), "a call would have learnt of it");
 }
 
@@ -284,7 +284,7 @@ fn a_timeout_that_passes_while_its_operation_ends_well_on_all_members_fails_noth
     members.iter_mut().for_each(|member| member.complete(1, true));
     assert_eq!(a_late_end(&mut members), (2, vec![false, false]));
     for member in &mut members {
-        assert_eq!(member.take_unlearnt(), None);
+        assert_eq!(member.take_unreported(), None);
         assert_eq!(issue(member, 1).fingerprint.sequence, 2, "the next call fails neither");
     }
 
@@ -292,7 +292,7 @@ fn a_timeout_that_passes_while_its_operation_ends_well_on_all_members_fails_noth
     let mut members = two();
     members[0].complete(1, true);
     assert_eq!(a_late_end(&mut members), (3, vec![false, true]));
-    assert!(members[0].take_unlearnt().is_some());
+    assert!(members[0].take_unreported().is_some());
 
     // Rank 0 has called more.
     let mut members = two();

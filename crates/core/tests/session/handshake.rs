@@ -341,13 +341,13 @@ fn long_refusals_are_cut() {
 fn the_client_notices_whom_it_reached() {
     let reached = |own: Identity| meet(client(), server(), own, untouched).client.unwrap_err();
     let error = reached(worker(3));
-    assert_eq!(error, HandshakeError::WrongParty { expected: expected(), found: worker(3) });
+    assert_eq!(error, HandshakeError::WrongPeer { expected: expected(), found: worker(3) });
     assert_eq!(
         error.to_string(),
         "expected worker 1 at this address, found worker 3: check addresses and ports"
     );
     let reducer = Identity { role: Role::Reducer, ..worker(1) };
-    assert!(matches!(reached(reducer), HandshakeError::WrongParty { .. }));
+    assert!(matches!(reached(reducer), HandshakeError::WrongPeer { .. }));
     let restarted = Identity { incarnation: 5, ..worker(1) };
     let refusal = Refusal::Restarted { role: Role::Worker, rank: 1 };
     assert_eq!(reached(restarted), HandshakeError::Refusing(refusal));

@@ -82,7 +82,7 @@ fn talking(client: Client) -> [ControlChannel; 2] {
 fn control_messages_are_taken_once_in_turn_and_on_their_connection() {
     let hub_at = |address: &str| Message::Hub { address: address.to_owned() };
     let [mut ours, mut theirs] = talking(client());
-    let [first, second] = ["a:1", "b:2"].map(|address| ours.say(&hub_at(address)).unwrap());
+    let [first, second] = ["a:1", "b:2"].map(|address| ours.encode(&hub_at(address)).unwrap());
     theirs.push(&[first.clone(), second.clone()].concat());
     assert_eq!(theirs.next_message(), Ok(Some(hub_at("a:1"))));
     assert_eq!(theirs.next_message(), Ok(Some(hub_at("b:2"))));
@@ -104,7 +104,7 @@ fn control_messages_are_taken_once_in_turn_and_on_their_connection() {
 #[test]
 fn a_message_that_cannot_be_said_leaves_no_gap() {
     let [mut ours, mut theirs] = talking(client());
-    assert!(ours.say(&Message::Hub { address: "x".repeat(1000) }).is_err());
-    theirs.push(&ours.say(&Message::Bye).unwrap());
+    assert!(ours.encode(&Message::Hub { address: "x".repeat(1000) }).is_err());
+    theirs.push(&ours.encode(&Message::Bye).unwrap());
     assert_eq!(theirs.next_message(), Ok(Some(Message::Bye)));
 }

@@ -1,9 +1,9 @@
 use herringbone_core::session::{
     control::Message,
     membership::MemberId,
-    recovery::{Calls, Grow, Held, Holding, LostReducer, Piece, Rest, Resume, Suspect},
+    recovery::{Calls, Grow, Held, Holding, LostReducer, OperationRepair, Resume, SegmentRepair, Suspect},
     stragglers::Late,
-    survivors::{Shrink, Shrunk, Survival},
+    survivors::{Shrink, ShrinkOutcome, Shrunk},
 };
 use proptest::{collection::vec, option, prelude::*};
 use std::ops::Range;
@@ -40,10 +40,10 @@ fn any_change() -> impl Strategy<Value = Message> {
         (any::<(u32, u32, u64)>(), vec(any::<u32>(), 0..5), 0..4).prop_map(
             |((group, least, completed), left, which)| {
                 let outcome = match which {
-                    0 => Survival::GoOn(left),
-                    1 => Survival::TooFew { left, least },
-                    2 => Survival::Unsure { silent: left },
-                    _ => Survival::Late { missing: left },
+                    0 => ShrinkOutcome::Continue(left),
+                    1 => ShrinkOutcome::TooFew { left, least },
+                    2 => ShrinkOutcome::NoMajority { silent: left },
+                    _ => ShrinkOutcome::Late { missing: left },
                 };
                 Message::Shrunk(Shrunk { group, outcome, completed })
             }
@@ -82,13 +82,13 @@ fn any_report() -> impl Strategy<Value = Message> {
         }),
         (any::<(u32, u64)>(), holders, (names(), names(), any_members()), vec(chunks(), 0..4)).prop_map(
             |((group, next), holder, (address, reason, gained), operations)| {
-                let piece = |segments| Piece { segments, holder };
+                let piece = |segments| SegmentRepair { segments, holder };
                 let pieces = |runs: Vec<Range<u32>>| runs.into_iter().map(piece).collect();
-                let rest = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| Rest {
+                let repair = |(sequence, chunks): (u64, Vec<Vec<Range<u32>>>)| OperationRepair {
                     sequence,
                     chunks: chunks.into_iter().map(pieces).collect(),
                 };
-                let operations = (0..).zip(operations).map(rest).collect();
+                let operations = (0..).zip(operations).map(repair).collect();
                 Message::Resume(Resume {
                     group,
                     calls: Calls { generation: group, next, hashes: vec![next; next.min(3) as usize] },

@@ -428,7 +428,7 @@ impl Simulation {
         }
         for process in &mut self.processes {
             assert!(!process.asks, "it was not answered");
-            while let Some(cause) = process.member.take_unlearnt() {
+            while let Some(cause) = process.member.take_unreported() {
                 let mut news = process.news.iter_mut();
                 let news =
                     news.find(|news| Arc::ptr_eq(&news.settled.cause, &cause)).expect("it was decided");

@@ -2,14 +2,14 @@
 
 use super::{MATRICES, TEXTS, links};
 use herringbone_core::topology::LinkMatrix;
-use herringbone_core::topology::trees::{FoundBy, TreeMode, TreeSet, TreeWish, bound, plan};
+use herringbone_core::topology::trees::{FoundBy, TreeMode, TreeRequest, TreeSet, bound, plan};
 
 fn planned(links: &LinkMatrix, mode: TreeMode) -> TreeSet {
-    plan(links, &TreeWish::of(mode)).unwrap()
+    plan(links, &TreeRequest::of(mode)).unwrap()
 }
 
 fn clustered(links: &LinkMatrix, seed: u64) -> TreeSet {
-    plan(links, &TreeWish { seed: Some(seed), ..TreeWish::of(TreeMode::Mxnet) }).unwrap()
+    plan(links, &TreeRequest { seed: Some(seed), ..TreeRequest::of(TreeMode::Mxnet) }).unwrap()
 }
 
 fn all_links() -> impl Iterator<Item = (&'static str, LinkMatrix)> {
@@ -212,18 +212,18 @@ fn alike_links_are_used_alike() {
 
 #[test]
 fn what_cannot_be_planned_says_what_to_change() {
-    let ask = |links: &LinkMatrix, wish: &TreeWish| plan(links, wish).unwrap_err().to_string();
-    let (links, best) = (LinkMatrix::uniform(4, 1.0), TreeWish::of(TreeMode::Best));
-    let roots = TreeWish { roots: vec![1, 4], ..best.clone() };
+    let ask = |links: &LinkMatrix, request: &TreeRequest| plan(links, request).unwrap_err().to_string();
+    let (links, best) = (LinkMatrix::uniform(4, 1.0), TreeRequest::of(TreeMode::Best));
+    let roots = TreeRequest { roots: vec![1, 4], ..best.clone() };
     assert_eq!(ask(&links, &roots), "root 4 is none of 4 ranks; use roots from 0 to 3");
     for penalty in [0.0, -1.0, 1.5, f32::NAN] {
-        assert!(ask(&links, &TreeWish { penalty, ..best.clone() }).contains("above 0, and at most 1"));
+        assert!(ask(&links, &TreeRequest { penalty, ..best.clone() }).contains("above 0, and at most 1"));
     }
     let apart = LinkMatrix::of_weights(&[vec![0.0, 1.0, 0.0], vec![1.0, 0.0, 0.0], vec![0.0; 3]]).unwrap();
     assert!(ask(&apart, &best).contains("from rank 0 to rank 2"));
     let chain = Numbers(1).links(8, 0, true);
-    assert!(ask(&chain, &TreeWish::of(TreeMode::Mxnet)).contains("--mode best"));
-    let two = plan(&links, &TreeWish { roots: vec![3, 1], ..best }).unwrap();
+    assert!(ask(&chain, &TreeRequest::of(TreeMode::Mxnet)).contains("--mode best"));
+    let two = plan(&links, &TreeRequest { roots: vec![3, 1], ..best }).unwrap();
     assert_eq!(two.trees().iter().map(|tree| tree.root()).collect::<Vec<_>>(), [3, 1]);
 }
 
@@ -234,8 +234,8 @@ fn hypercubes_have_trees_of_the_fewest_rounds() {
         let size = 1usize << bits;
         let row = |a: usize| (0..size).map(|b| f32::from(u8::from((a ^ b).is_power_of_two()))).collect();
         let links = LinkMatrix::of_weights(&(0..size).map(row).collect::<Vec<Vec<f32>>>()).unwrap();
-        let set =
-            plan(&links, &TreeWish { roots: vec![0, size - 1], ..TreeWish::of(TreeMode::Best) }).unwrap();
+        let set = plan(&links, &TreeRequest { roots: vec![0, size - 1], ..TreeRequest::of(TreeMode::Best) })
+            .unwrap();
         check_trees(&set, &links, "hypercube");
         assert!(set.trees().iter().all(|tree| tree.rounds() == bits), "{size} ranks");
     }
@@ -250,8 +250,8 @@ fn random_links_are_planned_no_worse_than_mxnets() {
         let size = [4, 5, 6, 7, 8, 8, 8, 9, 10, 12, 14, 16][case % 12];
         let links = numbers.links(size, [8, 6, 5, 8][case % 4], case % 5 != 0);
         let seeds = [None, Some(11), Some(12), Some(13)];
-        let wish = |seed| TreeWish { seed, ..TreeWish::of(TreeMode::Mxnet) };
-        let others: Vec<_> = seeds.into_iter().filter_map(|seed| plan(&links, &wish(seed)).ok()).collect();
+        let request = |seed| TreeRequest { seed, ..TreeRequest::of(TreeMode::Mxnet) };
+        let others: Vec<_> = seeds.into_iter().filter_map(|seed| plan(&links, &request(seed)).ok()).collect();
         let figures: Vec<_> = others.iter().map(|set| set.figures(&links)).collect();
         let figures: Vec<_> = figures.into_iter().filter(|figures| figures.worst_load.is_finite()).collect();
         if figures.is_empty() {

@@ -8,7 +8,7 @@ use crate::{
         session::{
             Ranks,
             membership::MemberId,
-            survivors::{Shrink, Shrunk, Survival},
+            survivors::{Shrink, ShrinkOutcome, Shrunk},
             watch::ShrinkAnswer,
         },
     },
@@ -49,8 +49,8 @@ pub(crate) fn agree(fabric: &Fabric, group: &GroupHandle, least: u32, timeout: D
     let at = |error: Error| error.about(me, "shrink");
     let (left, completed) = match fabric.commands.wait_for_survivors(shrink.clone(), timeout) {
         Some(ShrinkAnswer::Decided(Shrunk { outcome, completed, .. })) => match outcome {
-            Survival::GoOn(left) => (left, completed),
-            Survival::Late { missing } => return Err(at(late(me, timeout, &missing))),
+            ShrinkOutcome::Continue(left) => (left, completed),
+            ShrinkOutcome::Late { missing } => return Err(at(late(me, timeout, &missing))),
             outcome => return Err(at(refused(outcome, &ranks))),
         },
         Some(ShrinkAnswer::NoHub(gone)) => return Ok(Agreed::Without { shrink, gone }),
@@ -102,18 +102,18 @@ pub(crate) fn lost(ranks: Vec<Rank>, reason: String) -> Error {
 }
 
 /// Why these members do not go on.
-pub(crate) fn refused(outcome: Survival, members: &[Rank]) -> Error {
+pub(crate) fn refused(outcome: ShrinkOutcome, members: &[Rank]) -> Error {
     let without = |left: &[Rank]| members.iter().copied().filter(|rank| !left.contains(rank)).collect();
     match outcome {
-        Survival::GoOn(left) => {
+        ShrinkOutcome::Continue(left) => {
             lost(without(&left), "no rank said where the remaining ranks meet".to_owned())
         }
-        Survival::Late { missing } => lost(missing, "they did not come in time".to_owned()),
-        Survival::TooFew { left, least } => {
+        ShrinkOutcome::Late { missing } => lost(missing, "they did not come in time".to_owned()),
+        ShrinkOutcome::TooFew { left, least } => {
             let reason = format!("{} of at least {least} are left ({})", left.len(), Ranks(&left));
             lost(without(&left), reason)
         }
-        Survival::Unsure { silent } => {
+        ShrinkOutcome::NoMajority { silent } => {
             let reason = "silent, and not fewer than the ranks that answer, so they may be running on the other side of a network split";
             lost(silent, reason.to_owned())
         }

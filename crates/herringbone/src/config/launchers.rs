@@ -29,7 +29,7 @@ type Reader = fn(&Environment) -> Result<Option<Detection>>;
 
 /// All launchers, in the order in which they count.
 const READERS: [Reader; 10] = [
-    pair::theirs,
+    pair::torchrun_pair,
     |environment| counted::HOROVOD.read(environment),
     |environment| counted::OPEN_MPI.read(environment),
     |environment| counted::MVAPICH.read(environment),
@@ -48,7 +48,7 @@ const READERS: [Reader; 10] = [
 /// launcher does not say which rank of how many this process is.
 pub(crate) fn find(environment: &Environment) -> Result<Option<Assignment>> {
     // It is there to overrule the others.
-    let (mut found, mut lacking) = match pair::ours(environment)? {
+    let (mut found, mut lacking) = match pair::herringbone_pair(environment)? {
         Some(Detection::Place(place)) => return Ok(Some(place)),
         Some(Detection::Lacking(error)) => (None, Some(error)),
         None => (None, None),
@@ -74,7 +74,7 @@ pub(crate) fn find(environment: &Environment) -> Result<Option<Assignment>> {
 }
 
 /// Why it may be a mistake that no launcher gave this process a place.
-pub(super) fn suspicion(environment: &Environment) -> Result<Option<String>> {
+pub(super) fn missing_launcher(environment: &Environment) -> Result<Option<String>> {
     slurm::outside_a_step(environment)
 }
 

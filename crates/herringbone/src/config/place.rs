@@ -83,7 +83,7 @@ impl Config {
         )?;
         let place = place?;
         let config = Self::at(place.as_ref(), &environment)?;
-        say(place.as_ref(), &config.rendezvous, &environment)?;
+        log_choice(place.as_ref(), &config.rendezvous, &environment)?;
         Ok(config)
     }
 
@@ -124,10 +124,10 @@ impl Config {
 }
 
 /// Says once which launcher counts, or that there is none.
-fn say(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: &Environment) -> Result<()> {
+fn log_choice(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: &Environment) -> Result<()> {
     static SAID: Once = Once::new();
     let Some(place) = place else {
-        let suspicion = launchers::suspicion(environment)?.unwrap_or_else(|| {
+        let missing_launcher = launchers::missing_launcher(environment)?.unwrap_or_else(|| {
             "start several with `herringbone launch -n 4 -- python train.py`, torchrun, mpirun or srun"
                 .to_owned()
         });
@@ -135,7 +135,7 @@ fn say(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: &Enviro
             log::warn(
                 "rank 0",
                 format_args!(
-                    "no launcher has started this process, so it is a world of 1; {suspicion} (if 1 is right, \
+                    "no launcher has started this process, so it is a world of 1; {missing_launcher} (if 1 is right, \
                      HERRINGBONE_RANK=0 and HERRINGBONE_WORLD_SIZE=1 say so)"
                 ),
             );

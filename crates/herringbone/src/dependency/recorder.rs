@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 const MOST: usize = 1 << 17;
 
 /// An operation that has run.
-pub(crate) struct Ran {
+pub(crate) struct RecordedOperation {
     pub(crate) number: u64,
     pub(crate) name: Option<Arc<str>>,
     /// The thread that it was on from begin to end; none if it ended elsewhere.
@@ -19,7 +19,7 @@ pub(crate) struct Ran {
 /// Keeps what has run, once it is asked to.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    ran: Option<VecDeque<Ran>>,
+    ran: Option<VecDeque<RecordedOperation>>,
 }
 
 impl Recorder {
@@ -40,12 +40,19 @@ impl Recorder {
             if ran.len() == MOST {
                 ran.pop_front();
             }
-            ran.push_back(Ran { number, name: name.cloned(), thread, began, ended: Instant::now(), is_well });
+            ran.push_back(RecordedOperation {
+                number,
+                name: name.cloned(),
+                thread,
+                began,
+                ended: Instant::now(),
+                is_well,
+            });
         }
     }
 
     /// What was kept, oldest end first.
-    pub(crate) fn ran(&self) -> impl Iterator<Item = &Ran> {
+    pub(crate) fn ran(&self) -> impl Iterator<Item = &RecordedOperation> {
         self.ran.iter().flatten()
     }
 }

@@ -1,6 +1,6 @@
 //! What has run, as a trace.
 
-use super::recorder::{Ran, Recorder};
+use super::recorder::{RecordedOperation, Recorder};
 use crate::core::trace::{Argument, TraceRow, TraceWriter};
 use std::{fmt, time::Instant};
 
@@ -13,7 +13,7 @@ pub(crate) fn written(recorder: &Recorder) -> String {
 }
 
 fn write(recorder: &Recorder) -> Result<String, fmt::Error> {
-    let mut ran: Vec<&Ran> = recorder.ran().collect();
+    let mut ran: Vec<&RecordedOperation> = recorder.ran().collect();
     ran.sort_by_key(|ran| (ran.began, ran.number));
     let mut trace = TraceWriter::new(String::new())?;
     for (process, name) in PROCESSES {
@@ -47,7 +47,7 @@ fn write(recorder: &Recorder) -> Result<String, fmt::Error> {
 }
 
 /// The first row that is free when this begins.
-fn lane(lanes: &mut Vec<Instant>, ran: &Ran) -> u32 {
+fn lane(lanes: &mut Vec<Instant>, ran: &RecordedOperation) -> u32 {
     let at = lanes.iter().position(|free| *free <= ran.began).unwrap_or_else(|| {
         lanes.push(ran.ended);
         lanes.len() - 1

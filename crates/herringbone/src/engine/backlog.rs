@@ -4,7 +4,7 @@ use super::{
     early::{Content, EarlyArrivals, Parked},
     group::Group,
     links::Links,
-    outbox::{Outbox, Todo},
+    outbox::{Deferred, Outbox},
     queue::OpQueue,
 };
 use crate::core::{
@@ -113,14 +113,14 @@ impl Backlog {
     pub(super) fn take_early(&mut self, id: &Identity, out: &mut Outbox) {
         if !self.early.is_empty() {
             let early = self.early.take(id.group, id.fingerprint.sequence, |parked| id.is_of(&parked.header));
-            out.push(Todo::Redeliver(early));
+            out.push(Deferred::Redeliver(early));
         }
     }
 
     /// All frames that came early for a group may be of use now.
     pub(super) fn redeliver(&mut self, group: u32, out: &mut Outbox) {
-        out.push(Todo::Redeliver(self.early.take_group(group)));
-        out.push(Todo::Served(group));
+        out.push(Deferred::Redeliver(self.early.take_group(group)));
+        out.push(Deferred::Served(group));
     }
 
     /// Compares frames that came early with the operation that was just issued.
@@ -129,7 +129,7 @@ impl Backlog {
         let differs =
             |Parked { header, .. }: &Parked| header.hash != id.hash && header.generation == id.generation;
         if self.early.of(group, sequence).iter().any(differs) {
-            out.push(Todo::Redeliver(self.early.take(group, sequence, |_| true)));
+            out.push(Deferred::Redeliver(self.early.take(group, sequence, |_| true)));
         }
     }
 }

@@ -198,7 +198,7 @@ impl Head<'_> {
         if waits_for_buffers(queued, footprints, ops) || with_reducers && running >= REDUCER_OPERATIONS {
             return Start::Later(Some(least));
         }
-        if let Err(bytes) = queued.furnish(group.settings.me) {
+        if let Err(bytes) = queued.allocate(group.settings.me) {
             return self.lacks(bytes);
         }
         let is_mapped = queued.mapped(ops.heap.as_deref()).is_some();

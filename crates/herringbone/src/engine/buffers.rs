@@ -34,8 +34,8 @@ impl Queued {
     ///
     /// # Errors
     /// How many bytes the system has not given.
-    pub(super) fn furnish(&mut self, me: u32) -> Result<(), u64> {
-        self.fed.as_ref().map_or(Ok(()), Fed::furnish)?;
+    pub(super) fn allocate(&mut self, me: u32) -> Result<(), u64> {
+        self.fed.as_ref().map_or(Ok(()), Fed::allocate)?;
         if let Some((input, output)) = &mut self.buffers
             && !are_usable(&self.call, me, input, output)
         {

@@ -2,7 +2,7 @@
 
 use super::{
     Engine, disband, fences,
-    outbox::{Event, Todo},
+    outbox::{Deferred, Event},
     runtime::Runtime,
     timers::Timer,
 };
@@ -64,7 +64,7 @@ impl Engine {
     /// Puts a new link in place. If there was one, it is of no use to the other end any more.
     pub(crate) fn connect(&mut self, index: MemberId, link: Link) {
         if self.runtime.links.endpoints[index].is_up() {
-            self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+            self.runtime.out.push(Deferred::Broken { endpoint: index, reason: Broken::Closed });
             self.catch_up();
         }
         let Runtime { links, out, .. } = &mut self.runtime;
@@ -72,10 +72,10 @@ impl Engine {
         if self.runtime.links.endpoints[index].left.is_some() {
             self.read_to_the_end(index);
         }
-        self.runtime.out.push(Todo::Start);
+        self.runtime.out.push(Deferred::Start);
         self.runtime.out.flushes = true;
         for pair_group in self.messages.pair_groups() {
-            self.runtime.out.push(Todo::Served(pair_group));
+            self.runtime.out.push(Deferred::Served(pair_group));
         }
         self.catch_up();
     }
@@ -113,7 +113,7 @@ impl Engine {
     /// The poller cannot watch a link's socket.
     pub(crate) fn unwatched(&mut self, index: MemberId, problem: &std::io::Error) {
         let reason = Broken::Io(format!("its socket cannot be watched: {problem}"));
-        self.runtime.out.push(Todo::Broken { endpoint: index, reason });
+        self.runtime.out.push(Deferred::Broken { endpoint: index, reason });
         self.catch_up();
     }
 
@@ -126,7 +126,7 @@ impl Engine {
         out.events.push(Event::Broken { endpoint: index, reason });
         for operation in ops.table.iter() {
             if operation.endpoints().any(|endpoint| endpoint == index) {
-                out.push(Todo::Run(operation.key));
+                out.push(Deferred::Run(operation.key));
             }
         }
         if links.endpoints[index].left.is_some() {
@@ -145,7 +145,7 @@ impl Engine {
         while self.receive_shared(index) || self.receive_socket(index) {
             self.catch_up();
         }
-        self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+        self.runtime.out.push(Deferred::Broken { endpoint: index, reason: Broken::Closed });
         self.catch_up();
         self.runtime.links.endpoints[index].dead = true;
         self.runtime.out.observer.lost(index, reason);
@@ -165,7 +165,7 @@ impl Engine {
             out.departed();
         } else {
             self.read_to_the_end(index);
-            self.runtime.out.push(Todo::Start);
+            self.runtime.out.push(Deferred::Start);
         }
         self.catch_up();
     }
@@ -175,7 +175,7 @@ impl Engine {
             self.catch_up();
         }
         if self.runtime.links.endpoints[index].is_shared() {
-            self.runtime.out.push(Todo::Broken { endpoint: index, reason: Broken::Closed });
+            self.runtime.out.push(Deferred::Broken { endpoint: index, reason: Broken::Closed });
         }
     }
 
@@ -193,7 +193,7 @@ impl Engine {
     /// What groups wait for that are closed may never come.
     fn look_at_close_checks(&mut self) {
         let Runtime { groups, out, .. } = &mut self.runtime;
-        groups.numbers().into_iter().for_each(|number| out.push(Todo::Forget(number)));
+        groups.numbers().into_iter().for_each(|number| out.push(Deferred::Forget(number)));
         self.catch_up();
     }
 
@@ -206,7 +206,7 @@ impl Engine {
             Message::Late(late) => waits.tell(&late, runtime, recoveries),
             message => {
                 if let Message::Waiting(waiting) = &message {
-                    fences::make_way(runtime, waiting);
+                    fences::make_links_for(runtime, waiting);
                 }
                 fences::heard_from_hub(runtime, number, &message);
             }
@@ -215,13 +215,13 @@ impl Engine {
     }
 
     /// Sends a control message on a data link.
-    pub(crate) fn say(&mut self, index: MemberId, message: &Message) {
+    pub(crate) fn send_control(&mut self, index: MemberId, message: &Message) {
         send_control(&mut self.runtime.links.endpoints[index], message);
         self.flush();
     }
 
     /// Sends a control message on all data links.
-    pub(crate) fn say_to_all(&mut self, message: &Message) {
+    pub(crate) fn broadcast_control(&mut self, message: &Message) {
         for endpoint in self.runtime.links.endpoints.iter_mut().filter(|endpoint| endpoint.is_up()) {
             send_control(endpoint, message);
         }
@@ -273,7 +273,7 @@ impl Engine {
                 self.look_through_operations();
                 self.look_through_queue();
                 self.waits.look(&mut self.runtime);
-                self.listen_for_silence();
+                self.check_silence();
                 let Runtime { ops, backlog, .. } = &self.runtime;
                 let is_idle = backlog.queue.is_empty() && self.messages.is_idle() && self.late.is_empty();
                 if ops.table.len() > 0 || !is_idle {
@@ -343,7 +343,7 @@ impl Engine {
 
     /// Gives up reducers that hang: their kernels keep connections open and take in what is sent, but no sign of life has come
     /// for long, while operations need reducers. Nobody reads sockets, or misses anything, while there are none.
-    fn listen_for_silence(&mut self) {
+    fn check_silence(&mut self) {
         let needed =
             !self.reduces && self.runtime.ops.table.iter().any(|operation| operation.with_reducers());
         let passed = self.runtime.links.silent_for(self.runtime.out.now(), needed);
@@ -366,7 +366,7 @@ impl Engine {
             if endpoint.silence >= LOST {
                 self.runtime
                     .out
-                    .push(Todo::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
+                    .push(Deferred::Broken { endpoint: index, reason: Broken::Silent(endpoint.silence) });
             } else if endpoint.silence >= SUSPECT {
                 self.runtime.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());

@@ -8,7 +8,7 @@ use super::{
     failure,
     group::Group,
     groups::Groups,
-    outbox::{Outbox, Todo},
+    outbox::{Deferred, Outbox},
     runtime::Runtime,
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(super) fn abort(runtime: &mut Runtime, number: u32, tells: bool) {
     let error = Error::new(ErrorKind::Closed);
     runtime.fail_queued(number, &error);
     running.into_iter().for_each(|key| runtime.fail(key, &error, true));
-    runtime.out.push(Todo::FailRedone { group: number, error, all: false });
+    runtime.out.push(Deferred::FailRedone { group: number, error, all: false });
 }
 
 /// Once nothing is under way in a group that was dropped, this rank has read all that it needs from the others, and says

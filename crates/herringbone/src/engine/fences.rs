@@ -5,7 +5,7 @@ use super::{
     group::{Group, number_of},
     groups::Groups,
     introduced,
-    outbox::{Outbox, Todo},
+    outbox::{Deferred, Outbox},
     peer_waits::title,
     reducer::call_of,
     runtime::Runtime,
@@ -97,7 +97,7 @@ pub(super) fn perform(runtime: &mut Runtime, number: u32, output: Output) {
 
 /// Others wait in a call to which this rank has not come. They may wait for links to it that it has to make: what a call only
 /// sends is to arrive also where nobody calls, and what waits for links holds up later calls of all groups.
-pub(super) fn make_way(runtime: &mut Runtime, waiting: &Waiting) {
+pub(super) fn make_links_for(runtime: &mut Runtime, waiting: &Waiting) {
     let Runtime { links, groups, out, .. } = runtime;
     let is_to_come = |group: &&mut Group| {
         let sequence = waiting.fingerprint.sequence;
@@ -128,13 +128,13 @@ fn settle(runtime: &mut Runtime, number: u32, settled: &Settled) {
     runtime.backlog.redeliver(number, &mut runtime.out);
     runtime.fail_all_of(number, &error, cause.is_final());
     let Runtime { groups, out, .. } = runtime;
-    out.push(Todo::FailRedone { group: number, error, all: !cause.is_final() });
+    out.push(Deferred::FailRedone { group: number, error, all: !cause.is_final() });
     out.observer.fenced(number, settled.generation, cause);
     if let Cause::Unmade { .. } = **cause {
         groups.end_all_named(ordinal, cause, out);
     }
     // It may have been closed, and waited for this.
-    out.push(Todo::Forget(number));
+    out.push(Deferred::Forget(number));
     out.finished = true;
 }
 
@@ -167,7 +167,7 @@ pub(super) fn lose(runtime: &mut Runtime, index: MemberId, reason: &str, hub_is_
         let Some(group) = groups.get_mut(number) else { continue };
         if group.state.lose(rank, reason, out) {
             // What waits for a decision in a repair group fails.
-            out.push(Todo::Served(number));
+            out.push(Deferred::Served(number));
             fail_what_needs(runtime, number, index);
         }
     }
@@ -186,7 +186,7 @@ fn fail_what_needs(runtime: &mut Runtime, number: u32, index: MemberId) {
     group.state.fail_needing(running.iter().map(|(sequence, _)| *sequence), out);
     running.into_iter().for_each(|(_, key)| runtime.fail(key, &error, true));
     runtime.fail_queued(number, &error);
-    runtime.out.push(Todo::FailRedone { group: number, error, all: false });
+    runtime.out.push(Deferred::FailRedone { group: number, error, all: false });
 }
 
 /// Fails an operation if it needs more of an endpoint that has left. Returns whether it does.

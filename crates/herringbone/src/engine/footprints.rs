@@ -10,8 +10,8 @@ const FEW: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Footprints {
     few: Vec<Footprint>,
-    reads: Stretches,
-    writes: Stretches,
+    reads: Intervals,
+    writes: Intervals,
 }
 
 impl Footprints {
@@ -36,11 +36,12 @@ impl Footprints {
     /// Whether an operation that was called before `place` writes what another one touches, or touches what that writes.
     #[inline]
     pub(crate) fn interferes(&self, own: &Footprint, place: OpPlace) -> bool {
-        self.few.iter().any(|few| few.place < place && few.interferes(own)) || self.has_many_of(own, place)
+        self.few.iter().any(|few| few.place < place && few.interferes(own))
+            || self.interferes_with_many(own, place)
     }
 
     #[inline]
-    fn has_many_of(&self, own: &Footprint, place: OpPlace) -> bool {
+    fn interferes_with_many(&self, own: &Footprint, place: OpPlace) -> bool {
         let Self { reads, writes, .. } = self;
         !(reads.0.is_empty() && writes.0.is_empty())
             && (writes.has(&own.reads, place)
@@ -49,17 +50,17 @@ impl Footprints {
     }
 }
 
-/// Stretches of memory of operations. By size, of which each class has lengths up to twice the least: what reaches into a
-/// stretch begins in it, or before it by less than the longest of its class. Then by where they begin, and by their places.
+/// Intervals of memory of operations. By size, of which each class has lengths up to twice the least: what reaches into a
+/// interval begins in it, or before it by less than the longest of its class. Then by where they begin, and by their places.
 #[derive(Debug, Default)]
-struct Stretches(BTreeSet<(u32, usize, OpPlace, usize)>);
+struct Intervals(BTreeSet<(u32, usize, OpPlace, usize)>);
 
 /// The first place of all.
 const FIRST: OpPlace = (0, 0);
 /// A place after all others.
 pub(super) const LAST: OpPlace = (u64::MAX, u64::MAX);
 
-impl Stretches {
+impl Intervals {
     fn key(bytes: &Range<usize>, place: OpPlace) -> Option<(u32, usize, OpPlace, usize)> {
         let class = bytes.len().checked_ilog2()?;
         Some((class, bytes.start, place, bytes.end))
@@ -75,7 +76,7 @@ impl Stretches {
         }
     }
 
-    /// Whether a stretch of an operation before `place` has bytes of these.
+    /// Whether an interval of an operation before `place` has bytes of these.
     fn has(&self, bytes: &Range<usize>, place: OpPlace) -> bool {
         if bytes.is_empty() {
             return false;
@@ -104,7 +105,7 @@ impl Stretches {
 mod tests {
     use super::*;
 
-    /// Compared with looking at each, on random stretches that come and go.
+    /// Compared with looking at each, on random intervals that come and go.
     #[test]
     fn finds_what_looking_at_each_finds() {
         let mut state = 1_u64;
@@ -115,11 +116,11 @@ mod tests {
         let (mut footprints, mut all) = (Footprints::default(), Vec::<Footprint>::new());
         let mut found = 0;
         for number in 1..4000 {
-            let mut stretch = || {
+            let mut interval = || {
                 let (start, most) = (below(2000) as usize, 1 << below(10));
                 start..start + below(most) as usize
             };
-            let (reads, writes) = (stretch(), stretch());
+            let (reads, writes) = (interval(), interval());
             let own = Footprint { place: (number, number), reads, writes };
             let place = (number - below(40).min(number), 0);
             let expected = all.iter().any(|other| other.place < place && other.interferes(&own));

@@ -6,7 +6,7 @@ use super::{
     group::Group,
     groups::Verdict,
     introduced,
-    outbox::{Event, Todo},
+    outbox::{Deferred, Event},
     runtime::Runtime,
 };
 use crate::{
@@ -50,7 +50,7 @@ impl Engine {
             moved = true;
             self.runtime.links.endpoints[index].take(source);
             if let Err(reason) = result {
-                self.runtime.out.push(Todo::Broken { endpoint: index, reason });
+                self.runtime.out.push(Deferred::Broken { endpoint: index, reason });
                 return moved;
             }
         }
@@ -72,7 +72,7 @@ impl Engine {
                 moved
             }
             Err(reason) => {
-                self.runtime.out.push(Todo::Broken { endpoint: index, reason });
+                self.runtime.out.push(Deferred::Broken { endpoint: index, reason });
                 true
             }
         }
@@ -91,7 +91,7 @@ impl Engine {
             }
             Kind::Control => {
                 if let Content::Bytes(bytes) = content {
-                    self.hear(index, &bytes);
+                    self.receive_control(index, &bytes);
                 }
                 return Ok(());
             }
@@ -159,9 +159,9 @@ impl Engine {
             operation.inspect(index, header, &io)?;
             io.observer.received(&operation.id, header.segment, index, &io.endpoints[index], length);
         } else {
-            operation.hear(index, header, &mut io)?;
+            operation.receive_signal(index, header, &mut io)?;
         }
-        self.runtime.out.push(Todo::Run(key));
+        self.runtime.out.push(Deferred::Run(key));
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Engine {
         backlog.park(index, header, content, links)?;
         out.finished |= backlog.is_called(header.group);
         if self.messages.serves(header.group) {
-            out.push(Todo::Served(header.group));
+            out.push(Deferred::Served(header.group));
         }
         if header.eager && links.endpoints[index].is_crowded() {
             for key in ops.table.keys() {
@@ -188,7 +188,7 @@ impl Engine {
             self.runtime.links.endpoints[endpoint].parked -= u16::from(header.eager);
             header.credits = 0;
             if let Err(reason) = self.frame(endpoint, &header, body) {
-                self.runtime.out.push(Todo::Broken { endpoint, reason });
+                self.runtime.out.push(Deferred::Broken { endpoint, reason });
             }
         }
     }
@@ -200,13 +200,13 @@ impl Engine {
             let Some((operation, mut io)) = ops.running(key, links, out) else { continue };
             if operation.is_blocked_on(index) {
                 operation.retry(&mut io);
-                out.push(Todo::Run(key));
+                out.push(Deferred::Run(key));
             }
         }
     }
 
     /// A reducer tells this rank what went wrong in a group, which is for the hub, or that it ends.
-    fn hear(&mut self, index: MemberId, bytes: &[u8]) {
+    fn receive_control(&mut self, index: MemberId, bytes: &[u8]) {
         let mut decoder = Decoder::new(crc32c::crc32c);
         decoder.push(bytes);
         match decoder.next_message() {

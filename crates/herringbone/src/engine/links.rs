@@ -2,7 +2,7 @@
 
 use super::{
     group::Group,
-    outbox::{Event, Interest, Outbox, Todo},
+    outbox::{Deferred, Event, Interest, Outbox},
 };
 use crate::{
     Error, ErrorKind,
@@ -150,14 +150,14 @@ impl Links {
         out: &mut Outbox,
     ) -> bool {
         let endpoint = &mut self.endpoints[index];
-        let result = endpoint.flush_stream(memory, |token| out.push(Todo::HandedOver(token)));
+        let result = endpoint.flush_stream(memory, |token| out.push(Deferred::HandedOver(token)));
         let Link::Tcp(link) = &mut endpoint.link else { return false };
         let had_watch = std::mem::replace(&mut link.watched, !link.has_room);
         if link.watched != had_watch {
             out.interests.push(Interest::Room { endpoint: index, wanted: link.watched });
         }
         result.unwrap_or_else(|reason| {
-            out.push(Todo::Broken { endpoint: index, reason });
+            out.push(Deferred::Broken { endpoint: index, reason });
             true
         })
     }
@@ -192,7 +192,7 @@ impl Links {
         }
         if let Some(mut link) = endpoint.lose(reason.to_string()) {
             self.sockets -= 1;
-            link.give_up().into_iter().for_each(|token| out.push(Todo::HandedOver(token)));
+            link.give_up().into_iter().for_each(|token| out.push(Deferred::HandedOver(token)));
             out.interests.push(Interest::Gone(link));
         }
         self.linked.retain(|at| *at != index);

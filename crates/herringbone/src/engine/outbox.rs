@@ -52,10 +52,10 @@ pub(crate) enum Interest {
     Gone(Box<TcpLink>),
 }
 
-/// What one part of the engine leaves for another. The engine does it before it returns to its caller, in this order; so no
+/// Work that one part of the engine defers for another. The engine does it before it returns to its caller, in this order; so no
 /// part calls back into the one that called it.
 #[derive(Debug)]
-pub(super) enum Todo {
+pub(super) enum Deferred {
     /// An operation may be able to go on.
     Run(OpKey),
     /// What is left of a group's operations without a reducer fails: all of it, or else that about which its ranks do not agree.
@@ -100,7 +100,7 @@ pub(crate) struct Outbox {
     pub(super) flushes: bool,
     pub(crate) observer: Observer,
     pub(super) timers: Timers,
-    todo: VecDeque<Todo>,
+    deferred: VecDeque<Deferred>,
 }
 
 impl Outbox {
@@ -109,28 +109,28 @@ impl Outbox {
         self.observer.now
     }
 
-    /// Leaves something to do.
-    pub(super) fn push(&mut self, todo: Todo) {
-        let is_there = match (&todo, self.todo.back()) {
-            (Todo::Run(key), Some(Todo::Run(last))) => key == last,
-            (Todo::Redo(group), Some(Todo::Redo(last))) => group == last,
-            (Todo::Start, Some(Todo::Start)) => true,
+    /// Defers something.
+    pub(super) fn push(&mut self, deferred: Deferred) {
+        let is_there = match (&deferred, self.deferred.back()) {
+            (Deferred::Run(key), Some(Deferred::Run(last))) => key == last,
+            (Deferred::Redo(group), Some(Deferred::Redo(last))) => group == last,
+            (Deferred::Start, Some(Deferred::Start)) => true,
             _ => false,
         };
         if !is_there {
-            self.todo.push_back(todo);
+            self.deferred.push_back(deferred);
         }
     }
 
     /// Nothing more comes from an endpoint that has left: what waits for its link may start or fail now.
     pub(super) fn departed(&mut self) {
-        self.push(Todo::Start);
+        self.push(Deferred::Start);
         self.finished = true;
     }
 
-    /// The next thing to do.
-    pub(super) fn next(&mut self) -> Option<Todo> {
-        self.todo.pop_front()
+    /// The next deferred work.
+    pub(super) fn next(&mut self) -> Option<Deferred> {
+        self.deferred.pop_front()
     }
 
     /// Sets a timer to this long from now.
@@ -155,7 +155,7 @@ impl Outbox {
         }
         group.state.ended(self);
         if group.settings.serves.is_some() {
-            self.push(Todo::Served(id.group));
+            self.push(Deferred::Served(id.group));
         }
         if let Some(completion) = completion {
             completion.finish(result);
@@ -168,13 +168,13 @@ impl Outputs for Outbox {
     fn put(&mut self, group: u32, output: Output) {
         match output {
             Output::Tell(message) => self.events.push(Event::ToHub(message)),
-            Output::Leave => self.push(Todo::Forget(group)),
+            Output::Leave => self.push(Deferred::Forget(group)),
             Output::After(delay) => {
                 self.after(Timer::Group(group), delay);
                 // What waits for a decision in a repair group may have failed.
-                self.push(Todo::Served(group));
+                self.push(Deferred::Served(group));
             }
-            output => self.push(Todo::Group(group, Box::new(output))),
+            output => self.push(Deferred::Group(group, Box::new(output))),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     begin::{self, prepared},
     group::{Group, Service, Settings},
     links::{DRAINS, Links},
-    outbox::{Ended, Event, Outbox, Todo},
+    outbox::{Deferred, Ended, Event, Outbox},
     refused::Refused,
     runtime::Runtime,
 };
@@ -26,7 +26,7 @@ use crate::{
             control::Message,
             fence::Member,
             membership::MemberId,
-            recovery::{self, Calls, Held, Holding, LostReducer, Piece, Rest, Resume},
+            recovery::{self, Calls, Held, Holding, LostReducer, OperationRepair, Resume, SegmentRepair},
         },
     },
     execute::{
@@ -42,7 +42,7 @@ use std::{
     time::Duration,
 };
 
-/// An operation whose rest is under way.
+/// An operation that the repair group is finishing.
 #[derive(Debug)]
 pub(super) struct Redone {
     pub(super) queued: Queued,
@@ -55,7 +55,7 @@ pub(super) struct Redone {
     consensus: Consensus,
 }
 
-/// Whether ranks agree about an operation whose rest is under way.
+/// Whether ranks agree about an operation that the repair group is finishing.
 #[derive(Debug)]
 enum Consensus {
     /// As far as is known.
@@ -112,7 +112,7 @@ impl Redone {
 #[derive(Debug)]
 struct Decided {
     repair: u32,
-    rests: BTreeMap<u64, Rest>,
+    operations: BTreeMap<u64, OperationRepair>,
     /// By their numbers.
     redone: BTreeMap<u64, Redone>,
     /// Whether nothing more is called in the group.
@@ -209,8 +209,12 @@ impl Recoveries {
         let (repair, successor) = (repair_of(&group.settings), successor_of(&group.settings, &resume, links));
         self.tell(&resume, successor.reducers(), links);
         let (ranks, ordinal) = (&group.settings.ranks, group.state.ordinal());
-        let rests = resume.operations.into_iter().map(|rest| (rest.sequence, rest.among(ranks))).collect();
-        let decided = Decided { repair: repair.id, rests, redone: BTreeMap::new(), is_closing: false };
+        let operations = resume
+            .operations
+            .into_iter()
+            .map(|operation| (operation.sequence, operation.among(ranks)))
+            .collect();
+        let decided = Decided { repair: repair.id, operations, redone: BTreeMap::new(), is_closing: false };
         self.repairs.insert(repair.id, number);
         self.decided.insert(number, decided);
         links.forget(number);
@@ -220,8 +224,8 @@ impl Recoveries {
             let member = Member::new(settings.id, links.rank, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)
         });
-        out.push(Todo::Redo(number));
-        out.push(Todo::Start);
+        out.push(Deferred::Redo(number));
+        out.push(Deferred::Start);
         new.into()
     }
 
@@ -295,8 +299,8 @@ impl Recoveries {
             return end(queued, Err(Error::new(ErrorKind::Closed)), runtime);
         };
         let rules = runtime.groups.rules;
-        let rest = decided.rests.get(&sequence);
-        let issues = rest_of(&queued, rest, decided.repair, prepared, rules.uses_holders);
+        let operation = decided.operations.get(&sequence);
+        let issues = repair_calls(&queued, operation, decided.repair, prepared, rules.uses_holders);
         let issues = std::iter::repeat_n(issues, rules.times_redone).flatten().collect();
         decided.redone.insert(
             sequence,
@@ -396,13 +400,13 @@ fn end(queued: Queued, result: Result<(), Error>, runtime: &mut Runtime) {
         group.state.fail(id.fingerprint.sequence);
     }
     out.conclude(group, links.rank, Ended { id, plan, completion, issued, result });
-    out.push(Todo::Forget(id.group));
+    out.push(Deferred::Forget(id.group));
 }
 
 /// What is left of an operation, as calls of its repair group.
-fn rest_of(
+fn repair_calls(
     queued: &Queued,
-    rest: Option<&Rest>,
+    operation: Option<&OperationRepair>,
     repair: u32,
     prepared: &Prepared,
     uses_holders: bool,
@@ -427,13 +431,14 @@ fn rest_of(
         let call = Call::new(collective, dtype, op, region.len());
         Issue { attrs, ..Issue::new(repair, call, region.clone(), region) }
     };
-    let Some(Rest { chunks, .. }) = rest.filter(|rest| !rest.chunks.is_empty()) else {
+    let Some(OperationRepair { chunks, .. }) = operation.filter(|operation| !operation.chunks.is_empty())
+    else {
         return [again(0..output.len())].into();
     };
     let chunks = (0..prepared.chunks()).zip(chunks);
     let pieces = chunks.flat_map(|(chunk, pieces)| pieces.iter().map(move |piece| (chunk, piece)));
-    let issue = |(chunk, Piece { segments, holder }): (u32, &Piece)| {
-        let bytes = prepared.stretch(chunk, segments);
+    let issue = |(chunk, SegmentRepair { segments, holder }): (u32, &SegmentRepair)| {
+        let bytes = prepared.byte_range(chunk, segments);
         let holder = holder.filter(|_| uses_holders);
         (!bytes.is_empty())
             .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))

@@ -8,7 +8,7 @@ use super::{
     groups::Groups,
     links::Links,
     ops::{Buffers, Ops},
-    outbox::{Ended, Outbox, Todo},
+    outbox::{Deferred, Ended, Outbox},
     refused::Refused,
     timers::Timer,
 };
@@ -119,13 +119,13 @@ impl Runtime {
         let id = agreed.id;
         let mut queued = Queued::new(agreed, issue, Some(completion), out.now());
         if groups.get_mut(id.group).is_some_and(|group| queued.is_redone(group, out)) {
-            out.push(Todo::Redo(id.group));
+            out.push(Deferred::Redo(id.group));
         }
         order.into_iter().for_each(|order| queued.set_order(order));
         backlog.queue.push(queued);
         out.look_soon(Timer::Operations);
         backlog.check_early(&id, out);
-        out.push(Todo::Start);
+        out.push(Deferred::Start);
         out.flushes = true;
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Runtime {
     pub(super) fn not_started(&mut self, queued: Queued, error: &Error) {
         let Self { links, groups, out, .. } = self;
         let Queued { id, plan, caller: Caller { completion, issued, .. }, .. } = queued;
-        out.push(Todo::Forget(id.group));
+        out.push(Deferred::Forget(id.group));
         match groups.get_mut(id.group) {
             Some(group) => {
                 let result = Err(error.clone());
@@ -189,7 +189,7 @@ impl Runtime {
         ops.table.insert(operation);
         out.look_soon(Timer::Operations);
         backlog.take_early(&id, out);
-        out.push(Todo::Run(key));
+        out.push(Deferred::Run(key));
         // It may need what a rank that left has never sent.
         // A look at the next tick says whether it needs more of one of these.
         if !links.left.is_empty() {
@@ -212,7 +212,7 @@ impl Runtime {
             ops.released(footprint);
             out.conclude(group, me, ended);
             if group.state.is_closed() {
-                out.push(Todo::Forget(group.settings.id));
+                out.push(Deferred::Forget(group.settings.id));
             }
         }
         if progress == ExecutionProgress::Over {
@@ -240,7 +240,7 @@ impl Runtime {
     /// read stay until no member needs the group if `keep_memory`.
     pub(super) fn fail_group(&mut self, number: u32, error: &Error, keep_memory: bool) {
         self.fail_all_of(number, error, keep_memory);
-        self.out.push(Todo::FailRedone { group: number, error: error.clone(), all: false });
+        self.out.push(Deferred::FailRedone { group: number, error: error.clone(), all: false });
     }
 
     /// The same without those of its repair group.
@@ -280,7 +280,7 @@ impl Runtime {
                 group.running.with_reducers[usize::from(operation.id.is_urgent())] -= 1;
             }
             if group.state.is_closed() {
-                out.push(Todo::Forget(number));
+                out.push(Deferred::Forget(number));
             }
         }
         ops.staging.give_back(operation.memory.clone());

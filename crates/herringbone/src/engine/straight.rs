@@ -13,7 +13,7 @@ use crate::{
         issue::{Caller, Issue},
         script::Script,
         staging::Zone,
-        straight::{Notes, Pace, Straight},
+        straight::{Straight, StraightProgress, StraightScratch},
     },
     transport::shm::Board,
 };
@@ -34,7 +34,7 @@ pub(crate) enum Begun {
 pub(crate) struct Runner {
     engine: Engine,
     straight: Option<Straight>,
-    notes: Notes,
+    scratch: StraightScratch,
 }
 
 /// What a straight run needs of an engine.
@@ -46,7 +46,7 @@ fn io(engine: &mut Engine) -> (Io<'_>, &mut Board) {
 
 impl Runner {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, straight: None, notes: Notes::default() }
+        Self { engine, straight: None, scratch: StraightScratch::default() }
     }
 
     /// The engine, for anything but a straight run: that goes on as an operation like any other. Says also whether there was one.
@@ -70,7 +70,7 @@ impl Runner {
         let is_free = engine.runtime.ops.table.len() == 0
             && engine.runtime.backlog.queue.is_empty()
             && engine.late.is_empty();
-        let is_fit = issue.lacks.is_none() && issue.fed.as_ref().is_none_or(|fed| fed.furnish().is_ok());
+        let is_fit = issue.lacks.is_none() && issue.fed.as_ref().is_none_or(|fed| fed.allocate().is_ok());
         if engine.reduces || !is_free || !is_fit {
             return Ok(Begun::No(issue));
         }
@@ -103,8 +103,8 @@ impl Runner {
         };
         engine.runtime.out.observer.began_straight(&agreed.id);
         let is_early = !engine.runtime.backlog.early.is_empty();
-        let notes = std::mem::take(&mut self.notes);
-        self.straight = Some(Straight::new(script, issue, agreed, memory, notes, now));
+        let scratch = std::mem::take(&mut self.scratch);
+        self.straight = Some(Straight::new(script, issue, agreed, memory, scratch, now));
         if is_early && !self.take_early() {
             let completion = self.interrupt().unwrap_or_default();
             return Ok(Begun::Ordinary(completion));
@@ -129,34 +129,34 @@ impl Runner {
             out.observer.received_straight(&id, endpoint, header.length as usize);
             let endpoint = &mut links.endpoints[endpoint];
             endpoint.parked -= u16::from(header.eager);
-            straight.notes.flush |= endpoint.emptied(header.eager);
+            straight.scratch.flush |= endpoint.emptied(header.eager);
         }
         !backlog.early.of(id.group, id.fingerprint.sequence).iter().any(|parked| id.is_of(&parked.header))
     }
 
     /// Lets the run go on and says how far it came; it looks up to `tries` times for messages. If it is done, it is to be
     /// [ended](Self::end).
-    pub(crate) fn run(&mut self, tries: u32) -> Pace {
-        let Some(straight) = &mut self.straight else { return Pace::Stuck };
+    pub(crate) fn run(&mut self, tries: u32) -> StraightProgress {
+        let Some(straight) = &mut self.straight else { return StraightProgress::Stuck };
         let (mut io, board) = io(&mut self.engine);
-        let pace = straight.run(tries, &mut io, board);
-        if pace == Pace::Waiting {
+        let progress = straight.run(tries, &mut io, board);
+        if progress == StraightProgress::Waiting {
             io.observer.waited(&straight.id, || straight.missing());
         }
         // If it is done, it is not quite over: somebody has to see to the links.
         self.engine.runtime.out.finished |= !self.flush();
-        pace
+        progress
     }
 
     /// Hands to links what the run has noted for them. Returns whether they have taken it.
     fn flush(&mut self) -> bool {
         let Some(straight) = &mut self.straight else { return true };
-        if !std::mem::take(&mut straight.notes.flush) {
+        if !std::mem::take(&mut straight.scratch.flush) {
             return true;
         }
         self.engine.flush();
         let unsent = self.engine.runtime.links.has_unsent();
-        self.straight.iter_mut().for_each(|straight| straight.notes.flush = unsent);
+        self.straight.iter_mut().for_each(|straight| straight.scratch.flush = unsent);
         !unsent
     }
 
@@ -171,7 +171,7 @@ impl Runner {
         if let Some(group) = groups.get_mut(id.group) {
             out.conclude(group, links.rank, ended);
         }
-        self.notes = straight.notes;
+        self.scratch = straight.scratch;
         self.engine.catch_up();
     }
 

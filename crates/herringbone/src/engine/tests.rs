@@ -169,9 +169,9 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
 
 /// A sink that writes down whom it is told to be lost.
 #[derive(Clone, Debug, Default)]
-struct Obituaries(Arc<std::sync::Mutex<Vec<(MemberId, String)>>>);
+struct LossSink(Arc<std::sync::Mutex<Vec<(MemberId, String)>>>);
 
-impl Sink for Obituaries {
+impl Sink for LossSink {
     fn event(&mut self, _: Duration, happening: &TraceEvent<'_>) {
         if let TraceEvent::Lost { endpoint, reason } = *happening {
             self.0.lock().unwrap().push((endpoint, reason.to_owned()));
@@ -182,7 +182,7 @@ impl Sink for Obituaries {
 #[test]
 fn a_listener_hears_of_a_rank_that_is_lost() {
     let (mut engine, _theirs) = rank_0(3, None);
-    let lost = Obituaries::default();
+    let lost = LossSink::default();
     engine.runtime.out.observer.listen(Box::new(lost.clone()));
     begin(&mut engine, Collective::AllGather, 1);
     engine.lose(MemberId::new(2), "ended, hung or left", false);

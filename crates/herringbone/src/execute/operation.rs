@@ -190,7 +190,7 @@ impl Operation {
     }
 
     /// A grant, or word that an operation is stable.
-    pub(crate) fn hear(
+    pub(crate) fn receive_signal(
         &mut self,
         endpoint: MemberId,
         header: &Header,
@@ -200,7 +200,7 @@ impl Operation {
         let signal =
             if header.kind == FrameKind::Stable { Signal::Stable } else { Signal::Grant(header.segment) };
         let (execution, mut ends) = self.parts(io);
-        execution.hear(peer, signal, &mut ends)?;
+        execution.receive_signal(peer, signal, &mut ends)?;
         self.retry(io);
         let (execution, ends) = self.parts(io);
         execution.begin(&ends);

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Bytes of a segment's memory.
 #[derive(Clone, Debug)]
-pub(super) enum Spot {
+pub(super) enum BufferRange {
     Input(Range<usize>),
     Output(Range<usize>),
     /// Of its stage.
@@ -20,8 +20,8 @@ pub(super) enum Spot {
 
 /// What a step reads.
 #[derive(Clone, Debug)]
-pub(super) enum Given {
-    At(Spot),
+pub(super) enum ValueOrigin {
+    At(BufferRange),
     /// The message of a head.
     Message(u32),
 }
@@ -29,12 +29,12 @@ pub(super) enum Given {
 /// One source of a fold, or of what moves.
 #[derive(Clone, Debug)]
 pub(super) struct FoldInput {
-    pub(super) origin: Given,
+    pub(super) origin: ValueOrigin,
     pub(super) form: Form,
     pub(super) merges: u8,
 }
 
-impl Spot {
+impl BufferRange {
     /// Where a chunk's segment lies.
     #[inline]
     pub(super) fn of(prepared: &Prepared, loc: Loc, form: Form, segment: u32) -> Self {
@@ -60,11 +60,11 @@ impl FoldInput {
     pub(super) fn of(prepared: &Prepared, operand: Operand, segment: u32) -> Self {
         match operand {
             Operand::At { loc, form, merges } => {
-                Self { origin: Given::At(Spot::of(prepared, loc, form, segment)), form, merges }
+                Self { origin: ValueOrigin::At(BufferRange::of(prepared, loc, form, segment)), form, merges }
             }
             Operand::Head { head, merges } => {
                 let form = prepared.heads[head as usize].form;
-                Self { origin: Given::Message(head), form, merges }
+                Self { origin: ValueOrigin::Message(head), form, merges }
             }
         }
     }
@@ -90,11 +90,11 @@ impl<'a> SegmentMemory<'a> {
     }
 
     #[inline]
-    pub(super) fn at(&self, spot: &Spot) -> Option<Span<'a>> {
-        let (span, range) = match spot {
-            Spot::Input(range) => (self.input?, range),
-            Spot::Output(range) => (self.output?, range),
-            Spot::Staged(range) => (self.staged, range),
+    pub(super) fn at(&self, range: &BufferRange) -> Option<Span<'a>> {
+        let (span, range) = match range {
+            BufferRange::Input(range) => (self.input?, range),
+            BufferRange::Output(range) => (self.output?, range),
+            BufferRange::Staged(range) => (self.staged, range),
         };
         Some(span.slice(range.clone()))
     }
@@ -107,8 +107,8 @@ impl<'a> SegmentMemory<'a> {
         message: impl FnOnce(u32) -> Option<Span<'a>>,
     ) -> Option<Source<'a>> {
         let span = match &part.origin {
-            Given::At(spot) => self.at(spot),
-            Given::Message(head) => message(*head),
+            ValueOrigin::At(range) => self.at(range),
+            ValueOrigin::Message(head) => message(*head),
         };
         Some(Source { span: span?, form: part.form, merges: part.merges })
     }

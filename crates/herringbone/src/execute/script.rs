@@ -1,6 +1,6 @@
 //! A small operation's program between local ranks, with everything worked out that is the same each time it is called.
 
-use super::places::{FoldInput, Spot};
+use super::places::{BufferRange, FoldInput};
 use crate::core::{
     prepare::{Fold, Kind, Operand, Prepared},
     schedule::Form,
@@ -10,15 +10,15 @@ use std::{ops::Range, sync::Arc};
 
 /// What a step does.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
-    Send { from: Spot, to: To },
-    Move { from: FoldInput, into: Spot },
-    Fold { parts: Vec<FoldInput>, into: Spot, form: Form, finish: Option<u32> },
+pub(super) enum StepAction {
+    Send { from: BufferRange, to: Receivers },
+    Move { from: FoldInput, into: BufferRange },
+    Fold { parts: Vec<FoldInput>, into: BufferRange, form: Form, finish: Option<u32> },
 }
 
 /// The receivers of a message.
 #[derive(Clone, Debug)]
-pub(super) struct To {
+pub(super) struct Receivers {
     pub(super) lanes: Range<usize>,
     /// Its number, if it may be written once for all of them.
     pub(super) all: Option<u16>,
@@ -26,8 +26,8 @@ pub(super) struct To {
 
 /// One step, with the messages that it needs.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    pub(super) act: Act,
+pub(super) struct ScriptStep {
+    pub(super) action: StepAction,
     pub(super) messages: Range<usize>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) prepared: Arc<Prepared>,
-    pub(super) lines: Vec<Line>,
+    pub(super) steps: Vec<ScriptStep>,
     /// As the prepared program has them.
     pub(super) lanes: Vec<Lane>,
     pub(super) messages: Vec<Message>,
@@ -67,7 +67,7 @@ impl Script {
         let may = prepared.eager
             && prepared.peers.iter().all(|peer| peer.shared)
             && heads.windows(2).all(|pair| pair[0] != pair[1]);
-        let lines = lines(prepared).filter(|_| may)?;
+        let steps = steps(prepared).filter(|_| may)?;
         Some({
             let endpoint = |peer: u32| endpoints[peer as usize];
             let lanes = prepared.lanes.iter().map(|to| Lane { endpoint: endpoint(to.peer), index: to.index });
@@ -78,7 +78,7 @@ impl Script {
                 offset: head.offset,
             });
             let (lanes, messages) = (lanes.collect(), messages.collect());
-            Self { lines, lanes, messages, prepared: prepared.clone() }
+            Self { steps, lanes, messages, prepared: prepared.clone() }
         })
     }
 }
@@ -90,8 +90,8 @@ impl Script {
     }
 }
 
-/// The program's lines; `None` if something in it is coded.
-fn lines(prepared: &Prepared) -> Option<Vec<Line>> {
+/// The program's steps; `None` if something in it is coded.
+fn steps(prepared: &Prepared) -> Option<Vec<ScriptStep>> {
     let mut first = 0;
     let kinds = prepared.steps.iter().enumerate();
     kinds
@@ -99,33 +99,36 @@ fn lines(prepared: &Prepared) -> Option<Vec<Line>> {
             let of_it = prepared.heads[first..].iter().take_while(|head| head.step as usize == at).count();
             let messages = first..first + of_it;
             first = messages.end;
-            Some(Line { act: act(prepared, &step.kind)?, messages })
+            Some(ScriptStep { action: action(prepared, &step.kind)?, messages })
         })
         .collect()
 }
 
-fn act(prepared: &Prepared, kind: &Kind) -> Option<Act> {
-    let spot = |loc, form| Spot::of(prepared, loc, form, 0);
+fn action(prepared: &Prepared, kind: &Kind) -> Option<StepAction> {
+    let range = |loc, form| BufferRange::of(prepared, loc, form, 0);
     let part = |operand| FoldInput::of(prepared, operand, 0);
     Some(match kind {
         Kind::Encode { .. } | Kind::Decode { .. } => return None,
         Kind::Send(send) => {
             let lanes = send.lanes.start as usize..send.lanes.end as usize;
-            Act::Send { from: spot(send.from, send.form), to: To { all: for_all(prepared, &lanes), lanes } }
+            StepAction::Send {
+                from: range(send.from, send.form),
+                to: Receivers { all: for_all(prepared, &lanes), lanes },
+            }
         }
         Kind::Recv { head, into } => {
             let from = part(Operand::Head { head: *head, merges: 0 });
-            Act::Move { into: spot(*into, from.form), from }
+            StepAction::Move { into: range(*into, from.form), from }
         }
-        Kind::Copy { from, into, form } => Act::Move {
+        Kind::Copy { from, into, form } => StepAction::Move {
             from: part(Operand::At { loc: *from, form: *form, merges: 0 }),
-            into: spot(*into, *form),
+            into: range(*into, *form),
         },
         Kind::Fold(Fold { operands, into, form, finish, .. }) => {
             let operands = &prepared.operands[operands.start as usize..operands.end as usize];
             let parts = operands.iter().map(|operand| part(*operand)).collect();
             let finish = finish.then_some(prepared.workers);
-            Act::Fold { parts, into: spot(*into, *form), form: *form, finish }
+            StepAction::Fold { parts, into: range(*into, *form), form: *form, finish }
         }
     })
 }

@@ -4,7 +4,7 @@ use super::{
     coding::{self, CodedPart},
     io::{Io, MemberEnds},
     operation::{Lent, Operation},
-    places::{FoldInput, SegmentMemory, Spot},
+    places::{BufferRange, FoldInput, SegmentMemory},
     sources::gather,
     staging::Staging,
 };
@@ -48,12 +48,12 @@ impl Lent {
         if output { self.output.as_ref() } else { self.input.as_ref().or(self.output.as_ref()) }
     }
 
-    /// Calls `f` with the memory of a spot, in a stage of the staging memory, if it is there.
-    fn with<R>(&self, spot: &Spot, stage: Span<'_>, f: impl FnOnce(Span<'_>) -> R) -> Option<R> {
-        let (region, range) = match spot {
-            Spot::Staged(range) => return Some(f(stage.slice(range.clone()))),
-            Spot::Input(range) => (self.region(false), range),
-            Spot::Output(range) => (self.region(true), range),
+    /// Calls `f` with the memory of a range, in a stage of the staging memory, if it is there.
+    fn with<R>(&self, range: &BufferRange, stage: Span<'_>, f: impl FnOnce(Span<'_>) -> R) -> Option<R> {
+        let (region, range) = match range {
+            BufferRange::Staged(range) => return Some(f(stage.slice(range.clone()))),
+            BufferRange::Input(range) => (self.region(false), range),
+            BufferRange::Output(range) => (self.region(true), range),
         };
         let access = region?.access()?;
         Some(f(access.span().slice(range.clone())))
@@ -113,7 +113,7 @@ impl Operation {
             .iter()
             .map(|operand| memory.source(&FoldInput::of(prepared, *operand, segment), message));
         let put = |sources: &[kernel::Source<'_>]| {
-            let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
+            let into = memory.at(&BufferRange::of(prepared, fold.into, fold.form, segment));
             let Some(into) = into else { return };
             let finish = fold.finish.then_some(prepared.workers);
             let Call { dtype, op, .. } = prepared.call;
@@ -157,7 +157,7 @@ impl Operation {
             let kernel::Source { span, form, merges } = source?;
             Some(CodedPart { span, form, merges })
         });
-        let into = memory.at(&Spot::of(prepared, fold.into, fold.form, segment));
+        let into = memory.at(&BufferRange::of(prepared, fold.into, fold.form, segment));
         let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), into) else { return };
         let finish = fold.finish.then_some(prepared.workers);
         coding::fold(&prepared.call, into, fold.form, &parts, finish);
@@ -168,8 +168,8 @@ impl Operation {
         let prepared = &**self.prepared();
         let accesses = self.lent.accesses();
         let memory = self.memory(&accesses, segment, io);
-        let plain = memory.at(&Spot::of(prepared, from, Form::Plain, segment));
-        let slot = memory.at(&Spot::of(prepared, into, form, segment));
+        let plain = memory.at(&BufferRange::of(prepared, from, Form::Plain, segment));
+        let slot = memory.at(&BufferRange::of(prepared, into, form, segment));
         let (Some(plain), Some(slot)) = (plain, slot) else { return };
         let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = from;
         let codec = prepared.call.codec_of(form).unwrap_or_default();
@@ -184,7 +184,7 @@ impl Operation {
         let memory = self.memory(&accesses, segment, io);
         let slot =
             memory.source(&FoldInput::of(prepared, from, segment), |head| self.message(segment, head, io));
-        let plain = memory.at(&Spot::of(prepared, into, Form::Plain, segment));
+        let plain = memory.at(&BufferRange::of(prepared, into, Form::Plain, segment));
         if let (Some(slot), Some(plain)) = (slot, plain) {
             coding::decode(prepared.call.codec.result(), slot.span, plain);
         }
@@ -197,7 +197,7 @@ impl Operation {
         let memory = self.memory(&accesses, segment, io);
         let part = FoldInput::of(prepared, operand, segment);
         let source = memory.source(&part, |head| self.message(segment, head, io));
-        let into = memory.at(&Spot::of(prepared, into, part.form, segment));
+        let into = memory.at(&BufferRange::of(prepared, into, part.form, segment));
         let (Some(source), Some(into)) = (source, into) else { return };
         if into.same_start(source.span) {
             return;
@@ -239,7 +239,7 @@ impl Operation {
             return;
         }
         if let Some(copy) = self.copy_of(send, segment, io.staging) {
-            let from = Spot::of(self.prepared(), send.from, send.form, segment);
+            let from = BufferRange::of(self.prepared(), send.from, send.form, segment);
             let _is_there =
                 self.lent.with(&from, self.stage(segment, io.staging), |span| copy_for_others(span, copy));
         }
@@ -250,7 +250,7 @@ impl Operation {
         let all_placed = || send.lanes.clone().all(|lane| self.place_of(segment, lane).is_some());
         let is_there = send.direct && self.is_mapped() || all_placed();
         let offset = send.copy.filter(|_| !is_there)?;
-        let length = Spot::of(self.prepared(), send.from, send.form, segment).len();
+        let length = BufferRange::of(self.prepared(), send.from, send.form, segment).len();
         Some(self.stage(segment, staging).slice(offset..offset + length))
     }
 
@@ -264,9 +264,9 @@ impl Operation {
 
     /// Where a message to be sent lies, in a user's buffer or in the staging memory, and how long it is.
     fn sent(&self, send: &Send, segment: u32, staging: &Staging) -> Range<usize> {
-        match Spot::of(self.prepared(), send.from, send.form, segment) {
-            Spot::Input(range) | Spot::Output(range) => range,
-            Spot::Staged(range) => {
+        match BufferRange::of(self.prepared(), send.from, send.form, segment) {
+            BufferRange::Input(range) | BufferRange::Output(range) => range,
+            BufferRange::Staged(range) => {
                 let base = self.stage_at(segment);
                 let length = match send.form.is_coded() {
                     true => coding::length(self.stage(segment, staging).slice(range.clone())),
@@ -311,12 +311,12 @@ impl Operation {
     ) -> u16 {
         let send = prepared.send(ready.step);
         let length = self.sent(send, ready.segment, io.staging).len();
-        let spot = Spot::of(prepared, send.from, send.form, ready.segment);
+        let range = BufferRange::of(prepared, send.from, send.form, ready.segment);
         let stage = self.stage(ready.segment, io.staging);
         let mut header = self.id.header(FrameKind::Data, ready.segment);
         header.length = length as u32;
         let Self { lent, execution, id, key, .. } = self;
-        let sent = lent.with(&spot, stage, |payload| {
+        let sent = lent.with(&range, stage, |payload| {
             let mut sent = 0;
             let mut frame = Frame::new(&header, Some(Body::Carried(payload.slice(0..length))));
             for lane in lanes {
@@ -381,9 +381,9 @@ impl Operation {
         if self.place_of(segment, lane).is_some() {
             return Body::Placed;
         }
-        let start = || match Spot::of(self.prepared(), send.from, send.form, segment) {
-            Spot::Input(range) | Spot::Output(range) => range.start,
-            Spot::Staged(range) => self.stage_at(segment) + range.start,
+        let start = || match BufferRange::of(self.prepared(), send.from, send.form, segment) {
+            BufferRange::Input(range) | BufferRange::Output(range) => range.start,
+            BufferRange::Staged(range) => self.stage_at(segment) + range.start,
         };
         match (send.copy, self.lent.mapped.filter(|_| send.direct)) {
             (_, Some(mapped)) => Body::Direct(mapped + start()),

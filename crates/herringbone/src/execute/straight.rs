@@ -8,8 +8,8 @@
 
 use super::{
     operation::{Operation, OperationMeans},
-    places::{FoldInput, SegmentMemory, Spot},
-    script::{Act, Line, Message, Script, To},
+    places::{BufferRange, FoldInput, SegmentMemory},
+    script::{Message, Receivers, Script, ScriptStep, StepAction},
     sources::gather,
     staging::Staging,
 };
@@ -50,12 +50,12 @@ pub(crate) struct Straight {
     common: Common,
     /// How many steps are done.
     done: usize,
-    pub(crate) notes: Notes,
+    pub(crate) scratch: StraightScratch,
 }
 
 /// What a straight run notes, in memory that goes from one to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct StraightScratch {
     /// Per message: where it is.
     arrived: Vec<Arrival>,
     /// The lanes of the send under way whose receivers have no slot free.
@@ -82,7 +82,7 @@ enum Arrival {
 
 /// How far a straight run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum StraightProgress {
     /// To its end.
     Done,
     /// To a step whose messages are not there.
@@ -98,12 +98,12 @@ impl Straight {
         issue: Issue,
         NumberedCall { id, plan, timeout }: NumberedCall,
         memory: Range<usize>,
-        mut notes: Notes,
+        mut scratch: StraightScratch,
         now: Moment,
     ) -> Self {
-        notes.blocked.clear();
-        notes.arrived.clear();
-        notes.arrived.resize(script.messages.len(), Arrival::No);
+        scratch.blocked.clear();
+        scratch.arrived.clear();
+        scratch.arrived.resize(script.messages.len(), Arrival::No);
         Self {
             common: Common::of(&id.header(FrameKind::Data, 0)),
             script,
@@ -113,20 +113,20 @@ impl Straight {
             caller: Caller { completion: None, timeout, issued: now },
             memory,
             done: 0,
-            notes,
+            scratch,
         }
     }
 
     /// Runs as far as it can, looking up to `tries` times for messages that are not there.
-    pub(crate) fn run(&mut self, tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
-        let pace = self.advance(tries, io, board);
+    pub(crate) fn run(&mut self, tries: u32, io: &mut Io<'_>, board: &mut Board) -> StraightProgress {
+        let progress = self.advance(tries, io, board);
         self.announce(io);
-        pace
+        progress
     }
 
     /// Wakes those that sleep and were sent something, or wait for room: one fence for all of them.
     fn announce(&mut self, io: &mut Io<'_>) {
-        let (sent, taken) = (std::mem::take(&mut self.notes.sent), std::mem::take(&mut self.notes.taken));
+        let (sent, taken) = (std::mem::take(&mut self.scratch.sent), std::mem::take(&mut self.scratch.taken));
         if sent.is_empty() && taken.is_empty() {
             return;
         }
@@ -134,31 +134,31 @@ impl Straight {
         let receivers = self.script.lanes[sent].iter().map(|lane| lane.endpoint);
         let senders = self.script.messages[taken].iter().map(|message| message.endpoint);
         for endpoint in receivers.chain(senders) {
-            self.notes.flush |= !io.endpoints[endpoint].announce();
+            self.scratch.flush |= !io.endpoints[endpoint].announce();
         }
     }
 
-    fn advance(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> Pace {
+    fn advance(&mut self, mut tries: u32, io: &mut Io<'_>, board: &mut Board) -> StraightProgress {
         let (input, output) = (self.issue.input.access(), self.issue.output.access());
-        let (Some(input), Some(output)) = (&input, &output) else { return Pace::Stuck };
+        let (Some(input), Some(output)) = (&input, &output) else { return StraightProgress::Stuck };
         let staged = io.staging.segment().span(self.memory.clone());
         let memory = SegmentMemory::new(Some(input), Some(output), staged);
         let run = Run { script: &self.script, common: &self.common, id: &self.id, memory };
-        while let Some(line) = self.script.lines.get(self.done) {
-            let pace = run.line(line, &mut self.notes, &mut tries, io, board);
-            if pace != Pace::Done {
-                return pace;
+        while let Some(step) = self.script.steps.get(self.done) {
+            let progress = run.step(step, &mut self.scratch, &mut tries, io, board);
+            if progress != StraightProgress::Done {
+                return progress;
             }
             io.observer.step(&self.id, 0, self.done as u32);
             self.done += 1;
         }
-        Pace::Done
+        StraightProgress::Done
     }
 
     /// The endpoints from which messages are missing that the next step needs, as far as it has looked.
     pub(crate) fn missing(&self) -> Vec<MemberId> {
-        let messages = self.script.lines.get(self.done).map_or(0..0, |line| line.messages.clone());
-        let missing = messages.filter(|at| self.notes.arrived[*at] == Arrival::No);
+        let messages = self.script.steps.get(self.done).map_or(0..0, |step| step.messages.clone());
+        let missing = messages.filter(|at| self.scratch.arrived[*at] == Arrival::No);
         missing.map(|at| self.script.messages[at].endpoint).collect()
     }
 
@@ -174,12 +174,12 @@ impl Straight {
         let Some(at) = self.script.messages.iter().position(is_it) else { return false };
         let message = &self.script.messages[at];
         let expected = (message.bytes, message.bytes, 0, Arrival::No);
-        if (bytes.len(), header.length as usize, header.segment, self.notes.arrived[at]) != expected {
+        if (bytes.len(), header.length as usize, header.segment, self.scratch.arrived[at]) != expected {
             return false;
         }
         let place = self.memory.start + message.offset;
         staging.segment().span(place..place + bytes.len()).write(bytes);
-        self.notes.arrived[at] = Arrival::Staged;
+        self.scratch.arrived[at] = Arrival::Staged;
         true
     }
 
@@ -192,8 +192,8 @@ impl Straight {
         rules: Rules,
         io: &mut Io<'_>,
     ) -> Operation {
-        let Self { script, issue, id, plan, caller, memory, done, mut notes, .. } = self;
-        for (message, arrived) in script.messages.iter().zip(&mut notes.arrived) {
+        let Self { script, issue, id, plan, caller, memory, done, mut scratch, .. } = self;
+        for (message, arrived) in script.messages.iter().zip(&mut scratch.arrived) {
             if let Arrival::Next(source, at) = *arrived {
                 *arrived = keep(message, source, at, &memory, io);
             }
@@ -203,13 +203,13 @@ impl Straight {
         let means =
             OperationMeans { prepared: script.prepared.clone(), mapped: None, memory, counts, ids, rules };
         let mut operation = Operation::new(key, queued, means);
-        for lane in &notes.blocked {
+        for lane in &scratch.blocked {
             let endpoint = script.lanes[*lane as usize].endpoint;
             io.endpoints[endpoint].wait_for_slot(id.fingerprint.priority, key);
         }
-        let has_come = |head: usize| notes.arrived[head] != Arrival::No;
+        let has_come = |head: usize| scratch.arrived[head] != Arrival::No;
         let (execution, mut ends) = operation.parts(io);
-        execution.resume(done, &notes.blocked, has_come, &mut ends);
+        execution.resume(done, &scratch.blocked, has_come, &mut ends);
         operation
     }
 }
@@ -225,7 +225,7 @@ fn keep(message: &Message, source: Source, at: usize, memory: &Range<usize>, io:
     Arrival::Staged
 }
 
-/// What a run of lines needs.
+/// What a run of steps needs.
 struct Run<'a> {
     script: &'a Script,
     common: &'a Common,
@@ -234,69 +234,69 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs a line, if its messages are there.
-    fn line(
+    /// Runs a step, if its messages are there.
+    fn step(
         &self,
-        line: &Line,
-        notes: &mut Notes,
+        step: &ScriptStep,
+        scratch: &mut StraightScratch,
         tries: &mut u32,
         io: &mut Io<'_>,
         board: &mut Board,
-    ) -> Pace {
-        for at in line.messages.clone() {
-            while notes.arrived[at] == Arrival::No {
-                match self.look(&self.script.messages[at], notes, io) {
-                    Ok(Some((source, found))) => notes.arrived[at] = Arrival::Next(source, found),
+    ) -> StraightProgress {
+        for at in step.messages.clone() {
+            while scratch.arrived[at] == Arrival::No {
+                match self.look(&self.script.messages[at], scratch, io) {
+                    Ok(Some((source, found))) => scratch.arrived[at] = Arrival::Next(source, found),
                     // At once: on some cores the processor's instruction to pause lasts as long as a message takes.
                     Ok(None) if *tries > 0 => *tries -= 1,
-                    Ok(None) => return Pace::Waiting,
-                    Err(()) => return Pace::Stuck,
+                    Ok(None) => return StraightProgress::Waiting,
+                    Err(()) => return StraightProgress::Stuck,
                 }
             }
         }
-        let complete = match &line.act {
-            Act::Send { from, to: To { lanes, all } } => {
-                notes.sent = match notes.sent.is_empty() {
+        let complete = match &step.action {
+            StepAction::Send { from, to: Receivers { lanes, all } } => {
+                scratch.sent = match scratch.sent.is_empty() {
                     true => lanes.clone(),
-                    false => notes.sent.start.min(lanes.start)..notes.sent.end.max(lanes.end),
+                    false => scratch.sent.start.min(lanes.start)..scratch.sent.end.max(lanes.end),
                 };
-                let Some(payload) = self.memory.at(from) else { return Pace::Stuck };
+                let Some(payload) = self.memory.at(from) else { return StraightProgress::Stuck };
                 let posted = all.is_some_and(|index| self.post(payload, lanes.clone(), index, io, board));
-                posted || self.send(payload, lanes.clone(), notes, io)
+                posted || self.send(payload, lanes.clone(), scratch, io)
             }
-            Act::Move { from, into } => self.move_to(from, into, notes, io),
-            Act::Fold { parts, into, form, finish } => {
-                let Some(into) = self.memory.at(into) else { return Pace::Stuck };
-                self.fold(parts, kernel::Target::of(into, *form), *finish, notes, io)
+            StepAction::Move { from, into } => self.move_to(from, into, scratch, io),
+            StepAction::Fold { parts, into, form, finish } => {
+                let Some(into) = self.memory.at(into) else { return StraightProgress::Stuck };
+                self.fold(parts, kernel::Target::of(into, *form), *finish, scratch, io)
             }
         };
         if !complete {
-            return Pace::Stuck;
+            return StraightProgress::Stuck;
         }
-        for at in line.messages.clone() {
-            let arrived = std::mem::replace(&mut notes.arrived[at], Arrival::Over);
+        for at in step.messages.clone() {
+            let arrived = std::mem::replace(&mut scratch.arrived[at], Arrival::Over);
             if let Arrival::Next(source, _) = arrived {
                 io.endpoints[self.script.messages[at].endpoint].take(source);
                 if source == Source::Lane {
-                    let first = if notes.taken.is_empty() { at } else { notes.taken.start };
-                    notes.taken = first..at + 1;
+                    let first = if scratch.taken.is_empty() { at } else { scratch.taken.start };
+                    scratch.taken = first..at + 1;
                 }
             }
         }
-        Pace::Done
+        StraightProgress::Done
     }
 
     /// Looks for a message. Returns where it lies, or an error if something else has come.
     fn look(
         &self,
         message: &Message,
-        notes: &mut Notes,
+        scratch: &mut StraightScratch,
         io: &mut Io<'_>,
     ) -> Result<Option<(Source, usize)>, ()> {
         let endpoint = &mut io.endpoints[message.endpoint];
         let wanted = Wanted::new(self.common, message.bytes, message.index);
         loop {
-            match endpoint.find(&wanted, &mut notes.flush) {
+            match endpoint.find(&wanted, &mut scratch.flush) {
                 None => return Ok(None),
                 Some(Ok(found)) => {
                     if message.bytes > CELL_BYTES
@@ -309,26 +309,32 @@ impl Run<'_> {
                 }
                 Some(Err(())) if !endpoint.take_credits() => return Err(()),
                 // Room was made, and perhaps for somebody whose messages this run does not take from its lane.
-                Some(Err(())) => notes.flush = true,
+                Some(Err(())) => scratch.flush = true,
             }
         }
     }
 
     /// Sends a message to its receivers. Returns whether all have it; those that have no room for it are noted.
-    fn send(&self, payload: Span<'_>, lanes: Range<usize>, notes: &mut Notes, io: &mut Io<'_>) -> bool {
+    fn send(
+        &self,
+        payload: Span<'_>,
+        lanes: Range<usize>,
+        scratch: &mut StraightScratch,
+        io: &mut Io<'_>,
+    ) -> bool {
         let (mut frame, priority) = (Frame::carrying(self.common, payload), self.id.fingerprint.priority);
         for (at, lane) in lanes.clone().zip(&self.script.lanes[lanes]) {
             let endpoint = &mut io.endpoints[lane.endpoint];
             let room =
                 endpoint.take_eager(priority) || endpoint.take_credits() && endpoint.take_eager(priority);
             if !room || !endpoint.is_shared() {
-                notes.blocked.push(at as u32);
+                scratch.blocked.push(at as u32);
                 continue;
             }
             endpoint.send_shared(&mut frame, lane.index, true);
             io.observer.sent_straight(self.id, lane.endpoint, payload.len());
         }
-        notes.blocked.is_empty()
+        scratch.blocked.is_empty()
     }
 
     /// Sends a message to its receivers by writing it once, if they are all the local ranks and there is room for it.
@@ -357,16 +363,16 @@ impl Run<'_> {
     }
 
     /// Where a message lies; `None` if its sender's memory is gone.
-    fn message<'a>(&'a self, head: u32, notes: &Notes, io: &'a Io<'_>) -> Option<Span<'a>> {
+    fn message<'a>(&'a self, head: u32, scratch: &StraightScratch, io: &'a Io<'_>) -> Option<Span<'a>> {
         let Message { endpoint, bytes, offset, .. } = self.script.messages[head as usize];
-        match notes.arrived[head as usize] {
+        match scratch.arrived[head as usize] {
             Arrival::Next(_, at) => io.endpoints[endpoint].payload(at, bytes),
-            _ => self.memory.at(&Spot::Staged(offset..offset + bytes)),
+            _ => self.memory.at(&BufferRange::Staged(offset..offset + bytes)),
         }
     }
 
-    fn move_to(&self, from: &FoldInput, into: &Spot, notes: &Notes, io: &Io<'_>) -> bool {
-        let from = self.memory.source(from, |head| self.message(head, notes, io));
+    fn move_to(&self, from: &FoldInput, into: &BufferRange, scratch: &StraightScratch, io: &Io<'_>) -> bool {
+        let from = self.memory.source(from, |head| self.message(head, scratch, io));
         let (Some(from), Some(into)) = (from, self.memory.at(into)) else { return false };
         if !into.same_start(from.span) {
             into.copy_from(from.span);
@@ -380,11 +386,11 @@ impl Run<'_> {
         parts: &[FoldInput],
         into: kernel::Target<'_>,
         finish: Option<u32>,
-        notes: &Notes,
+        scratch: &StraightScratch,
         io: &Io<'_>,
     ) -> bool {
         let call = &self.script.prepared.call;
-        let message = |head| self.message(head, notes, io);
+        let message = |head| self.message(head, scratch, io);
         let sources = parts.iter().map(|part| self.memory.source(part, message));
         let any = kernel::Source { span: into.span, form: into.form, merges: 0 };
         let fold = |sources: &[_]| {

@@ -171,7 +171,10 @@ impl<L: Listen> Acceptor<L> {
             Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
             Err(_) => Vec::new(),
         };
-        ready.iter().filter(|number| **number != LISTENER).for_each(|number| self.hear(*number, &mut proved));
+        ready
+            .iter()
+            .filter(|number| **number != LISTENER)
+            .for_each(|number| self.receive(*number, &mut proved));
         if ready.contains(&LISTENER) {
             let _more = (0..AT_ONCE).all(|_| self.accept(&mut proved));
         }
@@ -179,7 +182,7 @@ impl<L: Listen> Acceptor<L> {
     }
 
     /// Lets a caller in, or tells it why not, on a thread of its own.
-    pub(crate) fn let_in(
+    pub(crate) fn spawn_handler(
         &self,
         caller: L::Caller,
         claim: Claim,
@@ -196,7 +199,7 @@ impl<L: Listen> Acceptor<L> {
             let prepared = caller.set_blocking().and_then(|()| caller.limit(DEADLINE));
             let result = prepared.map_err(GreetError::Io).and_then(|()| admit(caller, claim));
             if let (Err(error), Some(origin)) = (result, origin) {
-                rejected.turned_away(&who, origin, &error);
+                rejected.log_rejection(&who, origin, &error);
             }
             threads.fetch_sub(1, Ordering::SeqCst);
         });
@@ -220,7 +223,7 @@ impl<L: Listen> Acceptor<L> {
         let places = if is_last_but(RESERVE, &caller) { FEW } else { PLACES };
         let caller = L::Caller::from(caller);
         let Some(origin) = caller.origin() else { return true };
-        while let Some(number) = self.pending_connections.in_the_way(origin, places) {
+        while let Some(number) = self.pending_connections.eviction_for(origin, places) {
             self.send_away(number, None);
         }
         let number = self.pending_connections.insert(PendingConnection::new(caller, origin, Instant::now()));
@@ -231,13 +234,13 @@ impl<L: Listen> Acceptor<L> {
             return true;
         }
         // Who calls mostly says at once who it is.
-        self.hear(number, proved);
+        self.receive(number, proved);
         true
     }
 
-    fn hear(&mut self, number: u64, proved: &mut Vec<(L::Caller, Claim)>) {
+    fn receive(&mut self, number: u64, proved: &mut Vec<(L::Caller, Claim)>) {
         let Some(pending) = self.pending_connections.get_mut(number) else { return };
-        match pending.hear(&self.token, self.policy) {
+        match pending.receive(&self.token, self.policy) {
             Ok(None) => {}
             Ok(Some(claim)) => {
                 // A rank that makes a link in a job that has formed names its life, which is a secret of members.
@@ -248,7 +251,7 @@ impl<L: Listen> Acceptor<L> {
                 if let Some(Err(refusal)) = is_checked {
                     greet::refuse(&mut pending.stream, claim, &refusal);
                     let error = HandshakeError::Refusing(refusal).into();
-                    return self.rejected.turned_away(&self.who, pending.origin, &error);
+                    return self.rejected.log_rejection(&self.who, pending.origin, &error);
                 }
                 proved.push((pending.stream, claim));
             }
@@ -266,7 +269,7 @@ impl<L: Listen> Acceptor<L> {
 
     fn send_away(&mut self, number: u64, why: Option<GreetError>) {
         if let (Some(pending), Some(error)) = (self.dismiss(number), why) {
-            self.rejected.turned_away(&self.who, pending.origin, &error);
+            self.rejected.log_rejection(&self.who, pending.origin, &error);
         }
     }
 
@@ -280,7 +283,7 @@ impl<L: Listen> Acceptor<L> {
             );
             crate::log::warn(&self.who, what);
         }
-        if let Some(number) = self.pending_connections.last_resort() {
+        if let Some(number) = self.pending_connections.any_eviction() {
             self.send_away(number, None);
             return true;
         }
@@ -303,7 +306,7 @@ fn is_last_but(reserve: u64, descriptor: &OwnedFd) -> bool {
 }
 
 impl Rejected {
-    fn turned_away(&self, who: &str, origin: CallerOrigin, error: &GreetError) {
+    fn log_rejection(&self, who: &str, origin: CallerOrigin, error: &GreetError) {
         let notable = matches!(
             error,
             GreetError::Handshake(HandshakeError::NotHerringbone(_) | HandshakeError::Refusing(_))

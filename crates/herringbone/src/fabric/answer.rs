@@ -95,7 +95,7 @@ impl Inquiry {
         let status = Status { process: std::process::id(), host, activity };
         let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
         for message in before.into_iter().chain([Message::Status(status)]) {
-            greet::say(&mut stream, &mut channel, &message)?;
+            greet::send(&mut stream, &mut channel, &message)?;
         }
         Ok(())
     }

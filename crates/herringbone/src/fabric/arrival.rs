@@ -11,5 +11,5 @@ pub(crate) struct Arrival {
     pub(super) rank: Rank,
     pub(super) stream: TcpStream,
     pub(super) channel: ControlChannel,
-    pub(super) wish: Shrink,
+    pub(super) request: Shrink,
 }

@@ -115,7 +115,7 @@ impl Commands {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What comes of the wish to go on with the members of a group that are left, in so long.
+    /// What comes of the request to go on with the members of a group that are left, in so long.
     pub(crate) fn wait_for_survivors(&self, shrink: Shrink, timeout: Duration) -> Option<ShrinkAnswer> {
         let group = shrink.group;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);

@@ -31,8 +31,8 @@ impl Connection {
         Ok(Self { fd, channel, out: Vec::new(), heard: false, full: false, is_cut: false })
     }
 
-    pub(super) fn say(&mut self, message: &Message) -> bool {
-        match self.channel.say(message) {
+    pub(super) fn send(&mut self, message: &Message) -> bool {
+        match self.channel.encode(message) {
             Ok(bytes) => {
                 self.out.extend_from_slice(&bytes);
                 self.flush()
@@ -63,7 +63,7 @@ impl Connection {
     }
 
     /// Reads what is there. Returns the messages, and whether the connection goes on.
-    pub(super) fn hear(&mut self) -> (Vec<Message>, bool) {
+    pub(super) fn receive(&mut self) -> (Vec<Message>, bool) {
         let (mut messages, mut open) = (Vec::new(), true);
         let mut bytes = [0u8; 16 << 10];
         while open {

@@ -132,15 +132,15 @@ impl Control {
                 keys.into_iter().for_each(|key| self.serve(key));
             }
             for command in self.commands.take() {
-                self.obey(command);
+                self.execute(command);
             }
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
-                self.let_in();
-                self.let_locals_in();
+                self.admit_callers();
+                self.admit_locals();
                 self.node.tick();
                 self.watch.tick(now());
-                self.carry_out();
+                self.apply_effects();
             }
         }
     }
@@ -148,40 +148,40 @@ impl Control {
     fn serve(&mut self, key: u64) {
         match key {
             BELL => drop(self.commands.bell.drain()),
-            PORT => self.let_in(),
-            SEGMENTS => self.let_locals_in(),
+            PORT => self.admit_callers(),
+            SEGMENTS => self.admit_locals(),
             key if key >= LIVES => self.ended(MemberId::new((key - LIVES) as u32)),
-            key => self.hear((key - CONNECTIONS) as Rank),
+            key => self.receive((key - CONNECTIONS) as Rank),
         }
     }
 
-    fn let_in(&mut self) {
+    fn admit_callers(&mut self) {
         let Some(port) = &mut self.port else { return };
         for (caller, claim) in port.serve() {
             let (job, node, commands) = (self.job.clone(), self.node.clone(), self.commands.clone());
-            port.let_in(caller, claim, move |stream, claim| {
+            port.spawn_handler(caller, claim, move |stream, claim| {
                 links::admit(&job, &node, &commands, stream, claim)
             });
         }
     }
 
-    fn let_locals_in(&mut self) {
+    fn admit_locals(&mut self) {
         let Some(segments) = &mut self.segments else { return };
         for (caller, claim) in segments.serve() {
             let (job, node) = (self.job.clone(), self.node.clone());
             let (mapping, commands) = (self.mapping.clone(), self.commands.clone());
-            segments.let_in(caller, claim, move |stream, claim| {
+            segments.spawn_handler(caller, claim, move |stream, claim| {
                 links::admit_local(&job, &node, &mapping, &commands, stream, claim)
             });
         }
     }
 
-    fn hear(&mut self, rank: Rank) {
+    fn receive(&mut self, rank: Rank) {
         let Some(connection) = self.connections.get_mut(&rank) else { return };
-        let (mut messages, mut open) = connection.hear();
+        let (mut messages, mut open) = connection.receive();
         if open && !connection.flush() {
             // It has closed its end meanwhile. What it said last may be that it leaves.
-            messages.extend(connection.hear().0);
+            messages.extend(connection.receive().0);
             open = false;
         }
         let is_cut = connection.is_cut;
@@ -190,27 +190,27 @@ impl Control {
         }
         for message in messages {
             self.watch.message(rank, message);
-            self.carry_out();
+            self.apply_effects();
         }
         if !open {
             match is_cut {
                 true => self.watch.cut_off(rank),
                 false => self.watch.unreachable(rank),
             }
-            self.carry_out();
+            self.apply_effects();
         }
     }
 
     /// Does what the watch wants done.
-    fn carry_out(&mut self) {
+    fn apply_effects(&mut self) {
         while let Some(effect) = self.watch.next_effect() {
             match effect {
                 Effect::Send(Directed { to, message }) => {
                     let connection = self.connections.get_mut(&to);
-                    let is_broken = connection.is_some_and(|connection| !connection.say(&message));
+                    let is_broken = connection.is_some_and(|connection| !connection.send(&message));
                     if is_broken && message == Message::Heartbeat {
                         // Other messages are sent while some are being read, and what was said last may be that it leaves.
-                        self.hear(to);
+                        self.receive(to);
                     }
                 }
                 Effect::Disconnect(rank) => drop(self.connections.remove(&rank)),
@@ -242,13 +242,13 @@ impl Control {
             && let Some(rank) = self.job.roster.rank_of(local)
         {
             // What it said last may say that it left in order.
-            self.hear(rank);
+            self.receive(rank);
             self.watch.ended(rank, self.node.with(|engine| engine.runtime.links.has_said_goodbye(local)));
-            self.carry_out();
+            self.apply_effects();
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Event(event) => pass_on(event, &mut self.watch, Moment::now()),
             Command::Watch(local, life) => self.look_after(local, life),
@@ -258,7 +258,7 @@ impl Control {
                 self.watch.leave(lingers, now());
             }
         }
-        self.carry_out();
+        self.apply_effects();
     }
 
     fn look_after(&mut self, local: MemberId, life: Pidfd) {
@@ -273,7 +273,7 @@ impl Control {
         let unsent = |connection: &mut Connection| connection.flush() && connection.full;
         let unsent = self.watch.leaves() && self.connections.values_mut().any(unsent);
         let finished = self.watch.has_left(unsent, now());
-        self.carry_out();
+        self.apply_effects();
         finished
     }
 }

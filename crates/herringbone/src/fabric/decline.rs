@@ -62,7 +62,7 @@ fn answer(config: &Config, refusal: &Refusal, deadline: Instant) -> crate::Resul
     while reached.len() + 1 < config.world as usize && Instant::now() < deadline {
         for (caller, claim) in acceptor.serve() {
             let (refusal, sender) = (refusal.clone(), sender.clone());
-            acceptor.let_in(caller, claim, move |mut stream, claim| {
+            acceptor.spawn_handler(caller, claim, move |mut stream, claim| {
                 let hello = *claim.hello();
                 greet::refuse(&mut stream, claim, &refusal);
                 if hello.purpose == Purpose::Join {

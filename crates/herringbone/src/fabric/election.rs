@@ -20,7 +20,7 @@ use crate::{
             control::{ControlChannel, Message},
             election::Election,
             handshake::{Claim, Expected, Purpose},
-            survivors::{Shrink, Shrunk, Survival},
+            survivors::{Shrink, ShrinkOutcome, Shrunk},
         },
     },
 };
@@ -45,7 +45,7 @@ pub(crate) enum Elected {
     /// These go on, ascending, and the first of them listens there.
     Follows { left: Vec<Rank>, completed: u64, hub: String },
     /// This rank does not go on.
-    Not(Survival),
+    Not(ShrinkOutcome),
     /// It is too late. These may live and did not come; unknown where others decide.
     Late { missing: Vec<Rank> },
 }
@@ -97,12 +97,12 @@ impl Search<'_> {
         loop {
             if asked.elapsed() >= ASK {
                 asked = Instant::now();
-                let gone = self.commands.known_to_be_gone(self.election.wish());
+                let gone = self.commands.known_to_be_gone(self.election.request());
                 gone.iter().for_each(|gone| self.election.learn(gone));
             }
-            for Arrival { rank, stream, channel, wish } in arrivals.try_iter() {
+            for Arrival { rank, stream, channel, request } in arrivals.try_iter() {
                 // One that is not let in hears that its call ends, and looks again.
-                if self.election.comes(rank, &wish) {
+                if self.election.comes(rank, &request) {
                     self.here.insert(rank, (stream, channel));
                 }
             }
@@ -119,7 +119,7 @@ impl Search<'_> {
             let now = self.now();
             self.election.to_call(now).into_iter().for_each(|rank| self.call(rank));
             match self.election.outcome() {
-                Some(Survival::Unsure { .. })
+                Some(ShrinkOutcome::NoMajority { .. })
                     if unsure.get_or_insert_with(Instant::now).elapsed() < GRACE => {}
                 Some(outcome) => return self.decided(group, outcome),
                 None => unsure = None,
@@ -141,7 +141,7 @@ impl Search<'_> {
         match answered {
             Answered::Not => self.election.failed(rank, now),
             Answered::Lives => self.election.lives(rank, now),
-            Answered::Decided(Shrunk { outcome: Survival::GoOn(left), completed, .. }, hub) => {
+            Answered::Decided(Shrunk { outcome: ShrinkOutcome::Continue(left), completed, .. }, hub) => {
                 return Some(Elected::Follows { left, completed, hub });
             }
             Answered::Decided(shrunk, _) => return Some(Elected::Not(shrunk.outcome)),
@@ -160,7 +160,7 @@ impl Search<'_> {
                 };
             let stays = stream.set_nonblocking(false).is_ok()
                 && !has_ended
-                && (!beat || greet::say(stream, channel, &Message::Heartbeat).is_ok());
+                && (!beat || greet::send(stream, channel, &Message::Heartbeat).is_ok());
             if !stays {
                 election.withdraws(*rank);
             }
@@ -169,10 +169,10 @@ impl Search<'_> {
     }
 
     fn call(&self, rank: Rank) {
-        let wish = (rank < self.job.rank).then(|| self.election.wish());
+        let request = (rank < self.job.rank).then(|| self.election.request());
         let (job, deadline, answers) = (self.job.clone(), self.deadline, self.answer.clone());
         let ask = move || {
-            let answered = call(&job, rank, wish, deadline);
+            let answered = call(&job, rank, request, deadline);
             // Nobody hears it once the search is over.
             let _unheard = answers.send((rank, answered));
         };
@@ -182,7 +182,7 @@ impl Search<'_> {
     }
 
     /// Tells those that are here, and listens for them if they go on.
-    fn decided(&mut self, group: u32, outcome: Survival) -> std::io::Result<Elected> {
+    fn decided(&mut self, group: u32, outcome: ShrinkOutcome) -> std::io::Result<Elected> {
         let own = self.job.roster.member(self.job.me);
         let own = own.and_then(|member| member.address.parse::<SocketAddr>().ok());
         let own = own.ok_or_else(|| std::io::Error::other("this rank listens nowhere"))?;
@@ -194,17 +194,17 @@ impl Search<'_> {
         for (stream, channel) in self.here.values_mut() {
             // Whoever does not hear it does not come, and the others wait for it in vain.
             let _unheard =
-                greet::say(stream, channel, &shrunk).and_then(|()| greet::say(stream, channel, &hub));
+                greet::send(stream, channel, &shrunk).and_then(|()| greet::send(stream, channel, &hub));
         }
         Ok(match outcome {
-            Survival::GoOn(left) => Elected::First { left, completed, listener, address },
+            ShrinkOutcome::Continue(left) => Elected::First { left, completed, listener, address },
             outcome => Elected::Not(outcome),
         })
     }
 }
 
-/// Calls a rank: a lower one with a wish, of which it hears what comes; a higher one only to see whether it lives.
-fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answered {
+/// Calls a rank: a lower one with a request, of which it hears what comes; a higher one only to see whether it lives.
+fn call(job: &Job, rank: Rank, request: Option<Shrink>, deadline: Instant) -> Answered {
     let Some(member) = job.roster.worker(rank) else { return Answered::Not };
     let expected = Expected { role: Role::Worker, rank: Some(rank), incarnation: member.incarnation };
     let may_call = |there| check_exposure(there, str::from_utf8(&job.token).ok());
@@ -214,9 +214,9 @@ fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answe
         Err(GreetError::Closed) => return Answered::Lives,
         Err(_) => return Answered::Not,
     };
-    let Some(wish) = wish else { return Answered::Lives };
+    let Some(request) = request else { return Answered::Lives };
     let mut channel = greet::channel(established);
-    match hear_outcome(&mut stream, &mut channel, wish, deadline) {
+    match receive_outcome(&mut stream, &mut channel, request, deadline) {
         Ok((shrunk, hub)) => Answered::Decided(shrunk, hub),
         Err(GreetError::Late) => Answered::Not,
         // It died, or the others are to come elsewhere: the next call tells.
@@ -224,22 +224,22 @@ fn call(job: &Job, rank: Rank, wish: Option<Shrink>, deadline: Instant) -> Answe
     }
 }
 
-fn hear_outcome(
+fn receive_outcome(
     stream: &mut TcpStream,
     channel: &mut ControlChannel,
-    wish: Shrink,
+    request: Shrink,
     deadline: Instant,
 ) -> Result<(Shrunk, String), GreetError> {
-    greet::say(stream, channel, &Message::Shrink(wish))?;
+    greet::send(stream, channel, &Message::Shrink(request))?;
     let patience = || deadline.min(Instant::now() + SILENCE);
     let shrunk = loop {
-        match greet::hear(stream, channel, patience())? {
+        match greet::receive(stream, channel, patience())? {
             Message::Heartbeat => {}
             Message::Shrunk(shrunk) => break shrunk,
             _ => return Err(GreetError::Protocol("it did not say who has survived")),
         }
     };
-    match greet::hear(stream, channel, patience())? {
+    match greet::receive(stream, channel, patience())? {
         Message::Hub { address } => Ok((shrunk, address)),
         _ => Err(GreetError::Protocol("it did not say where it listens")),
     }
@@ -260,10 +260,10 @@ pub(super) fn admit(
     }
     let Some(arrivals) = commands.arrivals() else { return Ok(()) };
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
-    match greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE) {
-        Ok(Message::Shrink(wish)) => {
+    match greet::receive(&mut stream, &mut channel, Instant::now() + greet::DEADLINE) {
+        Ok(Message::Shrink(request)) => {
             // Nobody takes it in once the search is over: then its call ends.
-            let _unheard = arrivals.send(Arrival { rank: who.rank, stream, channel, wish });
+            let _unheard = arrivals.send(Arrival { rank: who.rank, stream, channel, request });
             Ok(())
         }
         // It only wanted to see whether this rank lives.

@@ -113,7 +113,7 @@ type Joined = BTreeMap<u32, (TcpStream, ControlChannel, u64)>;
 
 /// What comes of the threads that hear what ranks say who have proved themselves.
 #[derive(Clone)]
-struct Desk {
+struct JoinQueue {
     sender: mpsc::Sender<Applicant>,
     bell: Arc<Bell>,
 }
@@ -131,7 +131,7 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
         .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
     let (sender, applicants) = mpsc::channel::<Applicant>();
-    let desk = Desk { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
+    let queue = JoinQueue { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
     let (mut warning, began) = (OneWarning::of(0), Instant::now());
     let forced = config.world > 1 && config.guidance.forced.as_ref().is_some_and(Algorithm::needs_reducers);
@@ -140,13 +140,15 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
         for (caller, claim) in acceptor.serve() {
             if claim.hello().purpose == Purpose::Status {
                 let missing = formation.missing();
-                acceptor.let_in(caller, claim, move |stream, claim| {
+                acceptor.spawn_handler(caller, claim, move |stream, claim| {
                     Inquiry::new(stream, claim).answer_of_forming(identity, missing)
                 });
                 continue;
             }
-            let desk = desk.clone();
-            acceptor.let_in(caller, claim, move |stream, claim| hear_join(stream, claim, identity, &desk));
+            let queue = queue.clone();
+            acceptor.spawn_handler(caller, claim, move |stream, claim| {
+                receive_join(stream, claim, identity, &queue)
+            });
         }
         match applicants.try_recv() {
             Ok(applicant) => {
@@ -163,7 +165,7 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
                 warning.say_after(began, || {
                     format!("waiting for {} of {}", Ranks(&formation.missing()), config.world)
                 });
-                wait(&acceptor, &desk.bell, deadline);
+                wait(&acceptor, &queue.bell, deadline);
             }
         }
     }
@@ -194,7 +196,7 @@ fn tell_all(
             Message::Roster { job, roster },
             Message::Parameters { group: WORLD_GROUP, parameters: Box::new(parameters) },
         ];
-        let mut tell = |message| greet::say(&mut stream, &mut channel, message);
+        let mut tell = |message| greet::send(&mut stream, &mut channel, message);
         messages.iter().try_for_each(&mut tell).map_err(|error| error.at(&format!("rank {rank}")))?;
         connections.insert(rank, connection(stream, channel, patience)?);
     }
@@ -214,7 +216,7 @@ fn place(formation: &mut Formation, joined: &mut Joined, nodes: &[String]) -> Re
 fn refuse_all(joined: &mut Joined, refusal: &Refusal) {
     for (stream, channel, _) in joined.values_mut() {
         // Whoever does not hear it runs into its own timeout.
-        let _unheard = greet::say(stream, channel, &Message::Refuse(refusal.clone()));
+        let _unheard = greet::send(stream, channel, &Message::Refuse(refusal.clone()));
     }
 }
 
@@ -254,7 +256,7 @@ fn take_in(
         Err(refusal) => {
             let why = refusal.to_string();
             // It is refused whether or not it hears why.
-            let _unheard = greet::say(&mut stream, &mut channel, &Message::Refuse(refusal));
+            let _unheard = greet::send(&mut stream, &mut channel, &Message::Refuse(refusal));
             Err((rank, why))
         }
     }
@@ -295,7 +297,12 @@ fn connection(stream: TcpStream, channel: ControlChannel, patience: Duration) ->
         .map_err(|error| Error::io("preparing a connection", error))
 }
 
-fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) -> Result<(), GreetError> {
+fn receive_join(
+    mut stream: TcpStream,
+    claim: Claim,
+    own: Identity,
+    queue: &JoinQueue,
+) -> Result<(), GreetError> {
     let from = stream.peer_addr()?.to_string();
     if claim.hello().purpose != Purpose::Join {
         let Identity { role, rank, .. } = claim.hello().identity;
@@ -303,17 +310,17 @@ fn hear_join(mut stream: TcpStream, claim: Claim, own: Identity, desk: &Desk) ->
         return Ok(());
     }
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
-    match greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)? {
+    match greet::receive(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
             if let Err(mpsc::SendError((mut stream, mut channel, join, _))) =
-                desk.sender.send((stream, channel, join, from))
+                queue.sender.send((stream, channel, join, from))
             {
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
-                greet::say(&mut stream, &mut channel, &Message::Refuse(refusal))?;
+                greet::send(&mut stream, &mut channel, &Message::Refuse(refusal))?;
             }
             // Rank 0 looks again soon in any case.
-            let _rung = desk.bell.ring();
+            let _rung = queue.bell.ring();
             Ok(())
         }
         _ => Err(GreetError::Protocol("it did not ask to join")),
@@ -382,10 +389,10 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
     let address = listener.local_addr().map_err(at)?;
     let join = own_join(config, incarnation, address);
     let problem = |error: GreetError| error.at(&format!("rank 0 at {hub}")).at(config.rank);
-    greet::say(&mut stream, &mut channel, &Message::Join(join)).map_err(problem)?;
-    let formed = match greet::hear(&mut stream, &mut channel, deadline + greet::DEADLINE) {
+    greet::send(&mut stream, &mut channel, &Message::Join(join)).map_err(problem)?;
+    let formed = match greet::receive(&mut stream, &mut channel, deadline + greet::DEADLINE) {
         Ok(Message::Roster { job, roster }) => {
-            match greet::hear(&mut stream, &mut channel, deadline + greet::DEADLINE) {
+            match greet::receive(&mut stream, &mut channel, deadline + greet::DEADLINE) {
                 Ok(Message::Parameters { group: WORLD_GROUP, parameters }) => {
                     Ok(formation::Formed { job, roster, parameters: *parameters })
                 }

@@ -231,18 +231,18 @@ pub(crate) fn channel(established: Established) -> ControlChannel {
 }
 
 /// Sends a control message.
-pub(crate) fn say(
+pub(crate) fn send(
     stream: &mut impl Stream,
     channel: &mut ControlChannel,
     message: &Message,
 ) -> Result<(), GreetError> {
-    let bytes = channel.say(message).map_err(|_| GreetError::Protocol("a message that is too long"))?;
+    let bytes = channel.encode(message).map_err(|_| GreetError::Protocol("a message that is too long"))?;
     stream.write_all(&bytes)?;
     Ok(())
 }
 
 /// Waits for a control message; bytes that follow it stay in `channel`.
-pub(crate) fn hear(
+pub(crate) fn receive(
     stream: &mut impl Stream,
     channel: &mut ControlChannel,
     deadline: Instant,

@@ -95,7 +95,7 @@ fn share(
     local: MemberId,
 ) -> Result<(), GreetError> {
     let incarnation = job.incarnation_of(local).ok_or(GreetError::Protocol("nothing is known of it"))?;
-    let mut stream = knock(job.segment_socket(local, incarnation).as_bytes())?;
+    let mut stream = connect_soon(job.segment_socket(local, incarnation).as_bytes())?;
     check_owner(peer::peer_owner(&stream)?.user, rustix::process::geteuid().as_raw())?;
     stream.set_nonblocking(false)?;
     let expected =
@@ -115,7 +115,7 @@ fn check_owner(local: u32, own: u32) -> Result<(), GreetError> {
 }
 
 /// Connects to a local rank's socket, which it opens a moment after it has heard of the world.
-fn knock(name: &[u8]) -> io::Result<UnixStream> {
+fn connect_soon(name: &[u8]) -> io::Result<UnixStream> {
     let began = Instant::now();
     loop {
         match socket::connect_abstract(name) {
@@ -170,7 +170,7 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
                     if let Some(hub) = job.roster.worker(0).filter(|hub| hub.id == job.me)
                         && member.role == Role::Reducer
                     {
-                        engine.say(endpoint, &Message::Hub { address: hub.address.clone() });
+                        engine.send_control(endpoint, &Message::Hub { address: hub.address.clone() });
                     }
                 });
                 node.wake();
@@ -262,14 +262,14 @@ fn refuse_to_join(job: &Job, mut stream: TcpStream, claim: Claim) -> Result<(), 
     let second = stream.peer_addr()?.to_string();
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
     let Message::Join(Join { rank, job: names, .. }) =
-        greet::hear(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)?
+        greet::receive(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)?
     else {
         return Err(GreetError::Protocol("it did not ask to join"));
     };
     let first = job.roster.worker(rank).map(|member| member.address.clone()).unwrap_or_default();
     let taken = Refusal::DuplicateRank { rank, first, second };
     let refusal = JobName::check(rank, &job.names, &names).err().unwrap_or(taken);
-    greet::say(&mut stream, &mut channel, &Message::Refuse(refusal))
+    greet::send(&mut stream, &mut channel, &Message::Refuse(refusal))
 }
 
 /// Whether a member has left, or does so at once: its goodbye may come after the first call of its next life.

@@ -63,9 +63,9 @@ impl<S: Read + Write> PendingConnection<S> {
 
     /// Takes what has arrived, and answers it. Never waits, and takes nothing that follows the handshake. Returns its claim
     /// once it has proved that it knows the token.
-    pub(super) fn hear(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
+    pub(super) fn receive(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
         loop {
-            match self.hear_once(token, policy) {
+            match self.receive_once(token, policy) {
                 Ok(None) => {}
                 Err(GreetError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(GreetError::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -74,7 +74,7 @@ impl<S: Read + Write> PendingConnection<S> {
         }
     }
 
-    fn hear_once(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
+    fn receive_once(&mut self, token: &[u8], policy: Policy) -> Result<Option<Claim>, GreetError> {
         let mut room = [0; 256];
         let wants = self.server.as_ref().map_or(LEAST_BYTES, |server| server.wants()).min(room.len());
         let got = self.stream.read(&mut room[..wants])?;
@@ -133,22 +133,22 @@ impl<S: Read + Write> PendingConnections<S> {
         Some(pending)
     }
 
-    /// Who has to go so that one more may come from `origin`, where there are so many places.
-    pub(super) fn in_the_way(&self, origin: CallerOrigin, places: usize) -> Option<u64> {
+    /// The connection to drop so that one more may come from `origin`, where there are so many places.
+    pub(super) fn eviction_for(&self, origin: CallerOrigin, places: usize) -> Option<u64> {
         if self.crowds.get(&origin).is_some_and(|crowd| *crowd >= OF_ONE_ORIGIN.min(places)) {
-            return self.least(|pending| pending.origin == origin);
+            return self.first_to_evict(|pending| pending.origin == origin);
         }
-        (self.present.len() >= places).then(|| self.least(|_| true)).flatten()
+        (self.present.len() >= places).then(|| self.first_to_evict(|_| true)).flatten()
     }
 
-    /// Who goes first: of those of whose origin there are most, one that has stopped within a message, the oldest. Ranks say
+    /// Which is dropped first: of those of whose origin there are most, one that has stopped within a message, the oldest. Ranks say
     /// each message in one piece, so they are passed over while there are others.
-    fn least(&self, which: impl Fn(&PendingConnection<S>) -> bool) -> Option<u64> {
+    fn first_to_evict(&self, which: impl Fn(&PendingConnection<S>) -> bool) -> Option<u64> {
         let candidates = self.present.iter().filter(|(_, pending)| which(pending));
-        let worth = |(number, pending): &(&u64, &PendingConnection<S>)| {
+        let key = |(number, pending): &(&u64, &PendingConnection<S>)| {
             (Reverse(self.crowds[&pending.origin]), !pending.is_interrupted(), **number)
         };
-        candidates.min_by_key(worth).map(|(number, _)| *number)
+        candidates.min_by_key(key).map(|(number, _)| *number)
     }
 
     #[cfg(test)]
@@ -156,9 +156,9 @@ impl<S: Read + Write> PendingConnections<S> {
         self.present.len()
     }
 
-    /// Anyone who could go.
-    pub(super) fn last_resort(&self) -> Option<u64> {
-        self.least(|_| true)
+    /// A connection to drop if the process lacks descriptors.
+    pub(super) fn any_eviction(&self) -> Option<u64> {
+        self.first_to_evict(|_| true)
     }
 
     /// Who has had all the time that a handshake may take.

@@ -187,7 +187,7 @@ pub(super) fn enlist(
         return Ok(());
     }
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, job.identity())?);
-    let address = hear_address(&mut stream, &mut channel)?;
+    let address = receive_address(&mut stream, &mut channel)?;
     let answer = match call(&address, job.from, &job.token) {
         Ok(life) => {
             commands.send(Command::Greeted { address, life: Some(life) });
@@ -198,15 +198,16 @@ pub(super) fn enlist(
             Message::Refuse(Refusal::NoReducer { address, reason })
         }
     };
-    greet::say(&mut stream, &mut channel, &answer)
+    greet::send(&mut stream, &mut channel, &answer)
 }
 
 /// The address at which a reducer that calls listens.
-pub(crate) fn hear_address(
+pub(crate) fn receive_address(
     stream: &mut TcpStream,
     channel: &mut ControlChannel,
 ) -> Result<String, GreetError> {
-    let Message::Enlist { address } = greet::hear(stream, channel, Instant::now() + greet::DEADLINE)? else {
+    let Message::Enlist { address } = greet::receive(stream, channel, Instant::now() + greet::DEADLINE)?
+    else {
         return Err(GreetError::Protocol("it did not say where it listens"));
     };
     Ok(match address.parse::<SocketAddr>() {

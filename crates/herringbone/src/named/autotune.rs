@@ -49,16 +49,16 @@ impl Autotune {
     /// A cycle has run so many bytes. Returns what all ranks are to use from now on, if that changes.
     pub(super) fn ran(&mut self, bytes: u64, now: Duration) -> Option<Tuning> {
         let Tuned { tuning, line } = self.tuner.ran(bytes, now)?;
-        self.say(&line);
+        self.write_line(&line);
         if self.tuner.is_done()
             && let Some(line) = self.tuner.best_line()
         {
-            self.say(&line);
+            self.write_line(&line);
         }
         Some(tuning)
     }
 
-    fn say(&mut self, line: &str) {
+    fn write_line(&mut self, line: &str) {
         if let Some(file) = &mut self.log
             && let Err(error) = writeln!(file, "{line}")
         {

@@ -210,7 +210,7 @@ impl Cycles {
         for (rank, length) in (0..).zip(lengths) {
             let (list, others) = rest.split_at(*length);
             rest = others;
-            let ready = coordinator.hear(rank, list, now).map_err(broken)?;
+            let ready = coordinator.receive(rank, list, now).map_err(broken)?;
             if let Some(timeline) = timeline.as_mut() {
                 ready.iter().for_each(|ready| timeline.ready(ready));
             }

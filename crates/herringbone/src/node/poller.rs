@@ -32,12 +32,12 @@ impl Poller {
     pub(super) fn watch(&self, engine: &mut Engine) {
         while !engine.runtime.out.interests.is_empty() {
             for interest in std::mem::take(&mut engine.runtime.out.interests) {
-                self.see_to(interest, engine);
+                self.apply_interest(interest, engine);
             }
         }
     }
 
-    fn see_to(&self, interest: Interest, engine: &mut Engine) {
+    fn apply_interest(&self, interest: Interest, engine: &mut Engine) {
         // A link without a descriptor is nothing to watch.
         let fd = |endpoint: MemberId| match &engine.runtime.links.endpoints[endpoint].link {
             Link::Tcp(link) => link.fd(),

@@ -5,7 +5,7 @@ use crate::{
     clock::Moment,
     completion::Completion,
     engine::{ops::WaitKind, straight::Runner},
-    execute::straight::Pace,
+    execute::straight::StraightProgress,
 };
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
@@ -14,12 +14,12 @@ impl Node {
     pub(super) fn run_straight<'a>(&'a self, mut runner: MutexGuard<'a, Runner>) -> Option<Arc<Completion>> {
         let (mut yielded, mut waits) = (0, None);
         let completion = loop {
-            match runner.run(self.patience.tries) {
-                Pace::Done => {
+            match runner.run(self.spin.tries) {
+                StraightProgress::Done => {
                     runner.end(Moment::now());
                     break None;
                 }
-                Pace::Waiting if yielded < self.patience.yields(WaitKind::Memory) => {
+                StraightProgress::Waiting if yielded < self.spin.yields(WaitKind::Memory) => {
                     let Some(completion) = runner.follow() else { continue };
                     waits.get_or_insert_with(Moment::now);
                     // Gives others the core, and the engine.
@@ -31,7 +31,7 @@ impl Node {
                         break Some(completion);
                     }
                 }
-                Pace::Waiting | Pace::Stuck => break runner.interrupt(),
+                StraightProgress::Waiting | StraightProgress::Stuck => break runner.interrupt(),
             }
         };
         self.release_and_handle(runner);

@@ -75,7 +75,7 @@ impl Store for MachineStore {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         let (name, deadline) = (self.name(key), Instant::now() + timeout);
         loop {
-            match socket::connect_abstract(&name).and_then(|stream| hear(stream, deadline)) {
+            match socket::connect_abstract(&name).and_then(|stream| read_value(stream, deadline)) {
                 Ok(Some(value)) => return Ok(value),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -95,7 +95,7 @@ impl Store for MachineStore {
 }
 
 /// The value that the other end tells; nothing if it ends before.
-fn hear(mut stream: UnixStream, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
+fn read_value(mut stream: UnixStream, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
     let owner = peer::peer_owner(&stream)?;
     if owner.user != geteuid().as_raw() {
         let text = format!("a process of user {} has taken the name of this job", owner.user);

@@ -59,7 +59,11 @@ impl Enlisting {
         match self.ask(address) {
             Ok((Role::Reducer, hubs)) => {
                 let jobs = hubs.len();
-                self.say(address, false, format!("a reducer answers at {address}, which serves {jobs} jobs"));
+                self.log_outcome(
+                    address,
+                    false,
+                    format!("a reducer answers at {address}, which serves {jobs} jobs"),
+                );
                 for hub in hubs.into_iter().take(HUBS) {
                     let answer = self.ask(&hub).map(drop);
                     self.tell(&hub, answer);
@@ -71,19 +75,19 @@ impl Enlisting {
 
     fn tell(&self, hub: &str, answer: Result<(), GreetError>) {
         match answer {
-            Ok(()) => self.say(hub, false, format!("takes part in the job of rank 0 at {hub}")),
+            Ok(()) => self.log_outcome(hub, false, format!("takes part in the job of rank 0 at {hub}")),
             Err(error) => {
                 let advice = match error.may_pass() {
                     true => "this reducer keeps calling",
                     false => "--join takes the address of a job's rank 0, or of another reducer",
                 };
-                self.say(hub, true, format!("takes no part in a job at {hub}: {error}; {advice}"));
+                self.log_outcome(hub, true, format!("takes no part in a job at {hub}: {error}; {advice}"));
             }
         }
     }
 
     /// Logs the outcome of a connection, if it differs from the last one.
-    fn say(&self, address: &str, is_warning: bool, what: String) {
+    fn log_outcome(&self, address: &str, is_warning: bool, what: String) {
         let who = format!("reducer {}", self.address);
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.len() >= 4 * HUBS {
@@ -102,7 +106,7 @@ impl Enlisting {
     /// Asks a hub, or a reducer: what it is, and whom else to ask.
     fn ask(&self, address: &str) -> Result<(Role, Vec<String>), GreetError> {
         match self.ask_as(address, Role::Worker) {
-            Err(GreetError::Handshake(HandshakeError::WrongParty { found, .. }))
+            Err(GreetError::Handshake(HandshakeError::WrongPeer { found, .. }))
                 if found.role == Role::Reducer =>
             {
                 self.ask_as(address, Role::Reducer)
@@ -120,9 +124,9 @@ impl Enlisting {
         let hello = Hello { identity, purpose: Purpose::Enlist, versions: Versions::CURRENT };
         let expected = Expected { role, rank: None, incarnation: None };
         let mut channel = greet::channel(greet::greet(&mut stream, hello, expected, &self.token)?);
-        greet::say(&mut stream, &mut channel, &Message::Enlist { address: self.address.to_string() })?;
+        greet::send(&mut stream, &mut channel, &Message::Enlist { address: self.address.to_string() })?;
         // Rank 0 calls back before it answers.
-        match greet::hear(&mut stream, &mut channel, Instant::now() + 2 * greet::DEADLINE)? {
+        match greet::receive(&mut stream, &mut channel, Instant::now() + 2 * greet::DEADLINE)? {
             Message::Enlisted { hubs } => Ok((role, hubs)),
             Message::Refuse(refusal) => Err(HandshakeError::Refused(refusal).into()),
             _ => Err(GreetError::Protocol("it sent another message than the protocol expects")),

@@ -161,17 +161,17 @@ impl Jobs {
     /// Tells another reducer where the hubs of the jobs are.
     fn tell_hubs(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let mut channel = greet::channel(greet::welcome(&mut stream, claim, self.identity(0))?);
-        reducers::hear_address(&mut stream, &mut channel)?;
+        reducers::receive_address(&mut stream, &mut channel)?;
         let hubs = self
             .present()
             .into_iter()
             .filter_map(|job| job.node.with(|engine| engine.runtime.links.hub.clone()));
-        greet::say(&mut stream, &mut channel, &Message::Enlisted { hubs: hubs.collect() })
+        greet::send(&mut stream, &mut channel, &Message::Enlisted { hubs: hubs.collect() })
     }
 
     /// Tells the workers of all jobs that nothing more is begun here.
     pub(super) fn say_goodbye(&self) {
-        self.present().iter().for_each(|job| job.node.with(|engine| engine.say_to_all(&Message::Bye)));
+        self.present().iter().for_each(|job| job.node.with(|engine| engine.broadcast_control(&Message::Bye)));
     }
 
     /// Whether there are jobs that have not gone on without this reducer.
@@ -322,7 +322,7 @@ impl Job {
         let engine =
             Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true, EngineRules::DEFAULT);
         let bell = Arc::new(Bell::new()?);
-        let node = Node::new(engine, bell, usize::MAX, Box::new(OfJob { number, jobs }))?;
+        let node = Node::new(engine, bell, usize::MAX, Box::new(JobEvents { number, jobs }))?;
         let job = Arc::new(Self {
             node,
             world,
@@ -382,12 +382,12 @@ impl Job {
 }
 
 /// A job's engine speaks to the server, and to the workers.
-struct OfJob {
+struct JobEvents {
     number: u64,
     jobs: Weak<Jobs>,
 }
 
-impl EventHandler for OfJob {
+impl EventHandler for JobEvents {
     fn handle(&self, events: Vec<Event>) {
         let Some(jobs) = self.jobs.upgrade() else { return };
         let Some(job) = jobs.table().present.get(&self.number).cloned() else { return };

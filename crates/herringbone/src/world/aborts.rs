@@ -12,7 +12,7 @@ fn abort(world: &mut VirtualWorld, rank: Rank, group: u32) {
     let now = world.clock.now();
     world.trace.note(world.clock.passed(), &format_args!("{rank} aborts {group:x}"));
     let machine = world.machine(rank as usize);
-    machine.program.retain(|todo| todo.group != group);
+    machine.program.retain(|queued| queued.group != group);
     machine.engine.at(now).abort_group(group);
     world.settle(rank as usize);
 }
@@ -82,17 +82,17 @@ pub(super) fn aborting(seed: u64) -> Result<(VirtualWorld, Vec<&'static str>), S
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Setup, calls::Task, machine::ToCall},
+        super::{Setup, calls::Task, machine::QueuedCall},
         *,
     };
     use crate::{Collective, DType, Error, ReduceOp, core::prepare::Call, execute::issue::WORLD_GROUP};
 
     const MOMENT: Duration = Duration::from_millis(100);
 
-    fn task(world: &mut VirtualWorld, collective: Collective, count: usize) -> ToCall {
+    fn task(world: &mut VirtualWorld, collective: Collective, count: usize) -> QueuedCall {
         let dtype = if collective.folds() { DType::I32 } else { DType::U8 };
         let call = Call::new(collective, dtype, ReduceOp::Sum, count);
-        ToCall::new(Task::new(call, world.setup.workers, &mut world.rng), None)
+        QueuedCall::new(Task::new(call, world.setup.workers, &mut world.rng), None)
     }
 
     /// A world of three in which all links are made.

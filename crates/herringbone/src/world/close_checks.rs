@@ -1,6 +1,6 @@
 //! What ranks learn when they close groups whose last calls only sent, and how long they wait for it.
 
-use super::{Setup, VirtualWorld, calls::Task, groups, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, groups, machine::QueuedCall};
 use crate::{
     Collective, DType, Error, ErrorKind, ReduceOp,
     core::{
@@ -32,7 +32,7 @@ fn task(world: &mut VirtualWorld, collective: Collective) -> Rc<Task> {
 
 fn call(world: &mut VirtualWorld, ranks: impl IntoIterator<Item = u32>, collective: Collective) {
     let task = task(world, collective);
-    world.call(ranks, &ToCall::new(task, None));
+    world.call(ranks, &QueuedCall::new(task, None));
 }
 
 /// A rank closes the group of all once its calls have ended.
@@ -104,7 +104,7 @@ fn after_a_call_that_needs_all_nothing_is_asked() {
         let call = Call::new(collective, DType::U8, ReduceOp::Max, count);
         let task = Task::new(call, 3, &mut world.rng);
         for rank in 0..3 {
-            world.call([rank], &ToCall::new(task.clone(), None));
+            world.call([rank], &QueuedCall::new(task.clone(), None));
             close(&mut world, rank);
         }
         assert!(world.run_to_the_end(ms(60_000)));
@@ -120,7 +120,7 @@ fn ranks_that_have_called_the_same_are_not_held_up() {
         let said = count_questions(&mut world);
         let task = task(&mut world, collective);
         for rank in 0..3 {
-            world.call([rank], &ToCall::new(task.clone(), None));
+            world.call([rank], &QueuedCall::new(task.clone(), None));
             close(&mut world, rank);
         }
         assert!(world.run_to_the_end(ms(60_000)));
@@ -152,9 +152,9 @@ fn a_group_that_is_closed_during_its_last_call_asks_after_it() {
     let mut world = begun(2);
     for rank in 0..2 {
         let task = task(&mut world, broadcast(rank));
-        let todo = ToCall { closes: vec![(WORLD_GROUP, false)], ..ToCall::new(task, None) };
+        let queued = QueuedCall { closes: vec![(WORLD_GROUP, false)], ..QueuedCall::new(task, None) };
         world.machine(rank as usize).window = 2;
-        world.call([rank], &todo);
+        world.call([rank], &queued);
     }
     assert!(world.run_to_the_end(ms(60_000)));
     (0..2).for_each(|rank| assert!(is_reported(&mut world, rank), "rank {rank}"));
@@ -243,7 +243,7 @@ fn a_call_that_only_sends_waits_for_nobody_to_call_it() {
     world.machine(1).window = 2;
     call(&mut world, [1], broadcast(1));
     let task = task(&mut world, Collective::AllReduce);
-    world.call(0..2, &ToCall { group: other, ..ToCall::new(task, None) });
+    world.call(0..2, &QueuedCall { group: other, ..QueuedCall::new(task, None) });
     world.run_for(ms(1500));
     for rank in 0..2 {
         let ends = world.machine(rank).ends();
@@ -350,11 +350,11 @@ fn groups_are_closed_in_any_order() {
                 // Only of the second one do ranks disagree.
                 let root = if group == two { rank } else { 1 };
                 let task = task(&mut world, broadcast(root));
-                let mut todo = ToCall { group, ..ToCall::new(task, None) };
+                let mut queued = QueuedCall { group, ..QueuedCall::new(task, None) };
                 if group == two {
-                    todo.closes = order.map(|group| (group, true)).into();
+                    queued.closes = order.map(|group| (group, true)).into();
                 }
-                world.call([rank], &todo);
+                world.call([rank], &queued);
             }
         }
         assert!(world.run_to_the_end(ms(60_000)));

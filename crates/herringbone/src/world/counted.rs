@@ -1,7 +1,7 @@
 //! Several groups of the same ranks, which have no names: where a call to make one fails on some ranks, the counts of all come together;
 //! and where ranks call them in other orders, they are told so.
 
-use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, groups::make_next, machine::QueuedCall};
 use crate::{Error, ErrorKind, core::group::Rank, transport::tcp::virtual_link::Rng};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn attempt(world: &mut VirtualWorld, all: &[Rank], making: &[Rank]) -> (Vec<u32>
     let numbers: Vec<u32> = making.iter().map(|rank| make_next(world, all, *rank)).collect();
     let task = Task::sum(COUNT, all.len() as u32, &mut world.rng);
     for (rank, number) in making.iter().zip(&numbers) {
-        world.call([*rank], &ToCall { group: *number, ..ToCall::new(task.clone(), Some(TIMEOUT)) });
+        world.call([*rank], &QueuedCall { group: *number, ..QueuedCall::new(task.clone(), Some(TIMEOUT)) });
     }
     let limit = world.now() + 4 * TIMEOUT;
     assert!(world.run_to_the_end(limit), "seed {}: it hangs", world.seed);
@@ -53,7 +53,8 @@ fn ranks_meet_again_after_a_call_to_make_a_group_has_failed_on_one() {
             // The group is over, also for later calls.
             let began = world.now();
             let task = Task::sum(COUNT, all.len() as u32, &mut world.rng);
-            world.call([others[0]], &ToCall { group: numbers[0], ..ToCall::new(task, Some(TIMEOUT)) });
+            world
+                .call([others[0]], &QueuedCall { group: numbers[0], ..QueuedCall::new(task, Some(TIMEOUT)) });
             unmade(
                 &world.machine(others[0] as usize).ends().pop().unwrap().unwrap(),
                 &format!("rank {failing}"),
@@ -89,7 +90,7 @@ fn groups_that_all_have_made_go_on() {
     ended.iter().for_each(|ended| unmade(ended, "rank 1"));
     for (group, ranks) in [(made[0], &all[..]), (pair[0], &all[..2])] {
         let task = Task::sum(COUNT, ranks.len() as u32, &mut world.rng);
-        world.call(ranks.to_vec(), &ToCall { group, ..ToCall::new(task, Some(TIMEOUT)) });
+        world.call(ranks.to_vec(), &QueuedCall { group, ..QueuedCall::new(task, Some(TIMEOUT)) });
         let limit = world.now() + TIMEOUT;
         assert!(world.run_to_the_end(limit));
         for rank in ranks {
@@ -114,7 +115,10 @@ fn counts_come_together_after_a_late_message() {
             });
             let task = Task::sum(COUNT, 3, &mut world.rng);
             for rank in &has_made {
-                world.call([*rank], &ToCall { group: made[0], ..ToCall::new(task.clone(), Some(TIMEOUT)) });
+                world.call(
+                    [*rank],
+                    &QueuedCall { group: made[0], ..QueuedCall::new(task.clone(), Some(TIMEOUT)) },
+                );
             }
             let limit = world.now() + TIMEOUT;
             assert!(world.run_to_the_end(limit), "at once");
@@ -191,14 +195,20 @@ fn call_two_groups(first: &str, second: &str) {
             engine.runtime.out.observer.name_group(made[0][rank as usize], &name);
         }
         let task = Task::sum(count, 2, &mut world.rng);
-        world.call([rank], &ToCall { group: made[0][rank as usize], ..ToCall::new(task, Some(timeout)) });
+        world.call(
+            [rank],
+            &QueuedCall { group: made[0][rank as usize], ..QueuedCall::new(task, Some(timeout)) },
+        );
     }
     let limit = world.now() + 2 * timeout;
     assert!(world.run_to_the_end(limit));
     // Each rank's next call is the one that the other has waited for.
     for rank in [0, 1] {
         let task = Task::sum(3, 2, &mut world.rng);
-        world.call([rank], &ToCall { group: made[0][1 - rank as usize], ..ToCall::new(task, Some(timeout)) });
+        world.call(
+            [rank],
+            &QueuedCall { group: made[0][1 - rank as usize], ..QueuedCall::new(task, Some(timeout)) },
+        );
     }
     let limit = world.now() + timeout;
     assert!(world.run_to_the_end(limit));

@@ -1,13 +1,13 @@
 //! Sums are exact, to the bit, whatever links are like.
 
 #[cfg(test)]
-use super::machine::ToCall;
+use super::machine::QueuedCall;
 use super::{Setup, VirtualWorld, calls::Task, groups};
 #[cfg(test)]
 use crate::transport::tcp::virtual_link::PipeEnd;
 use crate::{
     core::algorithm::Algorithm,
-    transport::tcp::virtual_link::{Nature, Rng},
+    transport::tcp::virtual_link::{LinkConditions, Rng},
 };
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) const WELL: &str = "well";
 pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
     let mut rng = Rng(seed);
     let (workers, reducers) = (2 + rng.below(7) as u32, rng.below(4) as u32);
-    let nature = Nature {
+    let conditions = LinkConditions {
         latency: Duration::from_nanos(rng.below(2_000_000)),
         rate: [None, Some(10 << 20), Some(1 << 30)][rng.below(3) as usize],
         buffer: rng.pick(&[300, 5000, 70_000, 1 << 20]),
@@ -32,11 +32,11 @@ pub(super) fn any_world(seed: u64, timeout: Duration) -> VirtualWorld {
         _ => None,
     };
     let segment_bytes = rng.pick(&[0, 0, 4096, 65_536]);
-    let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
+    let setup = Setup { conditions, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
     groups::add_some(&mut world, &mut rng);
     let window = 1 + rng.below(6) as usize;
-    let most = rng.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * nature.buffer);
+    let most = rng.pick(&[1 << 10, 1 << 16, 1 << 20]).min(60 * conditions.buffer);
     let calls = 1 + rng.below(6);
     groups::fill(&mut world, calls, window, &mut rng, |workers, rng| Task::any(workers, most, rng));
     groups::begin(&mut world, Duration::from_millis(5), &mut rng);
@@ -88,7 +88,7 @@ fn results_come_to_operations_whose_memory_is_the_last() {
     world.workers().for_each(|(_, worker)| worker.window = 4);
     for _ in 0..4 {
         let task = Task::sum(1 << 16, 2, &mut world.rng);
-        world.call(0..2, &ToCall { priority: 1, ..ToCall::new(task, None) });
+        world.call(0..2, &QueuedCall { priority: 1, ..QueuedCall::new(task, None) });
     }
     verdict(&mut world).unwrap();
     assert_eq!(world.machine(1).engine.counted().most_staged, 1 << 19);

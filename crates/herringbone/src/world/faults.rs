@@ -4,7 +4,7 @@
 mod links;
 mod reducers;
 
-use super::{Setup, VirtualWorld, calls::Task, machine::ToCall, occurrence::Occurrence};
+use super::{Setup, VirtualWorld, calls::Task, event::WorldEvent, machine::QueuedCall};
 use crate::{
     Collective, DType, ErrorKind, ReduceOp,
     clock::Moment,
@@ -14,7 +14,7 @@ use crate::{
         control::{Death, Decision, Message},
         recovery::{Calls, Resume},
         stragglers::Late,
-        survivors::{Shrunk, Survival},
+        survivors::{ShrinkOutcome, Shrunk},
         watch::{Effect, GroupEvent, RankPatience, Watch},
     },
     fabric::control::LAST_OUT,
@@ -47,7 +47,7 @@ fn sum(
 ) {
     let workers = world.setup.workers;
     let task = Task::sum(count, workers, &mut world.rng);
-    world.call(ranks, &ToCall::new(task, timeout));
+    world.call(ranks, &QueuedCall::new(task, timeout));
 }
 
 /// How a rank's last call failed, and when.
@@ -124,7 +124,7 @@ fn a_rank_that_tells_of_the_end_of_no_rank_is_named() {
         for message in [Message::Dead { rank: named, death }, Message::Leave { rank: named }] {
             let mut world = begun(4, reducers, 3);
             sum(&mut world, [0, 1, 3], LARGE, None);
-            world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
+            world.after(Duration::ZERO, WorldEvent::Said { from: 2, to: 0, message });
             world.run_for(ms(100));
             let ends = [0, 1, 3].map(|rank| error_of(&mut world, rank).1);
             let names_it =
@@ -141,7 +141,7 @@ fn a_rank_that_tells_of_the_end_of_no_rank_is_named() {
 fn a_hub_that_tells_of_the_end_of_no_rank_is_named() {
     let mut world = begun(4, 0, 4);
     let message = Message::Leave { rank: u32::MAX };
-    world.after(Duration::ZERO, Occurrence::Said { from: 0, to: 3, message });
+    world.after(Duration::ZERO, WorldEvent::Said { from: 0, to: 3, message });
     world.run_for(ms(100));
     sum(&mut world, [3], LARGE, None);
     let (_, kind) = error_of(&mut world, 3);
@@ -158,7 +158,8 @@ fn forged() -> [Message; 7] {
         gained: Vec::new(),
         operations: Vec::new(),
     };
-    let shrunk = Shrunk { group: 0, outcome: Survival::TooFew { left: vec![0, 2], least: 3 }, completed: 3 };
+    let shrunk =
+        Shrunk { group: 0, outcome: ShrinkOutcome::TooFew { left: vec![0, 2], least: 3 }, completed: 3 };
     [
         Message::Recover { group: 0 },
         Message::Resume(resume),
@@ -177,7 +178,7 @@ fn a_rank_that_decides_in_place_of_the_hub_is_named() {
         let mut world = begun(4, 1, 3);
         sum(&mut world, [0, 1, 3], LARGE, None);
         let what = format!("{message:?}");
-        world.after(Duration::ZERO, Occurrence::Said { from: 2, to: 0, message });
+        world.after(Duration::ZERO, WorldEvent::Said { from: 2, to: 0, message });
         world.run_for(ms(100));
         for rank in [0, 1, 3] {
             let (_, kind) = error_of(&mut world, rank);
@@ -357,10 +358,10 @@ fn a_job_that_stood_still_as_a_whole_goes_on() {
 fn a_late_rank_is_named_after_the_timeout_and_may_come_back() {
     for (reducers, count) in [(0, 3), (0, LARGE), (1, 3), (1, LARGE)] {
         let mut world = begun(3, reducers, 9);
-        let todo = ToCall::new(Task::sum(count, 3, &mut world.rng), Some(ms(1000)));
-        world.call(0..2, &todo);
+        let queued = QueuedCall::new(Task::sum(count, 3, &mut world.rng), Some(ms(1000)));
+        world.call(0..2, &queued);
         world.run_for(ms(2000));
-        world.call([2], &todo);
+        world.call([2], &queued);
         assert!(world.run_to_the_end(ms(10_000)));
         for (rank, at) in [(0, 2100), (1, 2100), (2, 3050)] {
             let (failed_at, kind) = error_of(&mut world, rank);
@@ -407,11 +408,11 @@ fn a_broadcast_outlives_its_root() {
         let broadcast = Collective::Broadcast { root: 2 };
         let call = Call::new(broadcast, DType::U8, ReduceOp::Sum, 80);
         let task = Task::new(call, 3, &mut world.rng);
-        world.call([2], &ToCall::new(task.clone(), None));
+        world.call([2], &QueuedCall::new(task.clone(), None));
         assert!(world.run_to_the_end(ms(2000)), "the root waits for others");
         world.leave(2);
         world.run_for(ms(later));
-        world.call(0..2, &ToCall::new(task, None));
+        world.call(0..2, &QueuedCall::new(task, None));
         assert!(world.run_to_the_end(ms(10_000)));
         for rank in 0..2 {
             let end = world.machine(rank).ends().pop().flatten();

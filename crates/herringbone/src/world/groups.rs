@@ -1,7 +1,7 @@
 //! The groups of a world, and what their ranks are to call.
 
 use super::{
-    VirtualWorld, calls::Task, group, machine::ToCall, member_at, occurrence::Occurrence, transitions,
+    VirtualWorld, calls::Task, event::WorldEvent, group, machine::QueuedCall, member_at, transitions,
 };
 use crate::{
     core::{
@@ -100,26 +100,26 @@ pub(super) fn fill(
     mut task: impl FnMut(u32, &mut Rng) -> Rc<Task>,
 ) {
     let groups = world.groups.clone();
-    let mut todo: Vec<(usize, ToCall)> = Vec::new();
+    let mut queued: Vec<(usize, QueuedCall)> = Vec::new();
     let mixes = rng.one_in(2);
     for _ in 0..calls {
         let which = if rng.one_in(2) { 0 } else { rng.below(groups.len() as u64) as usize };
         let (group, ranks) = &groups[which];
         let task = task(ranks.len() as u32, rng);
         let priority = i32::from(mixes && rng.one_in(3));
-        todo.push((which, ToCall { group: *group, priority, ..ToCall::new(task, None) }));
+        queued.push((which, QueuedCall { group: *group, priority, ..QueuedCall::new(task, None) }));
     }
     let mut open: Vec<usize> = (0..groups.len()).collect();
     for which in 1..groups.len() {
-        let last = todo.iter_mut().rev().find(|(other, _)| *other == which);
+        let last = queued.iter_mut().rev().find(|(other, _)| *other == which);
         for (_, last) in last.into_iter().filter(|_| rng.one_in(2)) {
             last.closes = vec![(last.group, false)];
             open.retain(|other| *other != which);
         }
     }
-    for (which, todo) in todo {
+    for (which, queued) in queued {
         for rank in &groups[which].1 {
-            world.machine(*rank as usize).program.push_back(todo.clone());
+            world.machine(*rank as usize).program.push_back(queued.clone());
         }
     }
     // By dice of its own: what ranks call does not depend on what they close.
@@ -135,7 +135,7 @@ pub(super) fn fill(
 /// Has ranks close all groups at their end, and not before.
 pub(super) fn close_all(world: &mut VirtualWorld, rng: &mut Rng) {
     for (_, worker) in world.workers() {
-        worker.program.iter_mut().for_each(|todo| todo.closes.clear());
+        worker.program.iter_mut().for_each(|queued| queued.closes.clear());
     }
     close(world, world.groups.clone(), 0, rng);
 }
@@ -158,6 +158,6 @@ fn close(world: &mut VirtualWorld, groups: Vec<(u32, Vec<Rank>)>, at_once: u64, 
 pub(super) fn begin(world: &mut VirtualWorld, most: Duration, rng: &mut Rng) {
     for rank in 0..world.setup.workers as usize {
         let delay = Duration::from_nanos(rng.below(most.as_nanos() as u64));
-        world.after(delay, Occurrence::Look(rank));
+        world.after(delay, WorldEvent::Look(rank));
     }
 }

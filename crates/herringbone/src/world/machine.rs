@@ -2,8 +2,8 @@
 
 use super::{
     calls::{Called, Task, TensorTask},
+    event::WorldEvent,
     exit::Exit,
-    occurrence::Occurrence,
     transitions,
 };
 use crate::{
@@ -41,7 +41,7 @@ const UNTOUCHED: u8 = 0xa5;
 
 /// A call that a rank is to make.
 #[derive(Clone)]
-pub(crate) struct ToCall {
+pub(crate) struct QueuedCall {
     pub(crate) group: u32,
     pub(crate) task: Rc<Task>,
     pub(crate) timeout: Option<Duration>,
@@ -52,7 +52,7 @@ pub(crate) struct ToCall {
     pub(super) frozen: Option<Moment>,
 }
 
-impl ToCall {
+impl QueuedCall {
     /// A call of all ranks.
     pub(crate) fn new(task: Rc<Task>, timeout: Option<Duration>) -> Self {
         Self { group: WORLD_GROUP, task, timeout, priority: 0, closes: Vec::new(), frozen: None }
@@ -69,7 +69,7 @@ pub(crate) struct Machine {
     pub(crate) pipes: BTreeMap<MemberId, PipeEnd>,
     wants_room: BTreeSet<MemberId>,
     /// Calls that are to be made, and how many may be under way at once.
-    pub(crate) program: VecDeque<ToCall>,
+    pub(crate) program: VecDeque<QueuedCall>,
     pub(crate) window: usize,
     pub(crate) called: Vec<Called>,
     /// Whether it does not run for the time being.
@@ -77,7 +77,7 @@ pub(crate) struct Machine {
     /// Whether no timer of its engine ever expires: a fault.
     pub(crate) is_timeless: bool,
     /// What has happened meanwhile, for when it runs again.
-    pub(super) held: Vec<Occurrence>,
+    pub(super) held: Vec<WorldEvent>,
     pub(crate) exit: Exit,
 }
 
@@ -157,14 +157,14 @@ impl Machine {
         let mut made = false;
         while self.closes(now)
             && self.called.iter().filter(|called| called.ended.is_none()).count() < self.window
-            && let Some(mut todo) = self.program.pop_front()
+            && let Some(mut queued) = self.program.pop_front()
         {
-            let Some(called) = self.call(&mut todo, now) else {
-                self.program.push_front(todo);
+            let Some(called) = self.call(&mut queued, now) else {
+                self.program.push_front(queued);
                 return made;
             };
             self.called.push(called);
-            todo.closes.into_iter().for_each(|(group, patient)| self.exit.close(group, patient));
+            queued.closes.into_iter().for_each(|(group, patient)| self.exit.close(group, patient));
             made = true;
         }
         made
@@ -177,8 +177,8 @@ impl Machine {
     }
 
     /// Makes a call, unless a fence is under way or its group is not made yet.
-    fn call(&mut self, todo: &mut ToCall, now: Moment) -> Option<Called> {
-        let ToCall { group, task, timeout, priority, frozen, .. } = todo;
+    fn call(&mut self, queued: &mut QueuedCall, now: Moment) -> Option<Called> {
+        let QueuedCall { group, task, timeout, priority, frozen, .. } = queued;
         let rank = self.engine.runtime.groups.get(*group)?.settings.me as usize;
         note_group(&self.engine, self.engine.current(*group), "call");
         let input = Region::own(task.inputs[rank].clone());

@@ -100,11 +100,11 @@ fn confuse(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
     let rank = rng.below(u64::from(world.setup.workers)) as usize;
     let calls = world.machine(rank).program.len() as u64;
     let at = rng.below(calls.max(1)) as usize;
-    let todo = world.machine(rank).program.get(at)?.clone();
-    let (group, ranks) = world.groups.iter().find(|(number, _)| *number == todo.group)?.clone();
+    let queued = world.machine(rank).program.get(at)?.clone();
+    let (group, ranks) = world.groups.iter().find(|(number, _)| *number == queued.group)?.clone();
     let other = loop {
         let other = Task::any(ranks.len() as u32, MOST_BYTES, rng);
-        if other.call != todo.task.call {
+        if other.call != queued.task.call {
             break other;
         }
     };
@@ -124,7 +124,7 @@ fn confuse_last(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
     let [own, others] = [confused, (confused + 1) % size].map(&mut broadcast);
     for (place, rank) in (0..).zip(&ranks) {
         let program = &mut world.machine(*rank as usize).program;
-        let at = program.iter().rposition(|todo| todo.group == group)?;
+        let at = program.iter().rposition(|queued| queued.group == group)?;
         program[at].task = if place == confused { own.clone() } else { others.clone() };
         if place == confused {
             let (rank, rest) = (*rank as usize, program.split_off(at));
@@ -148,12 +148,12 @@ fn leave_out_last(world: &mut VirtualWorld, rng: &mut Rng) -> Option<Mistake> {
     let task = Task::new(call, size, rng);
     for rank in &ranks {
         let program = &mut world.machine(*rank as usize).program;
-        let at = program.iter().rposition(|todo| todo.group == group)?;
+        let at = program.iter().rposition(|queued| queued.group == group)?;
         program[at].task = task.clone();
     }
     let leaves = ranks.remove(left_out as usize);
     let program = &mut world.machine(leaves as usize).program;
-    let at = program.iter().rposition(|todo| todo.group == group)?;
+    let at = program.iter().rposition(|queued| queued.group == group)?;
     let mut rest = program.split_off(at);
     let missed = rest.pop_front()?;
     let delay = Duration::from_millis(rng.below(LATE.as_millis() as u64));

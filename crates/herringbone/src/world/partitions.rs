@@ -65,6 +65,6 @@ impl VirtualWorld {
     pub(super) fn delay(&self, from: usize, to: usize) -> Duration {
         let until = self.network.blocked.get(&(from, to));
         let blocked = until.map_or(Duration::ZERO, |until| until.since(self.clock.now()));
-        blocked + self.setup.nature.latency
+        blocked + self.setup.conditions.latency
     }
 }

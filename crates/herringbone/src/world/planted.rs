@@ -1,27 +1,27 @@
 //! Faults that no engine can make up for, done by the world: its checks find each of them.
 
-use super::{Setup, VirtualWorld, calls::Task, exact::verdict, machine::ToCall};
+use super::{Setup, VirtualWorld, calls::Task, exact::verdict, machine::QueuedCall};
 use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
     core::prepare::Call,
     core::wire::{FINGERPRINT_BYTES, HEADER_BYTES, Header, Kind as FrameKind},
-    transport::tcp::virtual_link::{Nature, PipeEnd, Tamper},
+    transport::tcp::virtual_link::{LinkConditions, PipeEnd, Tamper},
 };
 use std::{ops::Range, time::Duration};
 
 /// What comes of a world whose link from rank 0 to rank 1 is tampered with like this.
 fn tampered(tamper: Option<Tamper>) -> Result<(), String> {
     // Messages are written whole.
-    let nature = Nature { buffer: 4 << 20, ..Nature::default() };
-    let setup = Setup { nature, forced: Some(Algorithm::radix(vec![])), ..Setup::of(3, 0) };
+    let conditions = LinkConditions { buffer: 4 << 20, ..LinkConditions::default() };
+    let setup = Setup { conditions, forced: Some(Algorithm::radix(vec![])), ..Setup::of(3, 0) };
     let mut world = VirtualWorld::new(setup, 0);
     let sum = |world: &mut VirtualWorld| {
         // Integers: of a float the last bit may not count in a sum.
         let (collective, op) = (Collective::AllReduce, ReduceOp::Sum);
         let call = Call::new(collective, DType::I32, op, 20_000);
-        let todo = ToCall::new(Task::new(call, 3, &mut world.rng), None);
-        world.call(0..3, &todo);
+        let queued = QueuedCall::new(Task::new(call, 3, &mut world.rng), None);
+        world.call(0..3, &queued);
         verdict(world)
     };
     sum(&mut world)?;
@@ -107,8 +107,8 @@ fn a_timer_that_does_not_expire_is_found() {
         world.machine(1).is_timeless = is_timeless;
         world.hang(2);
         let timeout = Some(Duration::from_secs(1));
-        let todo = ToCall::new(Task::sum(3, 3, &mut world.rng), timeout);
-        world.call([1], &todo);
+        let queued = QueuedCall::new(Task::sum(3, 3, &mut world.rng), timeout);
+        world.call([1], &queued);
         world.run_to_the_end(Duration::from_secs(5))
     });
     ends.sort_unstable();
@@ -128,8 +128,8 @@ fn a_decision_that_is_lost_is_found() {
         for rank in 0..3 {
             let count = if rank == 1 { 4 } else { 3 };
             let timeout = Some(Duration::from_secs(1));
-            let todo = ToCall::new(Task::sum(count, 3, &mut world.rng), timeout);
-            world.call([rank], &todo);
+            let queued = QueuedCall::new(Task::sum(count, 3, &mut world.rng), timeout);
+            world.call([rank], &queued);
         }
         world.run_to_the_end(Duration::from_secs(10));
         let end = world.machine(1).ends().pop().flatten();

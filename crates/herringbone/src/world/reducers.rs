@@ -1,12 +1,12 @@
 //! Reducers die, hang, cannot be reached and lose links at any moment, while workers pause and are slow: no call fails, and no
 //! result is wrong.
 
-use super::{Setup, VirtualWorld, calls::Task, exact, groups, machine::ToCall, partitions::Partition};
+use super::{Setup, VirtualWorld, calls::Task, exact, groups, machine::QueuedCall, partitions::Partition};
 use crate::{
     Collective, DType, ReduceOp,
     core::algorithm::Algorithm,
     core::prepare::Call,
-    transport::tcp::virtual_link::{Nature, PipeEnd, Rng},
+    transport::tcp::virtual_link::{LinkConditions, PipeEnd, Rng},
 };
 use std::{ops::Range, rc::Rc, time::Duration};
 
@@ -27,7 +27,7 @@ pub(super) fn sum(count: usize, workers: u32, rng: &mut Rng) -> Rc<Task> {
 fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
     let mut rng = Rng(seed ^ 0x7ed5_ced5);
     let (workers, reducers) = (2 + rng.below(4) as u32, 1 + rng.below(4) as u32);
-    let nature = Nature {
+    let conditions = LinkConditions {
         latency: Duration::from_nanos(rng.below(3_000_000)),
         rate: rng.pick(&[None, Some(20 << 20), Some(1 << 30)]),
         buffer: rng.pick(&[5000, 70_000, 1 << 20]),
@@ -35,12 +35,12 @@ fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
     };
     let forced = Some(Algorithm::ReductionServer).filter(|_| !rng.one_in(3));
     let segment_bytes = rng.pick(&[0, 4096, 65_536]);
-    let setup = Setup { nature, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
+    let setup = Setup { conditions, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
     // All reducers have been met: one that is forced and never there is an error.
-    world.call(0..workers, &ToCall::new(sum(30_000, workers, &mut rng), None));
+    world.call(0..workers, &QueuedCall::new(sum(30_000, workers, &mut rng), None));
     assert!(world.run_to_the_end(timeout));
-    world.network.control_delay = nature.latency * rng.pick(&[0, 0, 3, 20]);
+    world.network.control_delay = conditions.latency * rng.pick(&[0, 0, 3, 20]);
     (world, rng)
 }
 

@@ -4,7 +4,7 @@ use super::{
     Setup, VirtualWorld,
     exact::verdict,
     groups,
-    machine::ToCall,
+    machine::QueuedCall,
     reducers::{sum, summing},
 };
 use crate::{completion::Completion, execute::issue::WORLD_GROUP};
@@ -24,8 +24,8 @@ fn reducers_in_use(world: &mut VirtualWorld) -> Vec<u32> {
 /// All workers sum something, and then do nothing for a while.
 fn sum_and_wait(world: &mut VirtualWorld, wait: Duration) {
     let workers = world.setup.workers;
-    let todo = ToCall::new(sum(30_000, workers, &mut world.rng), None);
-    world.call(0..workers, &todo);
+    let queued = QueuedCall::new(sum(30_000, workers, &mut world.rng), None);
+    world.call(0..workers, &queued);
     verdict(world).unwrap();
     world.run_for(wait);
 }
@@ -108,11 +108,11 @@ fn a_rank_that_watches_an_agreement_is_woken_while_reducers_come_and_go() {
         if round != 2 {
             world.run_for(Duration::from_millis(1));
         }
-        let todo = ToCall { group: number, ..ToCall::new(sum(8, 3, &mut world.rng), None) };
-        world.call([0, 2], &todo);
+        let queued = QueuedCall { group: number, ..QueuedCall::new(sum(8, 3, &mut world.rng), None) };
+        world.call([0, 2], &queued);
         world.run_for(Duration::from_secs(1));
         assert!(awaited.is_done(), "round {round}: ranks 0 and 2 wait for rank 1, which sleeps");
-        world.call([1], &todo);
+        world.call([1], &queued);
         verdict(&mut world).unwrap();
     }
 }
@@ -149,7 +149,7 @@ fn changing(seed: u64) -> Result<VirtualWorld, String> {
     let mut world = summing(seed, LIMIT);
     // Calls in the group of all ranks follow.
     for (_, worker) in world.workers() {
-        worker.program.iter_mut().for_each(|todo| todo.closes.retain(|(group, _)| *group != WORLD_GROUP));
+        worker.program.iter_mut().for_each(|queued| queued.closes.retain(|(group, _)| *group != WORLD_GROUP));
     }
     come_and_go(&mut world);
     verdict(&mut world)?;
@@ -165,8 +165,8 @@ fn changing(seed: u64) -> Result<VirtualWorld, String> {
             }
         }
         let (workers, rng) = (world.setup.workers, &mut world.rng);
-        let todo = ToCall::new(sum(30_000, workers, rng), None);
-        world.call(0..workers, &todo);
+        let queued = QueuedCall::new(sum(30_000, workers, rng), None);
+        world.call(0..workers, &queued);
         verdict(&mut world)?;
     }
     let (used, reducers) = (reducers_in_use(&mut world), world.setup.reducers);

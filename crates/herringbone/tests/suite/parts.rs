@@ -79,10 +79,10 @@ fn parts_that_differ_arrive_as_they_are() {
             .flat_map(|collective| LENGTHS.map(|lengths| (collective, lengths)))
             .map(|(collective, lengths)| (collective, lengths, expected(collective, size, lengths)))
             .collect();
-        for (transport, wish) in
+        for (transport, preferred) in
             TRANSPORTS.into_iter().flat_map(|transport| [(transport, 0), (transport, 4096)])
         {
-            World::new(size, transport).segment_bytes(wish).staging_bytes(8 << 20).run(|comm| {
+            World::new(size, transport).segment_bytes(preferred).staging_bytes(8 << 20).run(|comm| {
                 for (collective, lengths, expected) in &cases {
                     let (input, output) = parts_of(*collective, size, comm.rank(), *lengths);
                     let given = Region::own(values(comm.rank(), input.iter().sum()));

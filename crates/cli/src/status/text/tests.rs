@@ -1,5 +1,5 @@
 use super::*;
-use crate::status::ask::Heard;
+use crate::status::ask::AnswerPair;
 use herringbone::core::session::membership::Process;
 use herringbone::status::{Answer, AskError, GroupStatus, Identity, Role, Roster, Status};
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn job_status(next: u64, waits: &[u32], links: Vec<LinkStatus>) -> JobStatus {
     }
 }
 
-fn party(number: u32, heard: Result<(Activity, Option<Activity>), AskError>) -> Party {
+fn asked(number: u32, heard: Result<(Activity, Option<Activity>), AskError>) -> AskedMember {
     let roster = roster();
     let member = roster.member(id(number)).unwrap();
     let answer = |activity| Answer {
@@ -50,9 +50,9 @@ fn party(number: u32, heard: Result<(Activity, Option<Activity>), AskError>) -> 
         roster: None,
         status: Status { process: 100 + number, host: "here".to_owned(), activity },
     };
-    let heard = heard.map(|(now, before)| Heard { answer: answer(now), before: before.map(answer) });
+    let heard = heard.map(|(now, before)| AnswerPair { answer: answer(now), before: before.map(answer) });
     let (name, address) = (roster.name(id(number)), member.address.clone());
-    Party { name, role: member.role, id: Some(id(number)), address, heard }
+    AskedMember { name, role: member.role, id: Some(id(number)), address, heard }
 }
 
 fn works(now: JobStatus, before: Option<JobStatus>) -> Result<(Activity, Option<Activity>), AskError> {
@@ -64,7 +64,7 @@ fn reduces(job_status: JobStatus) -> Result<(Activity, Option<Activity>), AskErr
     Ok((Activity::Serves { served: 4, jobs: vec![job], unlisted: 0 }, None))
 }
 
-fn lines(members: Vec<Party>) -> Vec<String> {
+fn lines(members: Vec<AskedMember>) -> Vec<String> {
     let round = Round { job: JOB, roster: Some(roster()), members };
     page(&round).lines().map(str::to_owned).collect()
 }
@@ -74,10 +74,10 @@ fn lines(members: Vec<Party>) -> Vec<String> {
 fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
     let before = JobStatus { moment: 1_500_000, ..job_status(18, &[3], vec![link(3, 1_000, 2_000)]) };
     let shown = lines(vec![
-        party(0, works(job_status(18, &[3], vec![link(3, 2_501_000, 2_000)]), Some(before))),
-        party(1, works(job_status(18, &[3], vec![link(3, 7, 8)]), None)),
-        party(2, Err(AskError::Silent(Duration::from_secs(1)))),
-        party(3, reduces(job_status(18, &[2], vec![link(0, 2_000, 2_501_000), link(2, 7, 30)]))),
+        asked(0, works(job_status(18, &[3], vec![link(3, 2_501_000, 2_000)]), Some(before))),
+        asked(1, works(job_status(18, &[3], vec![link(3, 7, 8)]), None)),
+        asked(2, Err(AskError::Silent(Duration::from_secs(1)))),
+        asked(3, reduces(job_status(18, &[2], vec![link(0, 2_000, 2_501_000), link(2, 7, 30)]))),
     ]);
     let expected = [
         "job 000000000000002a: 3 workers, 1 reducer, epoch 0; 3 of 4 members answer",
@@ -112,9 +112,9 @@ fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
 #[test]
 fn who_has_not_called_is_told_from_who_waits() {
     let shown = lines(vec![
-        party(0, works(job_status(18, &[1, 2], Vec::new()), None)),
-        party(1, works(job_status(18, &[2], Vec::new()), None)),
-        party(2, works(job_status(17, &[], Vec::new()), None)),
+        asked(0, works(job_status(18, &[1, 2], Vec::new()), None)),
+        asked(1, works(job_status(18, &[2], Vec::new()), None)),
+        asked(2, works(job_status(17, &[], Vec::new()), None)),
     ]);
     let said: Vec<&String> = shown.iter().filter(|line| line.contains(" is waited for by ")).collect();
     assert_eq!(
@@ -129,9 +129,9 @@ fn who_has_not_called_is_told_from_who_waits() {
 
 #[test]
 fn a_job_that_forms_says_who_is_missing() {
-    let mut party = party(0, Ok((Activity::Forms { missing: vec![1, 2] }, None)));
-    party.id = None;
-    let round = Round { job: 0, roster: None, members: vec![party] };
+    let mut member = asked(0, Ok((Activity::Forms { missing: vec![1, 2] }, None)));
+    member.id = None;
+    let round = Round { job: 0, roster: None, members: vec![member] };
     let shown = page(&round);
     assert!(shown.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{shown}");
     assert!(shown.contains("waits for ranks to come"), "{shown}");
@@ -146,8 +146,8 @@ fn bytes_have_three_digits() {
 #[test]
 fn the_object_says_the_same() {
     let members = vec![
-        party(0, works(job_status(18, &[2], vec![link(2, 5, 6)]), None)),
-        party(2, Err(AskError::Silent(Duration::from_secs(1)))),
+        asked(0, works(job_status(18, &[2], vec![link(2, 5, 6)]), None)),
+        asked(2, Err(AskError::Silent(Duration::from_secs(1)))),
     ];
     let round = Round { job: JOB, roster: Some(roster()), members };
     let object = crate::status::json::object(&round);

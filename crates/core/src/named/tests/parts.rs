@@ -22,15 +22,15 @@ fn join() -> NamedRequest {
     request("", call(NamedKind::Join, &[]))
 }
 
-fn hear(coordinator: &mut Coordinator, rank: Rank, requests: &[NamedRequest]) {
-    coordinator.hear(rank, &encode_requests(requests), Duration::ZERO).unwrap();
+fn receive(coordinator: &mut Coordinator, rank: Rank, requests: &[NamedRequest]) {
+    coordinator.receive(rank, &encode_requests(requests), Duration::ZERO).unwrap();
 }
 
 /// What two ranks are told that ask for these.
 fn error_of(one: NamedCall, two: NamedCall) -> String {
     let mut both = coordinator(2);
     for (rank, call) in [(1, two), (0, one)] {
-        hear(&mut both, rank, &[request("t", call)]);
+        receive(&mut both, rank, &[request("t", call)]);
     }
     match both.answer().as_slice() {
         [NamedAnswer::Fail { name, text }] if name == "t" => text.clone(),
@@ -105,18 +105,18 @@ fn ranks_that_do_not_agree_are_told_horovods_words() {
 #[test]
 fn a_rank_that_has_joined_takes_part_in_sums_only() {
     let mut three = coordinator(3);
-    hear(&mut three, 2, &[join()]);
+    receive(&mut three, 2, &[join()]);
     for rank in 0..2 {
         let gather = request("g", call(NamedKind::AllGather, &[1]));
-        hear(&mut three, rank, &[request("r", call(NamedKind::AllReduce, &[1])), gather]);
+        receive(&mut three, rank, &[request("r", call(NamedKind::AllReduce, &[1])), gather]);
     }
     let answers = three.answer();
     assert!(matches!(&answers[0], NamedAnswer::Run(response) if response.name == "r"), "{answers:?}");
     let text = "Allgather is not supported with Join at this time.";
     assert_eq!(answers[1], NamedAnswer::Fail { name: "g".into(), text: text.into() });
-    hear(&mut three, 0, &[join()]);
+    receive(&mut three, 0, &[join()]);
     assert_eq!(three.answer(), []);
-    hear(&mut three, 1, &[join()]);
+    receive(&mut three, 1, &[join()]);
     assert_eq!(three.answer(), [NamedAnswer::Joined { last: 1 }]);
     assert_eq!(three.answer(), []);
 }
@@ -125,10 +125,10 @@ fn a_rank_that_has_joined_takes_part_in_sums_only() {
 fn tensors_of_a_group_are_answered_together() {
     let mut two = coordinator(2);
     let of = |name: &str| in_group("g", 2, request(name, call(NamedKind::AllReduce, &[1])));
-    hear(&mut two, 0, &[of("a"), of("b")]);
-    hear(&mut two, 1, &[of("b")]);
+    receive(&mut two, 0, &[of("a"), of("b")]);
+    receive(&mut two, 1, &[of("b")]);
     assert_eq!(two.answer(), []);
-    hear(&mut two, 1, &[of("a")]);
+    receive(&mut two, 1, &[of("a")]);
     let names: Vec<String> = two
         .answer()
         .into_iter()
@@ -236,7 +236,7 @@ fn stalled_tensors_are_listed_by_missing_rank() {
     let stall = StallSettings { warning: Duration::from_secs(60), shutdown: Duration::from_secs(100) };
     let mut three = Coordinator::new(3, stall);
     let list = encode_requests(&[request("x", call(NamedKind::AllReduce, &[1]))]);
-    three.hear(1, &list, Duration::from_secs(1)).unwrap();
+    three.receive(1, &list, Duration::from_secs(1)).unwrap();
     assert_eq!(three.look(Duration::from_secs(61)), None);
     let Stall { text, shuts_down } = three.look(Duration::from_secs(62)).unwrap();
     let start = "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting \

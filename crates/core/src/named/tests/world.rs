@@ -202,7 +202,7 @@ impl World {
             let lists: Vec<Vec<u8>> = self.ranks.iter().map(Simulated::list).collect();
             let coordinator = self.ranks[0].negotiator.coordinator().unwrap();
             for (rank, list) in (0..).zip(&lists) {
-                coordinator.hear(rank as Rank, list, Duration::ZERO).unwrap();
+                coordinator.receive(rank as Rank, list, Duration::ZERO).unwrap();
             }
             encode_answers(&coordinator.answer())
         });

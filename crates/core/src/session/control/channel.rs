@@ -28,7 +28,7 @@ impl ControlChannel {
     ///
     /// # Errors
     /// As [`Message::encode`]; then it is as if the message had never been there.
-    pub fn say(&mut self, message: &Message) -> Result<Vec<u8>, TooLong> {
+    pub fn encode(&mut self, message: &Message) -> Result<Vec<u8>, TooLong> {
         let (crc, seal) = (self.crc, self.said.present());
         let bytes = message.encode(|bytes| crc(bytes) ^ seal)?;
         self.said.advance();

@@ -15,10 +15,10 @@ fn the_lowest_that_is_left_decides_once_the_others_are_here() {
     let (mut one, mut two) = (election(1, 4, &gone), election(2, 4, &gone));
     assert!(one.decides() && !two.decides());
     assert_eq!((one.to_call(0), two.to_call(0)), (Vec::from([2, 3]), Vec::from([1])));
-    assert!(one.comes(2, &two.wish()) && one.outcome().is_none());
+    assert!(one.comes(2, &two.request()) && one.outcome().is_none());
     assert_eq!(one.missing(), [3]);
-    assert!(one.comes(3, &election(3, 4, &gone).wish()));
-    assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1, 2, 3]))));
+    assert!(one.comes(3, &election(3, 4, &gone).request()));
+    assert_eq!(one.outcome(), Some(ShrinkOutcome::Continue(Vec::from([1, 2, 3]))));
     one.withdraws(3);
     assert_eq!(one.outcome(), None);
 }
@@ -30,31 +30,31 @@ fn who_cannot_be_called_counts_as_silent_and_not_as_dead() {
         two.to_call(now).into_iter().for_each(|rank| two.failed(rank, now));
     }
     assert!(two.decides(), "rank 1 does not answer");
-    assert!(two.comes(3, &election(3, 4, &[(0, true)]).wish()));
-    assert_eq!(two.outcome(), Some(Survival::GoOn(Vec::from([2, 3]))), "two against one");
+    assert!(two.comes(3, &election(3, 4, &[(0, true)]).request()));
+    assert_eq!(two.outcome(), Some(ShrinkOutcome::Continue(Vec::from([2, 3]))), "two against one");
     two.withdraws(3);
     two.silent.insert(3);
-    assert_eq!(two.outcome(), Some(Survival::Unsure { silent: Vec::from([1, 3]) }));
+    assert_eq!(two.outcome(), Some(ShrinkOutcome::NoMajority { silent: Vec::from([1, 3]) }));
 }
 
 #[test]
 fn a_death_that_is_known_only_later_counts() {
     let mut one = election(1, 3, &[(0, true)]);
     one.silent.insert(2);
-    assert_eq!(one.outcome(), Some(Survival::Unsure { silent: Vec::from([2]) }));
+    assert_eq!(one.outcome(), Some(ShrinkOutcome::NoMajority { silent: Vec::from([2]) }));
     one.learn(&[(2, true)].into());
-    assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1]))));
+    assert_eq!(one.outcome(), Some(ShrinkOutcome::Continue(Vec::from([1]))));
 }
 
 #[test]
 fn what_one_knows_for_certain_counts_for_all() {
     let mut one = election(1, 3, &[(0, false)]);
-    assert!(one.comes(2, &election(2, 3, &[(0, true)]).wish()));
-    assert_eq!(one.outcome(), Some(Survival::GoOn(Vec::from([1, 2]))));
+    assert!(one.comes(2, &election(2, 3, &[(0, true)]).request()));
+    assert_eq!(one.outcome(), Some(ShrinkOutcome::Continue(Vec::from([1, 2]))));
     let mut alone = election(1, 2, &[(0, false)]);
     assert_eq!(
         (alone.to_call(0), alone.outcome()),
-        (Vec::new(), Some(Survival::Unsure { silent: [0].into() }))
+        (Vec::new(), Some(ShrinkOutcome::NoMajority { silent: [0].into() }))
     );
 }
 
@@ -177,7 +177,7 @@ impl Cluster {
             unreachable!("it looks while it calls")
         };
         let is_taken = match &mut self.ranks[to as usize] {
-            State::Looks(called) if there && to < from => called.comes(from, &caller.wish()),
+            State::Looks(called) if there && to < from => called.comes(from, &caller.request()),
             _ => false,
         };
         match there {
@@ -207,7 +207,7 @@ impl Cluster {
     /// A rank decides. It goes on if all that are to go on hear it: else it, too, looks again.
     fn decide(&mut self, me: Rank) {
         let State::Looks(election) = &self.ranks[me as usize] else { return };
-        let Some(Survival::GoOn(left)) = election.outcome() else { return };
+        let Some(ShrinkOutcome::Continue(left)) = election.outcome() else { return };
         let hears = |rank: &Rank| {
             let waits = matches!(&self.ranks[*rank as usize], State::Waits(_, at) if *at == me);
             *rank == me || (waits && self.alive[*rank as usize] && self.reaches(me, *rank))
@@ -265,7 +265,7 @@ impl Cluster {
             .filter(|rank| self.alive[*rank as usize] && matches!(self.ranks[*rank as usize], State::Idle));
         let answers: Vec<_> = asks.flat_map(|rank| hub.call(rank, shrink(n))).collect();
         if let Some((_, shrunk)) = answers.into_iter().next()
-            && let Survival::GoOn(left) = shrunk.outcome
+            && let ShrinkOutcome::Continue(left) = shrunk.outcome
         {
             self.found(left);
         }

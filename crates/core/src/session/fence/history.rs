@@ -14,7 +14,7 @@ pub(super) struct History {
     /// The rolling hash after the last operation.
     pub(super) hash: u64,
     /// The last operations of this generation, among them all open ones; the last one is `next - 1`.
-    pub(super) operations: VecDeque<Remembered>,
+    pub(super) operations: VecDeque<HistoryEntry>,
     /// How many operations of this generation are issued and not complete.
     pub(super) open: u64,
     /// All members have issued the same below this number, as far as is known.
@@ -48,7 +48,7 @@ impl History {
         }
         let besides_uneven = self.uneven > 0;
         self.uneven += u64::from(fingerprint.count == Fingerprint::UNEVEN);
-        self.operations.push_back(Remembered { hash: self.hash, fingerprint, open: true, besides_uneven });
+        self.operations.push_back(HistoryEntry { hash: self.hash, fingerprint, open: true, besides_uneven });
         (self.hash, fingerprint)
     }
 
@@ -75,7 +75,7 @@ impl History {
         self.next - open.map_or(0, |at| (self.operations.len() - at) as u64)
     }
 
-    pub(super) fn remembered(&self, sequence: u64) -> Option<&Remembered> {
+    pub(super) fn entry(&self, sequence: u64) -> Option<&HistoryEntry> {
         self.operations.get(self.place(sequence)?)
     }
 
@@ -88,7 +88,7 @@ impl History {
 
 /// An operation that was issued.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(super) struct HistoryEntry {
     /// The rolling hash after it.
     pub(super) hash: u64,
     pub(super) fingerprint: Fingerprint,

@@ -8,7 +8,7 @@ use super::{
         control::{Decision, Dispute, Message, Ordinal, REPORTED, Report, Waiting},
         recovery::{Calls, Resume},
     },
-    history::{History, Remembered},
+    history::{History, HistoryEntry},
 };
 use crate::{group::Rank, wire::Fingerprint};
 use alloc::{
@@ -19,7 +19,7 @@ use alloc::{
 use core::cmp::Ordering;
 
 /// How many decisions a member may be behind with; see [`Member::issue`].
-const DEBTS: usize = 64;
+const UNREPORTED: usize = 64;
 
 /// One rank's place in one group.
 ///
@@ -35,7 +35,7 @@ pub struct Member {
     generation: u32,
     phase: Phase,
     history: History,
-    debts: VecDeque<Debt>,
+    unreported: VecDeque<UnreportedFailure>,
     /// What others have asked that leave, and this member has not answered.
     questions: Vec<CloseQuestion>,
     /// What the plans of its operations were made from, by digest.
@@ -57,12 +57,12 @@ pub enum Phase {
 
 /// A decision that calls still to come have to learn of.
 #[derive(Debug)]
-struct Debt {
+struct UnreportedFailure {
     /// Calls below this number fail.
     below: u64,
     cause: Arc<Cause>,
     /// Whether a call has.
-    is_learnt: bool,
+    is_reported: bool,
     /// Whether a call has ended well that is below it: no call to come fails for that.
     is_late: bool,
 }
@@ -158,7 +158,7 @@ impl Member {
             generation: 0,
             phase: Phase::Running,
             history: History::default(),
-            debts: VecDeque::new(),
+            unreported: VecDeque::new(),
             questions: Vec::new(),
             plans: BTreeMap::new(),
             ended: None,
@@ -272,7 +272,7 @@ impl Member {
             self.learn();
             return Err(NotIssued::Failed(cause));
         }
-        if !self.debts.is_empty()
+        if !self.unreported.is_empty()
             && let Some(cause) = self.learn_next()
         {
             let fingerprint = Fingerprint { sequence: self.history.next, ..call };
@@ -291,10 +291,10 @@ impl Member {
     #[cold]
     fn learn_next(&mut self) -> Option<Arc<Cause>> {
         let next = self.history.next;
-        self.debts.retain(|debt| next < debt.below || debt.is_late && !debt.is_learnt);
-        let debt = self.debts.iter_mut().find(|debt| next < debt.below)?;
-        debt.is_learnt = true;
-        Some(debt.cause.clone())
+        self.unreported.retain(|failure| next < failure.below || failure.is_late && !failure.is_reported);
+        let failure = self.unreported.iter_mut().find(|failure| next < failure.below)?;
+        failure.is_reported = true;
+        Some(failure.cause.clone())
     }
 
     /// An operation has succeeded, and its caller can know. `hears_all`: it cannot have, unless all members have issued the same up
@@ -302,7 +302,7 @@ impl Member {
     pub fn complete(&mut self, sequence: u64, hears_all: bool) {
         self.history.has_ended_late |= self.phase == Phase::Frozen && sequence >= self.history.first;
         self.history.complete(sequence);
-        let hears_all = hears_all && self.history.remembered(sequence).is_none_or(|own| !own.besides_uneven);
+        let hears_all = hears_all && self.history.entry(sequence).is_none_or(|own| !own.besides_uneven);
         if hears_all && sequence >= self.history.first {
             self.history.confirmed = self.history.confirmed.max(sequence + 1);
         }
@@ -319,7 +319,7 @@ impl Member {
         if sequence >= self.history.next {
             return Check::NotYet;
         }
-        match self.history.remembered(sequence) {
+        match self.history.entry(sequence) {
             Some(own) if own.hash == hash => Check::Match,
             Some(_) => Check::Differs,
             None => Check::Forgotten,
@@ -328,7 +328,7 @@ impl Member {
 
     /// What this member issued under a number of the current generation, if it remembers.
     pub fn issued(&self, sequence: u64) -> Option<&Fingerprint> {
-        self.history.remembered(sequence).map(|operation| &operation.fingerprint)
+        self.history.entry(sequence).map(|operation| &operation.fingerprint)
     }
 
     /// What to do with a frame of a generation.
@@ -345,7 +345,7 @@ impl Member {
     /// What to tell the hub about an operation that has to wait, after having told it `round` times before; `None` if
     /// a fence is under way, or the operation is not one of this generation.
     pub fn waiting(&self, sequence: u64, round: u32) -> Option<Message> {
-        let Remembered { hash, fingerprint, .. } = *self.history.remembered(sequence)?;
+        let HistoryEntry { hash, fingerprint, .. } = *self.history.entry(sequence)?;
         let Self { rank, group, generation, .. } = *self;
         let running = self.phase == Phase::Running;
         running.then_some(Message::Waiting(Waiting { rank, group, generation, round, hash, fingerprint }))
@@ -371,7 +371,7 @@ impl Member {
     /// What to ask the others before it leaves; `None` if it knows that all have issued what it has, or a fence is under way.
     pub fn question(&self) -> Option<CloseQuestion> {
         let Self { rank, group, generation, ref history, .. } = *self;
-        let Remembered { hash, fingerprint, .. } = *history.operations.back()?;
+        let HistoryEntry { hash, fingerprint, .. } = *history.operations.back()?;
         let runs = self.phase == Phase::Running && self.ended.is_none();
         let asks = runs && self.members.len() > 1 && history.confirmed < history.next;
         asks.then_some(CloseQuestion { rank, group, generation, hash, fingerprint })
@@ -379,22 +379,22 @@ impl Member {
 
     /// A call has failed because the group is over, and said why.
     pub fn learn(&mut self) {
-        self.debts.iter_mut().for_each(|debt| debt.is_learnt = true);
+        self.unreported.iter_mut().for_each(|failure| failure.is_reported = true);
     }
 
     /// Why operations have failed elsewhere that were complete here, if no call of this member has learnt of it; once. Not if the
     /// group is over for it, nor if this member has not come to what failed: others have waited for it there. But nobody has waited
     /// where a member has left without a call.
-    pub fn take_unlearnt(&mut self) -> Option<Arc<Cause>> {
-        let Self { debts, history, ended, .. } = self;
-        let is_news = |debt: &&mut Debt| {
-            let was_issued = debt.cause.sequence().is_none_or(|sequence| sequence < history.next);
-            let failed = ended.is_none() && (history.next < debt.below || debt.is_late) && was_issued;
-            !debt.is_learnt && (failed || matches!(*debt.cause, Cause::Left { .. }))
+    pub fn take_unreported(&mut self) -> Option<Arc<Cause>> {
+        let Self { unreported, history, ended, .. } = self;
+        let is_news = |failure: &&mut UnreportedFailure| {
+            let was_issued = failure.cause.sequence().is_none_or(|sequence| sequence < history.next);
+            let failed = ended.is_none() && (history.next < failure.below || failure.is_late) && was_issued;
+            !failure.is_reported && (failed || matches!(*failure.cause, Cause::Left { .. }))
         };
-        let debt = debts.iter_mut().find(is_news)?;
-        debt.is_learnt = true;
-        Some(debt.cause.clone())
+        let failure = unreported.iter_mut().find(is_news)?;
+        failure.is_reported = true;
+        Some(failure.cause.clone())
     }
 
     /// That it leaves without a call about which another member has asked, if it leaves now.
@@ -482,9 +482,9 @@ impl Member {
         let plans = digests.iter().filter_map(|digest| self.plans.get(digest));
         let plans = plans.map(|basis| Basis::clone(basis)).collect();
         let Self { group, generation, .. } = *self;
-        let after_debts = self.debts.back().map_or(next, |debt| debt.below.max(next));
+        let after_unreported = self.unreported.back().map_or(next, |failure| failure.below.max(next));
         let learns_later = self.history.open == 0 && !self.history.has_failed_early;
-        let below = after_debts.saturating_add(u64::from(learns_later));
+        let below = after_unreported.saturating_add(u64::from(learns_later));
         let is_made = true;
         let report = Report { group, generation, is_made, next, below, recent, plans };
         Some(Action::Send(Message::Report(report)))
@@ -501,12 +501,12 @@ impl Member {
             self.ended = Some(cause.clone());
         }
         let (below, fails_open) = (decision.next, self.history.open > 0);
-        if self.debts.len() == DEBTS {
-            self.debts.pop_back();
+        if self.unreported.len() == UNREPORTED {
+            self.unreported.pop_back();
         }
-        let is_learnt = fails_open || self.history.has_failed_early;
+        let is_reported = fails_open || self.history.has_failed_early;
         let is_late = self.history.has_ended_late;
-        self.debts.push_back(Debt { below, cause: cause.clone(), is_learnt, is_late });
+        self.unreported.push_back(UnreportedFailure { below, cause: cause.clone(), is_reported, is_late });
         self.questions.clear();
         self.history = History::new(self.history.next, below);
         Some(Action::Settled(Settled { generation: self.generation, below, cause, fails_open }))

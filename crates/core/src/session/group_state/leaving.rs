@@ -96,7 +96,7 @@ impl GroupState {
             return LEAVES;
         }
         // An operation that was complete here has failed elsewhere.
-        if let Some(cause) = member.take_unlearnt() {
+        if let Some(cause) = member.take_unreported() {
             return Departure::Left(Some(cause));
         }
         if is_over || !counts {

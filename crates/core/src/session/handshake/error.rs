@@ -47,7 +47,7 @@ pub enum HandshakeError {
     Unproven,
     /// The server is of this job, but not the one that was meant.
     #[error("expected {expected} at this address, found {} {}: check addresses and ports", found.role, found.rank)]
-    WrongParty {
+    WrongPeer {
         /// Who was meant.
         expected: Expected,
         /// Who is there.

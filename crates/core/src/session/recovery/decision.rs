@@ -1,6 +1,6 @@
 //! What the hub decides once all members have said what they hold.
 
-use super::{Calls, Held, Holding, LostReducer, Piece, Rest, Resume, Suspect};
+use super::{Calls, Held, Holding, LostReducer, OperationRepair, Resume, SegmentRepair, Suspect};
 use crate::{group::Rank, session::membership::MemberId};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -86,7 +86,7 @@ impl Recovery {
                     return Some(RecoveryEnd::Differ(sequence));
                 }
                 let least = all().map(|calls| calls.next).min().unwrap_or_default();
-                (most.clone().since(least), self.rests())
+                (most.clone().since(least), self.repairs())
             }
         };
         self.is_over = true;
@@ -95,25 +95,25 @@ impl Recovery {
         Some(RecoveryEnd::Resume(Resume { group, calls, lost, gained, operations }))
     }
 
-    fn rests(&self) -> Vec<Rest> {
+    fn repairs(&self) -> Vec<OperationRepair> {
         let listed = self.held.values().flat_map(|held| &held.operations);
         let sequences: BTreeSet<u64> = listed.map(|holding| holding.sequence).collect();
-        sequences.into_iter().map(|sequence| self.rest(sequence)).collect()
+        sequences.into_iter().map(|sequence| self.repair(sequence)).collect()
     }
 
     /// What is left of an operation: for each chunk and run of segments the lowest rank that holds it, unless all do.
-    fn rest(&self, sequence: u64) -> Rest {
+    fn repair(&self, sequence: u64) -> OperationRepair {
         let of = |held: &Held| held.operations.iter().find(|holding| holding.sequence == sequence).cloned();
         let holdings: Vec<(Rank, Option<Holding>, bool)> =
             self.held.iter().map(|(rank, held)| (*rank, of(held), held.calls.next > sequence)).collect();
         if holdings.iter().any(|(_, holding, issued)| holding.is_none() && *issued) {
             // It has ended on that one, so all hold all of it.
-            return Rest { sequence, chunks: Vec::from([Vec::new()]) };
+            return OperationRepair { sequence, chunks: Vec::from([Vec::new()]) };
         }
         let holds_any = |holding: &&Holding| holding.chunks.iter().any(|runs| !runs.is_empty());
         let Some(shape) = holdings.iter().filter_map(|(_, holding, _)| holding.as_ref()).find(holds_any)
         else {
-            return Rest { sequence, chunks: Vec::new() };
+            return OperationRepair { sequence, chunks: Vec::new() };
         };
         let piece_of = |chunk: usize, segment: u32| {
             let holds = |holding: &Holding| {
@@ -135,19 +135,19 @@ impl Recovery {
             ends.into_iter().filter(|border| *border <= shape.segments).collect::<Vec<u32>>()
         };
         let pieces = |chunk: usize| {
-            let mut pieces: Vec<Piece> = Vec::new();
+            let mut pieces: Vec<SegmentRepair> = Vec::new();
             for run in borders(chunk).windows(2) {
                 let Some(holder) = piece_of(chunk, run[0]) else { continue };
                 match pieces.last_mut() {
                     Some(last) if last.segments.end == run[0] && last.holder == holder => {
                         last.segments.end = run[1];
                     }
-                    _ => pieces.push(Piece { segments: run[0]..run[1], holder }),
+                    _ => pieces.push(SegmentRepair { segments: run[0]..run[1], holder }),
                 }
             }
             pieces
         };
-        Rest { sequence, chunks: (0..shape.chunks.len()).map(pieces).collect() }
+        OperationRepair { sequence, chunks: (0..shape.chunks.len()).map(pieces).collect() }
     }
 }
 
@@ -196,8 +196,8 @@ mod tests {
         resume
     }
 
-    fn piece(segments: Range<u32>, holder: Option<Rank>) -> Piece {
-        Piece { segments, holder }
+    fn piece(segments: Range<u32>, holder: Option<Rank>) -> SegmentRepair {
+        SegmentRepair { segments, holder }
     }
 
     #[test]
@@ -212,8 +212,8 @@ mod tests {
         let first = [piece(1..2, Some(0)), piece(2..3, Some(1)), piece(3..4, None)];
         let second = [piece(0..4, Some(1))];
         let expected = [
-            Rest { sequence: 3, chunks: Vec::from([first.to_vec(), second.to_vec()]) },
-            Rest { sequence: 4, chunks: Vec::new() },
+            OperationRepair { sequence: 3, chunks: Vec::from([first.to_vec(), second.to_vec()]) },
+            OperationRepair { sequence: 4, chunks: Vec::new() },
         ];
         assert_eq!(resume.operations, expected);
     }
@@ -223,7 +223,7 @@ mod tests {
     fn what_nobody_holds_any_of_is_done_again_as_a_whole() {
         let nothing: &[&[Range<u32>]] = &[&[], &[]];
         let resume = decided([held(4, &[(3, nothing)]), held(4, &[(3, &[])]), held(4, &[(3, nothing)])]);
-        assert_eq!(resume.operations, [Rest { sequence: 3, chunks: Vec::new() }]);
+        assert_eq!(resume.operations, [OperationRepair { sequence: 3, chunks: Vec::new() }]);
     }
 
     /// One worker has returned an operation that another one does not know to be complete.
@@ -231,14 +231,15 @@ mod tests {
     fn what_has_ended_on_one_is_held_by_all() {
         let all: &[&[Range<u32>]] = &[&[0..4], &[0..4]];
         let resume = decided([held(9, &[]), held(9, &[(8, all)]), held(9, &[(8, all)])]);
-        assert_eq!(resume.operations, [Rest { sequence: 8, chunks: Vec::from([Vec::new()]) }]);
+        assert_eq!(resume.operations, [OperationRepair { sequence: 8, chunks: Vec::from([Vec::new()]) }]);
     }
 
     #[test]
     fn in_a_group_holders_have_other_numbers_than_in_the_job() {
-        let rest = |holder| Rest { sequence: 3, chunks: Vec::from([Vec::from([piece(0..4, holder)])]) };
-        assert_eq!(rest(Some(5)).among(&[2, 5, 9]), rest(Some(1)));
-        assert_eq!(rest(None).among(&[2, 5, 9]), rest(None));
+        let repair =
+            |holder| OperationRepair { sequence: 3, chunks: Vec::from([Vec::from([piece(0..4, holder)])]) };
+        assert_eq!(repair(Some(5)).among(&[2, 5, 9]), repair(Some(1)));
+        assert_eq!(repair(None).among(&[2, 5, 9]), repair(None));
     }
 
     /// A reducer comes while another one is lost: one decision tells of both.

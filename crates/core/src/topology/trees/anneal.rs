@@ -119,7 +119,7 @@ impl<'a> Forest<'a> {
             change.clear();
             let is_possible = match random.below(rarely) {
                 0 => self.renew(tree, prices, random, &mut change),
-                at if at % 3 == 0 => self.hang_elsewhere(tree, random, &mut change),
+                at if at % 3 == 0 => self.reparent(tree, random, &mut change),
                 _ => self.swap(tree, random, &mut change),
             };
             if !is_possible {
@@ -209,7 +209,7 @@ impl<'a> Forest<'a> {
     }
 
     /// A rank and all below it get another parent.
-    fn hang_elsewhere(&self, tree: usize, random: &mut SplitMix, change: &mut Change) -> bool {
+    fn reparent(&self, tree: usize, random: &mut SplitMix, change: &mut Change) -> bool {
         let (size, root, parents) = (self.links.size(), self.roots[tree], &self.parents[tree]);
         let (child, parent) = (random.below(size), random.below(size));
         let is_linked = self.links.both_ways(parent, child) > 0.0;

@@ -3,7 +3,7 @@
 //! MXNet's trees on the same links are the mark: no less weight, and no more load.
 
 use super::anneal::{Forest, Prices};
-use super::broadcast::{Parents, quickest};
+use super::broadcast::{Parents, fewest_rounds};
 use super::tree::{FoundBy, SpanningTree, TreeSet, least_rounds};
 use super::{exhaustive, mxnet, rotated};
 use crate::topology::{LinkMatrix, random::SplitMix};
@@ -40,7 +40,7 @@ pub(super) fn trees(links: &LinkMatrix, roots: &[usize]) -> Vec<SpanningTree> {
 /// A tree of few rounds. MXNet's search tries more where none of the fewest is found; up to 8 ranks it knows whether there is one.
 fn first(links: &LinkMatrix, root: usize, random: &mut SplitMix) -> (Parents, u32) {
     let size = links.size();
-    let found = quickest(links, root, TRIES, random);
+    let found = fewest_rounds(links, root, TRIES, random);
     if found.1 == least_rounds(size) {
         return found;
     }

@@ -23,19 +23,19 @@ pub(super) fn broadcast(
     let mut informed = vec![root];
     let mut rounds = 0;
     while informed.len() < size {
-        let mut wishes: Vec<Vec<(f64, usize)>> = vec![];
+        let mut preferences: Vec<Vec<(f64, usize)>> = vec![];
         for from in &informed {
             let open = (0..size).filter(|to| !is_informed[*to] && links.both_ways(*from, *to) > 0.0);
-            let mut wish: Vec<(f64, usize)> = open.map(|to| (price(*from, to), to)).collect();
-            wish.sort_by(|a, b| a.0.total_cmp(&b.0));
-            wishes.push(wish);
+            let mut preference: Vec<(f64, usize)> = open.map(|to| (price(*from, to), to)).collect();
+            preference.sort_by(|a, b| a.0.total_cmp(&b.0));
+            preferences.push(preference);
         }
         // Senders whose best receiver is cheapest choose first.
-        let mut order: Vec<usize> = (0..informed.len()).filter(|at| !wishes[*at].is_empty()).collect();
-        order.sort_by(|a, b| wishes[*a][0].0.total_cmp(&wishes[*b][0].0));
+        let mut order: Vec<usize> = (0..informed.len()).filter(|at| !preferences[*at].is_empty()).collect();
+        order.sort_by(|a, b| preferences[*a][0].0.total_cmp(&preferences[*b][0].0));
         let mut sender: Vec<Option<usize>> = vec![None; size];
         for at in order {
-            augment(at, &wishes, &mut sender, &mut vec![false; size]);
+            augment(at, &preferences, &mut sender, &mut vec![false; size]);
         }
         for to in 0..size {
             if let Some(at) = sender[to] {
@@ -50,12 +50,17 @@ pub(super) fn broadcast(
 }
 
 /// Finds a receiver for a sender; earlier ones may move to another receiver (Kuhn, 1955).
-fn augment(at: usize, wishes: &[Vec<(f64, usize)>], sender: &mut [Option<usize>], seen: &mut [bool]) -> bool {
-    for (_, to) in &wishes[at] {
+fn augment(
+    at: usize,
+    preferences: &[Vec<(f64, usize)>],
+    sender: &mut [Option<usize>],
+    seen: &mut [bool],
+) -> bool {
+    for (_, to) in &preferences[at] {
         if core::mem::replace(&mut seen[*to], true) {
             continue;
         }
-        if sender[*to].is_none_or(|other| augment(other, wishes, sender, seen)) {
+        if sender[*to].is_none_or(|other| augment(other, preferences, sender, seen)) {
             sender[*to] = Some(at);
             return true;
         }
@@ -64,7 +69,12 @@ fn augment(at: usize, wishes: &[Vec<(f64, usize)>], sender: &mut [Option<usize>]
 }
 
 /// A tree with as few rounds as are found in so many tries: their logarithm where the links allow it, mostly.
-pub(super) fn quickest(links: &LinkMatrix, root: usize, tries: u32, random: &mut SplitMix) -> (Parents, u32) {
+pub(super) fn fewest_rounds(
+    links: &LinkMatrix,
+    root: usize,
+    tries: u32,
+    random: &mut SplitMix,
+) -> (Parents, u32) {
     let size = links.size();
     let degree = |rank: usize| (0..size).filter(|to| links.both_ways(rank, *to) > 0.0).count();
     let degrees: Vec<f64> = (0..size).map(|rank| degree(rank) as f64).collect();

@@ -11,12 +11,12 @@ use core::ops::Range;
 
 /// What a choice is worth: the least weight of a link, then the sum of all.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Worth {
+struct TreeScore {
     slowest: f32,
     weight: f32,
 }
 
-impl Worth {
+impl TreeScore {
     fn and(self, other: Self) -> Self {
         Self { slowest: self.slowest.min(other.slowest), weight: self.weight + other.weight }
     }
@@ -27,7 +27,7 @@ struct Split {
     low: Range<usize>,
     high: Range<usize>,
     /// By rank: what the node is worth with the rank as its holder, and the holder of the other side.
-    held: Vec<(Worth, usize)>,
+    held: Vec<(TreeScore, usize)>,
 }
 
 /// The tree towards a root, in the shape of the canonical tree of these fold keys; `None` where each choice of holders has a link
@@ -51,19 +51,19 @@ pub fn canonical(
     Some(SpanningTree::new(root, edges, FoundBy::Canonical))
 }
 
-/// The worth of each holder of a node; nodes are listed after those below them.
+/// The score of each holder of a node; nodes are listed after those below them.
 fn solve(
     links: &LinkMatrix,
     keys: &[u32],
     node: Range<usize>,
     discount: &dyn Fn(usize, usize) -> f32,
     splits: &mut Vec<Split>,
-) -> Vec<Worth> {
-    let none = Worth { slowest: -1.0, weight: 0.0 };
-    let mut worth = vec![none; keys.len()];
+) -> Vec<TreeScore> {
+    let none = TreeScore { slowest: -1.0, weight: 0.0 };
+    let mut scores = vec![none; keys.len()];
     if node.len() == 1 {
-        worth[node.start] = Worth { slowest: f32::INFINITY, weight: 0.0 };
-        return worth;
+        scores[node.start] = TreeScore { slowest: f32::INFINITY, weight: 0.0 };
+        return scores;
     }
     let bit = (keys[node.start] ^ keys[node.end - 1]).ilog2();
     let split = node.start + keys[node.clone()].partition_point(|key| key >> bit & 1 == 0);
@@ -75,7 +75,7 @@ fn solve(
         for holder in mine.clone() {
             for other in others.clone() {
                 let weight = links.both_ways(holder, other) * discount(holder, other);
-                let link = Worth { slowest: weight, weight };
+                let link = TreeScore { slowest: weight, weight };
                 let found = link.and(own[holder]).and(theirs[other]);
                 if found > held[holder].0 {
                     held[holder] = (found, other);
@@ -83,9 +83,9 @@ fn solve(
             }
         }
     }
-    held.iter().zip(&mut worth).for_each(|((found, _), worth)| *worth = *found);
+    held.iter().zip(&mut scores).for_each(|((found, _), score)| *score = *found);
     splits.push(Split { low, high, held });
-    worth
+    scores
 }
 
 fn collect(splits: &[Split], node: Range<usize>, holder: usize, edges: &mut Vec<[usize; 2]>) {

@@ -50,7 +50,7 @@ fn packed(links: &LinkMatrix, roots: &[usize], slices: usize) -> (Vec<SpanningTr
     let patience = if size <= 16 { 60 } else { 6 };
     while stale < patience {
         random.shuffle(&mut order);
-        order.iter().for_each(|tree| packing.grow_again(*tree, &mut random));
+        order.iter().for_each(|tree| packing.regrow(*tree, &mut random));
         let worst = packing.worst();
         stale += 1;
         if best.as_ref().is_none_or(|(least, _)| worst < *least - 1e-12) {
@@ -77,7 +77,7 @@ impl Packing<'_> {
     }
 
     /// Takes a tree out and grows it from its root: always by the link that is least loaded then.
-    fn grow_again(&mut self, tree: usize, random: &mut SplitMix) {
+    fn regrow(&mut self, tree: usize, random: &mut SplitMix) {
         let (size, root) = (self.links.size(), self.roots[tree]);
         for (child, parent) in self.parents[tree].iter().enumerate().filter(|(child, _)| *child != root) {
             self.uses[parent * size + child] -= 1;

@@ -151,7 +151,7 @@ fn record(bytes: &[u8]) -> bool {
 fn requests(bytes: &[u8]) -> bool {
     let stall = StallSettings { warning: Duration::ZERO, shutdown: Duration::ZERO };
     let mut coordinator = Coordinator::new(2, stall);
-    let heard = [0, 1].map(|rank| coordinator.hear(rank, bytes, Duration::ZERO).is_ok());
+    let heard = [0, 1].map(|rank| coordinator.receive(rank, bytes, Duration::ZERO).is_ok());
     coordinator.answer();
     let read = decode_requests(bytes);
     assert_eq!([read.is_ok(); 2], heard);

@@ -13,12 +13,12 @@ const OURS: [&str; 2] = [settings::RANK.name, settings::WORLD_SIZE.name];
 const THEIRS: [&str; 2] = ["RANK", "WORLD_SIZE"];
 
 /// `HERRINGBONE_RANK` and `HERRINGBONE_WORLD_SIZE`.
-pub(super) fn ours(environment: &Environment) -> Result<Option<Detection>> {
+pub(super) fn herringbone_pair(environment: &Environment) -> Result<Option<Detection>> {
     read(environment, "the environment", OURS)
 }
 
 /// `RANK` and `WORLD_SIZE`: of torchrun, `herringbone launch`, Ray Train, Volcano, Lightning or a script.
-pub(super) fn theirs(environment: &Environment) -> Result<Option<Detection>> {
+pub(super) fn torchrun_pair(environment: &Environment) -> Result<Option<Detection>> {
     let is_torchrun = environment.text("TORCHELASTIC_RUN_ID")?.is_some();
     let launcher = if is_torchrun { "torchrun" } else { "the environment" };
     let Some(Detection::Place(mut place)) = read(environment, launcher, THEIRS)? else {

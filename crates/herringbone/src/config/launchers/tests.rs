@@ -1,6 +1,6 @@
 //! Recorded environments of `testdata/launchers`, and the places that they are.
 
-use super::{RdzvHint, find, reducers, suspicion};
+use super::{RdzvHint, find, missing_launcher, reducers};
 use crate::{
     ErrorKind,
     config::{Config, Rendezvous, environment::Environment},
@@ -239,10 +239,13 @@ fn a_batch_script_is_no_task_and_is_suspicious() {
     let batch = record("slurm-batch", &[]);
     assert_eq!(find(&batch).unwrap(), None);
     assert!(
-        suspicion(&batch).unwrap().unwrap().contains("3 tasks (SLURM_NTASKS), and only srun starts them")
+        missing_launcher(&batch)
+            .unwrap()
+            .unwrap()
+            .contains("3 tasks (SLURM_NTASKS), and only srun starts them")
     );
-    assert_eq!(suspicion(&record("slurm-batch", &[("SLURM_NTASKS", "1")])).unwrap(), None);
-    assert_eq!(suspicion(&record("slurm", &[])).unwrap(), None);
+    assert_eq!(missing_launcher(&record("slurm-batch", &[("SLURM_NTASKS", "1")])).unwrap(), None);
+    assert_eq!(missing_launcher(&record("slurm", &[])).unwrap(), None);
 }
 
 #[test]

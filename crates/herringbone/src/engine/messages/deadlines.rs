@@ -47,7 +47,7 @@ impl PointToPoint {
     /// Why nothing more comes from a rank, once all that has come was taken in.
     fn why_silent(&self, peer: Rank, runtime: &Runtime) -> Option<Error> {
         let channel = self.channels.get(&peer)?;
-        if self.intakes.contains_key(&peer) || next_length(channel.records_from, runtime).is_some() {
+        if self.incoming.contains_key(&peer) || next_length(channel.records_from, runtime).is_some() {
             return None;
         }
         let Some(group) = runtime.groups.get(channel.records_from) else {

@@ -1,6 +1,6 @@
 //! The messages of one group.
 
-use super::post::{Channel, Intake, Posted, broadcast};
+use super::post::{Channel, IncomingRecord, Posted, broadcast};
 use crate::{
     Error, ErrorKind,
     completion::Completion,
@@ -11,7 +11,7 @@ use crate::{
     },
     engine::{
         groups::Groups,
-        outbox::{Outbox, Todo},
+        outbox::{Deferred, Outbox},
         refused::Refused,
         runtime::Runtime,
     },
@@ -27,7 +27,7 @@ use std::{
 
 /// What came with a message's announcement.
 #[derive(Debug)]
-pub(super) enum Enclosed {
+pub(super) enum AnnouncedPayload {
     /// Nothing: it is long.
     None,
     Carried(Vec<u8>),
@@ -73,10 +73,10 @@ impl Outgoing {
 pub(super) struct PointToPoint {
     pub(super) group: u32,
     pub(super) me: Rank,
-    pub(super) mailbox: Mailbox<Posted, Posted, Enclosed>,
+    pub(super) mailbox: Mailbox<Posted, Posted, AnnouncedPayload>,
     pub(super) channels: BTreeMap<Rank, Channel>,
     /// Records that are being taken in, by their sender.
-    pub(super) intakes: BTreeMap<Rank, Intake>,
+    pub(super) incoming: BTreeMap<Rank, IncomingRecord>,
     /// Ranks of which nothing was read yet. What they have said before is read to its end before any of it is delivered: they
     /// may have taken it back.
     unread: BTreeSet<Rank>,
@@ -99,7 +99,7 @@ impl PointToPoint {
             me,
             mailbox: Mailbox::default(),
             channels: BTreeMap::new(),
-            intakes: BTreeMap::new(),
+            incoming: BTreeMap::new(),
             unread: BTreeSet::new(),
             postponed: VecDeque::new(),
             outgoing: BTreeMap::new(),
@@ -113,7 +113,7 @@ impl PointToPoint {
         let (envelope, region) = (posted.envelope, posted.region.clone());
         let number = self.mailbox.send(to, posted);
         if to == self.me {
-            self.announced(to, number, envelope, Enclosed::Own(region), runtime);
+            self.announced(to, number, envelope, AnnouncedPayload::Own(region), runtime);
             return;
         }
         if !is_carried(&region) {
@@ -180,10 +180,10 @@ impl PointToPoint {
     fn take_in(&mut self, peer: Rank, runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         loop {
-            if let Some(intake) = self.intakes.get(&peer) {
-                let Some(result) = intake.completion.result() else { return };
-                let Some(intake) = self.intakes.remove(&peer) else { return };
-                let bytes = intake.bytes.access().map(|access| access.span().to_vec());
+            if let Some(record) = self.incoming.get(&peer) {
+                let Some(result) = record.completion.result() else { return };
+                let Some(record) = self.incoming.remove(&peer) else { return };
+                let bytes = record.bytes.access().map(|access| access.span().to_vec());
                 if let (Ok(()), Some(bytes)) = (result, bytes) {
                     self.read_record(peer, &bytes, runtime);
                 }
@@ -202,7 +202,7 @@ impl PointToPoint {
                 // A fence is under way, or the group is over: what becomes of it is seen later.
                 return;
             }
-            self.intakes.insert(peer, Intake { completion, bytes });
+            self.incoming.insert(peer, IncomingRecord { completion, bytes });
         }
     }
 
@@ -211,7 +211,8 @@ impl PointToPoint {
         let Some(channel) = self.channels.get(&peer).copied() else { return };
         match Record::decode(bytes) {
             Ok(Record::Announced { number, envelope, carried }) => {
-                let payload = carried.map_or(Enclosed::None, |bytes| Enclosed::Carried(bytes.to_vec()));
+                let payload =
+                    carried.map_or(AnnouncedPayload::None, |bytes| AnnouncedPayload::Carried(bytes.to_vec()));
                 self.announced(peer, number, envelope, payload, runtime);
             }
             Ok(Record::Taken { number }) => {
@@ -239,7 +240,7 @@ impl PointToPoint {
         from: Rank,
         number: u64,
         envelope: Envelope,
-        payload: Enclosed,
+        payload: AnnouncedPayload,
         runtime: &mut Runtime,
     ) {
         match self.mailbox.announced(from, number, envelope, payload) {
@@ -254,33 +255,33 @@ impl PointToPoint {
     }
 
     /// A message and its receive have met.
-    fn deliver(&mut self, found: Match<Posted, Enclosed>, runtime: &mut Runtime) {
+    fn deliver(&mut self, found: Match<Posted, AnnouncedPayload>, runtime: &mut Runtime) {
         let Match { from, number, sent, payload, wanted, receive } = found;
         if sent != wanted {
             let error = self.disagreement(number, from, self.me, sent, wanted, runtime);
             receive.end(Err(error.clone()), &mut runtime.out);
             match payload {
-                Enclosed::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
+                AnnouncedPayload::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
                 _ => self.tell(from, &Record::Refused { number, wanted }, runtime),
             }
             return;
         }
         receive.completion.set_source(from);
         match payload {
-            Enclosed::None => {
+            AnnouncedPayload::None => {
                 let Some(channel) = self.channels.get(&from).copied() else { return };
                 let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
                 self.issue(issue, receive.completion, runtime);
                 self.tell(from, &Record::Taken { number }, runtime);
             }
-            Enclosed::Carried(bytes) => {
+            AnnouncedPayload::Carried(bytes) => {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
                 receive.end(there_is(&[&receive.region], runtime), &mut runtime.out);
                 self.tell(from, &Record::Taken { number }, runtime);
             }
-            Enclosed::Own(region) => {
+            AnnouncedPayload::Own(region) => {
                 if let (Some(from), Some(to)) = (region.access(), receive.region.access()) {
                     to.span().copy_from(from.span());
                 }
@@ -488,6 +489,6 @@ fn broken(channel: Channel, runtime: &mut Runtime, problem: &'static str) {
     let Some(group) = runtime.groups.get(channel.records_from) else { return };
     let me = runtime.links.me;
     if let Some(peer) = group.settings.members().iter().copied().find(|member| *member != me) {
-        runtime.out.push(Todo::Broken { endpoint: peer, reason: Broken::Protocol(problem) });
+        runtime.out.push(Deferred::Broken { endpoint: peer, reason: Broken::Protocol(problem) });
     }
 }

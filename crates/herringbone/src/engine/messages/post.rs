@@ -57,9 +57,9 @@ impl Channel {
     }
 }
 
-/// A record that is being taken in.
+/// A record that is being received.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct IncomingRecord {
     pub(super) completion: Arc<Completion>,
     pub(super) bytes: Region,
 }

@@ -21,13 +21,13 @@ fn identity(rank: u32) -> Identity {
 }
 
 /// An acceptor at loopback, and a thread that serves it until it is dropped.
-struct House {
+struct TestAcceptor {
     there: String,
     closed: Arc<AtomicBool>,
     serves: Option<thread::JoinHandle<()>>,
 }
 
-impl House {
+impl TestAcceptor {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap().to_string();
@@ -57,7 +57,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for TestAcceptor {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::SeqCst);
         self.serves.take().map(thread::JoinHandle::join);
@@ -71,7 +71,7 @@ fn serve<L: Listen>(acceptor: &mut Acceptor<L>, is_over: impl Fn() -> bool) {
         let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         rustix::event::poll(&mut waiting, Some(&limit)).unwrap();
         for (caller, claim) in acceptor.serve() {
-            acceptor.let_in(caller, claim, |mut caller, claim| {
+            acceptor.spawn_handler(caller, claim, |mut caller, claim| {
                 greet::welcome(&mut caller, claim, identity(0)).map(drop)
             });
         }
@@ -91,52 +91,52 @@ fn threads() -> usize {
 
 #[test]
 fn silent_connections_make_room_for_ranks() {
-    let house = House::new();
+    let acceptor = TestAcceptor::new();
     let before = threads();
-    let silent: Vec<TcpStream> = (0..OF_ONE_ORIGIN + 10).map(|_| house.call("127.0.0.1")).collect();
+    let silent: Vec<TcpStream> = (0..OF_ONE_ORIGIN + 10).map(|_| acceptor.call("127.0.0.1")).collect();
     assert!(silent[..10].iter().all(is_over), "the oldest go");
     assert_eq!(threads(), before, "nobody who has not proved itself has a thread");
     for _ in 0..4 {
-        assert!(house.rank("127.0.0.1") < PROMPT);
+        assert!(acceptor.rank("127.0.0.1") < PROMPT);
     }
     assert!(!is_over(&silent[OF_ONE_ORIGIN]), "one place is enough for ranks that come one by one");
 }
 
 #[test]
 fn the_address_with_most_connections_loses_one() {
-    let house = House::new();
-    let single = house.call("127.0.0.2");
-    let of = |from: &str, count| (0..count).map(|_| house.call(from)).collect::<Vec<_>>();
+    let acceptor = TestAcceptor::new();
+    let single = acceptor.call("127.0.0.2");
+    let of = |from: &str, count| (0..count).map(|_| acceptor.call(from)).collect::<Vec<_>>();
     let (many, more) = (of("127.0.0.3", OF_ONE_ORIGIN - 2), of("127.0.0.4", OF_ONE_ORIGIN));
     let _last = of("127.0.0.5", 1);
-    assert!(house.rank("127.0.0.2") < PROMPT);
+    assert!(acceptor.rank("127.0.0.2") < PROMPT);
     assert!(!is_over(&single), "the oldest, but the only one of its address");
     assert!(is_over(&more[0]) && !is_over(&many[0]));
 }
 
 #[test]
 fn who_stops_within_a_message_goes_before_those_who_say_nothing() {
-    let house = House::new();
-    let silent = house.call("127.0.0.1");
-    let mut halves: Vec<TcpStream> = (1..OF_ONE_ORIGIN).map(|_| house.call("127.0.0.1")).collect();
+    let acceptor = TestAcceptor::new();
+    let silent = acceptor.call("127.0.0.1");
+    let mut halves: Vec<TcpStream> = (1..OF_ONE_ORIGIN).map(|_| acceptor.call("127.0.0.1")).collect();
     halves.iter_mut().for_each(|half| half.write_all(HELLO).unwrap());
     assert!(!is_over(&silent));
-    assert!(house.rank("127.0.0.1") < PROMPT);
+    assert!(acceptor.rank("127.0.0.1") < PROMPT);
     assert!(!is_over(&silent), "it came first");
     assert!(is_over(&halves[0]) && !is_over(&halves[OF_ONE_ORIGIN - 2]));
 }
 
 #[test]
 fn half_a_hello_a_thousand_times_keeps_no_rank_out() {
-    let house = House::new();
+    let acceptor = TestAcceptor::new();
     let mut halves = Vec::new();
     for round in 0..1000 {
-        let mut half = house.call("127.0.0.1");
+        let mut half = acceptor.call("127.0.0.1");
         // It may have had to go in the meantime.
         let _cut = half.write_all(HELLO);
         halves.push(half);
         if round % 250 == 249 {
-            let took = house.rank("127.0.0.1");
+            let took = acceptor.rank("127.0.0.1");
             assert!(took < PROMPT, "after {round}: {took:?}");
         }
     }
@@ -150,25 +150,25 @@ fn is_gone(stream: &TcpStream) -> bool {
 
 #[test]
 fn connections_that_drip_keep_no_rank_out() {
-    let house = House::new();
+    let acceptor = TestAcceptor::new();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut dripping: Vec<TcpStream> = (0..256).map(|_| house.call("127.0.0.1")).collect();
+            let mut dripping: Vec<TcpStream> = (0..256).map(|_| acceptor.call("127.0.0.1")).collect();
             for at in 0.. {
                 if stop.load(Ordering::SeqCst) {
                     break;
                 }
                 for stream in &mut dripping {
                     if stream.write_all(&[HELLO[at % HELLO.len()]]).is_err() {
-                        *stream = house.call("127.0.0.1");
+                        *stream = acceptor.call("127.0.0.1");
                     }
                 }
                 thread::sleep(Duration::from_millis(200));
             }
         });
         thread::sleep(Duration::from_millis(500));
-        let took: Vec<Duration> = (0..20).map(|_| house.rank("127.0.0.1")).collect();
+        let took: Vec<Duration> = (0..20).map(|_| acceptor.rank("127.0.0.1")).collect();
         stop.store(true, Ordering::SeqCst);
         assert!(took.iter().all(|took| *took < PROMPT), "{took:?}");
     });
@@ -176,8 +176,8 @@ fn connections_that_drip_keep_no_rank_out() {
 
 #[test]
 fn a_handshake_has_one_deadline_however_much_is_said() {
-    let house = House::new();
-    let (mut slow, began) = (house.call("127.0.0.1"), Instant::now());
+    let acceptor = TestAcceptor::new();
+    let (mut slow, began) = (acceptor.call("127.0.0.1"), Instant::now());
     // A byte at a time, of a message that does not end so soon.
     let hello = [HELLO, &[0xf8, 0x03], &[0; 1000]].concat();
     let said = hello.iter().take_while(|byte| {
@@ -318,7 +318,7 @@ fn run_out_of_descriptors() {
     assert!(acceptor.said && looks < 100, "{looks} looks");
     assert!(acceptor.pending_connections.len() < FEW, "a pending connection has made way");
 
-    while let Some(number) = acceptor.pending_connections.last_resort() {
+    while let Some(number) = acceptor.pending_connections.any_eviction() {
         acceptor.send_away(number, None);
     }
     files.extend(open_all());

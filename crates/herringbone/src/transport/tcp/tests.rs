@@ -20,12 +20,12 @@ use std::{
 };
 
 /// An engine with one operation that receives results.
-struct Desk {
+struct ResultInbox {
     output: Region,
     arrived: Vec<Header>,
 }
 
-impl Inbox for Desk {
+impl Inbox for ResultInbox {
     fn admit(&mut self, header: &Header, _: Option<&Fingerprint>) -> Result<Destination, Broken> {
         let at = header.index as usize;
         let op = OpKey { number: 0, place: 0 };
@@ -49,16 +49,16 @@ impl Inbox for Desk {
 }
 
 /// A link, the socket at its other end, and who receives.
-fn desk() -> (TcpLink, UnixStream, Desk) {
+fn inbox() -> (TcpLink, UnixStream, ResultInbox) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let link = TcpLink::new(Guarded::new(ours.into()).unwrap(), Keys::default());
-    (link, theirs, Desk { output: Region::zeroed(60_000), arrived: Vec::new() })
+    (link, theirs, ResultInbox { output: Region::zeroed(60_000), arrived: Vec::new() })
 }
 
-fn receive(link: &mut TcpLink, desk: &mut Desk) -> Result<bool, Broken> {
+fn receive(link: &mut TcpLink, inbox: &mut ResultInbox) -> Result<bool, Broken> {
     let mut incoming = link.take_incoming().unwrap();
-    let result = incoming.receive(desk);
+    let result = incoming.receive(inbox);
     link.put_back(incoming);
     result
 }
@@ -77,15 +77,15 @@ fn frame(at: u16, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_result_arrives_in_pieces_in_the_users_buffer() {
-    let (mut link, mut other, mut desk) = desk();
+    let (mut link, mut other, mut inbox) = inbox();
     let payload = payload();
     let bytes = [frame(7, &payload), frame(50_001, b"next")].concat();
     for piece in bytes.chunks(7_001) {
         other.write_all(piece).unwrap();
-        assert!(receive(&mut link, &mut desk).unwrap());
+        assert!(receive(&mut link, &mut inbox).unwrap());
     }
-    assert_eq!(desk.arrived.len(), 2);
-    let output = desk.output.access().unwrap().span().to_vec();
+    assert_eq!(inbox.arrived.len(), 2);
+    let output = inbox.output.access().unwrap().span().to_vec();
     assert_eq!(output[7..40_007], payload);
     assert_eq!(output[50_001..50_005], *b"next");
     assert!(output[40_007..50_001].iter().all(|byte| *byte == 0));
@@ -94,34 +94,34 @@ fn a_result_arrives_in_pieces_in_the_users_buffer() {
 #[test]
 fn a_damaged_result_breaks_the_link() {
     for damaged in [64, 20_000, 40_063] {
-        let (mut link, mut other, mut desk) = desk();
+        let (mut link, mut other, mut inbox) = inbox();
         let mut bytes = frame(0, &payload());
         bytes[damaged] ^= 1;
         other.write_all(&bytes).unwrap();
-        assert_eq!(receive(&mut link, &mut desk), Err(Broken::Corrupt), "byte {damaged}");
-        assert!(desk.arrived.is_empty());
+        assert_eq!(receive(&mut link, &mut inbox), Err(Broken::Corrupt), "byte {damaged}");
+        assert!(inbox.arrived.is_empty());
     }
 }
 
 #[test]
 fn a_buffer_that_is_taken_back_is_left_alone_and_the_link_goes_on() {
-    let (mut link, mut other, mut desk) = desk();
+    let (mut link, mut other, mut inbox) = inbox();
     let owned = Region::own(vec![0u8; 60_000]);
-    desk.output = owned.region().clone();
+    inbox.output = owned.region().clone();
     let bytes = frame(0, &payload());
     other.write_all(&bytes[..20_000]).unwrap();
-    assert!(receive(&mut link, &mut desk).unwrap());
+    assert!(receive(&mut link, &mut inbox).unwrap());
     let taken = owned.take();
     assert_eq!(taken[..20_000 - HEADER_BYTES], bytes[HEADER_BYTES..20_000]);
     other.write_all(&bytes[20_000..]).unwrap();
-    while desk.arrived.is_empty() {
-        assert!(receive(&mut link, &mut desk).unwrap());
+    while inbox.arrived.is_empty() {
+        assert!(receive(&mut link, &mut inbox).unwrap());
     }
     assert!(taken[20_000 - HEADER_BYTES..].iter().all(|byte| *byte == 0));
-    desk.output = Region::zeroed(8);
+    inbox.output = Region::zeroed(8);
     other.write_all(&frame(1, b"more")).unwrap();
-    assert!(receive(&mut link, &mut desk).unwrap());
-    assert_eq!(desk.output.access().unwrap().span().to_vec(), *b"\0more\0\0\0");
+    assert!(receive(&mut link, &mut inbox).unwrap());
+    assert_eq!(inbox.output.access().unwrap().span().to_vec(), *b"\0more\0\0\0");
 }
 
 /// Payloads of zeroes.
@@ -140,7 +140,7 @@ impl Memory for Zeroes {
 /// A small message is written with the large one after it; who has it may answer while most of that is still here.
 #[test]
 fn a_message_is_handed_over_when_its_own_bytes_are() {
-    let (mut link, _other, _) = desk();
+    let (mut link, _other, _) = inbox();
     for (segment, bytes) in [(0, 100), (1, 8 << 20)] {
         let mut header = Header::new(Kind::Data, 0, 0, 0);
         (header.segment, header.length) = (segment, bytes);
@@ -209,16 +209,16 @@ fn taken(keys: Keys, frames: &[&Vec<u8>]) -> (Result<bool, Broken>, Vec<u16>) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let mut link = TcpLink::new(Guarded::new(ours.into()).unwrap(), keys);
-    let mut desk = Desk { output: Region::zeroed(60_000), arrived: Vec::new() };
+    let mut inbox = ResultInbox { output: Region::zeroed(60_000), arrived: Vec::new() };
     // In pieces that end within headers and fingerprints, which are read again then.
     let bytes: Vec<u8> = frames.iter().copied().flatten().copied().collect();
     for piece in bytes.chunks(50) {
         theirs.write_all(piece).unwrap();
-        if let Err(broken) = receive(&mut link, &mut desk) {
-            return (Err(broken), desk.arrived.iter().map(|header| header.index).collect());
+        if let Err(broken) = receive(&mut link, &mut inbox) {
+            return (Err(broken), inbox.arrived.iter().map(|header| header.index).collect());
         }
     }
-    (Ok(true), desk.arrived.iter().map(|header| header.index).collect())
+    (Ok(true), inbox.arrived.iter().map(|header| header.index).collect())
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Rng {
 
 /// What a link is like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nature {
+pub(crate) struct LinkConditions {
     pub(crate) latency: Duration,
     /// Bytes per second, if there is a limit.
     pub(crate) rate: Option<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct Nature {
     pub(crate) choppy: bool,
 }
 
-impl Default for Nature {
+impl Default for LinkConditions {
     fn default() -> Self {
         Self { latency: Duration::from_micros(50), rate: None, buffer: 256 << 10, choppy: false }
     }
@@ -160,7 +160,7 @@ impl Direction {
 }
 
 struct Both {
-    nature: Nature,
+    conditions: LinkConditions,
     rng: Rng,
     /// By the side that writes.
     directions: [Direction; 2],
@@ -196,8 +196,8 @@ impl TcpLink {
 
 impl VirtualLink {
     /// A link, and its two ends.
-    pub(crate) fn new(nature: Nature, seed: u64, clock: &VirtualClock) -> (Self, [End; 2]) {
-        let both = Both { nature, rng: Rng(seed), directions: Default::default(), open: [true, true] };
+    pub(crate) fn new(conditions: LinkConditions, seed: u64, clock: &VirtualClock) -> (Self, [End; 2]) {
+        let both = Both { conditions, rng: Rng(seed), directions: Default::default(), open: [true, true] };
         let link = Self { both: Arc::new(Mutex::new(both)), clock: clock.clone() };
         let ends = [0, 1].map(|side| End { link: link.clone(), side });
         (link, ends)
@@ -214,7 +214,7 @@ impl VirtualLink {
     pub(crate) fn ready(&self, side: usize) -> (bool, bool) {
         let (both, now) = self.lock();
         let (ours, theirs) = (&both.directions[side], &both.directions[1 - side]);
-        let most = both.nature.buffer;
+        let most = both.conditions.buffer;
         (ours.has_room(most), theirs.is_readable(most, now))
     }
 
@@ -227,12 +227,12 @@ impl VirtualLink {
     /// The connection breaks: of what is under way a part arrives, up to a random point.
     pub(crate) fn cut(&self) {
         let (mut both, now) = self.lock();
-        let Both { rng, directions, nature, .. } = &mut *both;
+        let Both { rng, directions, conditions, .. } = &mut *both;
         for direction in directions {
             let kept = rng.below(direction.is_under_way() as u64 + 1) as usize;
             direction.lose_from(kept);
             let last = direction.flying.back().map_or(now, |(at, _)| *at);
-            direction.reset = Some(last.max(direction.held_until).max(now + nature.latency));
+            direction.reset = Some(last.max(direction.held_until).max(now + conditions.latency));
         }
     }
 
@@ -288,7 +288,7 @@ impl Pipe for End {
     /// Takes in what there is room for.
     fn write(&self, parts: &[IoVec<'_>], _more: bool) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
-        let Both { nature, rng, directions, open } = &mut *both;
+        let Both { conditions, rng, directions, open } = &mut *both;
         if directions[1 - self.side].reset.is_some_and(|at| at <= now) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -298,8 +298,8 @@ impl Pipe for End {
             IoVec::Span(span) => span.len(),
         };
         let whole: usize = parts.iter().map(length).sum();
-        let mut most = whole.min(nature.buffer.saturating_sub(direction.held));
-        if nature.choppy && rng.one_in(2) {
+        let mut most = whole.min(conditions.buffer.saturating_sub(direction.held));
+        if conditions.choppy && rng.one_in(2) {
             most = rng.below(most as u64 + 1) as usize;
         }
         if most == 0 {
@@ -314,18 +314,18 @@ impl Pipe for End {
             None => bytes,
         };
         direction.held += bytes.len();
-        let takes = nature
+        let takes = conditions
             .rate
             .map_or(Duration::ZERO, |rate| Duration::from_nanos(bytes.len() as u64 * 1_000_000_000 / rate));
         direction.line = direction.line.max(now) + takes;
-        direction.flying.push_back((direction.line + nature.latency, bytes));
+        direction.flying.push_back((direction.line + conditions.latency, bytes));
         Ok(most)
     }
 
     /// Reads a part of what has arrived.
     fn read(&self, first: Span<'_>, second: Option<Span<'_>>) -> io::Result<usize> {
         let (mut both, now) = self.link.lock();
-        let Both { nature, rng, directions, .. } = &mut *both;
+        let Both { conditions, rng, directions, .. } = &mut *both;
         let direction = &mut directions[1 - self.side];
         let space = first.len() + second.map_or(0, Span::len);
         let mut most = space.min(direction.arrived.len());
@@ -336,7 +336,7 @@ impl Pipe for End {
                 _ => Err(io::ErrorKind::WouldBlock.into()),
             };
         }
-        if nature.choppy && rng.one_in(2) {
+        if conditions.choppy && rng.one_in(2) {
             most = 1 + rng.below(most as u64) as usize;
         }
         let (front, back) = direction.arrived.as_slices();
@@ -348,7 +348,7 @@ impl Pipe for End {
         if let Some(second) = second {
             second.slice(0..two.len()).write(two);
         }
-        direction.released.push_back((now + nature.latency, most));
+        direction.released.push_back((now + conditions.latency, most));
         Ok(most)
     }
 
@@ -360,7 +360,7 @@ impl Pipe for End {
     /// The other end reads the end of the stream after all that was written.
     fn hang_up(&self) {
         let (mut both, now) = self.link.lock();
-        let latency = both.nature.latency;
+        let latency = both.conditions.latency;
         let direction = &mut both.directions[self.side];
         let last = direction.line.max(now) + latency;
         direction.ended.get_or_insert(last);
@@ -389,7 +389,7 @@ impl Drop for End {
     fn drop(&mut self) {
         self.hang_up();
         let (mut both, now) = self.link.lock();
-        let Both { nature, rng, directions, open } = &mut *both;
+        let Both { conditions, rng, directions, open } = &mut *both;
         open[self.side] = false;
         let unread = &directions[1 - self.side];
         let unread = !unread.arrived.is_empty() || !unread.flying.is_empty();
@@ -397,7 +397,7 @@ impl Drop for End {
         if unread {
             let kept = rng.below(ours.is_under_way() as u64 + 1) as usize;
             ours.lose_from(kept);
-            ours.reset.get_or_insert(ours.held_until.max(now) + nature.latency);
+            ours.reset.get_or_insert(ours.held_until.max(now) + conditions.latency);
         }
         // What the other end writes from now on goes nowhere, and it is told so.
         directions[1 - self.side].dead = true;

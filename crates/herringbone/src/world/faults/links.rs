@@ -9,7 +9,7 @@ fn barrier(world: &mut VirtualWorld) -> Rc<Task> {
 }
 
 /// Ranks call these, rank 1 the other one; what is small is found out by the first message, and so is what is large.
-fn disagree(world: &mut VirtualWorld, usual: &ToCall, odd: &ToCall) {
+fn disagree(world: &mut VirtualWorld, usual: &QueuedCall, odd: &QueuedCall) {
     let workers = world.setup.workers;
     world.call((0..workers).filter(|rank| *rank != 1), usual);
     world.call([1], odd);
@@ -23,7 +23,7 @@ fn ranks_that_disagree_are_told_at_once_and_go_on() {
         for (one, other) in [(3, 4), (3, LARGE), (LARGE, LARGE + 1)] {
             let mut world = begun(4, reducers, seed);
             let [usual, odd] =
-                [one, other].map(|count| ToCall::new(Task::sum(count, 4, &mut world.rng), None));
+                [one, other].map(|count| QueuedCall::new(Task::sum(count, 4, &mut world.rng), None));
             disagree(&mut world, &usual, &odd);
             for rank in 0..4 {
                 let (at, kind) = error_of(&mut world, rank);
@@ -58,7 +58,7 @@ fn settle(world: &mut VirtualWorld, at: Duration) {
             }
         }
         let settled = next.is_empty() && world.workers().all(|(_, worker)| worker.is_done());
-        world.call(next, &ToCall::new(task.clone(), None));
+        world.call(next, &QueuedCall::new(task.clone(), None));
         settled
     });
     assert!(settled && reported.iter().all(|is| *is), "seed {seed}: {reported:?} of the ranks were told");
@@ -115,7 +115,7 @@ fn a_coded_message_that_no_codec_writes_closes_its_link_and_names_its_sender() {
         let PipeEnd { link, side } = world.link(1, 0).expect("a link");
         link.tamper(side, payload_once(damage));
         let task = Task::coded_by(codec, 30_000, 3, &mut world.rng);
-        world.call(0..3, &ToCall::new(task, None));
+        world.call(0..3, &QueuedCall::new(task, None));
         assert!(world.run_to_the_end(ms(5000)), "{codec}");
         for rank in 0..3 {
             let (_, kind) = error_of(&mut world, rank);

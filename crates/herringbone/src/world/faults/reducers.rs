@@ -52,7 +52,7 @@ fn what_runs_in_a_closed_group_outlives_a_reducer() {
         groups::add(&mut world, vec![0, 1, 2], &mut rng);
         world.run_for(ms(50));
         let (task, group) = (Task::sum(count, 3, &mut rng), world.groups[1].0);
-        world.call(0..3, &ToCall { group, closes: vec![(group, false)], ..ToCall::new(task, None) });
+        world.call(0..3, &QueuedCall { group, closes: vec![(group, false)], ..QueuedCall::new(task, None) });
         world.kill(3);
         assert!(world.run_to_the_end(ms(5000)), "the group hangs");
         for (rank, worker) in world.workers() {
@@ -71,8 +71,8 @@ fn a_group_that_stands_still_fails_with_the_hub() {
     groups::add(&mut world, vec![1, 2], &mut rng);
     world.run_for(ms(50));
     let group = world.groups[1].0;
-    let todo = ToCall { group, ..ToCall::new(Task::sum(LARGE, 2, &mut rng), None) };
-    world.call(1..3, &todo);
+    let queued = QueuedCall { group, ..QueuedCall::new(Task::sum(LARGE, 2, &mut rng), None) };
+    world.call(1..3, &queued);
     world.kill(3);
     let stands_still = |world: &mut VirtualWorld| {
         let of = |rank: usize| {
@@ -82,7 +82,7 @@ fn a_group_that_stands_still_fails_with_the_hub() {
     };
     assert!(world.run_until(ms(2000), stands_still), "there is no recovery");
     world.hang(0);
-    world.call(1..3, &todo);
+    world.call(1..3, &queued);
     assert!(world.run_to_the_end(ms(20_000)), "a call hangs");
     (1..3).for_each(|rank| assert!(matches!(error_of(&mut world, rank).1, ErrorKind::PeerLost { .. })));
 }
@@ -111,9 +111,9 @@ fn a_stopped_reducer_costs_no_call() {
 fn reducers_that_wait_for_long_are_not_lost() {
     let mut world = begun(3, 1, 8);
     let task = Task::sum(LARGE, 3, &mut world.rng);
-    let todo = ToCall::new(task, None);
-    world.call([0, 2], &todo);
+    let queued = QueuedCall::new(task, None);
+    world.call([0, 2], &queued);
     world.run_for(ms(8000));
-    world.call([1], &todo);
+    world.call([1], &queued);
     works(&mut world);
 }

@@ -8,7 +8,7 @@ use herringbone_core::{
         control::Message,
         fence::{Member, NotIssued},
         group_state::{Departure, GroupState, ReducerUse},
-        recovery::{Calls, Held, Holding, Rest, Resume, repair_of, successor_of},
+        recovery::{Calls, Held, Holding, OperationRepair, Resume, repair_of, successor_of},
         watch::GroupEvent,
     },
 };
@@ -22,10 +22,10 @@ pub(super) struct Place {
     pub(super) open: BTreeMap<u64, Open>,
     /// Messages that are not to be looked at yet.
     pub(super) early: Vec<Frame>,
-    /// The group whose rest is done here.
+    /// The group whose operations are finished here.
     finishes: Option<u32>,
     /// What is left to do of operations that have lost their reducer.
-    pub(super) rests: BTreeMap<u64, Rest>,
+    pub(super) repairs: BTreeMap<u64, OperationRepair>,
     pub(super) to_redo: VecDeque<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Place {
             open: BTreeMap::new(),
             early: Vec::new(),
             finishes: None,
-            rests: BTreeMap::new(),
+            repairs: BTreeMap::new(),
             to_redo: VecDeque::new(),
         }
     }
@@ -52,7 +52,7 @@ impl Worker {
     pub(super) fn group_event(&mut self, event: GroupEvent, job: &mut Job) {
         match event {
             GroupEvent::FromHub(message) => {
-                self.hear(message.group().expect("it is about a group"), message, job);
+                self.receive(message.group().expect("it is about a group"), message, job);
             }
             GroupEvent::PeerDied { worker, death, hub_is_gone } => {
                 let dead = self.roster.rank_of(worker).expect("it is a worker");
@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self, group: u32, message: Message, job: &mut Job) {
+    fn receive(&mut self, group: u32, message: Message, job: &mut Job) {
         match message {
             Message::Recover { .. } => self.stand_still(group, job),
             Message::Resume(resume) => self.resume(group, &resume, job),
@@ -105,42 +105,41 @@ impl Worker {
         if !place.state.resume(resume) {
             return;
         }
-        place.rests = resume.operations.iter().map(|rest| (rest.sequence, rest.clone())).collect();
+        place.repairs = resume.operations.iter().map(|repair| (repair.sequence, repair.clone())).collect();
         for (sequence, open) in place.open.iter_mut().filter(|(_, open)| open.with_reducers) {
             open.is_redone = true;
             place.to_redo.push_back(*sequence);
         }
         let is_left = |at: &usize| resume.lost.iter().all(|lost| job.reducer_at(lost.id) != Some(*at));
         let left: Vec<usize> = place.reducers.iter().copied().filter(is_left).collect();
-        let (finisher, next) = (repair_of(group), successor_of(group));
-        let finishing =
-            Place { finishes: Some(group), ..Place::new(finisher, self.rank, 0, Vec::new(), job) };
+        let (repair, next) = (repair_of(group), successor_of(group));
+        let finishing = Place { finishes: Some(group), ..Place::new(repair, self.rank, 0, Vec::new(), job) };
         let following = Place::new(next, self.rank, resume.calls.next, left, job);
-        self.places.extend([(finisher, finishing), (next, following)]);
+        self.places.extend([(repair, finishing), (next, following)]);
         if self.closed.is_some() {
             self.close_group(next, job);
         }
-        self.look_again(finisher, job);
+        self.look_again(repair, job);
         self.look_again(next, job);
         self.go_on_redoing(job);
     }
 
     /// It has left a group before it heard how that goes on.
     fn leave_followers(&mut self, group: u32, calls: &Calls, job: &mut Job) {
-        let (next, finisher) = (successor_of(group), repair_of(group));
+        let (next, repair) = (successor_of(group), repair_of(group));
         let calls = Calls { generation: 0, hashes: Vec::new(), ..calls.clone() };
         let held = Message::Held(Held { group: next, calls, operations: Vec::new() });
-        for message in [held, Message::Forget { group: next }, Message::Forget { group: finisher }] {
+        for message in [held, Message::Forget { group: next }, Message::Forget { group: repair }] {
             job.pipes.send(End::Engine(self.rank), End::Control(self.rank), Parcel::Control(message));
         }
     }
 
-    /// Does the rest of operations that have lost their reducer, in the order of the calls.
+    /// Finishes operations that have lost their reducer, in the order of the calls.
     pub(super) fn go_on_redoing(&mut self, job: &mut Job) {
         for group in self.places.keys().copied().collect::<Vec<_>>() {
-            let finisher = repair_of(group);
+            let repair = repair_of(group);
             while let Some(&sequence) = self.places[&group].to_redo.front() {
-                let Some((kind, wanted)) = self.rest(group, sequence) else {
+                let Some((kind, wanted)) = self.repair(group, sequence) else {
                     self.places.get_mut(&group).expect("it is there").to_redo.pop_front();
                     if !self.places[&group].open[&sequence].holds {
                         self.wrong = Some(format!("rank {} has no result of call {sequence}", self.rank));
@@ -152,12 +151,12 @@ impl Worker {
                     self.wrong =
                         Some(format!("rank {} sends a result of call {sequence} that it lacks", self.rank));
                 }
-                let issued = self.act(finisher, job, |state, out| state.issue(wanted, false, out));
+                let issued = self.act(repair, job, |state, out| state.issue(wanted, false, out));
                 let failure = match issued.expect("it is there") {
                     Err(NotIssued::Frozen) => break,
                     Ok(issued) => {
                         self.places.get_mut(&group).expect("it is there").to_redo.pop_front();
-                        self.start(finisher, issued, (kind, false), Some((group, sequence)), job);
+                        self.start(repair, issued, (kind, false), Some((group, sequence)), job);
                         continue;
                     }
                     Err(NotIssued::Failed(failure) | NotIssued::Counted(_, failure)) => failure,

@@ -39,8 +39,8 @@ pub(super) struct Open {
     pub(super) holds: bool,
     /// Whether it is finished without the reducer that it began with.
     pub(super) is_redone: bool,
-    /// Of which group and operation this does the rest.
-    rest_of: Option<(u32, u64)>,
+    /// The group and operation that this finishes.
+    repair_of: Option<(u32, u64)>,
     since: Duration,
     round: u32,
 }
@@ -106,13 +106,13 @@ impl Worker {
         }
     }
 
-    /// Begins an operation of a group, which may do the rest of another one.
+    /// Begins an operation of a group, which may finish another one.
     pub(super) fn start(
         &mut self,
         group: u32,
         issued: Issued,
         (kind, with_reducers): (Kind, bool),
-        rest_of: Option<(u32, u64)>,
+        repair_of: Option<(u32, u64)>,
         job: &mut Job,
     ) {
         let sequence = issued.fingerprint.sequence;
@@ -126,7 +126,7 @@ impl Worker {
             _ => (others.clone(), others),
         };
         let (holds, round, since) = (false, 0, job.now);
-        let open = Open { issued, kind, with_reducers, needs, holds, is_redone, rest_of, since, round };
+        let open = Open { issued, kind, with_reducers, needs, holds, is_redone, repair_of, since, round };
         place.open.insert(sequence, open);
         let frame = Frame { group, issued, from: self.rank, what: What::Input };
         let own = End::Engine(self.rank);
@@ -208,7 +208,7 @@ impl Worker {
         place.to_redo.retain(|other| *other != sequence);
         let hears_all = !matches!(open.kind, Kind::Broadcast(_));
         let is_well = matches!(end, CallEnd::Well);
-        match open.rest_of {
+        match open.repair_of {
             Some((of, number)) => self.end_redone(of, number, end, job),
             None => {
                 let is_it = |called: &&mut Called| {
@@ -229,19 +229,19 @@ impl Worker {
         }
     }
 
-    /// What is under way in a group fails, and with it what does its rest.
+    /// What is under way in a group fails, and with it what finishes it.
     pub(super) fn fail_all(&mut self, group: u32, failure: &GroupFailure, job: &mut Job) {
         let Some(place) = self.places.get(&group) else { return };
         let open: Vec<u64> = place.open.keys().copied().collect();
         open.into_iter()
             .for_each(|sequence| self.end(group, sequence, CallEnd::Failed(failure.clone()), job));
-        let rests = self.places.iter().flat_map(|(finisher, place)| {
-            let is_rest = |open: &&Open| open.rest_of.is_some_and(|(of, _)| of == group);
-            place.open.values().find(is_rest).map(|open| (*finisher, open.issued.fingerprint.sequence))
+        let repairs = self.places.iter().flat_map(|(repair, place)| {
+            let is_repair = |open: &&Open| open.repair_of.is_some_and(|(of, _)| of == group);
+            place.open.values().find(is_repair).map(|open| (*repair, open.issued.fingerprint.sequence))
         });
-        for (finisher, first) in rests.collect::<Vec<_>>() {
+        for (repair, first) in repairs.collect::<Vec<_>>() {
             let cause = Cause::Mismatch(Mismatch::new(first, []));
-            self.act(finisher, job, |state, out| state.dispute(cause, out));
+            self.act(repair, job, |state, out| state.dispute(cause, out));
         }
     }
 
@@ -368,11 +368,11 @@ impl Worker {
         }
     }
 
-    /// The call of another group that does the rest of an operation.
-    pub(super) fn rest(&self, group: u32, sequence: u64) -> Option<(Kind, Fingerprint)> {
+    /// The call of the repair group that finishes an operation.
+    pub(super) fn repair(&self, group: u32, sequence: u64) -> Option<(Kind, Fingerprint)> {
         let place = &self.places[&group];
         let open = &place.open[&sequence];
-        let kind = match place.rests.get(&sequence).map(|rest| &rest.chunks[..]) {
+        let kind = match place.repairs.get(&sequence).map(|repair| &repair.chunks[..]) {
             None | Some([]) => Kind::AllToAll,
             Some([pieces, ..]) => match pieces.first()?.holder {
                 Some(holder) => Kind::Broadcast(holder),

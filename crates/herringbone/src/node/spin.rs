@@ -15,7 +15,7 @@ const YIELDS_FOR_A_MESSAGE: u32 = 20;
 
 /// How often a rank spins and yields before it sleeps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinLimits {
     /// Turns before yielding.
     pub(super) spins: u32,
     /// Looks for the next message of a straight run before yielding.
@@ -24,7 +24,7 @@ pub(super) struct Patience {
     yields: u32,
 }
 
-impl Patience {
+impl SpinLimits {
     /// With so many ranks on a host of so many cores.
     pub(super) fn of(ranks: usize, cores: usize) -> Self {
         if ranks <= cores {

@@ -7,7 +7,7 @@ use crate::{
 use std::{fmt, time::Duration};
 
 /// What happens.
-pub(crate) enum Occurrence {
+pub(crate) enum WorldEvent {
     /// Time passes; the world goes no further in one step.
     Nothing,
     /// A worker's control thread looks at time.
@@ -30,32 +30,32 @@ pub(crate) enum Occurrence {
     Done(u64),
 }
 
-impl fmt::Debug for Occurrence {
+impl fmt::Debug for WorldEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Occurrence::Nothing => f.write_str("nothing"),
-            Occurrence::Tick(at) => write!(f, "tick {at}"),
-            Occurrence::SignOfLife(at) => write!(f, "sign of life {at}"),
-            Occurrence::Look(at) => write!(f, "look {at}"),
-            Occurrence::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
-            Occurrence::Parted { at, from } => write!(f, "{from} parted from {at}"),
-            Occurrence::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
-            Occurrence::Linked { caller, endpoint, .. } => write!(f, "{caller} linked to {endpoint}"),
-            Occurrence::Greeted { at, address } => write!(f, "{at} greets {address}"),
-            Occurrence::Done(number) => write!(f, "done {number}"),
+            WorldEvent::Nothing => f.write_str("nothing"),
+            WorldEvent::Tick(at) => write!(f, "tick {at}"),
+            WorldEvent::SignOfLife(at) => write!(f, "sign of life {at}"),
+            WorldEvent::Look(at) => write!(f, "look {at}"),
+            WorldEvent::Said { from, to, message } => write!(f, "{from} to {to}: {message:?}"),
+            WorldEvent::Parted { at, from } => write!(f, "{from} parted from {at}"),
+            WorldEvent::Called { caller, other, .. } => write!(f, "{caller} calls {other}"),
+            WorldEvent::Linked { caller, endpoint, .. } => write!(f, "{caller} linked to {endpoint}"),
+            WorldEvent::Greeted { at, address } => write!(f, "{at} greets {address}"),
+            WorldEvent::Done(number) => write!(f, "done {number}"),
         }
     }
 }
 
-impl Occurrence {
+impl WorldEvent {
     /// Which process it happens to.
     pub(super) fn to(&self) -> Option<usize> {
         match self {
-            Occurrence::Tick(at) | Occurrence::SignOfLife(at) | Occurrence::Look(at) => Some(*at),
-            Occurrence::Said { to, .. } => Some(*to),
-            Occurrence::Parted { at, .. } | Occurrence::Greeted { at, .. } => Some(*at),
-            Occurrence::Linked { caller, .. } | Occurrence::Called { caller, .. } => Some(*caller),
-            Occurrence::Nothing | Occurrence::Done(_) => None,
+            WorldEvent::Tick(at) | WorldEvent::SignOfLife(at) | WorldEvent::Look(at) => Some(*at),
+            WorldEvent::Said { to, .. } => Some(*to),
+            WorldEvent::Parted { at, .. } | WorldEvent::Greeted { at, .. } => Some(*at),
+            WorldEvent::Linked { caller, .. } | WorldEvent::Called { caller, .. } => Some(*caller),
+            WorldEvent::Nothing | WorldEvent::Done(_) => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What happens in a world: time passes, control messages arrive, links are made, processes end, hang, or leave.
 
-use super::{VirtualWorld, machine::note_event, member_at, occurrence::Occurrence, transitions};
+use super::{VirtualWorld, event::WorldEvent, machine::note_event, member_at, transitions};
 use crate::{
     core::session::{
         control::Message,
@@ -30,27 +30,27 @@ const LOOK_AGAIN: Duration = Duration::from_micros(20);
 const UNFREEZE: Duration = Duration::from_millis(1);
 
 impl VirtualWorld {
-    pub(super) fn happen(&mut self, occurrence: Occurrence) {
+    pub(super) fn handle(&mut self, event: WorldEvent) {
         let now = self.clock.now();
-        if let Some(at) = occurrence.to() {
+        if let Some(at) = event.to() {
             let Some(machine) = &mut self.machines[at] else { return };
             if machine.is_hung {
-                machine.held.push(occurrence);
+                machine.held.push(event);
                 return;
             }
         }
-        match occurrence {
-            Occurrence::Nothing => {}
-            Occurrence::Done(number) => {
+        match event {
+            WorldEvent::Nothing => {}
+            WorldEvent::Done(number) => {
                 let act = self.events.acts.remove(&number).expect("it was not done yet");
                 act(self);
             }
-            Occurrence::Look(at) => {
+            WorldEvent::Look(at) => {
                 self.events.looks.remove(&at);
                 self.settle(at);
             }
-            Occurrence::Tick(at) => {
-                self.after(TICK, Occurrence::Tick(at));
+            WorldEvent::Tick(at) => {
+                self.after(TICK, WorldEvent::Tick(at));
                 let machine = self.machine(at);
                 if !machine.is_timeless {
                     machine.engine.at(now).tick();
@@ -60,12 +60,12 @@ impl VirtualWorld {
                 }
                 self.settle(at);
             }
-            Occurrence::SignOfLife(at) => {
-                self.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at));
+            WorldEvent::SignOfLife(at) => {
+                self.after(SIGN_OF_LIFE, WorldEvent::SignOfLife(at));
                 self.machine(at).engine.at(now).show_life();
                 self.settle(at);
             }
-            Occurrence::Said { from, to, message } => {
+            WorldEvent::Said { from, to, message } => {
                 if self.network.control.contains(&(to, from))
                     && let Some(watch) = &mut self.machine(to).watch
                 {
@@ -75,7 +75,7 @@ impl VirtualWorld {
                     self.settle(to);
                 }
             }
-            Occurrence::Parted { at, from } => {
+            WorldEvent::Parted { at, from } => {
                 if self.network.control.remove(&(at, from))
                     && let Some(watch) = &mut self.machine(at).watch
                 {
@@ -83,14 +83,14 @@ impl VirtualWorld {
                     self.settle(at);
                 }
             }
-            Occurrence::Called { caller, endpoint, other, for_so_long } => {
+            WorldEvent::Called { caller, endpoint, other, for_so_long } => {
                 self.called(caller, endpoint, other, for_so_long);
             }
-            Occurrence::Linked { caller, endpoint, end, pipe } => {
+            WorldEvent::Linked { caller, endpoint, end, pipe } => {
                 self.machine(caller).connect(endpoint, end, pipe, now);
                 self.settle(caller);
             }
-            Occurrence::Greeted { at, address } => self.greeted(at, &address),
+            WorldEvent::Greeted { at, address } => self.greeted(at, &address),
         }
     }
 
@@ -111,7 +111,7 @@ impl VirtualWorld {
             if idle && !moved && effects.is_empty() {
                 break;
             }
-            effects.into_iter().for_each(|effect| self.carry_out(at, effect));
+            effects.into_iter().for_each(|effect| self.apply_effect(at, effect));
         }
         let machine = self.machine(at);
         let (ready, left) = (machine.is_ready(), machine.go_on_leaving(now));
@@ -119,7 +119,7 @@ impl VirtualWorld {
         let leaves = machine.exit.leaving.is_some();
         if left {
             let (effects, _) = self.machine(at).effects(now);
-            effects.into_iter().for_each(|effect| self.carry_out(at, effect));
+            effects.into_iter().for_each(|effect| self.apply_effect(at, effect));
             self.kill(at);
         } else if ready {
             self.look_after(LOOK_AGAIN, at);
@@ -133,27 +133,27 @@ impl VirtualWorld {
         let then = self.clock.now() + delay;
         if self.events.looks.get(&at).is_none_or(|earlier| *earlier > then) {
             self.events.looks.insert(at, then);
-            self.after(delay, Occurrence::Look(at));
+            self.after(delay, WorldEvent::Look(at));
         }
     }
 
-    fn carry_out(&mut self, at: usize, effect: Effect) {
+    fn apply_effect(&mut self, at: usize, effect: Effect) {
         match effect {
-            Effect::Send(Directed { to, message }) => self.say(at, to as usize, message),
+            Effect::Send(Directed { to, message }) => self.send(at, to as usize, message),
             Effect::Disconnect(rank) => {
                 self.network.control.remove(&(at, rank as usize));
                 let delay = self.delay(at, rank as usize) + self.network.control_delay;
-                self.after(delay, Occurrence::Parted { at: rank as usize, from: at });
+                self.after(delay, WorldEvent::Parted { at: rank as usize, from: at });
             }
             Effect::Connect(endpoint) => {
                 let (other, for_so_long) = (self.machine_of(endpoint, at), Duration::ZERO);
                 self.after(
-                    2 * self.setup.nature.latency,
-                    Occurrence::Called { caller: at, endpoint, other, for_so_long },
+                    2 * self.setup.conditions.latency,
+                    WorldEvent::Called { caller: at, endpoint, other, for_so_long },
                 );
             }
             Effect::Probe(address) => {
-                self.after(2 * self.setup.nature.latency, Occurrence::Greeted { at, address });
+                self.after(2 * self.setup.conditions.latency, WorldEvent::Greeted { at, address });
             }
             Effect::Log { warns, line } => crate::log::of_rank(at as u32, warns, line),
             // No rank of a world asks for that.
@@ -162,11 +162,11 @@ impl VirtualWorld {
         }
     }
 
-    fn say(&mut self, from: usize, to: usize, message: Message) {
+    fn send(&mut self, from: usize, to: usize, message: Message) {
         let passes = self.network.filter.as_mut().is_none_or(|filter| filter(to, &message));
         if passes && self.network.control.contains(&(from, to)) {
             let delay = self.delay(from, to) + self.network.control_delay;
-            self.after(delay, Occurrence::Said { from, to, message });
+            self.after(delay, WorldEvent::Said { from, to, message });
         }
     }
 
@@ -182,7 +182,7 @@ impl VirtualWorld {
     }
 
     fn called(&mut self, caller: usize, endpoint: MemberId, other: usize, for_so_long: Duration) {
-        let (now, latency) = (self.clock.now(), self.setup.nature.latency);
+        let (now, latency) = (self.clock.now(), self.setup.conditions.latency);
         let is_apart = self.is_blocked(caller, other) || self.is_blocked(other, caller);
         let answers = self.machines[other].as_ref().is_some_and(|machine| !machine.is_hung && !is_apart);
         if !answers {
@@ -195,18 +195,18 @@ impl VirtualWorld {
                 self.settle(caller);
             } else if matches!(link, Link::Wanted) {
                 let for_so_long = for_so_long + PAUSE;
-                self.after(PAUSE, Occurrence::Called { caller, endpoint, other, for_so_long });
+                self.after(PAUSE, WorldEvent::Called { caller, endpoint, other, for_so_long });
             }
             return;
         }
         let seed = self.rng.roll();
-        let (link, ends) = VirtualLink::new(self.setup.nature, seed, &self.clock);
+        let (link, ends) = VirtualLink::new(self.setup.conditions, seed, &self.clock);
         let [ours, theirs] = ends.map(TcpLink::of_virtual);
         self.machine(other).connect(member_at(caller), theirs, PipeEnd { link: link.clone(), side: 1 }, now);
         self.settle(other);
         self.after(
             latency,
-            Occurrence::Linked { caller, endpoint, end: ours, pipe: PipeEnd { link, side: 0 } },
+            WorldEvent::Linked { caller, endpoint, end: ours, pipe: PipeEnd { link, side: 0 } },
         );
     }
 
@@ -219,7 +219,7 @@ impl VirtualWorld {
         for (_, peer) in connections {
             self.network.control.remove(&(at, peer));
             let delay = self.delay(at, peer) + self.network.control_delay;
-            self.after(delay, Occurrence::Parted { at: peer, from: at });
+            self.after(delay, WorldEvent::Parted { at: peer, from: at });
         }
     }
 
@@ -228,7 +228,7 @@ impl VirtualWorld {
         if self.machines[at].is_none() {
             *self.lives.entry(at).or_default() += 1;
             self.machines[at] = Some(self.reducer());
-            self.after(SIGN_OF_LIFE, Occurrence::SignOfLife(at));
+            self.after(SIGN_OF_LIFE, WorldEvent::SignOfLife(at));
         }
     }
 
@@ -240,7 +240,7 @@ impl VirtualWorld {
     /// A reducer is told to end: it says so to its workers.
     pub(crate) fn drain(&mut self, at: usize) {
         let now = self.clock.now();
-        self.machine(at).engine.at(now).say_to_all(&Message::Bye);
+        self.machine(at).engine.at(now).broadcast_control(&Message::Bye);
         self.settle(at);
     }
 
@@ -256,8 +256,8 @@ impl VirtualWorld {
         let machine = self.machine(at);
         machine.is_hung = false;
         let held = std::mem::take(&mut machine.held);
-        held.into_iter().for_each(|occurrence| self.after(Duration::ZERO, occurrence));
-        self.after(Duration::ZERO, Occurrence::Look(at));
+        held.into_iter().for_each(|event| self.after(Duration::ZERO, event));
+        self.after(Duration::ZERO, WorldEvent::Look(at));
     }
 
     /// A worker leaves in order.

@@ -20,7 +20,7 @@ choices! {
 
 /// Which trees are wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TreeWish {
+pub struct TreeRequest {
     /// Which kind.
     pub mode: TreeMode,
     /// The roots; empty means each rank in order.
@@ -31,7 +31,7 @@ pub struct TreeWish {
     pub seed: Option<u64>,
 }
 
-impl TreeWish {
+impl TreeRequest {
     /// One tree for each rank, with MXNet's penalty.
     pub fn of(mode: TreeMode) -> Self {
         Self { mode, roots: vec![], penalty: 0.7, seed: None }
