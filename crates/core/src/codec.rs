@@ -35,8 +35,10 @@ pub use expected::CodecSpeed;
 pub use format::{BLOCK, CodedError, PREFIX_BYTES, Parameter};
 pub use name::{CodecCode, ParseCodecError};
 
+use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use alloc::vec::Vec;
 use format::{Put, tag};
+use half::{bf16, f16};
 
 /// A codec. [`FromStr`](core::str::FromStr) reads its name, and [`Display`](core::fmt::Display) writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,11 +92,6 @@ impl Codec {
         }
     }
 
-    /// Whether it rounds every element by itself. Others need feedback to train well.
-    pub fn is_cast(self) -> bool {
-        matches!(self, Self::Plain | Self::Bf16 | Self::Fp16)
-    }
-
     /// The most bytes that a message of so many elements takes, which begin with a block, its prefix included.
     pub fn bound(self, elements: usize) -> usize {
         let (blocks, rest) = (elements / BLOCK, elements % BLOCK);
@@ -125,8 +122,8 @@ impl Codec {
         debug_assert!(values.len() <= BLOCK);
         match self {
             Self::Plain => coded.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-            Self::Bf16 => casts::to_bf16(values, coded),
-            Self::Fp16 => casts::to_fp16(values, coded),
+            Self::Bf16 => casts::cast(values, coded, |value| f32_to_bf16(value).to_bits()),
+            Self::Fp16 => casts::cast(values, coded, |value| f32_to_f16(value).to_bits()),
             Self::TopK { share } => sparse::top(share, values, coded),
             Self::Exact => exact::encode(values, coded),
             _ => {
@@ -239,10 +236,10 @@ impl Codec {
         let body = block.get(1..).unwrap_or_default();
         match self {
             Self::Plain | Self::Exact => {}
-            Self::Bf16 => casts::from_bf16(block, values, put),
-            Self::Fp16 => casts::from_fp16(block, values, put),
+            Self::Bf16 => casts::uncast(block, values, put, |bits| bf16_to_f32(bf16::from_bits(bits))),
+            Self::Fp16 => casts::uncast(block, values, put, |bits| f16_to_f32(f16::from_bits(bits))),
             Self::Int8 => casts::from_int8(body, values, put),
-            Self::OneBit { .. } => bits::from_one(body, values, put),
+            Self::OneBit { .. } => bits::unpack(body, values, 1.0, -1.0, put),
             Self::TwoBit { threshold } => bits::from_two(threshold.value(), body, values, put),
             Self::Sign => bits::from_signs(body, values, put),
             Self::TopK { .. } => sparse::from_top(block, values, put),

@@ -34,7 +34,7 @@ pub mod survivors;
 mod versions;
 pub mod watch;
 
-pub use basis::{Basis, CutBy, Difference, Machines, Shares, Summary};
+pub use basis::{Basis, CutBy, Difference, Machines, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
 pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};

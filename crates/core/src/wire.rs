@@ -233,7 +233,7 @@ impl Kind {
 ///
 /// The numbers are those of [`Collective::code`], [`DType::code`] and [`ReduceOp::code`]; a number that this version
 /// does not know is still compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     /// The operation, counted from 0 within the group.
     pub sequence: u64,

@@ -7,6 +7,7 @@
 mod adasum;
 mod autotune;
 mod cycle;
+mod fusion;
 mod queue;
 mod run;
 mod scale;

@@ -24,8 +24,9 @@ fn pack(values: &[f32], bytes: usize, coded: &mut Vec<u8>, bit: impl Fn(f32) -> 
     }
 }
 
+/// One of two values for each bit.
 #[inline(always)]
-fn unpack(coded: &[u8], values: &mut [f32], set: f32, clear: f32, put: impl Put) {
+pub(super) fn unpack(coded: &[u8], values: &mut [f32], set: f32, clear: f32, put: impl Put) {
     for (values, byte) in values.chunks_mut(8).zip(coded) {
         for (at, value) in values.iter_mut().enumerate() {
             put(value, if byte >> (7 - at) & 1 == 1 { set } else { clear });
@@ -36,11 +37,6 @@ fn unpack(coded: &[u8], values: &mut [f32], set: f32, clear: f32, put: impl Put)
 #[inline(always)]
 pub(super) fn one(threshold: f32, values: &[f32], coded: &mut Vec<u8>) {
     pack(values, WORD * values.len().div_ceil(8 * WORD), coded, |value| value > threshold);
-}
-
-#[inline(always)]
-pub(super) fn from_one(coded: &[u8], values: &mut [f32], put: impl Put) {
-    unpack(coded, values, 1.0, -1.0, put);
 }
 
 const POSITIVE: u8 = 0b11;

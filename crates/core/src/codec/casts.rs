@@ -1,9 +1,7 @@
 //! Codecs that code every element by itself: casts, and 8 bits of the block's largest magnitude.
 
 use super::format::Put;
-use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use alloc::vec::Vec;
-use half::{bf16, f16};
 
 #[inline(always)]
 pub(super) fn from_plain(coded: &[u8], values: &mut [f32]) {
@@ -12,28 +10,9 @@ pub(super) fn from_plain(coded: &[u8], values: &mut [f32]) {
     }
 }
 
+/// Codes each value by itself, as 16 bits.
 #[inline(always)]
-pub(super) fn to_bf16(values: &[f32], coded: &mut Vec<u8>) {
-    cast(values, coded, |value| f32_to_bf16(value).to_bits());
-}
-
-#[inline(always)]
-pub(super) fn to_fp16(values: &[f32], coded: &mut Vec<u8>) {
-    cast(values, coded, |value| f32_to_f16(value).to_bits());
-}
-
-#[inline(always)]
-pub(super) fn from_bf16(coded: &[u8], values: &mut [f32], put: impl Put) {
-    uncast(coded, values, put, |bits| bf16_to_f32(bf16::from_bits(bits)));
-}
-
-#[inline(always)]
-pub(super) fn from_fp16(coded: &[u8], values: &mut [f32], put: impl Put) {
-    uncast(coded, values, put, |bits| f16_to_f32(f16::from_bits(bits)));
-}
-
-#[inline(always)]
-fn cast(values: &[f32], coded: &mut Vec<u8>, cast: impl Fn(f32) -> u16) {
+pub(super) fn cast(values: &[f32], coded: &mut Vec<u8>, cast: impl Fn(f32) -> u16) {
     let start = coded.len();
     coded.resize(start + 2 * values.len(), 0);
     for (bytes, value) in coded[start..].as_chunks_mut::<2>().0.iter_mut().zip(values) {
@@ -41,8 +20,9 @@ fn cast(values: &[f32], coded: &mut Vec<u8>, cast: impl Fn(f32) -> u16) {
     }
 }
 
+/// What [`cast`] wrote.
 #[inline(always)]
-fn uncast(coded: &[u8], values: &mut [f32], put: impl Put, cast: impl Fn(u16) -> f32) {
+pub(super) fn uncast(coded: &[u8], values: &mut [f32], put: impl Put, cast: impl Fn(u16) -> f32) {
     for (value, bytes) in values.iter_mut().zip(coded.as_chunks::<2>().0) {
         put(value, cast(u16::from_le_bytes(*bytes)));
     }

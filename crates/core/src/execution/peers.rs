@@ -110,7 +110,9 @@ impl Execution {
     pub fn landing(&self, segment: u32, head: u32) -> Result<MessagePlace, Violation> {
         let Head { step, offset, placed, .. } = self.prepared.heads[head as usize];
         let is_last = self.counts.waits[self.at(SegmentStep { segment, step })] == 1;
-        let only_for_this = is_last && segment < self.progress.begun && !self.may_be_redone();
+        // Where the user's buffer has the only copy of an input, half a result must not be in it when a reducer is lost.
+        let may_be_redone = self.with_reducers && self.me.in_place && self.me.rules.keeps_input;
+        let only_for_this = is_last && segment < self.progress.begun && !may_be_redone;
         // What only moves has a place that nothing else touches, whether the segment has begun here or not.
         let is_free = placed && !self.prepared.call.collective.folds();
         match self.prepared.steps[step as usize].kind {
@@ -120,12 +122,6 @@ impl Execution {
             _ if placed => Err(Violation::TooEarly),
             _ => Ok(MessagePlace::Staged(offset)),
         }
-    }
-
-    /// Whether the user's buffer may be needed as it was: where it has the only copy of an input, half a result must not be in it
-    /// when a reducer is lost.
-    fn may_be_redone(&self) -> bool {
-        self.with_reducers && self.me.in_place && self.me.rules.keeps_input
     }
 
     /// A head's message is here.

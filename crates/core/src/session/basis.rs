@@ -87,15 +87,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// How much of a buffer each rank takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Shares {
-    /// As much as every other.
-    #[default]
-    Even = 0,
-}
-
 /// The machines of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machines {
@@ -137,8 +128,6 @@ pub struct Basis {
     pub keys: Summary,
     /// Where the group runs.
     pub machines: Machines,
-    /// How much each rank takes.
-    pub shares: Shares,
     /// How it is cut.
     pub cut: CutBy,
 }
@@ -159,8 +148,8 @@ impl Basis {
         self.items().into_iter().find(|(item, _)| *item == name).map(|(_, value)| value)
     }
 
-    fn items(&self) -> [(&'static str, String); 14] {
-        let Self { epoch, algorithm, collective, workers, order, keys, machines, shares, cut } = self;
+    fn items(&self) -> [(&'static str, String); 13] {
+        let Self { epoch, algorithm, collective, workers, order, keys, machines, cut } = self;
         let Machines { reducers, hosts, memories, topology } = machines;
         let CutBy { constants, segment, staged } = cut;
         [
@@ -175,12 +164,6 @@ impl Basis {
             ("slice bytes", segment.to_string()),
             ("staging bytes", staged.to_string()),
             ("cutting constants", format!("{constants:016x}")),
-            (
-                "shares",
-                match shares {
-                    Shares::Even => "even".into(),
-                },
-            ),
             ("topology", topology.map_or_else(|| "none".into(), |digest| format!("{digest:016x}"))),
             ("epoch", epoch.to_string()),
         ]
@@ -196,7 +179,6 @@ impl Basis {
         let Machines { reducers, hosts, memories, topology } = &self.machines;
         [self.keys, *reducers, *hosts, *memories].into_iter().for_each(|list| list.write(to));
         to.option(topology.as_ref(), |to, digest| to.u64(*digest));
-        to.u8(self.shares as u8);
         let CutBy { constants, segment, staged } = self.cut;
         [constants, segment, staged].into_iter().for_each(|number| to.u64(number));
     }
@@ -211,12 +193,8 @@ impl Basis {
         let (keys, reducers) = (Summary::read(from)?, Summary::read(from)?);
         let (hosts, memories) = (Summary::read(from)?, Summary::read(from)?);
         let machines = Machines { reducers, hosts, memories, topology: from.option(Reader::u64)? };
-        let shares = match from.u8()? {
-            0 => Shares::Even,
-            _ => return Err(Malformed("shares that are unknown")),
-        };
         let cut = CutBy { constants: from.u64()?, segment: from.u64()?, staged: from.u64()? };
-        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, shares, cut })
+        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, cut })
     }
 }
 
@@ -241,7 +219,6 @@ mod tests {
                 memories: Summary::of_places(&[0, 0, 1, 1]),
                 topology: None,
             },
-            shares: Shares::Even,
             cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
         }
     }
@@ -283,7 +260,7 @@ mod tests {
     /// Every release has to compute the same number. This one was computed by another program.
     #[test]
     fn the_digest_has_this_value() {
-        assert_eq!(basis().digest(), 0xea22_8529_6181_fee8);
+        assert_eq!(basis().digest(), 0xe035_2757_9e7f_1bb5);
     }
 
     #[test]

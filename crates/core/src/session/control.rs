@@ -3,7 +3,7 @@
 //! A message is a prefix of twelve bytes (length u32, CRC32C of the body u32, CRC32C of the eight bytes before u32),
 //! then the body: a byte that names the message, then its fields, little-endian. `length` counts the body. The prefix
 //! has a checksum of its own so that a damaged length is noticed at once and not waited for. On a control connection both are
-//! mixed with the message's [seal](Seals); see [`ControlChannel`].
+//! mixed with the message's [seal](super::handshake::Seals); see [`ControlChannel`].
 //!
 //! It is spoken after the [handshake](super::handshake) only. Bounds: a message has at most [`MESSAGE_BYTES`], a text
 //! 256 bytes and no control characters, a list 65,536 items; memory grows with what has arrived, not with what is
@@ -12,7 +12,7 @@
 mod channel;
 mod groups;
 
-pub use channel::ControlChannel;
+pub use channel::{ControlChannel, Decoder};
 pub use groups::{Decision, Dispute, Introduction, Ordinal, PlanInfo, REPORTED, Report, Waiting};
 
 use super::{
@@ -20,7 +20,6 @@ use super::{
     close_check::{CloseQuestion, Confirmation},
     codec::{Malformed, Reader, TooLong, Writer},
     formation::Join,
-    handshake::{Key, Seals},
     membership::Roster,
     parameters::Parameters,
     recovery::{Grow, Held, Resume, Suspect},
@@ -29,7 +28,7 @@ use super::{
     stragglers::Late,
     survivors::{Shrink, Shrunk},
 };
-use crate::{group::Rank, wire::Checksum};
+use crate::group::Rank;
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
@@ -455,61 +454,5 @@ impl Death {
             5 => Death::GaveUp,
             _ => return Err(Malformed("its kind of death is unknown")),
         })
-    }
-}
-
-/// Finds the messages in a stream of bytes.
-///
-/// Push the bytes that have arrived, then take messages until none is left: it then holds less than one message.
-#[derive(Debug)]
-pub struct Decoder {
-    arrived: Vec<u8>,
-    taken: usize,
-    crc: Checksum,
-    seals: Seals,
-}
-
-impl Decoder {
-    /// A decoder at the beginning of a stream.
-    pub fn new(crc: Checksum) -> Self {
-        Self::sealed(crc, Key::default())
-    }
-
-    /// The same, of a stream whose messages are sealed.
-    pub fn sealed(crc: Checksum, key: Key) -> Self {
-        Self { arrived: Vec::new(), taken: 0, crc, seals: Seals::new(key) }
-    }
-
-    /// Appends bytes that have arrived.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.arrived.drain(..self.taken);
-        self.taken = 0;
-        self.arrived.extend_from_slice(bytes);
-    }
-
-    /// The next whole message; `None` until more has arrived. An error stays: the stream is lost.
-    pub fn next_message(&mut self) -> Result<Option<Message>, ControlError> {
-        let waiting = &self.arrived[self.taken..];
-        let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
-        let [length, body_crc, prefix_crc] =
-            [0, 4, 8].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| prefix[at + byte])));
-        self.compare(&prefix[..8], prefix_crc)?;
-        if length as usize > MESSAGE_BYTES {
-            return Err(ControlError::Length { length });
-        }
-        let Some(body) = rest.get(..length as usize) else { return Ok(None) };
-        self.compare(body, body_crc)?;
-        let message = Message::decode(body).map_err(|Malformed(reason)| ControlError::Malformed {
-            number: body.first().copied().unwrap_or(0),
-            reason,
-        })?;
-        self.taken += PREFIX_BYTES + length as usize;
-        self.seals.advance();
-        Ok(Some(message))
-    }
-
-    fn compare(&self, bytes: &[u8], claimed: u32) -> Result<(), ControlError> {
-        let found = (self.crc)(bytes) ^ self.seals.present();
-        if found == claimed { Ok(()) } else { Err(ControlError::Checksum { found, claimed }) }
     }
 }

@@ -88,22 +88,10 @@ impl Late {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{codec::CodecCode, wire::Fingerprint};
+    use crate::wire::Fingerprint;
 
     fn waits(of: &mut StragglerTracker, rank: Rank, sequence: u64, round: u32) -> Option<Vec<Rank>> {
-        let fingerprint = Fingerprint {
-            sequence,
-            collective: 1,
-            dtype: 0,
-            op: 0,
-            order: 0,
-            root: 0,
-            count: 0,
-            plan: 0,
-            priority: 0,
-            mark: 0,
-            codec: CodecCode::default(),
-        };
+        let fingerprint = Fingerprint { sequence, collective: 1, ..Fingerprint::default() };
         let waiting = Waiting { rank, group: 7, generation: 0, round, hash: 0, fingerprint };
         of.waits(&waiting, 0..4).map(|late| late.ranks)
     }

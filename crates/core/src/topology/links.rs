@@ -255,15 +255,7 @@ pub fn by_mxnet_rules(topology: &Topology, peers: Option<&[bool]>) -> Result<Top
         for (to, other) in ranks.iter().enumerate() {
             let (weight, bandwidth) = (matrix.weight(from, to), f64::from(matrix.weight(from, to)));
             if weight > 0.0 {
-                let (from, to) = (*node, *other);
-                weighed.links.push(TopologyLink {
-                    from,
-                    to,
-                    kind: LinkKind::Given,
-                    bandwidth,
-                    weight,
-                    latency: None,
-                });
+                weighed.links.push(TopologyLink::given(*node, *other, bandwidth, weight));
             }
         }
     }

@@ -121,6 +121,13 @@ pub struct TopologyLink {
     pub latency: Option<f64>,
 }
 
+impl TopologyLink {
+    /// A link that a matrix gives.
+    pub(super) fn given(from: usize, to: usize, bandwidth: f64, weight: f32) -> Self {
+        Self { from, to, kind: LinkKind::Given, bandwidth, weight, latency: None }
+    }
+}
+
 /// Nodes and the links between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
@@ -263,14 +270,7 @@ impl Topology {
                 let bandwidth = bandwidths.map_or(*weight, |bandwidths| bandwidths[from][to]);
                 if *weight > 0.0 || bandwidth > 0.0 {
                     let weight = *weight as f32;
-                    links.push(TopologyLink {
-                        from,
-                        to,
-                        kind: LinkKind::Given,
-                        bandwidth,
-                        weight,
-                        latency: None,
-                    });
+                    links.push(TopologyLink::given(from, to, bandwidth, weight));
                 }
             }
         }

@@ -4,8 +4,8 @@ use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
     session::{
-        Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Shares,
-        Summary, TooLong, Variant,
+        Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Summary,
+        TooLong, Variant,
         close_check::{CloseQuestion, Confirmation},
         control::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
@@ -66,7 +66,6 @@ fn any_basis() -> impl Strategy<Value = Basis> {
                 order: FoldOrder::ALL[order],
                 keys,
                 machines: Machines { reducers, hosts, memories, topology },
-                shares: Shares::Even,
                 cut: CutBy { constants, segment, staged },
             }
         },

@@ -5,7 +5,7 @@ use herringbone_core::{
     collective::Collective,
     group::FoldOrder,
     session::{
-        Basis, Cause, CutBy, Machines, Mismatch, Shares, Summary,
+        Basis, Cause, CutBy, Machines, Mismatch, Summary,
         control::Message,
         fence::{Action, Member},
     },
@@ -29,7 +29,6 @@ fn basis() -> Basis {
             memories: Summary::of_places(&[0, 0, 1]),
             topology: None,
         },
-        shares: Shares::Even,
         cut: CutBy { constants: 7, segment: 0, staged: 1 << 20 },
     }
 }

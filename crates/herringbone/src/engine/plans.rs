@@ -12,7 +12,7 @@ use crate::{
         plan::{self, Choice},
         prepare::{self, Call, Prepared, cutting},
         schedule::Program,
-        session::{Basis, CutBy, Machines, Shares, Summary, membership::MemberId},
+        session::{Basis, CutBy, Machines, Summary, membership::MemberId},
         topology::LinkMatrix,
         verify::{Verified, verify},
         wire::{Fingerprint, digest},
@@ -292,7 +292,6 @@ impl Plans {
                 memories: Summary::of_places(memories),
                 topology: self.links.as_ref().map(|links| digest(&links.to_bytes())),
             },
-            shares: Shares::Even,
             cut: CutBy {
                 constants: cutting::digest(),
                 segment: sizing.segment_bytes as u64,

@@ -2,27 +2,24 @@
 
 use super::{
     NamedFailure, NamedResult, adasum,
+    fusion::{self, FusionBuffer, scale_result, whole},
     queue::{NamedTask, Tensor},
     scale::{copy_scaled, open},
     timeline::Tracer,
 };
 use crate::{
-    Collective, Communicator, DType, Error, ErrorKind, Mapped, Pending, ReduceOp, Region, Request,
+    Collective, Communicator, DType, Error, ErrorKind, Pending, ReduceOp, Region, Request,
     core::named::{NamedKind, NamedResponse},
     memory,
 };
-use std::ops::Range;
 
 /// Runs batches on a group of its own.
 #[derive(Debug)]
 pub(super) struct BatchRunner {
     pub(super) group: Communicator,
-    /// Where tensors are put together; it only grows.
-    fusion: Region,
+    fusion: FusionBuffer,
 }
 
-/// The fusion buffer grows by so many bytes at least.
-const GROWTH: usize = 4 << 20;
 /// Tensors of more bytes than this go where they are: two copies of them cost more than an operation of their own.
 const COPIED: u64 = 128 << 10;
 
@@ -34,18 +31,9 @@ fn capped(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// How many bytes a region can have.
-fn whole(bytes: u64) -> Result<usize, NamedFailure> {
-    usize::try_from(bytes).ok().filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(|| {
-        NamedFailure::Engine(Error::unsupported(
-            "a tensor has more bytes than memory can hold: send it in parts",
-        ))
-    })
-}
-
 impl BatchRunner {
     pub(super) fn new(group: Communicator) -> Self {
-        Self { group, fusion: Region::zeroed(0) }
+        Self { group, fusion: FusionBuffer::default() }
     }
 
     /// Runs a batch and says what each of its tasks has brought.
@@ -70,16 +58,6 @@ impl BatchRunner {
             }
             (NamedKind::Barrier | NamedKind::Join, _) => Ok(vec![NamedResult::default(); tasks.len()]),
         }
-    }
-
-    /// A part of the fusion buffer with so many bytes, if there is so much memory.
-    fn fusion(&mut self, bytes: usize) -> Option<Region> {
-        if self.fusion.len() < bytes {
-            // Memory that all ranks of the host map needs no further copies. Where there is not so much, any other will do.
-            let mapped = self.group.allocate::<u8>(bytes.checked_next_multiple_of(GROWTH).unwrap_or(bytes));
-            self.fusion = mapped.map(Mapped::into_region).ok().or_else(|| memory::region(bytes))?;
-        }
-        Some(self.fusion.part(0..bytes))
     }
 
     /// Has an operation fail on all ranks, as this one lacks so many bytes for it. What it is folds, or moves bytes in parts.
@@ -126,9 +104,13 @@ impl BatchRunner {
         for task in &small {
             task.owner().iter().for_each(|owner| owner.drop_of(&task.response.name, self.group.rank()));
         }
-        let places = places(&small)?;
+        let places = fusion::places(&small)?;
         let bytes = places.last().map_or(0, |last| last.end);
-        let fused = if small.is_empty() { None } else { Some(self.put_together(&small, &places, trace)?) };
+        let fused = if small.is_empty() {
+            None
+        } else {
+            Some(self.fusion.copy_in(&self.group, &small, &places, trace)?)
+        };
         let all: Vec<&NamedTask> = tasks.iter().collect();
         trace.run(&all, "HERRINGBONE_ALLREDUCE", || {
             let fused = fused.iter().map(|fused| self.begin(small[0], bytes, fused.clone(), fused.clone()));
@@ -149,7 +131,7 @@ impl BatchRunner {
             })
         })?;
         if let Some(fused) = fused {
-            take_apart(&small, &fused, trace)?;
+            fusion::copy_out(&small, &fused, trace)?;
         }
         large.iter().try_for_each(|task| scale_result(task))?;
         let result = |task: &NamedTask| NamedResult {
@@ -173,42 +155,6 @@ impl BatchRunner {
         }
         copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
         self.begin(task, output.len(), output.clone(), output.clone())
-    }
-
-    /// Several tensors, one behind the other in these places: where their results go, if these lie so, else in the fusion buffer.
-    /// It is lacking if there is no memory for that, or for one of the tensors.
-    fn put_together(
-        &mut self,
-        tasks: &[&NamedTask],
-        places: &[Range<usize>],
-        trace: &mut Tracer<'_>,
-    ) -> Result<Region, NamedFailure> {
-        let call = &tasks[0].response.call;
-        if let Some(outputs) = neighbours(tasks) {
-            for Tensor { input, output, .. } in tasks.iter().filter_map(|task| task.tensor.as_ref()) {
-                if let Some(output) = output {
-                    copy_scaled(open(input)?.span(), open(output)?.span(), call.dtype, call.prescale);
-                }
-            }
-            return Ok(outputs);
-        }
-        let bytes = places.last().map_or(0, |last| last.end);
-        let is_there = !tasks.iter().any(|task| task.lacks());
-        let Some(fusion) = is_there.then(|| self.fusion(bytes)).flatten() else {
-            return Ok(Region::lacking(bytes));
-        };
-        trace.run(tasks, "MEMCPY_IN_FUSION_BUFFER", || {
-            let access = open(&fusion)?;
-            for (task, place) in tasks.iter().zip(places) {
-                let to = access.span().slice(place.clone());
-                match &task.tensor {
-                    Some(tensor) => copy_scaled(open(&tensor.input)?.span(), to, call.dtype, call.prescale),
-                    None => to.zero(),
-                }
-            }
-            Ok(())
-        })?;
-        Ok(fusion)
     }
 
     fn adasum(&mut self, task: &NamedTask, trace: &mut Tracer<'_>) -> Result<NamedResult, NamedFailure> {
@@ -291,7 +237,8 @@ impl BatchRunner {
         let bytes = own.saturating_add(total(&totals));
         let results: Option<Vec<Vec<u8>>> = parts.iter().map(|parts| memory::zeros(total(parts))).collect();
         let lacks = tasks.iter().any(NamedTask::lacks);
-        let (Some(buffer), Some(mut results), false) = (self.fusion(bytes), results, lacks) else {
+        let (Some(buffer), Some(mut results), false) = (self.fusion.part(&self.group, bytes), results, lacks)
+        else {
             return self.lack(Collective::AllGather, DType::U8, ReduceOp::Sum, bytes);
         };
         let (input, output) = (buffer.part(0..own), buffer.part(own..buffer.len()));
@@ -369,7 +316,7 @@ impl BatchRunner {
         let source = if longer == 0 && call.prescale == 1.0 {
             input.clone()
         } else {
-            let Some(filled) = self.fusion(part * ranks as usize) else {
+            let Some(filled) = self.fusion.part(&self.group, part * ranks as usize) else {
                 return self.lack(Collective::ReduceScatter, call.dtype, call.op, part);
             };
             let (from, to) = (open(input)?, open(&filled)?);
@@ -412,52 +359,6 @@ impl BatchRunner {
 /// As many bytes as these parts have.
 fn total<'a>(parts: impl IntoIterator<Item = &'a usize>) -> usize {
     parts.into_iter().fold(0, |sum, part| sum.saturating_add(*part))
-}
-
-/// Where each of some tensors lies, one behind the other.
-fn places(tasks: &[&NamedTask]) -> Result<Vec<Range<usize>>, NamedFailure> {
-    let mut end = 0u64;
-    let place = |task: &&NamedTask| {
-        let start = whole(end)?;
-        end = end.saturating_add(task.response.call.bytes());
-        Ok(start..whole(end)?)
-    };
-    tasks.iter().map(place).collect()
-}
-
-/// The results of these tasks as one region, if they lie one behind the other.
-fn neighbours(tasks: &[&NamedTask]) -> Option<Region> {
-    let output = |task: &&NamedTask| task.tensor.as_ref()?.output.clone();
-    Region::spanning(&tasks.iter().map(output).collect::<Option<Vec<_>>>()?)
-}
-
-/// Copies the result of each task out of the fusion buffer.
-fn take_apart(tasks: &[&NamedTask], fused: &Region, trace: &mut Tracer<'_>) -> Result<(), NamedFailure> {
-    if neighbours(tasks).is_some() {
-        return tasks.iter().try_for_each(|task| scale_result(task));
-    }
-    let call = &tasks[0].response.call;
-    trace.run(tasks, "MEMCPY_OUT_FUSION_BUFFER", || {
-        let access = open(fused)?;
-        for (task, place) in tasks.iter().zip(places(tasks)?) {
-            if let Some(Tensor { output: Some(output), .. }) = &task.tensor {
-                copy_scaled(access.span().slice(place), open(output)?.span(), call.dtype, call.postscale);
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Multiplies the result that a task has where it belongs.
-fn scale_result(task: &NamedTask) -> Result<(), NamedFailure> {
-    let call = &task.response.call;
-    if call.postscale != 1.0
-        && let Some(Tensor { output: Some(output), .. }) = &task.tensor
-    {
-        let access = open(output)?;
-        copy_scaled(access.span(), access.span(), call.dtype, call.postscale);
-    }
-    Ok(())
 }
 
 fn gathered_result(response: &NamedResponse, data: Vec<u8>) -> NamedResult {

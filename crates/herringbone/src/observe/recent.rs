@@ -4,7 +4,6 @@ use super::event::OperationId;
 use crate::{
     clock::Moment,
     core::{
-        codec::CodecCode,
         collective::Collective,
         element::{DType, ReduceOp},
         wire::Fingerprint,
@@ -118,23 +117,10 @@ pub(super) struct Entry {
 impl Entry {
     /// Before the first operation.
     fn none() -> Self {
-        let fingerprint = Fingerprint {
-            sequence: 0,
-            collective: 0,
-            dtype: 0,
-            op: 0,
-            order: 0,
-            root: 0,
-            count: 0,
-            plan: 0,
-            priority: 0,
-            mark: 0,
-            codec: CodecCode::default(),
-        };
         Self {
             group: 0,
             generation: 0,
-            fingerprint,
+            fingerprint: Fingerprint::default(),
             algorithm: 0,
             state: OperationState::Queued,
             issued: Moment::default(),
