@@ -26,6 +26,7 @@ from .joining import empty, finalize, init
 from .options import Options
 from .registration import register_once_torch_is_there
 from .state import broadcast_state
+from .tables import ParameterServer, Table
 from .work import Work
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
     "Elastic",
     "Engine",
     "Options",
+    "ParameterServer",
     "Residuals",
+    "Table",
     "Work",
     "__version__",
     "broadcast_state",

@@ -15,8 +15,10 @@ __all__ = [
     "NamedResult",
     "NamedWork",
     "OnComplete",
+    "ParameterServer",
     "Pending",
     "Residuals",
+    "Table",
     "Turn",
     "Variable",
     "__version__",
@@ -427,3 +429,32 @@ class DependencyEngine:
 
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""
+
+@final
+class ParameterServer:
+    """See :class:`herringbone.ParameterServer`."""
+
+    @staticmethod
+    def connect(
+        *,
+        servers: list[str] | None = None,
+        rank: int | None = None,
+        workers: int | None = None,
+        token: str | None = None,
+        timeout: float | None = None,
+    ) -> ParameterServer: ...
+    def table(self, name: str, spec: Any) -> Table: ...
+    def drop_table(self, name: str) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Table:
+    """See :class:`herringbone.Table`. Memory is an address and a number of bytes; ``owner`` keeps it."""
+
+    @property
+    def step(self) -> int: ...
+    def push(self, keys: tuple[int, int] | None, first: int, values: tuple[int, int], owner: object, more: bool) -> None: ...
+    def pull(self, keys: tuple[int, int] | None, first: int, values: tuple[int, int], owner: object) -> None: ...
+    def end_step(self) -> None: ...
+    def tune(self, parameter: str, number: float) -> None: ...
+    def close(self) -> None: ...

@@ -28,6 +28,8 @@ __all__ = [
     "ProtocolError",
     "ReducerLostError",
     "RendezvousError",
+    "TableError",
+    "TableServerLostError",
     "UnsupportedError",
 ]
 
@@ -66,6 +68,28 @@ class PeerLostError(HerringboneError):
 
 class ReducerLostError(HerringboneError):
     """A reducer would not take part in an operation, or did not within a short timeout. One that is lost fails no operation.
+
+    ``address`` is its ``host:port``.
+    """
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(message, address)
+        self.address = address
+
+
+class TableError(HerringboneError):
+    """A server of tables does not do what it was asked, or a call cannot be. The table stays usable.
+
+    ``table`` is its name.
+    """
+
+    def __init__(self, message: str, table: str) -> None:
+        super().__init__(message, table)
+        self.table = table
+
+
+class TableServerLostError(HerringboneError):
+    """A server of tables is gone, with what it held.
 
     ``address`` is its ``host:port``.
     """

@@ -23,6 +23,9 @@ mod class {
     import_exception!(herringbone.errors, ProtocolError);
     import_exception!(herringbone.errors, ReducerLostError);
     import_exception!(herringbone.errors, RendezvousError);
+    import_exception!(herringbone.errors, ArgumentError);
+    import_exception!(herringbone.errors, TableError);
+    import_exception!(herringbone.errors, TableServerLostError);
     import_exception!(herringbone.errors, UnsupportedError);
 }
 
@@ -40,6 +43,8 @@ pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
     match error.kind().clone() {
         ErrorKind::PeerLost { ranks, .. } => class::PeerLostError::new_err((text, ranks)),
         ErrorKind::ReducerLost { address, .. } => class::ReducerLostError::new_err((text, address)),
+        ErrorKind::Table { table, .. } => class::TableError::new_err((text, table)),
+        ErrorKind::TableServerLost { address, .. } => class::TableServerLostError::new_err((text, address)),
         ErrorKind::Mismatch { calls, .. } => class::MismatchError::new_err((text, calls)),
         ErrorKind::Timeout { missing, .. } => class::OperationTimeoutError::new_err((text, missing)),
         ErrorKind::Memory { rank, .. } if error.rank() == Some(rank) => {
@@ -63,6 +68,11 @@ pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
 /// A setting that cannot be used, as the engine would say it.
 pub(crate) fn config(text: impl Into<String>) -> PyErr {
     class::ConfigError::new_err(text.into())
+}
+
+/// Arguments of one call that do not fit together.
+pub(crate) fn argument(text: impl Into<String>) -> PyErr {
+    class::ArgumentError::new_err(text.into())
 }
 
 /// An error of a kind that the engine's own errors do not have.

@@ -14,6 +14,7 @@ mod named;
 mod pending;
 mod residuals;
 mod store;
+mod tables;
 mod trees;
 mod turn;
 mod waiting;
@@ -44,6 +45,8 @@ mod _herringbone {
     use super::pending::{Completions, Pending};
     #[pymodule_export]
     use super::residuals::PyResiduals;
+    #[pymodule_export]
+    use super::tables::{PyParameterServer, PyTable};
     #[pymodule_export]
     use super::trees::device_trees;
     #[pymodule_export]

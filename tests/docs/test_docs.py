@@ -71,7 +71,8 @@ def python_block(_, text, folder):
     script = folder / "train.py"
     script.write_text(text)
     if "torch" not in text:
-        succeed([str(BINARY), "launch", "-n", "2", "--", sys.executable, str(script)], folder)
+        servers = ["--tables", "2"] if "ParameterServer" in text else []
+        succeed([str(BINARY), "launch", "-n", "2", *servers, "--", sys.executable, str(script)], folder)
         return
     with Job() as job:
         job.torchrun(str(script), 2, folder=str(folder))

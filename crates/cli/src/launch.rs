@@ -19,8 +19,8 @@ use std::process::{Command, Stdio};
 ///
 /// A rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and in
 /// HERRINGBONE_STORE without torch. Each line of its output begins with the rank. Unless they are set, PYTHONUNBUFFERED
-/// is 1 and, for several ranks, OMP_NUM_THREADS is 1. Unless HERRINGBONE_TOKEN, HERRINGBONE_TOKEN_FILE or HERRINGBONE_REDUCERS
-/// is set, HERRINGBONE_TOKEN is a token drawn for this job, so that no other user's process can take part.
+/// is 1 and, for several ranks, OMP_NUM_THREADS is 1. Unless HERRINGBONE_TOKEN, HERRINGBONE_TOKEN_FILE, HERRINGBONE_REDUCERS or
+/// HERRINGBONE_TABLES is set, HERRINGBONE_TOKEN is a token drawn for this job, so that no other user's process can take part.
 ///
 /// If a rank fails, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// Start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
     reducers: Option<u32>,
+    /// Start M servers of tables as well, for programs with a ParameterServer
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
+    tables: Option<u32>,
     /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
     replace: Option<String>,
@@ -112,16 +115,19 @@ fn common(
     let mut set = Vec::new();
     let is_unset = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
     // Reducers that run already could not know one that is drawn here.
-    let meets_others = options.reducers.is_none() && !is_unset("HERRINGBONE_REDUCERS");
+    let meets_reducers = options.reducers.is_none() && !is_unset("HERRINGBONE_REDUCERS");
+    let meets_others = meets_reducers || options.tables.is_none() && !is_unset("HERRINGBONE_TABLES");
     let token = match is_unset("HERRINGBONE_TOKEN") && is_unset("HERRINGBONE_TOKEN_FILE") && !meets_others {
         true => Some(random_token()?),
         false => None,
     };
+    if let Some(tables) = options.tables {
+        let addresses = processes.start_reducers(tables, own, token.as_deref(), &["--tables"])?;
+        set.push(("HERRINGBONE_TABLES", addresses));
+    }
     if let Some(reducers) = options.reducers {
-        let addresses = (0..reducers)
-            .map(|_| processes.start_reducer(own, token.as_deref()))
-            .collect::<Result<Vec<String>, Failure>>()?;
-        set.push(("HERRINGBONE_REDUCERS", addresses.join(",")));
+        let addresses = processes.start_reducers(reducers, own, token.as_deref(), &[])?;
+        set.push(("HERRINGBONE_REDUCERS", addresses));
         // On one host nothing else would make them worth using.
         if is_unset("HERRINGBONE_ALGORITHM") {
             set.push(("HERRINGBONE_ALGORITHM", "reduction_server".to_owned()));

@@ -45,11 +45,16 @@ pub(crate) struct Reducer {
 }
 
 impl Reducer {
-    /// Starts the reducer `name`, with `token` or else that of the environment. It is in a process group of its own,
-    /// so that Ctrl-C does not end it before the ranks that need it.
-    pub(crate) fn start(own: &OwnCommand, name: &str, token: Option<&str>) -> Result<Self, Failure> {
+    /// Starts the reducer `name`, with `token` or else that of the environment, and `more` options. It is in a process group of
+    /// its own, so that Ctrl-C does not end it before the ranks that need it.
+    pub(crate) fn start(
+        own: &OwnCommand,
+        name: &str,
+        token: Option<&str>,
+        more: &[&str],
+    ) -> Result<Self, Failure> {
         let mut command = own.command();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]).args(more);
         command.stdout(Stdio::piped()).process_group(0);
         command.envs(token.map(|token| ("HERRINGBONE_TOKEN", token)));
         let mut process = spawn(&mut command, name)?;

@@ -5,7 +5,8 @@ use crate::{outcome::Outcome, parent::end_with_parent, token::token_at};
 use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
-use herringbone::settings::{Environment, check};
+use herringbone::settings::{Bytes, Environment, check};
+use herringbone::table::TableOptions;
 use rustix::process::Signal;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,6 +15,7 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
+use std::time::Duration;
 
 /// Serve as a reducer: fold what workers send and return the sums
 ///
@@ -23,6 +25,9 @@ use std::thread;
 /// back: jobs use it from their next operation on. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or
 /// HERRINGBONE_TOKEN; without these it is that of the job that --join names, if that runs on this host already, as this user.
 /// Without a token only loopback addresses are served.
+///
+/// With --tables it keeps tables, too: one process, or several, are a parameter server. All workers name them in
+/// HERRINGBONE_TABLES, in the same order. A table is there until a worker drops it or the server ends: what it held is lost then.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
@@ -32,6 +37,15 @@ pub(crate) struct Options {
     /// two seconds, so the next job at the address gets this reducer, too
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     join: Vec<String>,
+    /// Keep tables, too: be a part of a parameter server, which workers find by HERRINGBONE_TABLES=ADDR:PORT,...
+    #[arg(long)]
+    tables: bool,
+    /// How much memory the tables may take up, like 8G; half of this machine's if nothing is said
+    #[arg(long, value_name = "BYTES", requires = "tables")]
+    memory: Option<Bytes>,
+    /// After how many seconds the other workers of a table go on without one whose connection has ended; 0: never
+    #[arg(long, value_name = "SECONDS", requires = "tables", default_value = "10", value_parser = seconds)]
+    patience: f64,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
@@ -68,6 +82,13 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds, like 10; 0: never".to_owned()),
+    }
+}
+
 /// An address that may be known only later.
 fn parse_address(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
@@ -86,7 +107,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
     let join = options.join.clone();
     let token = token_at(options.token_file.as_deref(), &join)?;
-    let server = Server::bind(ServerOptions { token, join, ..ServerOptions::new(options.listen) })
+    let tables = options.tables.then(|| table_options(options));
+    let server = Server::bind(ServerOptions { token, join, tables, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
     if !options.child {
@@ -95,7 +117,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
     } else {
-        writeln!(out, "herringbone: reducer listening on {}", server.address())?;
+        let role = if options.tables { "reducer and server of tables" } else { "reducer" };
+        writeln!(out, "herringbone: {role} listening on {}", server.address())?;
     }
     out.flush()?;
     server.run();
@@ -110,6 +133,14 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         )?;
     }
     Ok(Outcome::Passed)
+}
+
+/// What the tables of this server may take up, and how long a worker is waited for.
+fn table_options(options: &Options) -> TableOptions {
+    let usual = TableOptions::default();
+    let memory_bytes = options.memory.map_or(usual.memory_bytes, |Bytes(bytes)| bytes as u64);
+    let patience = (options.patience > 0.0).then(|| Duration::from_secs_f64(options.patience));
+    TableOptions { memory_bytes, patience }
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

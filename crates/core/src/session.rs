@@ -37,6 +37,7 @@ pub mod watch;
 pub use basis::{Basis, CutBy, Difference, Machines, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
+pub(crate) use codec::{Malformed, Reader, Writer};
 pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};
 pub use refusal::Refusal;
 pub use rules::GroupRules;
@@ -52,6 +53,8 @@ pub enum Role {
     Worker = 1,
     /// It has none, and folds for the workers.
     Reducer = 2,
+    /// It keeps [tables](crate::table).
+    TableServer = 3,
 }
 
 impl Role {
@@ -61,7 +64,8 @@ impl Role {
 
     fn read(from: &mut codec::Reader<'_>) -> Result<Self, codec::Malformed> {
         let code = from.u8()?;
-        let known = [Role::Worker, Role::Reducer].into_iter().find(|role| *role as u8 == code);
+        let known =
+            [Role::Worker, Role::Reducer, Role::TableServer].into_iter().find(|role| *role as u8 == code);
         known.ok_or(codec::Malformed(
             "a role that this version does not know: install the same release everywhere",
         ))
@@ -73,6 +77,7 @@ impl fmt::Display for Role {
         f.pad(match self {
             Role::Worker => "worker",
             Role::Reducer => "reducer",
+            Role::TableServer => "server of tables",
         })
     }
 }

@@ -54,6 +54,10 @@ pub enum Kind {
     Stable = 4,
     /// The payload is a [control message](crate::session::control).
     Control = 5,
+    /// A worker asks a server of [tables](crate::table) for something; [`Header::sequence`] is the request's number.
+    Request = 6,
+    /// The answer to the request of the same number.
+    Answer = 7,
 }
 
 /// The head of every frame.
@@ -224,8 +228,8 @@ impl Header {
 
 impl Kind {
     fn from_code(code: u8) -> Option<Self> {
-        use Kind::{Control, Credit, Data, Grant, Stable};
-        [Data, Grant, Credit, Stable, Control].into_iter().find(|kind| *kind as u8 == code)
+        use Kind::{Answer, Control, Credit, Data, Grant, Request, Stable};
+        [Data, Grant, Credit, Stable, Control, Request, Answer].into_iter().find(|kind| *kind as u8 == code)
     }
 }
 

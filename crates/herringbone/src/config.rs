@@ -349,16 +349,8 @@ impl Config {
     }
 
     fn check_reducers(&self) -> Result<()> {
-        let refuse = |problem: String| Err(Error::config(settings::REDUCERS.name, problem));
-        for (at, reducer) in self.reducers.iter().enumerate() {
-            if !is_address(reducer) || reducer.len() > 256 {
-                return refuse(format!(
-                    "{reducer:?} is not host:port; write them as 10.0.0.5:7070,10.0.0.6:7070 (ports to 65535)"
-                ));
-            }
-            if self.reducers[..at].contains(reducer) {
-                return refuse(format!("{reducer} is there twice: list each reducer once"));
-            }
+        check_addresses(settings::REDUCERS.name, &self.reducers)?;
+        for reducer in &self.reducers {
             // Rank 0's token is everybody's; names are looked up, and checked, when they are called.
             if let (0, Ok(address)) = (self.rank, reducer.parse()) {
                 check_exposure(address, self.token.as_deref())?;
@@ -381,6 +373,25 @@ impl Config {
             _ => Ok(None),
         }
     }
+}
+
+/// Whether each of a setting's addresses is one, and is there once.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config).
+pub(crate) fn check_addresses(setting: &str, addresses: &[String]) -> Result<()> {
+    let refuse = |problem: String| Err(Error::config(setting, problem));
+    for (at, address) in addresses.iter().enumerate() {
+        if !is_address(address) || address.len() > 256 {
+            return refuse(format!(
+                "{address:?} is not host:port; write them as 10.0.0.5:7070,10.0.0.6:7070 (ports to 65535)"
+            ));
+        }
+        if addresses[..at].contains(address) {
+            return refuse(format!("{address} is there twice: list each address once"));
+        }
+    }
+    Ok(())
 }
 
 /// Whether staging memory and segments have sizes that work, alone and together; 0 leaves a segment's to the engine.

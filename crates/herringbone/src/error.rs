@@ -1,6 +1,6 @@
 //! What can go wrong, with the numbers a program needs and the next thing a person should do.
 
-use crate::core::{group::Rank, session::Ranks};
+use crate::core::{group::Rank, session::Ranks, table::TableError};
 use rustix::io::Errno;
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -36,6 +36,27 @@ pub enum ErrorKind {
         "the reducer at {address} is lost: {reason}; restart it, or leave it out of HERRINGBONE_REDUCERS"
     )]
     ReducerLost {
+        /// Where it listened.
+        address: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// A server of tables does not do what it was asked, or a call cannot be. Nothing has changed, unless the call was in several
+    /// messages, of which others may have been taken. The table stays usable.
+    #[error("table {table:?}{}: {problem}", if .server.is_empty() { String::new() } else { format!(", at {server}") })]
+    Table {
+        /// Its name.
+        table: String,
+        /// The server that says so; empty if it was found out here.
+        server: String,
+        /// What is wrong.
+        problem: TableError,
+    },
+    /// A server of tables is gone, with what it held.
+    #[error(
+        "the server of tables at {address} is lost: {reason}; start it again, connect anew, and restore the tables"
+    )]
+    TableServerLost {
         /// Where it listened.
         address: String,
         /// What was seen.
@@ -262,6 +283,8 @@ impl ErrorKind {
         match self {
             ErrorKind::PeerLost { .. } => "PeerLost",
             ErrorKind::ReducerLost { .. } => "ReducerLost",
+            ErrorKind::Table { .. } => "Table",
+            ErrorKind::TableServerLost { .. } => "TableServerLost",
             ErrorKind::Mismatch { .. } => "Mismatch",
             ErrorKind::Timeout { .. } => "Timeout",
             ErrorKind::Memory { .. } => "Memory",

@@ -70,6 +70,8 @@ pub mod server;
 pub mod status;
 #[doc(hidden)]
 pub mod svg;
+#[expect(clippy::disallowed_methods, reason = "it has threads, and waits for other processes")]
+pub mod table;
 mod tcp_table;
 mod transport;
 mod work;

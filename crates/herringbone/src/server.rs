@@ -15,11 +15,18 @@ pub use jobs::ServerStats;
 use crate::{
     Error, Result,
     config::check_exposure,
-    core::session::handshake::{Policy, Versions},
+    core::session::{
+        Refusal,
+        handshake::{Claim, Policy, Purpose, Versions},
+    },
     descriptors::raise_limit_of_descriptors,
     engine::control::SIGN_OF_LIFE,
-    fabric::{acceptor::Acceptor, greet},
+    fabric::{
+        acceptor::Acceptor,
+        greet::{self, GreetError},
+    },
     sys::fork::Guarded,
+    table::{TableOptions, TableService, TableSummary},
 };
 use enlist::Enlisting;
 use jobs::Jobs;
@@ -27,7 +34,7 @@ use journal::Journal;
 use rustix::event::{PollFd, PollFlags};
 use std::{
     fmt, io,
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -55,12 +62,14 @@ pub struct ServerOptions {
     /// Bytes of staging memory per job. An operation of N workers takes N + 1 messages of up to 48 KiB, ten deep, unless
     /// the job sets `HERRINGBONE_SLICE_BYTES`.
     pub staging_bytes: usize,
+    /// How this process keeps [tables](crate::table), if it does: beside being a reducer.
+    pub tables: Option<TableOptions>,
 }
 
 impl ServerOptions {
     /// The defaults: 64 jobs of up to 1 GiB, used only as far as operations need it.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { listen, token: None, jobs: 64, join: Vec::new(), staging_bytes: 1 << 30 }
+        Self { listen, token: None, jobs: 64, join: Vec::new(), staging_bytes: 1 << 30, tables: None }
     }
 }
 
@@ -80,6 +89,7 @@ pub struct Server {
     stop: Arc<AtomicBool>,
     jobs: Arc<Jobs>,
     enlisting: Enlisting,
+    tables: Option<Arc<TableService>>,
 }
 
 /// Tells a running server to stop, from any thread or a signal's handler thread.
@@ -120,6 +130,8 @@ impl Server {
         let enlisting = Enlisting::new(options.join, address, incarnation, token.as_bytes());
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
+        let tables = options.tables.map(|options| TableService::start(options, incarnation));
+        let tables = tables.transpose().map_err(at)?.map(Arc::new);
         let acceptor = Acceptor::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
         Ok(Self {
             acceptor: Mutex::new(acceptor),
@@ -127,6 +139,7 @@ impl Server {
             stop: Arc::default(),
             jobs: Arc::new(jobs),
             enlisting,
+            tables,
         })
     }
 
@@ -149,6 +162,11 @@ impl Server {
     /// What it has done so far.
     pub fn stats(&self) -> ServerStats {
         self.jobs.stats()
+    }
+
+    /// What there is to tell of the tables that it keeps.
+    pub fn tables(&self) -> Vec<TableSummary> {
+        self.tables.as_deref().map(TableService::summaries).unwrap_or_default()
     }
 
     /// Serves jobs until it is stopped. Then it drains: its workers are told, finish what is under way without it, and no
@@ -189,8 +207,11 @@ impl Server {
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
             for (caller, claim) in acceptor.serve() {
-                let jobs = self.jobs.clone();
-                acceptor.spawn_handler(caller, claim, move |stream, claim| jobs.admit(stream, claim));
+                let (jobs, tables) = (self.jobs.clone(), self.tables.clone());
+                acceptor.spawn_handler(caller, claim, move |stream, claim| match claim.hello().purpose {
+                    Purpose::Table => admit_to_tables(tables.as_deref(), stream, claim),
+                    _ => jobs.admit(stream, claim),
+                });
             }
         }
     }
@@ -207,6 +228,23 @@ impl Server {
                 shown = Instant::now();
                 self.jobs.show_life();
             }
+        }
+    }
+}
+
+/// Lets a worker in that has tables, if there are any here.
+fn admit_to_tables(
+    tables: Option<&TableService>,
+    mut stream: TcpStream,
+    claim: Claim,
+) -> std::result::Result<(), GreetError> {
+    match tables {
+        Some(tables) => tables.admit(stream, claim),
+        None => {
+            let problem = "there is only a reducer at this address; start it with --tables".to_owned();
+            let refusal = Refusal::Unusable { setting: "HERRINGBONE_TABLES".to_owned(), problem };
+            greet::refuse(&mut stream, claim, &refusal);
+            Ok(())
         }
     }
 }

@@ -100,7 +100,7 @@ impl ChildProcesses {
     /// Starts a reducer and returns its address.
     fn reducer(&mut self, own: &OwnCommand) -> Result<String, Failure> {
         let name = format!("reducer {}", self.children.len());
-        let Reducer { process, address } = Reducer::start(own, &name, None)?;
+        let Reducer { process, address } = Reducer::start(own, &name, None, &[])?;
         self.children.push(Member { name, process, is_rank: false });
         Ok(address)
     }

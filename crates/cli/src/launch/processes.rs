@@ -96,12 +96,22 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts a reducer and returns its address.
-    pub(super) fn start_reducer(&mut self, own: &OwnCommand, token: Option<&str>) -> Result<String, Failure> {
-        let Reducer { process, address } =
-            Reducer::start(own, &format!("reducer {}", self.reducers.len()), token)?;
-        self.reducers.push(process);
-        Ok(address)
+    /// Starts so many reducers, with `more` options, and returns their addresses, as settings hold them.
+    pub(super) fn start_reducers(
+        &mut self,
+        count: u32,
+        own: &OwnCommand,
+        token: Option<&str>,
+        more: &[&str],
+    ) -> Result<String, Failure> {
+        let mut addresses = Vec::new();
+        for _ in 0..count {
+            let name = format!("reducer {}", self.reducers.len());
+            let Reducer { process, address } = Reducer::start(own, &name, token, more)?;
+            self.reducers.push(process);
+            addresses.push(address);
+        }
+        Ok(addresses.join(","))
     }
 
     /// Starts the next rank, which [awaits the watch](await_watch), and copies its output.

@@ -79,7 +79,7 @@ fn shown(table: &str) -> String {
 fn row(round: &Round, member: &AskedMember) -> [String; 5] {
     let called = match member.role {
         Role::Worker => member.name.clone(),
-        Role::Reducer => format!("reducer {}", member.name),
+        Role::Reducer | Role::TableServer => format!("{} {}", member.role, member.name),
     };
     let heard = match &member.heard {
         Ok(heard) => heard,

@@ -59,6 +59,7 @@ const ARROWS: [(&str, &[&str]); 6] = [
             "herringbone-sys",
             "crc32c",
             "half",
+            "libm",
             "parse-size",
             "rustix",
             "socket2",

@@ -20,7 +20,7 @@ const ORDERS: [Order; 6] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret named plan",
+            "interpret named plan table",
             "simulate",
             "execution",
             "prepare",
@@ -55,7 +55,7 @@ const ORDERS: [Order; 6] = [
             "assembly server status",
             "calibrate measure",
             // What programs hold.
-            "dependency named",
+            "dependency named table",
             "communicator",
             "work",
             // Connections and the control thread.
@@ -118,6 +118,7 @@ const ORDERS: [Order; 6] = [
             "lib",
             "dependency named",
             "communicator",
+            "tables",
             "call",
             "pending residuals",
             "codecs errors memory store trees turn waiting",
@@ -160,7 +161,7 @@ const ORDERS: [Order; 6] = [
             "torch/parts torch/sparse",
             "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
-            "kvstore",
+            "kvstore tables",
             "elastic torch/rendezvous torch/rendezvous_server",
             "dependency hosts joining state torch/frames torch/handles",
             "communicator torch/work",

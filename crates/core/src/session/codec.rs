@@ -10,13 +10,13 @@ use crate::{
 use alloc::{string::String, vec::Vec};
 
 /// The longest text in a message, in bytes.
-pub(super) const TEXT_BYTES: usize = 256;
+pub(crate) const TEXT_BYTES: usize = 256;
 
 /// The largest matrix of links in a message, in bytes: of 64 ranks.
 const LINKS_BYTES: usize = 50 << 10;
 
 /// The longest list in a message.
-pub(super) const LIST_ITEMS: usize = 65_536;
+pub(crate) const LIST_ITEMS: usize = 65_536;
 
 /// A message that does not fit its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,41 +30,41 @@ pub struct TooLong {
 
 /// Bytes that make no message; says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Builds a message. A field over its bound is remembered and reported by [`finish`](Self::finish).
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     bytes: Vec<u8>,
     too_long: Option<TooLong>,
 }
 
 impl Writer {
-    pub(super) fn bytes(&mut self, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
     }
 
-    pub(super) fn u8(&mut self, value: u8) {
+    pub(crate) fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
 
-    pub(super) fn bool(&mut self, value: bool) {
+    pub(crate) fn bool(&mut self, value: bool) {
         self.u8(u8::from(value));
     }
 
-    pub(super) fn u16(&mut self, value: u16) {
+    pub(crate) fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
 
-    pub(super) fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
 
-    pub(super) fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.bytes(&value.to_le_bytes());
     }
 
-    pub(super) fn text(&mut self, field: &'static str, value: &str) {
+    pub(crate) fn text(&mut self, field: &'static str, value: &str) {
         if self.fits(field, value.len(), TEXT_BYTES) {
             self.u16(value.len() as u16);
             self.bytes(value.as_bytes());
@@ -72,7 +72,7 @@ impl Writer {
     }
 
     /// A text for people: what is over the bound is left out, and control characters are spaces.
-    pub(super) fn cut_text(&mut self, value: &str) {
+    pub(crate) fn cut_text(&mut self, value: &str) {
         let value: String = value.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
         let mut end = value.len().min(TEXT_BYTES);
         while !value.is_char_boundary(end) {
@@ -81,7 +81,7 @@ impl Writer {
         self.text("a text", &value[..end]);
     }
 
-    pub(super) fn list<T>(&mut self, field: &'static str, items: &[T], write: impl Fn(&mut Self, &T)) {
+    pub(crate) fn list<T>(&mut self, field: &'static str, items: &[T], write: impl Fn(&mut Self, &T)) {
         if self.fits(field, items.len(), LIST_ITEMS) {
             self.u32(items.len() as u32);
             items.iter().for_each(|item| write(self, item));
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// A part with its length in front, of at most `limit` bytes.
-    pub(super) fn part(&mut self, field: &'static str, limit: usize, write: impl FnOnce(&mut Self)) {
+    pub(crate) fn part(&mut self, field: &'static str, limit: usize, write: impl FnOnce(&mut Self)) {
         let mut part = Self::default();
         write(&mut part);
         self.too_long = self.too_long.or(part.too_long);
@@ -99,27 +99,32 @@ impl Writer {
         }
     }
 
-    pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl Fn(&mut Self, &T)) {
+    pub(crate) fn option<T>(&mut self, value: Option<&T>, write: impl Fn(&mut Self, &T)) {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
             write(self, value);
         }
     }
 
-    pub(super) fn ranks(&mut self, ranks: &[Rank]) {
+    pub(crate) fn ranks(&mut self, ranks: &[Rank]) {
         self.list("a list of ranks", ranks, |to, rank| to.u32(*rank));
     }
 
-    pub(super) fn links(&mut self, links: &LinkMatrix) {
+    pub(crate) fn links(&mut self, links: &LinkMatrix) {
         self.part("the links between ranks", LINKS_BYTES, |to| to.bytes(&links.to_bytes()));
     }
 
-    pub(super) fn fingerprint(&mut self, value: &Fingerprint) {
+    pub(crate) fn fingerprint(&mut self, value: &Fingerprint) {
         self.bytes(&value.to_bytes());
     }
 
+    /// The bytes, none of whose fields can be over its bound.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The bytes, at most `limit` of them.
-    pub(super) fn finish(mut self, limit: usize) -> Result<Vec<u8>, TooLong> {
+    pub(crate) fn finish(mut self, limit: usize) -> Result<Vec<u8>, TooLong> {
         self.fits("a message", self.bytes.len(), limit);
         self.too_long.map_or(Ok(self.bytes), Err)
     }
@@ -134,26 +139,26 @@ impl Writer {
 
 /// Takes a message apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
         let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed("it ends too early"))?;
         self.0 = rest;
         Ok(value)
     }
 
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (value, rest) = self.0.split_first_chunk().ok_or(Malformed("it ends too early"))?;
         self.0 = rest;
         Ok(*value)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(super) fn bool(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -161,20 +166,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// A text without control characters, so that it can be shown to people wherever it comes from.
-    pub(super) fn text(&mut self) -> Result<String, Malformed> {
+    pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let length = usize::from(self.u16()?);
         if length > TEXT_BYTES {
             return Err(Malformed("a text is too long"));
@@ -186,7 +191,7 @@ impl<'a> Reader<'a> {
         Ok(text.into())
     }
 
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         read: impl Fn(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
@@ -202,7 +207,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A part of at most `limit` bytes, all of which `read` takes.
-    pub(super) fn part<T>(
+    pub(crate) fn part<T>(
         &mut self,
         limit: usize,
         read: impl FnOnce(&mut Reader<'a>) -> Result<T, Malformed>,
@@ -217,7 +222,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    pub(super) fn option<T>(
+    pub(crate) fn option<T>(
         &mut self,
         read: impl Fn(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Option<T>, Malformed> {
@@ -228,26 +233,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn ranks(&mut self) -> Result<Vec<Rank>, Malformed> {
+    pub(crate) fn ranks(&mut self) -> Result<Vec<Rank>, Malformed> {
         self.list(Self::u32)
     }
 
-    pub(super) fn links(&mut self) -> Result<LinkMatrix, Malformed> {
+    pub(crate) fn links(&mut self) -> Result<LinkMatrix, Malformed> {
         self.part(LINKS_BYTES, |from| {
             let bytes = core::mem::take(&mut from.0);
             LinkMatrix::from_bytes(bytes).ok_or(Malformed("links that are no matrix"))
         })
     }
 
-    pub(super) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {
+    pub(crate) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {
         FoldOrder::from_code(self.u8()?).ok_or(Malformed("a fold order that is unknown"))
     }
 
-    pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, Malformed> {
+    pub(crate) fn fingerprint(&mut self) -> Result<Fingerprint, Malformed> {
         self.array().map(|bytes| Fingerprint::from_bytes(&bytes))
     }
 
-    pub(super) fn finish(self) -> Result<(), Malformed> {
+    pub(crate) fn finish(self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("it is longer than it should be")) }
     }
 }

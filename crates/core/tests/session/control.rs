@@ -429,9 +429,9 @@ fn malformed_messages_say_what_is_wrong() {
     assert_eq!(reason(&[]), (0, "it ends too early"));
     assert_eq!(reason(&[0]), (0, "its number is unknown"));
     assert_eq!(reason(&[u8::MAX]), (u8::MAX, "its number is unknown"));
-    let table = [&[3, 9][..], &[3], &[0; 4]].concat();
+    let later = [&[3, 9][..], &[4], &[0; 4]].concat();
     assert_eq!(
-        reason(&table),
+        reason(&later),
         (3, "a role that this version does not know: install the same release everywhere")
     );
     assert_eq!(reason(&[4, 0]), (4, "it is longer than it should be"));

@@ -132,6 +132,14 @@ impl Environment {
         found.text.trim().parse().map(Some).map_err(|_| setting.refuse(&found))
     }
 
+    /// The items of a list that a setting holds, if it is set.
+    pub(crate) fn listed(&self, setting: &Setting) -> Result<Option<Vec<String>>> {
+        let items = |text: &str| {
+            text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+        };
+        Ok(setting.find(self)?.map(|found| items(&found.text)))
+    }
+
     /// A number of bytes that a setting holds.
     fn bytes(&self, setting: &Setting) -> Result<Option<usize>> {
         let Some(found) = setting.find(self)? else { return Ok(None) };
@@ -179,6 +187,20 @@ impl Config {
         !self.reducers.is_empty()
     }
 
+    /// As [`from_env`](Self::from_env), for a worker that meets no other one: where rank 0 is may be unknown.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a value that makes no sense.
+    pub fn worker_from_env() -> Result<Self> {
+        let environment = Environment::of_process();
+        let said: (Option<u32>, Option<u32>) =
+            (environment.parsed(&settings::RANK)?, environment.parsed(&settings::WORLD_SIZE)?);
+        match said {
+            (Some(rank), Some(world)) => Self::new(rank, world, Rendezvous::Tcp(String::new())).with_env(),
+            _ => Self::from_env(),
+        }
+    }
+
     /// Takes over from the environment all but the rank, the world's size and the rendezvous.
     ///
     /// # Errors
@@ -191,9 +213,8 @@ impl Config {
 
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Result<Self> {
         self.token = environment.token()?;
-        if let Some(list) = settings::REDUCERS.find(environment)? {
-            let items = list.text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            self.reducers = items.map(str::to_owned).collect();
+        if let Some(reducers) = environment.listed(&settings::REDUCERS)? {
+            self.reducers = reducers;
         } else if let reducers @ [_, ..] = &launchers::reducers(environment)?[..] {
             self.reducers = reducers.to_vec();
         }

@@ -115,6 +115,13 @@ pub(crate) const REDUCERS: Setting = setting(
     "none",
     WORKERS,
 );
+pub(crate) const TABLES: Setting = setting(
+    "HERRINGBONE_TABLES",
+    "where the servers of tables listen: the same list on all workers, in the same order",
+    "host:port,...",
+    "none",
+    WORKERS,
+);
 pub(crate) const ALGORITHM: Setting = setting(
     "HERRINGBONE_ALGORITHM",
     "forces the all-reduce's algorithm; rank 0's choice, which others may leave out",
@@ -252,8 +259,9 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 22] = [
+pub const ALL: [&Setting; 23] = [
     &REDUCERS,
+    &TABLES,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,

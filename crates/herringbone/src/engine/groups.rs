@@ -174,7 +174,7 @@ impl Groups {
             Kind::Data => "Data",
             Kind::Grant => "Grant",
             Kind::Stable => "Stable",
-            Kind::Credit | Kind::Control => return,
+            Kind::Credit | Kind::Control | Kind::Request | Kind::Answer => return,
         };
         crate::seen::note("frames", state, input);
     }

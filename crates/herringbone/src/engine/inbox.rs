@@ -96,6 +96,7 @@ impl Engine {
                 return Ok(());
             }
             Kind::Data | Kind::Grant | Kind::Stable => {}
+            Kind::Request | Kind::Answer => return Err(Broken::Protocol("a request for a table, in a job")),
         }
         match self.judge(header) {
             Verdict::Deliver(key) if self.disagrees(index, key, header) => {}

@@ -41,6 +41,8 @@ pub enum Purpose {
     Status = 7,
     /// To elect a new hub, at the lowest surviving rank; see [`election`](crate::session::election).
     Election = 8,
+    /// To exchange [requests and answers](crate::table) for tables. The worker's job is not told: tables outlive jobs.
+    Table = 9,
 }
 
 /// Who a process is.
@@ -123,6 +125,7 @@ impl Purpose {
             Purpose::Enlist,
             Purpose::Status,
             Purpose::Election,
+            Purpose::Table,
         ];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }

@@ -1,0 +1,22 @@
+//! Tables of rows on servers: parameters that workers push to and pull from, each at its own time.
+//!
+//! This is the parameter server of Li et al. (OSDI 2014) and ps-lite: a push of one worker is no schedule, so it goes by
+//! [requests and answers](message), each with a number. RowKeys are cut over servers by [`Ranges`]; what of a range a pull sees is
+//! decided by its [`RangeState`]; what a push does to a row is said by an [`OptimizerSpec`]. Here are the decisions. The rows are
+//! elsewhere.
+
+mod error;
+mod message;
+mod optimizer;
+mod range;
+mod ranges;
+mod spec;
+
+pub use error::{TableError, Unusable};
+pub use message::{BODY_BYTES, PAYLOAD_BYTES, RowKeys, TableAnswer, TableRequest};
+pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, PARAMETERS};
+pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush};
+pub use ranges::{RangePiece, Ranges};
+pub use spec::{
+    BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,
+};

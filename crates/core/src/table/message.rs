@@ -1,0 +1,308 @@
+//! What workers and servers of tables say to each other: the payloads of [request](crate::wire::Kind::Request) and
+//! [answer](crate::wire::Kind::Answer) frames.
+//!
+//! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
+//! reserved because of a number in a head: keys and values are there, or it is malformed.
+
+use super::{TableError, optimizer::OptimizerSpec, spec::TableSpec};
+use crate::session::{Malformed, Reader, TooLong, Writer};
+use alloc::{string::String, vec::Vec};
+use core::ops::Range;
+
+/// The most bytes of a payload. Who reads one has a place for it before it comes.
+pub const PAYLOAD_BYTES: usize = 256 << 10;
+/// How much of it is left for keys and values: a head without keys is shorter than the rest.
+pub const BODY_BYTES: usize = PAYLOAD_BYTES - (1 << 10);
+
+/// The keys of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowKeys {
+    /// So many that follow each other.
+    Run {
+        /// The first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// These, in ascending order, each once.
+    Listed(Vec<u64>),
+}
+
+/// What a worker asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TableRequest {
+    /// To take part in a table, which is made if there is none of the name.
+    Open {
+        /// Its name.
+        name: String,
+        /// What it is.
+        spec: TableSpec,
+        /// Which range of it the server has, and how many there are, as the worker sees it.
+        range: u32,
+        /// How many ranges there are.
+        ranges: u32,
+        /// The worker's rank.
+        worker: u32,
+    },
+    /// To change rows. Values follow.
+    Push {
+        /// The table, by the number that the answer to [`Open`](Self::Open) gave.
+        table: u32,
+        /// How many steps the worker has ended.
+        step: u64,
+        /// Whether this ends one more.
+        ends: bool,
+        /// Which rows.
+        keys: RowKeys,
+    },
+    /// To be told rows.
+    Pull {
+        /// The table.
+        table: u32,
+        /// How many steps the worker has ended.
+        step: u64,
+        /// Which rows.
+        keys: RowKeys,
+    },
+    /// To take other numbers of the table's optimizer from the next push on.
+    Tune {
+        /// The table.
+        table: u32,
+        /// The same optimizer, with other numbers.
+        optimizer: OptimizerSpec,
+    },
+    /// To take part in it no more: the other workers' steps do without it.
+    Leave {
+        /// The table.
+        table: u32,
+    },
+    /// To forget a table for good.
+    Drop {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableAnswer {
+    /// The worker takes part.
+    Opened {
+        /// The table's number on this connection.
+        table: u32,
+        /// How many steps this worker has ended in it, perhaps in an earlier life.
+        step: u64,
+    },
+    /// It is done.
+    Done,
+    /// The rows: values follow.
+    Rows,
+    /// It is not done, and has changed nothing.
+    Refused(TableError),
+}
+
+impl RowKeys {
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Run { count, .. } => *count as usize,
+            Self::Listed(keys) => keys.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The one at a place below [`len`](Self::len).
+    pub fn get(&self, at: usize) -> u64 {
+        match self {
+            Self::Run { first, .. } => first + at as u64,
+            Self::Listed(keys) => keys[at],
+        }
+    }
+
+    /// All of them, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.len()).map(|at| self.get(at))
+    }
+
+    /// Those at some places.
+    pub fn part(&self, places: Range<usize>) -> Self {
+        match self {
+            Self::Run { first, .. } => {
+                Self::Run { first: first + places.start as u64, count: places.len() as u64 }
+            }
+            Self::Listed(keys) => Self::Listed(keys[places].to_vec()),
+        }
+    }
+
+    /// Whether they are ascending, each there once, and all in `among`.
+    pub fn are_right(&self, among: &Range<u64>) -> bool {
+        match self {
+            Self::Run { first, count } => {
+                let end = first.checked_add(*count);
+                *count == 0 || among.contains(first) && end.is_some_and(|end| end <= among.end)
+            }
+            Self::Listed(keys) => {
+                keys.is_sorted_by(|one, next| one < next)
+                    && keys.first().is_none_or(|first| *first >= among.start)
+                    && keys.last().is_none_or(|last| *last < among.end)
+            }
+        }
+    }
+
+    /// Bytes of the keys in a message, for each of them.
+    pub fn bytes_each(&self) -> usize {
+        match self {
+            Self::Run { .. } => 0,
+            Self::Listed(_) => size_of::<u64>(),
+        }
+    }
+
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Self::Run { first, count } => {
+                to.u8(0);
+                to.u64(*first);
+                to.u64(*count);
+            }
+            Self::Listed(keys) => {
+                to.u8(1);
+                to.list("a list of keys", keys, |to, key| to.u64(*key));
+            }
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.u8()? {
+            0 => Ok(Self::Run { first: from.u64()?, count: from.u64()? }),
+            1 => from.list(Reader::u64).map(Self::Listed),
+            _ => Err(Malformed("keys of an unknown kind")),
+        }
+    }
+}
+
+impl TableRequest {
+    /// The head of its payload.
+    ///
+    /// # Errors
+    /// If it has too long a name or too many keys.
+    pub fn encode(&self) -> Result<Vec<u8>, TooLong> {
+        let mut to = Writer::default();
+        match self {
+            Self::Open { name, spec, range, ranges, worker } => {
+                to.u8(1);
+                spec.write(name, &mut to);
+                [range, ranges, worker].into_iter().for_each(|number| to.u32(*number));
+            }
+            Self::Push { table, step, ends, keys } => {
+                to.u8(2);
+                to.u32(*table);
+                to.u64(*step);
+                to.bool(*ends);
+                keys.write(&mut to);
+            }
+            Self::Pull { table, step, keys } => {
+                to.u8(3);
+                to.u32(*table);
+                to.u64(*step);
+                keys.write(&mut to);
+            }
+            Self::Tune { table, optimizer } => {
+                to.u8(4);
+                to.u32(*table);
+                optimizer.write(&mut to);
+            }
+            Self::Leave { table } => {
+                to.u8(5);
+                to.u32(*table);
+            }
+            Self::Drop { name } => {
+                to.u8(6);
+                to.text("a table's name", name);
+            }
+        }
+        to.finish(PAYLOAD_BYTES)
+    }
+
+    /// Reads a payload: the request, and the values behind it.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub fn decode(payload: &[u8]) -> Result<(Self, &[u8]), TableError> {
+        let mut from = Reader(payload);
+        let request = Self::read(&mut from).map_err(|Malformed(what)| TableError::Malformed(what.into()))?;
+        match request {
+            Self::Push { .. } => Ok((request, from.0)),
+            _ if from.0.is_empty() => Ok((request, from.0)),
+            _ => Err(TableError::Malformed("it is longer than it should be".into())),
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => {
+                let (name, spec) = TableSpec::read(from)?;
+                Self::Open { name, spec, range: from.u32()?, ranges: from.u32()?, worker: from.u32()? }
+            }
+            2 => Self::Push {
+                table: from.u32()?,
+                step: from.u64()?,
+                ends: from.bool()?,
+                keys: RowKeys::read(from)?,
+            },
+            3 => Self::Pull { table: from.u32()?, step: from.u64()?, keys: RowKeys::read(from)? },
+            4 => Self::Tune { table: from.u32()?, optimizer: OptimizerSpec::read(from)? },
+            5 => Self::Leave { table: from.u32()? },
+            6 => Self::Drop { name: from.text()? },
+            _ => return Err(Malformed("a request that is unknown: install the same release everywhere")),
+        })
+    }
+}
+
+impl TableAnswer {
+    /// The head of its payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        match self {
+            Self::Opened { table, step } => {
+                to.u8(1);
+                to.u32(*table);
+                to.u64(*step);
+            }
+            Self::Done => to.u8(2),
+            Self::Rows => to.u8(3),
+            Self::Refused(error) => {
+                to.u8(4);
+                error.write(&mut to);
+            }
+        }
+        to.into_bytes()
+    }
+
+    /// Reads a payload: the answer, and the values behind it.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub fn decode(payload: &[u8]) -> Result<(Self, &[u8]), TableError> {
+        let mut from = Reader(payload);
+        let answer = Self::read(&mut from).map_err(|Malformed(what)| TableError::Malformed(what.into()))?;
+        match answer {
+            Self::Rows => Ok((answer, from.0)),
+            _ if from.0.is_empty() => Ok((answer, from.0)),
+            _ => Err(TableError::Malformed("it is longer than it should be".into())),
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.u8()? {
+            1 => Self::Opened { table: from.u32()?, step: from.u64()? },
+            2 => Self::Done,
+            3 => Self::Rows,
+            4 => Self::Refused(TableError::read(from)?),
+            _ => return Err(Malformed("an answer that is unknown: install the same release everywhere")),
+        })
+    }
+}

@@ -1,0 +1,257 @@
+//! Optimizers by name: what a push does to the rows that it names. The arithmetic is with who holds the rows.
+
+use super::error::Unusable;
+use crate::session::{Malformed, Reader, Writer};
+use alloc::{format, string::String, vec::Vec};
+use core::fmt;
+
+/// Which optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OptimizerKind {
+    /// What is pushed is added: `w += g`.
+    Add = 0,
+    /// What is pushed takes the place of what was there: `w = g`.
+    Assign = 1,
+    /// Stochastic gradient descent, with momentum as in MXNet: `v = momentum·v - rate·g; w += v`.
+    Sgd = 2,
+    /// Nesterov's accelerated gradient, as in MXNet.
+    Nag = 3,
+    /// `h += g²; w -= rate·g / (√h + epsilon)` (Duchi et al., JMLR 2011).
+    Adagrad = 4,
+    /// `s = rho·s + (1-rho)·g²; w -= rate·g / (√s + epsilon)` (Tieleman and Hinton, 2012).
+    Rmsprop = 5,
+    /// Adam (Kingma and Ba, ICLR 2015), with a count of steps for each row.
+    Adam = 6,
+    /// Adam with weight decay beside the gradient (Loshchilov and Hutter, ICLR 2019).
+    AdamW = 7,
+}
+
+/// A number that an optimizer takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OptimizerParameter {
+    /// How far a step goes.
+    LearningRate = 0,
+    /// Weight decay: this times the weight is added to the gradient, or with [`OptimizerKind::AdamW`] taken from the weight.
+    WeightDecay = 1,
+    /// What gradients are multiplied by first.
+    RescaleGrad = 2,
+    /// Gradients are cut to at most this, up and down, after that. Infinite: they are not.
+    ClipGradient = 3,
+    /// Of the last steps' velocity, how much is kept.
+    Momentum = 4,
+    /// Of the mean of gradients, how much is kept.
+    Beta1 = 5,
+    /// Of the mean of their squares, how much is kept.
+    Beta2 = 6,
+    /// What keeps a division from being one by 0.
+    Epsilon = 7,
+    /// Of the mean of squares, how much is kept.
+    Rho = 8,
+}
+
+/// How many [`OptimizerParameter`]s there are.
+pub const PARAMETERS: usize = 9;
+
+/// An optimizer with its numbers, by [`OptimizerParameter`]; those that it does not take are 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerSpec {
+    /// Which one.
+    pub kind: OptimizerKind,
+    /// Its numbers.
+    pub numbers: [f64; PARAMETERS],
+}
+
+impl OptimizerKind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Add,
+        Self::Assign,
+        Self::Sgd,
+        Self::Nag,
+        Self::Adagrad,
+        Self::Rmsprop,
+        Self::Adam,
+        Self::AdamW,
+    ];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Assign => "assign",
+            Self::Sgd => "sgd",
+            Self::Nag => "nag",
+            Self::Adagrad => "adagrad",
+            Self::Rmsprop => "rmsprop",
+            Self::Adam => "adam",
+            Self::AdamW => "adamw",
+        }
+    }
+
+    /// The one of this name, in small or large letters.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The numbers that it takes, each with what it is if nothing is said.
+    pub fn parameters(self) -> Vec<(OptimizerParameter, f64)> {
+        use OptimizerParameter::{
+            Beta1, Beta2, ClipGradient, Epsilon, LearningRate, Momentum, RescaleGrad, Rho, WeightDecay,
+        };
+        let (rate, own): (f64, &[(OptimizerParameter, f64)]) = match self {
+            Self::Add | Self::Assign => {
+                return Vec::from([(RescaleGrad, 1.0), (ClipGradient, f64::INFINITY)]);
+            }
+            Self::Sgd => (0.01, &[(Momentum, 0.0)]),
+            Self::Nag => (0.01, &[(Momentum, 0.9)]),
+            Self::Adagrad => (0.01, &[(Epsilon, 1e-7)]),
+            Self::Rmsprop => (0.001, &[(Rho, 0.9), (Epsilon, 1e-8)]),
+            Self::Adam | Self::AdamW => (0.001, &[(Beta1, 0.9), (Beta2, 0.999), (Epsilon, 1e-8)]),
+        };
+        let decay = if self == Self::AdamW { 0.01 } else { 0.0 };
+        let common =
+            [(LearningRate, rate), (WeightDecay, decay), (RescaleGrad, 1.0), (ClipGradient, f64::INFINITY)];
+        common.into_iter().chain(own.iter().copied()).collect()
+    }
+}
+
+impl OptimizerParameter {
+    /// All of them, by their numbers.
+    pub const ALL: [Self; PARAMETERS] = [
+        Self::LearningRate,
+        Self::WeightDecay,
+        Self::RescaleGrad,
+        Self::ClipGradient,
+        Self::Momentum,
+        Self::Beta1,
+        Self::Beta2,
+        Self::Epsilon,
+        Self::Rho,
+    ];
+
+    /// MXNet's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LearningRate => "learning_rate",
+            Self::WeightDecay => "wd",
+            Self::RescaleGrad => "rescale_grad",
+            Self::ClipGradient => "clip_gradient",
+            Self::Momentum => "momentum",
+            Self::Beta1 => "beta1",
+            Self::Beta2 => "beta2",
+            Self::Epsilon => "epsilon",
+            Self::Rho => "rho",
+        }
+    }
+
+    /// Whether the number can be.
+    fn takes(self, number: f64) -> bool {
+        match self {
+            Self::ClipGradient => number > 0.0,
+            Self::Beta1 | Self::Beta2 | Self::Rho => (0.0..1.0).contains(&number),
+            Self::Epsilon => number.is_finite() && number >= 0.0,
+            _ => number.is_finite(),
+        }
+    }
+}
+
+impl OptimizerSpec {
+    /// What is pushed is added.
+    pub const ADD: Self = {
+        let mut numbers = [0.0; PARAMETERS];
+        numbers[OptimizerParameter::RescaleGrad as usize] = 1.0;
+        numbers[OptimizerParameter::ClipGradient as usize] = f64::INFINITY;
+        Self { kind: OptimizerKind::Add, numbers }
+    };
+
+    /// An optimizer with the numbers that it has if nothing is said.
+    pub fn of(kind: OptimizerKind) -> Self {
+        let mut numbers = [0.0; PARAMETERS];
+        for (parameter, number) in kind.parameters() {
+            numbers[parameter as usize] = number;
+        }
+        Self { kind, numbers }
+    }
+
+    /// The same with another number, by its name.
+    ///
+    /// # Errors
+    /// If it takes no such number.
+    pub fn with(mut self, name: &str, number: f64) -> Result<Self, Unusable> {
+        let takes = self.kind.parameters();
+        let found = takes.iter().map(|(parameter, _)| *parameter).find(|parameter| parameter.name() == name);
+        let Some(parameter) = found else {
+            let names: Vec<&str> = takes.iter().map(|(parameter, _)| parameter.name()).collect();
+            let (kind, names) = (self.kind, names.join(", "));
+            return Err(Unusable(format!("{kind} takes no {name}; it takes {names}")));
+        };
+        self.numbers[parameter as usize] = number;
+        self.check().map(|()| self)
+    }
+
+    /// Whether the other keeps the same numbers for each row: only how it changes rows may differ.
+    pub fn is_same_but_for_numbers(&self, other: &Self) -> bool {
+        let has_velocity = |spec: &Self| spec.number(OptimizerParameter::Momentum) != 0.0;
+        self.kind == other.kind && has_velocity(self) == has_velocity(other)
+    }
+
+    /// One of its numbers.
+    pub fn number(&self, parameter: OptimizerParameter) -> f64 {
+        self.numbers[parameter as usize]
+    }
+
+    /// # Errors
+    /// If one of its numbers cannot be.
+    pub fn check(&self) -> Result<(), Unusable> {
+        let takes = self.kind.parameters();
+        let wrong = OptimizerParameter::ALL.into_iter().find(|parameter| {
+            let number = self.number(*parameter);
+            match takes.iter().any(|(known, _)| known == parameter) {
+                true => !parameter.takes(number),
+                false => number != 0.0,
+            }
+        });
+        wrong.map_or(Ok(()), |parameter| {
+            let (kind, name, number) = (self.kind, parameter.name(), self.number(parameter));
+            Err(Unusable(format!("{kind} cannot have a {name} of {number}")))
+        })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.u8(self.kind as u8);
+        self.numbers.iter().for_each(|number| to.u64(number.to_bits()));
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let code = from.u8()?;
+        let kind = OptimizerKind::ALL.into_iter().find(|kind| *kind as u8 == code);
+        let kind = kind.ok_or(Malformed("an optimizer that is unknown"))?;
+        let mut numbers = [0.0; PARAMETERS];
+        for number in &mut numbers {
+            *number = f64::from_bits(from.u64()?);
+        }
+        Ok(Self { kind, numbers })
+    }
+}
+
+impl fmt::Display for OptimizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for OptimizerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let takes = self.kind.parameters();
+        let differs = |(parameter, number): &(OptimizerParameter, f64)| self.number(*parameter) != *number;
+        let numbers: Vec<String> = takes
+            .iter()
+            .filter(|entry| differs(entry))
+            .map(|(parameter, _)| format!("{}={}", parameter.name(), self.number(*parameter)))
+            .collect();
+        f.write_str(self.kind.name())?;
+        if numbers.is_empty() { Ok(()) } else { write!(f, "({})", numbers.join(", ")) }
+    }
+}

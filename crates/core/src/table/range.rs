@@ -1,0 +1,255 @@
+//! Which pushes of a range a pull sees: the clocks of its workers, and what waits for them.
+//!
+//! A worker's **clock** counts the steps that it has ended. The machine says when a push changes the rows, and when a pull is
+//! answered; the rows are its caller's. It has no connections and no clock of its own.
+//!
+//! * Of a worker that restarts, or leaves, the pushes of the step that it has not ended are dropped where steps take effect at
+//!   their end (sync), and stay where each push takes effect at once.
+//! * The pushes of a step that it has ended count, whatever becomes of it.
+//! * A request that a worker repeats on a new connection counts once: a push has a number, and a number that is not above that of
+//!   its last push is an old one.
+
+use super::{Consistency, TableError};
+use alloc::{collections::BTreeMap, vec::Vec};
+
+/// The clocks of a range, with pushes `P` that are kept for the end of their step, and pulls `Q` that wait.
+#[derive(Clone, Debug)]
+pub struct RangeState<P, Q> {
+    consistency: Consistency,
+    workers: u32,
+    /// Those that have come.
+    clocks: BTreeMap<u32, Clock>,
+    /// How many steps all that take part have ended, and have taken effect.
+    version: u64,
+    /// Of steps that are not over, by step and worker.
+    kept: BTreeMap<(u64, u32), Vec<P>>,
+    /// In the order in which they came, each with the number of steps that its worker had ended.
+    waiting: Vec<Waiting<Q>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    /// The life of its process.
+    life: u64,
+    /// How many steps it has ended.
+    step: u64,
+    /// Of the last push that was taken in this life.
+    number: u64,
+    /// Whether nobody waits for it.
+    has_left: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting<Q> {
+    worker: u32,
+    step: u64,
+    pull: Q,
+}
+
+/// Who pushes or pulls, as its request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// Its rank.
+    pub worker: u32,
+    /// The life of its process.
+    pub life: u64,
+    /// How many steps it has ended.
+    pub step: u64,
+}
+
+/// Where a worker begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered<P> {
+    /// How many steps it has ended.
+    pub step: u64,
+    /// Of an earlier life, the pushes of a step that it has not ended.
+    pub dropped: Vec<P>,
+}
+
+/// What becomes of a push.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakenPush<P> {
+    /// It changes the rows now.
+    Now(P),
+    /// It changes them at the end of its step.
+    Kept,
+    /// It was taken before.
+    Again,
+}
+
+/// The pushes of a step that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedStep<P> {
+    /// By the workers' ranks, ascending, each worker's in their order.
+    pub pushes: Vec<(u32, Vec<P>)>,
+}
+
+impl<P, Q> RangeState<P, Q> {
+    /// For so many workers, of whom none has come.
+    pub fn new(consistency: Consistency, workers: u32) -> Self {
+        Self {
+            consistency,
+            workers,
+            clocks: BTreeMap::new(),
+            version: 0,
+            kept: BTreeMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A worker takes part, in its first life or a later one, of which what is left of a step is dropped. Returns how many steps it
+    /// has ended, and what was dropped.
+    ///
+    /// # Errors
+    /// [`TableError::Worker`].
+    pub fn enter(&mut self, worker: u32, life: u64) -> Result<Entered<P>, TableError> {
+        if worker >= self.workers {
+            return Err(TableError::Worker { worker, workers: self.workers });
+        }
+        let known = self.clocks.get(&worker).copied().unwrap_or_default();
+        if known.life == life && !known.has_left {
+            return Ok(Entered { step: known.step, dropped: Vec::new() });
+        }
+        let dropped = self.drop_half(worker);
+        // One that comes back after the others went on without it goes on where they are.
+        let step = if known.has_left { known.step.max(self.version()) } else { known.step };
+        self.clocks.insert(worker, Clock { life, step, number: 0, has_left: false });
+        Ok(Entered { step, dropped })
+    }
+
+    /// A worker's push of a number, which may end its step.
+    ///
+    /// # Errors
+    /// [`TableError::Step`] if it is in another step; [`TableError::Twice`] if another life of it has come since.
+    pub fn push(
+        &mut self,
+        who: Asking,
+        number: u64,
+        ends: bool,
+        push: P,
+    ) -> Result<TakenPush<P>, TableError> {
+        let is_sync = self.consistency.is_sync();
+        let clock = self.clock(who)?;
+        if number <= clock.number {
+            return Ok(TakenPush::Again);
+        }
+        if who.step != clock.step {
+            return Err(TableError::Step { expected: clock.step, found: who.step });
+        }
+        clock.number = number;
+        clock.step += u64::from(ends);
+        if !is_sync {
+            return Ok(TakenPush::Now(push));
+        }
+        self.kept.entry((who.step, who.worker)).or_default().push(push);
+        Ok(TakenPush::Kept)
+    }
+
+    /// Whether a push of this number was taken before.
+    pub fn knows(&self, who: Asking, number: u64) -> bool {
+        self.clocks.get(&who.worker).is_some_and(|clock| clock.life == who.life && number <= clock.number)
+    }
+
+    /// A worker's pull: it waits until [`ready`](Self::ready) returns it.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn pull(&mut self, who: Asking, pull: Q) -> Result<(), TableError> {
+        let clock = *self.clock(who)?;
+        if who.step > clock.step {
+            return Err(TableError::Step { expected: clock.step, found: who.step });
+        }
+        self.waiting.push(Waiting { worker: who.worker, step: who.step, pull });
+        Ok(())
+    }
+
+    /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
+    /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
+    pub fn end_step(&mut self) -> Option<EndedStep<P>> {
+        if !self.consistency.is_sync() || self.floor().is_none_or(|floor| floor <= self.version) {
+            return None;
+        }
+        let step = self.version;
+        self.version += 1;
+        let later = self.kept.split_off(&(step + 1, 0));
+        let ended = core::mem::replace(&mut self.kept, later);
+        let pushes = ended.into_iter().map(|((_, worker), pushes)| (worker, pushes)).collect();
+        Some(EndedStep { pushes })
+    }
+
+    /// The pulls that are answered now, in the order in which they came.
+    pub fn ready(&mut self) -> Vec<Q> {
+        let reached = match self.consistency.bound() {
+            None => u64::MAX,
+            Some(0) => self.version,
+            // If nobody takes part any more nobody is waited for.
+            Some(bound) => self.floor().map_or(u64::MAX, |floor| floor.saturating_add(bound)),
+        };
+        let is_ready = |waiting: &mut Waiting<Q>| waiting.step <= reached;
+        self.waiting.extract_if(.., is_ready).map(|waiting| waiting.pull).collect()
+    }
+
+    /// A worker's connection has ended: these pulls of it are of no use to anybody.
+    pub fn forget_pulls(&mut self, worker: u32, is_meant: impl Fn(&Q) -> bool) {
+        self.waiting.retain(|waiting| waiting.worker != worker || !is_meant(&waiting.pull));
+    }
+
+    /// All pulls that wait: they will not be answered.
+    pub fn take_waiting(&mut self) -> Vec<Q> {
+        self.waiting.drain(..).map(|waiting| waiting.pull).collect()
+    }
+
+    /// A worker takes part no more: nobody waits for it. What it has pushed in the step that it has not ended is dropped, and
+    /// returned.
+    pub fn leave(&mut self, worker: u32) -> Vec<P> {
+        let dropped = self.drop_half(worker);
+        self.forget_pulls(worker, |_| true);
+        if let Some(clock) = self.clocks.get_mut(&worker) {
+            clock.has_left = true;
+        }
+        dropped
+    }
+
+    /// The life of a worker that takes part.
+    pub fn life(&self, worker: u32) -> Option<u64> {
+        self.clocks.get(&worker).filter(|clock| !clock.has_left).map(|clock| clock.life)
+    }
+
+    /// How many steps have taken effect, if steps do; else how many all that take part have ended.
+    pub fn version(&self) -> u64 {
+        if self.consistency.is_sync() { self.version } else { self.floor().unwrap_or(0) }
+    }
+
+    /// Of all workers that have come how many steps they have ended, and whether they take part.
+    pub fn clocks(&self) -> impl Iterator<Item = (u32, u64, bool)> + '_ {
+        self.clocks.iter().map(|(worker, clock)| (*worker, clock.step, !clock.has_left))
+    }
+
+    /// How many pulls wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The least number of steps that one who takes part has ended: 0 as long as one has not come. `None` if nobody takes part.
+    fn floor(&self) -> Option<u64> {
+        if self.clocks.len() < self.workers as usize {
+            return Some(0);
+        }
+        self.clocks.values().filter(|clock| !clock.has_left).map(|clock| clock.step).min()
+    }
+
+    fn clock(&mut self, who: Asking) -> Result<&mut Clock, TableError> {
+        let clock = self.clocks.get_mut(&who.worker).filter(|clock| !clock.has_left);
+        let clock = clock.ok_or(TableError::Unknown)?;
+        if clock.life != who.life {
+            return Err(TableError::Twice { worker: who.worker });
+        }
+        Ok(clock)
+    }
+
+    /// Drops what a worker has pushed in the step that it has not ended.
+    fn drop_half(&mut self, worker: u32) -> Vec<P> {
+        let half = self.clocks.get(&worker).and_then(|clock| self.kept.remove(&(clock.step, worker)));
+        half.unwrap_or_default()
+    }
+}

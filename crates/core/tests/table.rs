@@ -1,0 +1,345 @@
+//! Tables: who sees which pushes, how keys are cut, and what messages say.
+
+use herringbone_core::{
+    element::DType,
+    table::{
+        Asking, Consistency, Initializer, NotANumber, OptimizerKind, OptimizerParameter, OptimizerSpec,
+        RangeState, Ranges, RowKeys, TableAnswer, TableError, TableRequest, TableSpec, TakenPush,
+    },
+};
+use proptest::{collection::vec, prelude::*, sample::Index};
+use std::collections::BTreeMap;
+
+const WORKERS: u32 = 4;
+
+/// What a worker does next, or what happens to it.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Push {
+        ends: bool,
+    },
+    /// The last push comes once more, as after a broken connection.
+    Repeat,
+    Pull,
+    /// It is started again, and goes on where the range says that it is.
+    Restart,
+    Leave,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => any::<bool>().prop_map(|ends| Event::Push { ends }),
+        2 => Just(Event::Repeat),
+        6 => Just(Event::Pull),
+        1 => Just(Event::Restart),
+        1 => Just(Event::Leave),
+    ]
+}
+
+fn any_consistency() -> impl Strategy<Value = Consistency> {
+    prop_oneof![Just(Consistency::Sync), Just(Consistency::Async), (0..4_u32).prop_map(Consistency::Bounded)]
+}
+
+/// A push: one of a worker in a step.
+type Push = (u32, u64);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Worker {
+    life: u64,
+    step: u64,
+    number: u64,
+    /// The number, the step and the end of the last push.
+    last: Option<(u64, u64, bool)>,
+    is_there: bool,
+}
+
+/// A range whose only row counts what each worker has pushed in each step.
+struct World {
+    consistency: Consistency,
+    state: RangeState<Push, (u32, u64)>,
+    workers: Vec<Worker>,
+    lives: u64,
+    /// What the row has, by worker and step.
+    row: BTreeMap<Push, u64>,
+    /// What workers have pushed and not lost.
+    pushed: BTreeMap<Push, u64>,
+    /// The steps that each worker has ended.
+    ended: BTreeMap<Push, ()>,
+}
+
+impl World {
+    fn new(consistency: Consistency) -> Self {
+        let state = RangeState::new(consistency, WORKERS);
+        let workers = vec![Worker::default(); WORKERS as usize];
+        let (row, pushed, ended) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut world = Self { consistency, state, workers, lives: 0, row, pushed, ended };
+        (0..WORKERS).for_each(|worker| world.start(worker));
+        world
+    }
+
+    fn start(&mut self, number: u32) {
+        self.lives += 1;
+        let entered = self.state.enter(number, self.lives).unwrap();
+        self.drop_half(number, &entered.dropped);
+        let worker = &mut self.workers[number as usize];
+        assert!(entered.step >= worker.step, "no step that has ended is forgotten");
+        *worker = Worker { life: self.lives, step: entered.step, is_there: true, ..Worker::default() };
+    }
+
+    fn drop_half(&mut self, worker: u32, dropped: &[Push]) {
+        for push in dropped {
+            assert!(
+                push.0 == worker && !self.ended.contains_key(push),
+                "{push:?} is of a step that has ended"
+            );
+            let left = self.pushed.get_mut(push).unwrap();
+            *left -= 1;
+        }
+    }
+
+    fn asking(&self, number: u32) -> Asking {
+        let worker = self.workers[number as usize];
+        Asking { worker: number, life: worker.life, step: worker.step }
+    }
+
+    fn push(&mut self, number: u32, ends: bool) {
+        let who = self.asking(number);
+        let worker = &mut self.workers[number as usize];
+        worker.number += 1;
+        worker.last = Some((worker.number, worker.step, ends));
+        let push = (number, worker.step);
+        worker.step += u64::from(ends);
+        let taken = self.state.push(who, self.workers[number as usize].number, ends, push).unwrap();
+        *self.pushed.entry(push).or_default() += 1;
+        if ends {
+            self.ended.insert(push, ());
+        }
+        match taken {
+            TakenPush::Now(push) => *self.row.entry(push).or_default() += 1,
+            TakenPush::Kept => {}
+            TakenPush::Again => panic!("a new push was taken for an old one"),
+        }
+    }
+
+    fn step(&mut self, number: u32, event: Event) {
+        let is_there = self.workers[number as usize].is_there;
+        match event {
+            Event::Restart => self.start(number),
+            _ if !is_there => {}
+            Event::Push { ends } => self.push(number, ends),
+            Event::Repeat => {
+                let Worker { last, life, .. } = self.workers[number as usize];
+                if let Some((repeated, step, ends)) = last {
+                    let who = Asking { worker: number, life, step };
+                    let taken = self.state.push(who, repeated, ends, (number, step)).unwrap();
+                    assert_eq!(taken, TakenPush::Again);
+                }
+            }
+            Event::Pull => {
+                self.state.pull(self.asking(number), (number, self.workers[number as usize].step)).unwrap()
+            }
+            Event::Leave => {
+                let dropped = self.state.leave(number);
+                self.drop_half(number, &dropped);
+                self.workers[number as usize].is_there = false;
+            }
+        }
+        loop {
+            for (worker, step) in self.state.ready() {
+                self.check_answer(worker, step);
+            }
+            let Some(ended) = self.state.end_step() else { break };
+            assert!(ended.pushes.is_sorted_by_key(|(worker, _)| *worker));
+            ended
+                .pushes
+                .into_iter()
+                .flat_map(|(_, pushes)| pushes)
+                .for_each(|push| *self.row.entry(push).or_default() += 1);
+        }
+    }
+
+    /// What a pull of a worker that has ended so many steps sees.
+    fn check_answer(&self, worker: u32, step: u64) {
+        let Some(bound) = self.consistency.bound() else { return };
+        let has = |push: &Push| self.row.get(push).copied().unwrap_or_default();
+        for (push, count) in &self.pushed {
+            if push.1 + bound < step && (self.ended.contains_key(push) || !self.consistency.is_sync()) {
+                assert_eq!(has(push), *count, "worker {worker} in step {step} does not see {push:?}");
+            }
+        }
+        if self.consistency.is_sync() {
+            let later = self.row.keys().find(|push| push.1 >= step && has(push) > 0);
+            assert_eq!(later, None, "worker {worker} in step {step} sees what comes later");
+        }
+        for other in 0..WORKERS {
+            let Worker { step: reached, is_there, .. } = self.workers[other as usize];
+            assert!(
+                !is_there || reached + bound >= step,
+                "worker {worker} is further ahead of {other} than {bound}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn pulls_see_what_their_consistency_promises(
+        consistency in any_consistency(),
+        events in vec((0..WORKERS, any_event()), 1..200),
+    ) {
+        let mut world = World::new(consistency);
+        for (worker, event) in events {
+            world.step(worker, event);
+        }
+        // Once all that are there have ended as many steps, nobody waits.
+        let most = world.workers.iter().map(|worker| worker.step).max().unwrap();
+        for worker in 0..WORKERS {
+            while world.workers[worker as usize].is_there && world.workers[worker as usize].step < most {
+                world.step(worker, Event::Push { ends: true });
+            }
+        }
+        prop_assert_eq!(world.state.waiting(), 0);
+    }
+
+    #[test]
+    fn each_key_is_in_one_range(rows in 1..5000_u64, servers in 1..40_u32) {
+        let ranges = Ranges::new(rows, servers);
+        let mut next = 0;
+        for range in 0..servers {
+            let keys = ranges.keys(range);
+            prop_assert_eq!(keys.start, next);
+            prop_assert!(keys.end - keys.start <= rows.div_ceil(u64::from(servers)));
+            keys.clone().for_each(|key| assert_eq!(ranges.of(key), range));
+            next = keys.end;
+        }
+        prop_assert_eq!(next, rows);
+    }
+
+    #[test]
+    fn pieces_have_all_keys_in_their_order(
+        rows in 1..2000_u64,
+        servers in 1..9_u32,
+        most in 1..50_usize,
+        chosen in vec(any::<Index>(), 0..200),
+        run in any::<(Index, Index)>(),
+    ) {
+        let ranges = Ranges::new(rows, servers);
+        let mut listed: Vec<u64> = chosen.iter().map(|index| index.index(rows as usize) as u64).collect();
+        listed.sort_unstable();
+        listed.dedup();
+        let first = run.0.index(rows as usize) as u64;
+        let count = run.1.index((rows - first) as usize) as u64 + 1;
+        for keys in [RowKeys::Listed(listed), RowKeys::Run { first, count }] {
+            let pieces = ranges.cut(&keys, most);
+            let mut at = 0;
+            for piece in &pieces {
+                prop_assert!(piece.keys.len() <= most && !piece.keys.is_empty());
+                prop_assert!(piece.keys.are_right(&ranges.keys(piece.range)));
+                prop_assert_eq!(&piece.at, &(at..at + piece.keys.len()));
+                at = piece.at.end;
+            }
+            let joined: Vec<u64> = pieces.iter().flat_map(|piece| piece.keys.iter()).collect();
+            prop_assert_eq!(joined, keys.iter().collect::<Vec<u64>>());
+        }
+    }
+}
+
+#[test]
+fn the_largest_keys_there_are_are_cut_too() {
+    let ranges = Ranges::new(u64::MAX, 3);
+    assert_eq!((ranges.of(0), ranges.of(u64::MAX - 1), ranges.keys(2).end), (0, 2, u64::MAX));
+    assert!(!RowKeys::Run { first: 1, count: u64::MAX }.are_right(&(0..u64::MAX)));
+    assert!(
+        !RowKeys::Listed(vec![3, 3]).are_right(&(0..9)) && !RowKeys::Listed(vec![4, 3]).are_right(&(0..9))
+    );
+}
+
+fn spec() -> TableSpec {
+    TableSpec {
+        rows: 1 << 40,
+        width: 64,
+        dtype: DType::Bf16,
+        sparse: true,
+        initializer: Initializer::Normal { seed: 7, deviation: 0.1 },
+        optimizer: OptimizerSpec::of(OptimizerKind::AdamW).with("beta1", 0.5).unwrap(),
+        consistency: Consistency::Bounded(3),
+        workers: 9,
+        not_a_number: NotANumber::Counted,
+    }
+}
+
+#[test]
+fn messages_come_back_as_they_were() {
+    let name = || "embeddings".to_owned();
+    let keys = RowKeys::Listed(vec![1, 5, 1 << 39]);
+    let requests = [
+        TableRequest::Open { name: name(), spec: spec(), range: 1, ranges: 3, worker: 8 },
+        TableRequest::Push { table: 3, step: 7, ends: true, keys: keys.clone() },
+        TableRequest::Pull { table: 3, step: 7, keys: RowKeys::Run { first: 9, count: 4 } },
+        TableRequest::Tune { table: 3, optimizer: OptimizerSpec::of(OptimizerKind::Nag) },
+        TableRequest::Leave { table: 3 },
+        TableRequest::Drop { name: name() },
+    ];
+    for request in requests {
+        let mut payload = request.encode().unwrap();
+        let carries = matches!(request, TableRequest::Push { .. });
+        payload.extend_from_slice(if carries { &[7; 12] } else { &[] });
+        let (read, values) = TableRequest::decode(&payload).unwrap();
+        assert_eq!((read, values.len()), (request, if carries { 12 } else { 0 }));
+        assert!(
+            (0..payload.len() - 12 * usize::from(carries))
+                .all(|length| TableRequest::decode(&payload[..length]).is_err())
+        );
+    }
+    let refused = [
+        TableError::Unknown,
+        TableError::Differs { what: "width".into() },
+        TableError::Unusable("no".into()),
+        TableError::RowKeys { first: 1, last: 2, begin: 3, end: 4 },
+        TableError::Missing { key: u64::MAX },
+        TableError::Length { expected: 1, found: 2 },
+        TableError::NotANumber { key: 5 },
+        TableError::Full { limit: 6 },
+        TableError::Step { expected: 7, found: 8 },
+        TableError::Worker { worker: 9, workers: 3 },
+        TableError::Twice { worker: 1 },
+        TableError::TooMany { what: "tables".into(), limit: 2 },
+        TableError::Malformed("bytes".into()),
+    ];
+    let answers = [TableAnswer::Opened { table: 1, step: 2 }, TableAnswer::Done, TableAnswer::Rows];
+    for answer in answers.into_iter().chain(refused.map(TableAnswer::Refused)) {
+        let payload = answer.encode();
+        assert_eq!(TableAnswer::decode(&payload).unwrap(), (answer, &[][..]));
+    }
+}
+
+#[test]
+fn a_specification_that_cannot_be_says_what_to_change() {
+    let wrong = |change: fn(&mut TableSpec)| {
+        let mut changed = spec();
+        change(&mut changed);
+        changed.check("t").unwrap_err().0
+    };
+    assert!(spec().check("t").is_ok() && spec().check("a\nb").is_err());
+    assert!(wrong(|spec| spec.width = 0).contains("rows of 0 elements"));
+    assert!(wrong(|spec| spec.dtype = DType::I32).contains("use f32, f64 or bf16"));
+    assert!(wrong(|spec| spec.workers = 0).contains("0 workers"));
+    assert!(
+        wrong(|spec| spec.optimizer.numbers[OptimizerParameter::Beta1 as usize] = 1.5)
+            .contains("beta1 of 1.5")
+    );
+    assert!(
+        wrong(|spec| (spec.sparse, spec.initializer) = (false, Initializer::Missing))
+            .contains("make it sparse")
+    );
+    assert!(
+        OptimizerSpec::ADD
+            .with("momentum", 0.1)
+            .unwrap_err()
+            .0
+            .contains("it takes rescale_grad, clip_gradient")
+    );
+    let other = TableSpec { width: 1, consistency: Consistency::Sync, ..spec() };
+    assert_eq!(spec().difference(&other), ["width", "consistency"]);
+    assert!(spec().digest("a") != spec().digest("b") && spec().digest("a") != other.digest("a"));
+}

@@ -1,0 +1,42 @@
+//! Tables of rows that live on servers: the parameter server.
+//!
+//! [`core::table`](crate::core::table) decides; here are the rows, the server's thread, and what programs hold:
+//! [`ParameterServer`] and [`RemoteTable`].
+//!
+//! ```no_run
+//! use herringbone::core::table::{Consistency, OptimizerKind, OptimizerSpec, TableSpec};
+//! use herringbone::table::ParameterServer;
+//!
+//! # fn main() -> Result<(), herringbone::Error> {
+//! // A server on this machine: herringbone serve --tables. Its address is in HERRINGBONE_TABLES.
+//! let servers = ParameterServer::from_env()?;
+//! let optimizer = OptimizerSpec::of(OptimizerKind::Adagrad);
+//! let spec = TableSpec { sparse: true, optimizer, consistency: Consistency::Sync, ..TableSpec::new(1_000_000, 64) };
+//! let embeddings = servers.table("embeddings", spec)?;
+//!
+//! let (keys, mut rows) = ([7, 123_456], vec![0.0_f32; 2 * 64]);
+//! embeddings.pull(&keys, &mut rows)?;
+//! let gradients = vec![0.1_f32; 2 * 64];
+//! embeddings.push(&keys, &gradients, false)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod arithmetic;
+mod calls;
+mod client;
+mod connections;
+mod fold;
+mod kept_push;
+mod keys;
+mod link;
+mod rows;
+mod service;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use client::{ParameterServer, RemoteTable, servers_from_env};
+pub use service::TableOptions;
+pub(crate) use service::TableService;
+pub use tables::TableSummary;

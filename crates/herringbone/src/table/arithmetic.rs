@@ -1,0 +1,248 @@
+//! What optimizers do to a row, element by element.
+//!
+//! All numbers that do not depend on an element are made in `f64` and rounded once to the type of the arithmetic, which is `f32`
+//! for rows of `f32` and `bf16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
+
+use crate::core::table::{OptimizerKind, OptimizerParameter, OptimizerSpec};
+use half::bf16;
+use std::ops::{Add, Div, Mul, Sub};
+
+/// A type in which optimizers calculate.
+pub(super) trait Real:
+    Copy
+    + Default
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Send
+{
+    fn from_f64(number: f64) -> Self;
+    fn sqrt(self) -> Self;
+    fn is_nan(self) -> bool;
+}
+
+macro_rules! real {
+    ($($real:ty),*) => { $(
+        impl Real for $real {
+            #[inline]
+            fn from_f64(number: f64) -> Self {
+                number as $real
+            }
+
+            #[inline]
+            fn sqrt(self) -> Self {
+                self.sqrt()
+            }
+
+            #[inline]
+            fn is_nan(self) -> bool {
+                self.is_nan()
+            }
+        }
+    )* };
+}
+
+real!(f32, f64);
+
+/// A type of rows' elements.
+pub(super) trait Scalar: Copy + Default + Send {
+    /// What optimizers calculate in.
+    type Real: Real;
+    fn read(bytes: &[u8]) -> Self;
+    fn write(self, into: &mut Vec<u8>);
+    fn real(self) -> Self::Real;
+    fn of(real: Self::Real) -> Self;
+}
+
+macro_rules! scalar {
+    ($($scalar:ty, $real:ty, $to:expr, $from:expr;)*) => { $(
+        impl Scalar for $scalar {
+            type Real = $real;
+
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                bytes.first_chunk().map_or_else(Self::default, |bytes| Self::from_le_bytes(*bytes))
+            }
+
+            #[inline]
+            fn write(self, into: &mut Vec<u8>) {
+                into.extend_from_slice(&self.to_le_bytes());
+            }
+
+            #[inline]
+            fn real(self) -> $real {
+                $to(self)
+            }
+
+            #[inline]
+            fn of(real: $real) -> Self {
+                $from(real)
+            }
+        }
+    )* };
+}
+
+scalar! {
+    f32, f32, std::convert::identity, std::convert::identity;
+    f64, f64, std::convert::identity, std::convert::identity;
+    bf16, f32, bf16::to_f32, bf16::from_f32;
+}
+
+/// An optimizer, its numbers rounded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule<R> {
+    spec: OptimizerSpec,
+    rate: R,
+    decay: R,
+    rescale: R,
+    /// Infinite if nothing is cut.
+    clip: R,
+    momentum: R,
+    beta: [R; 2],
+    /// What is left of 1.
+    rest: [R; 2],
+    rho: R,
+    rest_of_rho: R,
+    epsilon: R,
+}
+
+/// A row: its elements, and what the optimizer keeps for it.
+pub(super) struct StoredRow<'a, S: Scalar> {
+    pub(super) values: &'a mut [S],
+    /// As many stretches of the row's width as [`planes`] says.
+    pub(super) state: &'a mut [S::Real],
+    /// How many steps it has taken.
+    pub(super) steps: &'a mut u32,
+}
+
+/// How many numbers an optimizer keeps for each element.
+pub(super) fn planes(spec: &OptimizerSpec) -> usize {
+    match spec.kind {
+        OptimizerKind::Add | OptimizerKind::Assign => 0,
+        OptimizerKind::Sgd => usize::from(spec.number(OptimizerParameter::Momentum) != 0.0),
+        OptimizerKind::Nag | OptimizerKind::Adagrad | OptimizerKind::Rmsprop => 1,
+        OptimizerKind::Adam | OptimizerKind::AdamW => 2,
+    }
+}
+
+impl<R: Real> Rule<R> {
+    pub(super) fn new(spec: OptimizerSpec) -> Self {
+        let number = |parameter| R::from_f64(spec.number(parameter));
+        let rest = |parameter| R::from_f64(1.0 - spec.number(parameter));
+        Self {
+            spec,
+            rate: number(OptimizerParameter::LearningRate),
+            decay: number(OptimizerParameter::WeightDecay),
+            rescale: number(OptimizerParameter::RescaleGrad),
+            clip: number(OptimizerParameter::ClipGradient),
+            momentum: number(OptimizerParameter::Momentum),
+            beta: [number(OptimizerParameter::Beta1), number(OptimizerParameter::Beta2)],
+            rest: [rest(OptimizerParameter::Beta1), rest(OptimizerParameter::Beta2)],
+            rho: number(OptimizerParameter::Rho),
+            rest_of_rho: rest(OptimizerParameter::Rho),
+            epsilon: number(OptimizerParameter::Epsilon),
+        }
+    }
+
+    /// Changes a row by what was pushed to it.
+    pub(super) fn step<S: Scalar<Real = R>>(&self, row: StoredRow<'_, S>, pushed: impl Iterator<Item = S>) {
+        let StoredRow { values, state, steps } = row;
+        *steps = steps.saturating_add(1);
+        let (first, second) = state.split_at_mut(values.len().min(state.len()));
+        let each = values.iter_mut().zip(pushed);
+        match self.spec.kind {
+            OptimizerKind::Add => {
+                each.for_each(|(value, pushed)| *value = S::of(value.real() + self.limited(pushed)));
+            }
+            OptimizerKind::Assign => each.for_each(|(value, pushed)| *value = S::of(self.limited(pushed))),
+            OptimizerKind::Sgd if first.is_empty() => {
+                for (value, pushed) in each {
+                    let gradient = self.gradient(pushed, value.real());
+                    *value = S::of(value.real() - self.rate * gradient);
+                }
+            }
+            OptimizerKind::Sgd | OptimizerKind::Nag => {
+                let looks_ahead = self.spec.kind == OptimizerKind::Nag;
+                for ((value, pushed), velocity) in each.zip(first) {
+                    let step = self.rate * self.gradient(pushed, value.real());
+                    *velocity = *velocity * self.momentum - step;
+                    let moved = if looks_ahead { self.momentum * *velocity - step } else { *velocity };
+                    *value = S::of(value.real() + moved);
+                }
+            }
+            OptimizerKind::Adagrad => {
+                for ((value, pushed), history) in each.zip(first) {
+                    let gradient = self.gradient(pushed, value.real());
+                    *history = *history + gradient * gradient;
+                    let step = self.rate * gradient / (history.sqrt() + self.epsilon);
+                    *value = S::of(value.real() - step);
+                }
+            }
+            OptimizerKind::Rmsprop => {
+                for ((value, pushed), square) in each.zip(first) {
+                    let gradient = self.gradient(pushed, value.real());
+                    *square = *square * self.rho + self.rest_of_rho * gradient * gradient;
+                    let step = self.rate * gradient / (square.sqrt() + self.epsilon);
+                    *value = S::of(value.real() - step);
+                }
+            }
+            OptimizerKind::Adam | OptimizerKind::AdamW => {
+                let rate = self.corrected_rate(*steps);
+                let decays_apart = self.spec.kind == OptimizerKind::AdamW;
+                for (((value, pushed), mean), square) in each.zip(first).zip(second) {
+                    let before = value.real();
+                    let gradient =
+                        if decays_apart { self.limited(pushed) } else { self.gradient(pushed, before) };
+                    *mean = *mean * self.beta[0] + self.rest[0] * gradient;
+                    *square = *square * self.beta[1] + self.rest[1] * gradient * gradient;
+                    let step = rate * *mean / (square.sqrt() + self.epsilon);
+                    let kept = if decays_apart { before - self.rate * self.decay * before } else { before };
+                    *value = S::of(kept - step);
+                }
+            }
+        }
+    }
+
+    /// What was pushed, rescaled and cut.
+    fn limited<S: Scalar<Real = R>>(&self, pushed: S) -> R {
+        let scaled = pushed.real() * self.rescale;
+        let lowest = R::default() - self.clip;
+        // A NaN is neither, and stays.
+        if scaled > self.clip {
+            self.clip
+        } else if scaled < lowest {
+            lowest
+        } else {
+            scaled
+        }
+    }
+
+    /// The gradient at a weight, with its decay.
+    fn gradient<S: Scalar<Real = R>>(&self, pushed: S, weight: R) -> R {
+        self.limited(pushed) + self.decay * weight
+    }
+
+    /// Adam's rate after so many steps of a row, as both means begin at 0.
+    fn corrected_rate(&self, steps: u32) -> R {
+        let number = |parameter| self.spec.number(parameter);
+        let left = |parameter: OptimizerParameter| 1.0 - power(number(parameter), steps);
+        let rate = number(OptimizerParameter::LearningRate) * left(OptimizerParameter::Beta2).sqrt()
+            / left(OptimizerParameter::Beta1);
+        R::from_f64(rate)
+    }
+}
+
+/// By repeated squaring, the same on all machines.
+fn power(base: f64, exponent: u32) -> f64 {
+    let (mut result, mut square, mut left) = (1.0, base, exponent);
+    while left > 0 {
+        if left & 1 == 1 {
+            result *= square;
+        }
+        square *= square;
+        left >>= 1;
+    }
+    result
+}

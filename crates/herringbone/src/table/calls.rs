@@ -1,0 +1,118 @@
+//! A call of a program: requests to several servers, whose answers are collected.
+
+use crate::core::table::{TableAnswer, TableError};
+use std::{
+    ops::Range,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// A call that is under way, shared by who waits for it and who reads answers.
+#[derive(Debug)]
+pub(super) struct TableCall {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How many requests have no answer yet.
+    open: usize,
+    /// Where rows go.
+    rows: Vec<u8>,
+    answers: Vec<ServerAnswer>,
+    failure: Option<CallFailure>,
+}
+
+/// What a server has answered.
+#[derive(Clone, Debug)]
+pub(super) struct ServerAnswer {
+    pub(super) server: u32,
+    pub(super) answer: TableAnswer,
+}
+
+/// Why a call fails.
+#[derive(Clone, Debug)]
+pub(super) enum CallFailure {
+    Refused {
+        server: u32,
+        problem: TableError,
+    },
+    /// A server is gone, or not what it was.
+    Lost {
+        server: u32,
+        reason: String,
+    },
+}
+
+impl TableCall {
+    /// One that is told so many bytes of rows.
+    pub(super) fn new(rows: usize) -> std::sync::Arc<Self> {
+        let state = State { open: 0, rows: vec![0; rows], answers: Vec::new(), failure: None };
+        std::sync::Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more request is sent.
+    pub(super) fn opens(&self) {
+        self.state().open += 1;
+    }
+
+    /// A request is answered, with these rows for a place in the call's.
+    pub(super) fn answered(&self, server: u32, answer: TableAnswer, rows: &[u8], place: Range<usize>) {
+        let mut state = self.state();
+        match answer {
+            TableAnswer::Refused(problem) => state.fail(CallFailure::Refused { server, problem }),
+            TableAnswer::Rows if rows.len() == place.len() => state.rows[place].copy_from_slice(rows),
+            TableAnswer::Rows => {
+                let (expected, found) = (place.len() as u64, rows.len() as u64);
+                state.fail(CallFailure::Refused { server, problem: TableError::Length { expected, found } });
+            }
+            answer => state.answers.push(ServerAnswer { server, answer }),
+        }
+        state.open -= 1;
+        if state.open == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// A request will not be answered.
+    pub(super) fn lost(&self, server: u32, reason: &str) {
+        let mut state = self.state();
+        state.fail(CallFailure::Lost { server, reason: reason.to_owned() });
+        state.open -= 1;
+        if state.open == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for all answers. Returns whether they are there.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        let is_open = |state: &mut State| state.open > 0;
+        let waited = self.changed.wait_timeout_while(self.state(), timeout, is_open);
+        waited.unwrap_or_else(PoisonError::into_inner).0.open == 0
+    }
+
+    pub(super) fn failure(&self) -> Option<CallFailure> {
+        self.state().failure.clone()
+    }
+
+    pub(super) fn answers(&self) -> Vec<ServerAnswer> {
+        std::mem::take(&mut self.state().answers)
+    }
+
+    /// The rows, once all are there.
+    pub(super) fn with_rows(&self, take: impl FnOnce(&[u8])) {
+        take(&self.state().rows);
+    }
+}
+
+impl State {
+    /// The first failure is the one that is told.
+    fn fail(&mut self, failure: CallFailure) {
+        self.failure.get_or_insert(failure);
+    }
+}

@@ -1,0 +1,396 @@
+//! What programs hold: a parameter server, and its tables.
+
+use super::{
+    calls::{ServerAnswer, TableCall},
+    connections::{Connections, Reach, refused},
+    keys::{Distinct, add_up, first_nan},
+};
+use crate::{
+    Config, Error, ErrorKind, Result,
+    config::{
+        check_addresses,
+        settings::{Environment, TABLES},
+    },
+    core::{
+        element::Element,
+        table::{
+            BODY_BYTES, NotANumber, RangePiece, Ranges, RowKeys, TableAnswer, TableError, TableRequest,
+            TableSpec, Unusable,
+        },
+    },
+    sys::{
+        plain::{self, Plain},
+        region::Region,
+    },
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// One logical parameter server, of one or more processes (`herringbone serve --tables`).
+///
+/// Each worker of a job makes one, and opens the same tables. Its methods can be called from several threads. Dropping the last
+/// handle says goodbye: the steps of other workers do without this one.
+///
+/// The design is that of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the OptimizerParameter Server" (OSDI 2014).
+#[derive(Clone, Debug)]
+pub struct ParameterServer {
+    connections: Arc<Connections>,
+}
+
+/// A table on a parameter server: rows of one width, by their keys.
+#[derive(Debug)]
+pub struct RemoteTable {
+    connections: Arc<Connections>,
+    name: String,
+    spec: TableSpec,
+    ranges: Ranges,
+    /// The table's number on each server.
+    numbers: Vec<u32>,
+    /// How many steps this worker has ended.
+    step: AtomicU64,
+}
+
+impl ParameterServer {
+    /// Connects to the servers that the environment names in `HERRINGBONE_TABLES`; see [`Config`] for rank, number of workers, token
+    /// and timeout.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn from_env() -> Result<Self> {
+        Self::connect(&Config::worker_from_env()?, &servers_from_env()?)
+    }
+
+    /// Connects to servers, each `host:port`: the same list on all workers, in the same order. Of `config` rank, number of workers,
+    /// token and timeout count.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] without servers; [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`] if one of them is not there within
+    /// the timeout, keeps no tables, or does not know the token.
+    pub fn connect(config: &Config, servers: &[String]) -> Result<Self> {
+        let Config { token, rank, world, waits, .. } = config;
+        if servers.is_empty() {
+            let problem = "no server of tables is named; write HOST:PORT,... of herringbone serve --tables";
+            return Err(Error::config(TABLES.name, problem));
+        }
+        check_addresses(TABLES.name, servers)?;
+        if rank >= world {
+            return Err(Error::config("rank", format!("rank {rank} of {world} workers: ranks count from 0")));
+        }
+        let (servers, token) = (servers.to_vec(), token.clone());
+        let reach = Reach { servers, token, rank: *rank, workers: *world, timeout: waits.timeout };
+        Ok(Self { connections: Connections::open(reach)? })
+    }
+
+    /// Takes part in a table, which is made if there is none of the name. All workers give the same name and the same
+    /// specification; the number of workers is that of this parameter server.
+    ///
+    /// A table outlives its workers. It is there until somebody [drops](Self::drop_table) it, or its servers end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;
+    /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    pub fn table(&self, name: &str, spec: TableSpec) -> Result<RemoteTable> {
+        let reach = &self.connections.reach;
+        let spec = TableSpec { workers: reach.workers, ..spec };
+        spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;
+        let ranges = Ranges::new(spec.rows, reach.servers.len() as u32);
+        let call = TableCall::new(0);
+        for range in 0..ranges.count() {
+            let (name, spec) = (name.to_owned(), spec.clone());
+            let request =
+                TableRequest::Open { name, spec, range, ranges: ranges.count(), worker: reach.rank };
+            self.connections.send(range, &request, &[], &call, 0..0);
+        }
+        self.connections.wait("open", name, &call)?;
+        let opened = call.answers().into_iter().filter_map(|ServerAnswer { server, answer }| match answer {
+            TableAnswer::Opened { table, step } => Some((server, table, step)),
+            _ => None,
+        });
+        let mut opened: Vec<_> = opened.collect();
+        opened.sort_unstable();
+        let step = opened.iter().map(|(_, _, step)| *step).min().unwrap_or_default();
+        if opened.len() != reach.servers.len() || opened.iter().any(|(_, _, other)| *other != step) {
+            let what =
+                "its servers do not agree on how far this worker is: drop the table, and make it again";
+            return Err(refused(name, "", TableError::Unusable(what.to_owned())));
+        }
+        Ok(RemoteTable {
+            connections: self.connections.clone(),
+            name: name.to_owned(),
+            ranges,
+            numbers: opened.into_iter().map(|(_, table, _)| table).collect(),
+            step: AtomicU64::new(step),
+            spec,
+        })
+    }
+
+    /// Forgets a table on all servers. Who uses it gets an error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] if there is none of the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let call = TableCall::new(0);
+        for server in 0..self.connections.reach.servers.len() as u32 {
+            self.connections.send(server, &TableRequest::Drop { name: name.to_owned() }, &[], &call, 0..0);
+        }
+        self.connections.wait("drop_table", name, &call)
+    }
+}
+
+impl RemoteTable {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is.
+    pub fn spec(&self) -> &TableSpec {
+        &self.spec
+    }
+
+    /// How many steps this worker has ended.
+    pub fn step(&self) -> u64 {
+        self.step.load(Ordering::SeqCst)
+    }
+
+    /// Changes rows by `values`, row after row in the order of `keys`: [`width`](TableSpec::width) elements each. Values of a key
+    /// that is there several times are added up first. It returns when all servers have taken the push. It ends this worker's step,
+    /// unless `more` pushes of the step follow.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] for keys and values that the table cannot have: then nothing is pushed. The table stays usable.
+    /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    pub fn push<T: Element + Plain>(&self, keys: &[u64], values: &[T], more: bool) -> Result<()> {
+        self.check_type::<T>()?;
+        self.push_rows(keys, plain::bytes(values), more)
+    }
+
+    /// As [`push`](Self::push), for rows whose keys follow each other, from `first`.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_range<T: Element + Plain>(&self, first: u64, values: &[T], more: bool) -> Result<()> {
+        self.check_type::<T>()?;
+        self.push_run(first, plain::bytes(values), more)
+    }
+
+    /// As [`push`](Self::push), of values in a region, which are elements of the table's type.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push); [`ErrorKind::Closed`] if the region was revoked.
+    pub fn push_region(&self, keys: &[u64], values: &Region, more: bool) -> Result<()> {
+        self.push_rows(keys, &bytes_of(values)?, more)
+    }
+
+    /// As [`push_range`](Self::push_range), of values in a region, which are elements of the table's type.
+    ///
+    /// # Errors
+    /// As [`push_region`](Self::push_region).
+    pub fn push_range_region(&self, first: u64, values: &Region, more: bool) -> Result<()> {
+        self.push_run(first, &bytes_of(values)?, more)
+    }
+
+    /// Ends this worker's step without a push.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    pub fn end_step(&self) -> Result<()> {
+        self.push_bytes(&RowKeys::Listed(Vec::new()), &[], false)
+    }
+
+    /// The rows of `keys`, row after row, into `values`. It waits until the table's [consistency](crate::core::table::Consistency)
+    /// holds for this worker's step.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push); of a table without an initializer, [`ErrorKind::Table`] for rows that nobody has pushed.
+    pub fn pull<T: Element + Plain>(&self, keys: &[u64], values: &mut [T]) -> Result<()> {
+        self.check_type::<T>()?;
+        self.check_length(keys.len(), size_of_val(values))?;
+        self.pull_rows(keys, |rows| plain::bytes_mut(values).copy_from_slice(rows))
+    }
+
+    /// As [`pull`](Self::pull), for rows whose keys follow each other, from `first`.
+    ///
+    /// # Errors
+    /// As [`pull`](Self::pull).
+    pub fn pull_range<T: Element + Plain>(&self, first: u64, values: &mut [T]) -> Result<()> {
+        self.check_type::<T>()?;
+        let keys = self.run_of(first, size_of_val(values))?;
+        self.pull_bytes(&keys, |rows| plain::bytes_mut(values).copy_from_slice(rows))
+    }
+
+    /// As [`pull`](Self::pull), into a region, for elements of the table's type.
+    ///
+    /// # Errors
+    /// As [`pull`](Self::pull); [`ErrorKind::Closed`] if the region was revoked.
+    pub fn pull_region(&self, keys: &[u64], values: &Region) -> Result<()> {
+        self.check_length(keys.len(), values.len())?;
+        let mut result = Ok(());
+        self.pull_rows(keys, |rows| result = write_to(values, rows)).and(result)
+    }
+
+    /// As [`pull_range`](Self::pull_range), into a region, for elements of the table's type.
+    ///
+    /// # Errors
+    /// As [`pull_region`](Self::pull_region).
+    pub fn pull_range_region(&self, first: u64, values: &Region) -> Result<()> {
+        let keys = self.run_of(first, values.len())?;
+        let mut result = Ok(());
+        self.pull_bytes(&keys, |rows| result = write_to(values, rows)).and(result)
+    }
+
+    /// Changes a number of the optimizer, such as `learning_rate`, for pushes that come after it. One worker calls it, or all with
+    /// the same number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] if it takes no such number; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
+    pub fn tune(&self, parameter: &str, number: f64) -> Result<()> {
+        let tuned = self.spec.optimizer.with(parameter, number);
+        let optimizer =
+            tuned.map_err(|Unusable(what)| refused(&self.name, "", TableError::Unusable(what)))?;
+        let call = TableCall::new(0);
+        for (server, table) in (0..).zip(&self.numbers) {
+            self.connections.send(server, &TableRequest::Tune { table: *table, optimizer }, &[], &call, 0..0);
+        }
+        self.connections.wait("tune", &self.name, &call)
+    }
+
+    fn check_type<T: Element>(&self) -> Result<()> {
+        if T::DTYPE == self.spec.dtype {
+            return Ok(());
+        }
+        let what = format!("values of {} for a table of {}", T::DTYPE, self.spec.dtype);
+        Err(refused(&self.name, "", TableError::Unusable(what)))
+    }
+
+    fn push_rows(&self, keys: &[u64], rows: &[u8], more: bool) -> Result<()> {
+        self.check_length(keys.len(), rows.len())?;
+        if keys.is_sorted_by(|one, next| one < next) {
+            return self.push_bytes(&RowKeys::Listed(keys.to_vec()), rows, more);
+        }
+        let Distinct { keys, rows } = add_up(self.spec.dtype, keys, rows, self.spec.row_bytes());
+        self.push_bytes(&RowKeys::Listed(keys), &rows, more)
+    }
+
+    fn push_run(&self, first: u64, rows: &[u8], more: bool) -> Result<()> {
+        let keys = self.run_of(first, rows.len())?;
+        self.push_bytes(&keys, rows, more)
+    }
+
+    /// The rows of keys in any order, each perhaps several times.
+    fn pull_rows(&self, keys: &[u64], take: impl FnOnce(&[u8])) -> Result<()> {
+        if keys.is_sorted_by(|one, next| one < next) {
+            return self.pull_bytes(&RowKeys::Listed(keys.to_vec()), take);
+        }
+        let mut distinct = keys.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let row = self.spec.row_bytes();
+        self.pull_bytes(&RowKeys::Listed(distinct.clone()), |rows| {
+            let places = keys.iter().map(|key| distinct.partition_point(|other| other < key));
+            let all: Vec<u8> = places.flat_map(|at| &rows[at * row..(at + 1) * row]).copied().collect();
+            take(&all);
+        })
+    }
+
+    /// The keys from `first` of as many rows as have so many bytes.
+    fn run_of(&self, first: u64, bytes: usize) -> Result<RowKeys> {
+        let count = bytes / self.spec.row_bytes();
+        self.check_length(count, bytes)?;
+        Ok(RowKeys::Run { first, count: count as u64 })
+    }
+
+    fn check_length(&self, keys: usize, found: usize) -> Result<()> {
+        let expected = (keys * self.spec.row_bytes()) as u64;
+        if expected == found as u64 {
+            return Ok(());
+        }
+        Err(refused(&self.name, "", TableError::Length { expected, found: found as u64 }))
+    }
+
+    fn check_keys(&self, keys: &RowKeys) -> Result<()> {
+        if keys.are_right(&(0..self.spec.rows)) {
+            return Ok(());
+        }
+        let (first, last) = (keys.get(0), keys.get(keys.len() - 1));
+        let error = TableError::RowKeys { first, last, begin: 0, end: self.spec.rows - 1 };
+        Err(refused(&self.name, "", error))
+    }
+
+    fn push_bytes(&self, keys: &RowKeys, values: &[u8], more: bool) -> Result<()> {
+        self.check_keys(keys)?;
+        let row = self.spec.row_bytes();
+        if self.spec.not_a_number == NotANumber::Refused
+            && let Some(at) = first_nan(self.spec.dtype, values)
+        {
+            return Err(refused(&self.name, "", TableError::NotANumber { key: keys.get(at / row) }));
+        }
+        let step = self.step();
+        let call = TableCall::new(0);
+        for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
+            let table = self.numbers[range as usize];
+            let values = &values[at.start * row..at.end * row];
+            let request = TableRequest::Push { table, step, ends: false, keys };
+            self.connections.send(range, &request, values, &call, 0..0);
+        }
+        if !more {
+            // Behind all pieces on each connection, so that a step is over only when all of it is there.
+            for (server, table) in (0..).zip(&self.numbers) {
+                let keys = RowKeys::Listed(Vec::new());
+                let request = TableRequest::Push { table: *table, step, ends: true, keys };
+                self.connections.send(server, &request, &[], &call, 0..0);
+            }
+            self.step.store(step + 1, Ordering::SeqCst);
+        }
+        self.connections.wait("push", &self.name, &call)
+    }
+
+    fn pull_bytes(&self, keys: &RowKeys, take: impl FnOnce(&[u8])) -> Result<()> {
+        self.check_keys(keys)?;
+        let (row, step) = (self.spec.row_bytes(), self.step());
+        let call = TableCall::new(keys.len() * row);
+        for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
+            let request = TableRequest::Pull { table: self.numbers[range as usize], step, keys };
+            self.connections.send(range, &request, &[], &call, at.start * row..at.end * row);
+        }
+        self.connections.wait("pull", &self.name, &call)?;
+        call.with_rows(take);
+        Ok(())
+    }
+
+    /// How many rows go into a message with their keys.
+    fn rows_at_once(&self, keys: &RowKeys) -> usize {
+        BODY_BYTES / (self.spec.row_bytes() + keys.bytes_each())
+    }
+}
+
+impl Drop for RemoteTable {
+    fn drop(&mut self) {
+        let call = TableCall::new(0);
+        for (server, table) in (0..).zip(&self.numbers) {
+            self.connections.send(server, &TableRequest::Leave { table: *table }, &[], &call, 0..0);
+        }
+    }
+}
+
+/// The servers of tables that `HERRINGBONE_TABLES` names.
+///
+/// # Errors
+/// [`ErrorKind::Config`] if it cannot be read.
+pub fn servers_from_env() -> Result<Vec<String>> {
+    Ok(Environment::of_process().listed(&TABLES)?.unwrap_or_default())
+}
+
+/// What is in a region.
+fn bytes_of(region: &Region) -> Result<Vec<u8>> {
+    let access = region.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
+    Ok(access.span().to_vec())
+}
+
+fn write_to(region: &Region, bytes: &[u8]) -> Result<()> {
+    let access = region.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
+    access.span().write(bytes);
+    Ok(())
+}

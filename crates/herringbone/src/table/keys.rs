@@ -1,0 +1,52 @@
+//! RowKeys and values as programs give them, made into what messages carry.
+
+use crate::core::element::{DType, Element, Number};
+use half::bf16;
+
+/// Rows by their keys, each key once, ascending; row after row.
+pub(super) struct Distinct {
+    pub(super) keys: Vec<u64>,
+    pub(super) rows: Vec<u8>,
+}
+
+/// Adds the rows of a key up that is there several times, in the order in which they stand.
+pub(super) fn add_up(dtype: DType, keys: &[u64], rows: &[u8], row_bytes: usize) -> Distinct {
+    match dtype {
+        DType::F64 => add_up_elements::<f64>(keys, rows, row_bytes),
+        DType::Bf16 => add_up_elements::<bf16>(keys, rows, row_bytes),
+        _ => add_up_elements::<f32>(keys, rows, row_bytes),
+    }
+}
+
+fn add_up_elements<E: Element>(keys: &[u64], rows: &[u8], row_bytes: usize) -> Distinct {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    // Equal keys stay in their order.
+    order.sort_by_key(|at| keys[*at]);
+    let mut distinct = Distinct { keys: Vec::new(), rows: Vec::with_capacity(rows.len()) };
+    for at in order {
+        let row = &rows[at * row_bytes..(at + 1) * row_bytes];
+        if distinct.keys.last() != Some(&keys[at]) {
+            distinct.keys.push(keys[at]);
+            distinct.rows.extend_from_slice(row);
+            continue;
+        }
+        let begin = distinct.rows.len() - row_bytes;
+        let sums = distinct.rows[begin..].chunks_exact_mut(size_of::<E>());
+        for (sum, value) in sums.zip(row.chunks_exact(size_of::<E>())) {
+            E::round(E::load(sum).lift().plus(E::load(value).lift())).store(sum);
+        }
+    }
+    distinct
+}
+
+/// Where the first NaN begins.
+pub(super) fn first_nan(dtype: DType, values: &[u8]) -> Option<usize> {
+    fn find<const N: usize>(values: &[u8], is_nan: impl Fn([u8; N]) -> bool) -> Option<usize> {
+        values.as_chunks().0.iter().position(|bytes| is_nan(*bytes)).map(|at| at * N)
+    }
+    match dtype {
+        DType::F64 => find(values, |bytes| f64::from_le_bytes(bytes).is_nan()),
+        DType::Bf16 => find(values, |bytes| bf16::from_le_bytes(bytes).is_nan()),
+        _ => find(values, |bytes| f32::from_le_bytes(bytes).is_nan()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Tables on a parameter server, for the classes of `herringbone/tables.py`.
+
+use crate::{
+    call::regions,
+    errors::{self, to_python},
+    memory::PySpan,
+    waiting,
+};
+use herringbone::{
+    Config, Region, Rendezvous,
+    core::table::{Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, TableSpec, Unusable},
+    table::{ParameterServer, RemoteTable, servers_from_env},
+};
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A table as Python describes it: an object with these attributes.
+#[derive(FromPyObject)]
+pub(crate) struct PySpec {
+    rows: u64,
+    width: u32,
+    dtype: String,
+    sparse: bool,
+    /// One of `zeros`, `normal` and `missing`.
+    initializer: String,
+    seed: u64,
+    deviation: f64,
+    optimizer: String,
+    numbers: Vec<(String, f64)>,
+    /// For how many steps pushes may be missing from a pull; none if for any number.
+    bound: Option<u32>,
+    counts_nan: bool,
+}
+
+/// A worker's connections to the servers of its tables, until it is closed.
+#[pyclass(frozen, name = "ParameterServer", module = "herringbone._herringbone")]
+pub(crate) struct PyParameterServer(Mutex<Option<ParameterServer>>);
+
+/// A table, until it is closed.
+#[pyclass(frozen, name = "Table", module = "herringbone._herringbone")]
+pub(crate) struct PyTable(Mutex<Option<Arc<RemoteTable>>>);
+
+#[pymethods]
+impl PyParameterServer {
+    /// Connect to servers; what is None comes from the environment. `timeout` is in seconds, for each call.
+    #[staticmethod]
+    #[pyo3(signature = (*, servers=None, rank=None, workers=None, token=None, timeout=None))]
+    fn connect(
+        py: Python<'_>,
+        servers: Option<Vec<String>>,
+        rank: Option<u32>,
+        workers: Option<u32>,
+        token: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let config = match (rank, workers) {
+            (Some(rank), Some(workers)) => {
+                Config::new(rank, workers, Rendezvous::Tcp(String::new())).with_env()
+            }
+            (None, None) => Config::worker_from_env(),
+            _ => return Err(errors::config("give rank and workers together, or none of them")),
+        };
+        let mut config = config.map_err(|error| to_python(&error))?;
+        config = match token {
+            Some(token) => config.token(token),
+            None => config,
+        };
+        config = match waiting::duration(timeout)? {
+            Some(timeout) => config.timeout(timeout),
+            None => config,
+        };
+        let connect = || {
+            let servers = servers.map_or_else(servers_from_env, Ok)?;
+            ParameterServer::connect(&config, &servers)
+        };
+        let made = py.detach(connect).map_err(|error| to_python(&error))?;
+        Ok(Self(Mutex::new(Some(made))))
+    }
+
+    fn table(&self, py: Python<'_>, name: &str, spec: PySpec) -> PyResult<PyTable> {
+        let (servers, spec) = (self.open()?, table_spec(name, &spec)?);
+        let table = py.detach(|| servers.table(name, spec)).map_err(|error| to_python(&error))?;
+        Ok(PyTable(Mutex::new(Some(Arc::new(table)))))
+    }
+
+    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let servers = self.open()?;
+        py.detach(|| servers.drop_table(name)).map_err(|error| to_python(&error))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(closed));
+    }
+}
+
+impl PyParameterServer {
+    fn open(&self) -> PyResult<ParameterServer> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        open.ok_or_else(|| errors::closed("this ParameterServer was closed: make a new one"))
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// How many steps this worker has ended.
+    #[getter]
+    fn step(&self) -> PyResult<u64> {
+        Ok(self.open()?.step())
+    }
+
+    /// Push rows: of the keys in the memory of `keys`, which are uint64, or of those from `first` if there are none.
+    fn push(
+        &self,
+        py: Python<'_>,
+        keys: Option<PySpan>,
+        first: u64,
+        values: PySpan,
+        owner: &Bound<'_, PyAny>,
+        more: bool,
+    ) -> PyResult<()> {
+        let (table, keys) = (self.open()?, keys_at(keys, owner)?);
+        let values = regions(values, (0, 0), owner).0;
+        let pushed = py.detach(|| match &keys {
+            Some(keys) => table.push_region(keys, &values, more),
+            None => table.push_range_region(first, &values, more),
+        });
+        pushed.map_err(|error| to_python(&error))
+    }
+
+    /// Pull rows into memory, likewise.
+    fn pull(
+        &self,
+        py: Python<'_>,
+        keys: Option<PySpan>,
+        first: u64,
+        values: PySpan,
+        owner: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (table, keys) = (self.open()?, keys_at(keys, owner)?);
+        let values = regions((0, 0), values, owner).1;
+        let pulled = py.detach(|| match &keys {
+            Some(keys) => table.pull_region(keys, &values),
+            None => table.pull_range_region(first, &values),
+        });
+        pulled.map_err(|error| to_python(&error))
+    }
+
+    fn end_step(&self, py: Python<'_>) -> PyResult<()> {
+        let table = self.open()?;
+        py.detach(|| table.end_step()).map_err(|error| to_python(&error))
+    }
+
+    fn tune(&self, py: Python<'_>, parameter: &str, number: f64) -> PyResult<()> {
+        let table = self.open()?;
+        py.detach(|| table.tune(parameter, number)).map_err(|error| to_python(&error))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(closed));
+    }
+}
+
+impl PyTable {
+    fn open(&self) -> PyResult<Arc<RemoteTable>> {
+        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        open.ok_or_else(|| errors::closed("this table was closed: open it again"))
+    }
+}
+
+/// The keys in some memory.
+fn keys_at(keys: Option<PySpan>, owner: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u64>>> {
+    let Some(span) = keys else { return Ok(None) };
+    let region: Region = regions(span, (0, 0), owner).0;
+    let access = region.access().ok_or_else(|| errors::closed("the keys' memory was revoked"))?;
+    let bytes = access.span().to_vec();
+    Ok(Some(bytes.as_chunks().0.iter().map(|eight| u64::from_ne_bytes(*eight)).collect()))
+}
+
+fn table_spec(name: &str, spec: &PySpec) -> PyResult<TableSpec> {
+    let wrong = |what: String| errors::argument(format!("table {name:?}: {what}"));
+    let initializer = match &*spec.initializer {
+        "zeros" => Initializer::Zeros,
+        "missing" => Initializer::Missing,
+        _ => Initializer::Normal { seed: spec.seed, deviation: spec.deviation },
+    };
+    let known = || OptimizerKind::ALL.map(OptimizerKind::name).join(", ");
+    let kind = OptimizerKind::from_name(&spec.optimizer);
+    let kind = kind.ok_or_else(|| {
+        wrong(format!("no optimizer is called {:?}; use one of {}", spec.optimizer, known()))
+    })?;
+    let mut optimizer = OptimizerSpec::of(kind);
+    for (parameter, number) in &spec.numbers {
+        optimizer = optimizer.with(parameter, *number).map_err(|Unusable(what)| wrong(what))?;
+    }
+    let dtype = spec.dtype.parse().map_err(|_| wrong(format!("{} is no type of elements", spec.dtype)))?;
+    let consistency = match spec.bound {
+        None => Consistency::Async,
+        Some(0) => Consistency::Sync,
+        Some(bound) => Consistency::Bounded(bound),
+    };
+    let not_a_number = if spec.counts_nan { NotANumber::Counted } else { NotANumber::Refused };
+    let (rows, width, sparse) = (spec.rows, spec.width, spec.sparse);
+    Ok(TableSpec {
+        dtype,
+        sparse,
+        initializer,
+        optimizer,
+        consistency,
+        not_a_number,
+        ..TableSpec::new(rows, width)
+    })
+}

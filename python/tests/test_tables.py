@@ -1,0 +1,115 @@
+"""Tables on real servers: sums with an all-reduce's bits, sparse rows, workers that die, and what is refused."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import herringbone
+import numpy as np
+import pytest
+from conftest import WORKERS, Group
+from lab.job import environment, python
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where a server of tables listens."""
+    command = [
+        python(),
+        "-m",
+        "herringbone",
+        "serve",
+        "--tables",
+        "--listen",
+        "127.0.0.1:0",
+        "--patience",
+        "0.5",
+        "--memory",
+        "16M",
+    ]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().split()[-1]
+        server.terminate()
+
+
+@pytest.mark.parametrize("work", ["sums", "sparse", "bounded"])
+def test_workers_push_and_pull(group: Group, work: str) -> None:
+    group.start("-m", "herringbone", "launch", "-n", "3", "--tables", "2", "--", python(), str(WORKERS / "tables.py"), work)
+    [(status, output)] = group.finish()
+    assert status == 0, output
+
+
+def test_the_others_go_on_without_a_worker_that_is_killed(group: Group, address: str) -> None:
+    group.start_ranks("tables.py", 3, "killed", HERRINGBONE_TABLES=address)
+    statuses = [status for status, _ in group.finish()]
+    assert statuses == [0, -signal.SIGKILL, 0], "".join(group.lines)
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        table = servers.table("t", rows=10, width=2)
+        table.push([3], np.ones((1, 2), np.float32))
+        for error, words, call in [
+            (herringbone.TableError, "keys from 3 to 10", lambda: table.push([3, 10], np.ones((2, 2), np.float32))),
+            (herringbone.TableError, "row 4 has a NaN", lambda: table.push([3, 4], np.array([[1, 1], [1, np.nan]], np.float32))),
+            (herringbone.ArgumentError, "values are float64", lambda: table.push([3], np.ones((1, 2)))),
+            (herringbone.ArgumentError, "no 2 rows of 2", lambda: table.push([3, 4], np.ones((2, 3), np.float32))),
+            (herringbone.ArgumentError, "a key is -1", lambda: table.pull([-1])),
+            (herringbone.ArgumentError, "keys are float64", lambda: table.pull([0.5])),
+            (herringbone.ArgumentError, "no contiguous array", lambda: table.pull([1, 2], np.ones((2, 4), np.float32)[:, ::2])),
+            (herringbone.TableError, "takes no momentum", lambda: table.tune(momentum=0.5)),
+            (herringbone.TableError, "differs in rows, consistency", lambda: servers.table("t", rows=9, width=2, consistency=3)),
+            (herringbone.ArgumentError, "no optimizer is called", lambda: servers.table("u", rows=9, optimizer="lamb")),
+            (herringbone.ArgumentError, "elements of int32", lambda: servers.table("u", rows=9, dtype=np.int32)),
+            (herringbone.ArgumentError, "a number of steps", lambda: servers.table("u", rows=9, consistency="eventual")),
+            (herringbone.TableError, "the server is full", lambda: servers.table("u", rows=1 << 30)),
+            (herringbone.TableError, "there is no such table", lambda: servers.drop_table("u")),
+        ]:
+            with pytest.raises(error, match=words):
+                call()
+        assert table.pull([3, 3]).tolist() == [[1, 1], [1, 1]] and table.step == 1
+    with pytest.raises(herringbone.ClosedError):
+        servers.drop_table("t")
+    with pytest.raises(TypeError, match="servers is a list"):
+        herringbone.ParameterServer(address, rank=0, workers=1)
+    with pytest.raises(herringbone.ConfigError, match="HERRINGBONE_TABLES"):
+        herringbone.ParameterServer([], rank=0, workers=1)
+
+
+def test_a_reducer_says_that_it_keeps_no_tables(group: Group) -> None:
+    command = [python(), "-m", "herringbone", "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[-1]
+        with pytest.raises(herringbone.ConfigError, match="start it with --tables"):
+            herringbone.ParameterServer([address], rank=0, workers=1, timeout=20)
+        server.terminate()
+
+
+def test_a_server_that_is_killed_is_named(address: str) -> None:
+    command = [python(), "-m", "herringbone", "serve", "--tables", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        other = server.stdout.readline().split()[-1]
+        servers = herringbone.ParameterServer([address, other], rank=0, workers=1, timeout=20)
+        table = servers.table("t", rows=10)
+        server.kill()
+        server.wait()
+        with pytest.raises(herringbone.TableServerLostError, match=other) as raised:
+            table.pull([9])
+        assert raised.value.address == other
+
+
+def test_torchs_tensors_are_taken_and_returned(address: str) -> None:
+    torch = pytest.importorskip("torch")
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        table = servers.table("t", rows=10, width=3, dtype=torch.bfloat16, optimizer="sgd", numbers={"learning_rate": 0.5})
+        table.push(torch.tensor([4, 2]), torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True))
+        out = torch.zeros(1, 3, dtype=torch.bfloat16)
+        assert table.pull([2], out) is out
+        assert torch.equal(table.pull(torch.tensor([2, 4, 5])), torch.tensor([[-0.5] * 3, [-0.5] * 3, [0.0] * 3]).bfloat16())
+        table.tune(learning_rate=1.0)
+        assert torch.equal(table.push_pull(torch.tensor([2]), out), torch.zeros(1, 3, dtype=torch.bfloat16))
