@@ -21,6 +21,8 @@ PARTS = [
     ("Error feedback", "residuals", "compression.py", ["Residuals"]),
     ("Options", "herringbone", "options.py", ["Options"]),
     ("Dependency engine", "engine", "dependency.py", ["Engine"]),
+    ("Parameter server", "herringbone", "tables.py", ["ParameterServer"]),
+    ("A table", "table", "tables.py", ["Table"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),

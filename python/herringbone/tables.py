@@ -112,7 +112,8 @@ class ParameterServer:
 
         A push with a NaN is refused, or with ``nan="count"`` taken and counted.
 
-        A table outlives its workers: it is there until somebody drops it, or its servers end.
+        While it is open here, to open it again gives the same table. A table outlives its workers: it is there until somebody drops it,
+        or its servers end.
 
         Raises :class:`TableError` if there can be no such table, or there is another one of the name.
         """
@@ -223,9 +224,9 @@ class Table:
         self._native.end_step()
 
     def tune(self, **numbers: float) -> None:
-        """Change numbers of the optimizer, such as ``learning_rate=0.01``, for pushes that come after this.
+        """Change numbers of the optimizer, such as ``learning_rate=0.01``, for what takes effect after this.
 
-        One worker calls it, or all with the same numbers.
+        In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
         """
         for parameter, number in numbers.items():
             self._native.tune(parameter, float(number))
@@ -257,6 +258,8 @@ class Table:
                 raise ArgumentError(f"{call}: numpy has no bfloat16; pass out, or import torch")
             else:
                 out = np.empty((rows, self.width), name)
+        elif not hasattr(out, "shape"):
+            raise ArgumentError(f"{call}: out is a {type(out).__name__}; pass an array or a tensor")
         into = self._values(call, out, rows)
         if not into.flags.c_contiguous or not into.flags.writeable:
             raise ArgumentError(f"{call}: out is no contiguous array that can be written to")

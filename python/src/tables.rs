@@ -69,23 +69,24 @@ impl PyParameterServer {
             Some(timeout) => config.timeout(timeout),
             None => config,
         };
-        let connect = || {
+        let connect = move || {
             let servers = servers.map_or_else(servers_from_env, Ok)?;
             ParameterServer::connect(&config, &servers)
         };
-        let made = py.detach(connect).map_err(|error| to_python(&error))?;
+        let made = to_the_end(py, connect)?;
         Ok(Self(Mutex::new(Some(made))))
     }
 
     fn table(&self, py: Python<'_>, name: &str, spec: PySpec) -> PyResult<PyTable> {
         let (servers, spec) = (self.open()?, table_spec(name, &spec)?);
-        let table = py.detach(|| servers.table(name, spec)).map_err(|error| to_python(&error))?;
-        Ok(PyTable(Mutex::new(Some(Arc::new(table)))))
+        let name = name.to_owned();
+        let table = to_the_end(py, move || servers.table(&name, spec))?;
+        Ok(PyTable(Mutex::new(Some(table))))
     }
 
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let servers = self.open()?;
-        py.detach(|| servers.drop_table(name)).map_err(|error| to_python(&error))
+        let (servers, name) = (self.open()?, name.to_owned());
+        to_the_end(py, move || servers.drop_table(&name))
     }
 
     fn close(&self, py: Python<'_>) {
@@ -121,11 +122,10 @@ impl PyTable {
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, keys_at(keys, owner)?);
         let values = regions(values, (0, 0), owner).0;
-        let pushed = py.detach(|| match &keys {
+        to_the_end(py, move || match &keys {
             Some(keys) => table.push_region(keys, &values, more),
             None => table.push_range_region(first, &values, more),
-        });
-        pushed.map_err(|error| to_python(&error))
+        })
     }
 
     /// Pull rows into memory, likewise.
@@ -139,21 +139,20 @@ impl PyTable {
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, keys_at(keys, owner)?);
         let values = regions((0, 0), values, owner).1;
-        let pulled = py.detach(|| match &keys {
+        to_the_end(py, move || match &keys {
             Some(keys) => table.pull_region(keys, &values),
             None => table.pull_range_region(first, &values),
-        });
-        pulled.map_err(|error| to_python(&error))
+        })
     }
 
     fn end_step(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
-        py.detach(|| table.end_step()).map_err(|error| to_python(&error))
+        to_the_end(py, move || table.end_step())
     }
 
     fn tune(&self, py: Python<'_>, parameter: &str, number: f64) -> PyResult<()> {
-        let table = self.open()?;
-        py.detach(|| table.tune(parameter, number)).map_err(|error| to_python(&error))
+        let (table, parameter) = (self.open()?, parameter.to_owned());
+        to_the_end(py, move || table.tune(&parameter, number))
     }
 
     fn close(&self, py: Python<'_>) {
@@ -167,6 +166,14 @@ impl PyTable {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         open.ok_or_else(|| errors::closed("this table was closed: open it again"))
     }
+}
+
+/// What a call gives that waits for servers. Ctrl-C ends the wait, and the call goes on.
+fn to_the_end<T: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> herringbone::Result<T> + Send + 'static,
+) -> PyResult<T> {
+    waiting::on_a_thread(py, call)?.map_err(|error| to_python(&error))
 }
 
 /// The keys in some memory.

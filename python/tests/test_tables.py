@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import herringbone
@@ -77,6 +78,16 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
         herringbone.ParameterServer(address, rank=0, workers=1)
     with pytest.raises(herringbone.ConfigError, match="HERRINGBONE_TABLES"):
         herringbone.ParameterServer([], rank=0, workers=1)
+
+
+def test_ctrl_c_ends_a_pull_that_waits(address: str) -> None:
+    command = [python(), str(WORKERS / "tables.py"), "interrupted"]
+    settings = environment({"HERRINGBONE_TABLES": address, "RANK": "0", "WORLD_SIZE": "2"})
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None and waiting.stdout.readline() == "waits\n"
+        time.sleep(0.5)
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.communicate(timeout=30)[0] == "interrupted\n"
 
 
 def test_a_reducer_says_that_it_keeps_no_tables(group: Group) -> None:

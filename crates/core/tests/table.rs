@@ -246,6 +246,7 @@ proptest! {
 
 #[test]
 fn the_largest_keys_there_are_are_cut_too() {
+    assert_eq!(RowKeys::Run { first: u64::MAX, count: 2 }.get(1), u64::MAX);
     let ranges = Ranges::new(u64::MAX, 3);
     assert_eq!((ranges.of(0), ranges.of(u64::MAX - 1), ranges.keys(2).end), (0, 2, u64::MAX));
     assert!(!RowKeys::Run { first: 1, count: u64::MAX }.are_right(&(0..u64::MAX)));
@@ -276,7 +277,7 @@ fn messages_come_back_as_they_were() {
         TableRequest::Open { name: name(), spec: spec(), range: 1, ranges: 3, worker: 8 },
         TableRequest::Push { table: 3, step: 7, ends: true, keys: keys.clone() },
         TableRequest::Pull { table: 3, step: 7, keys: RowKeys::Run { first: 9, count: 4 } },
-        TableRequest::Tune { table: 3, optimizer: OptimizerSpec::of(OptimizerKind::Nag) },
+        TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },
         TableRequest::Leave { table: 3 },
         TableRequest::Drop { name: name() },
     ];

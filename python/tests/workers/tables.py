@@ -65,4 +65,17 @@ def bounded() -> None:
         table.close()
 
 
+def interrupted() -> None:
+    """Ctrl-C ends a pull that waits for a worker that does not come."""
+    servers = herringbone.ParameterServer(rank=0, workers=2)
+    table = servers.table("interrupted", rows=3, consistency="sync")
+    table.push([0], np.ones((1, 1), np.float32))
+    print("waits", flush=True)
+    try:
+        table.pull([0])
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        os._exit(0)
+
+
 globals()[sys.argv[1]]()

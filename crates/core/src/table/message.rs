@@ -4,7 +4,7 @@
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
 //! reserved because of a number in a head: keys and values are there, or it is malformed.
 
-use super::{TableError, optimizer::OptimizerSpec, spec::TableSpec};
+use super::{TableError, spec::TableSpec};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
@@ -64,12 +64,14 @@ pub enum TableRequest {
         /// Which rows.
         keys: RowKeys,
     },
-    /// To take other numbers of the table's optimizer from the next push on.
+    /// To change a number of the table's optimizer, for what takes effect after this.
     Tune {
         /// The table.
         table: u32,
-        /// The same optimizer, with other numbers.
-        optimizer: OptimizerSpec,
+        /// The [name](super::OptimizerParameter::name) of the number.
+        parameter: String,
+        /// What it is to be.
+        number: f64,
     },
     /// To take part in it no more: the other workers' steps do without it.
     Leave {
@@ -118,7 +120,8 @@ impl RowKeys {
     /// The one at a place below [`len`](Self::len).
     pub fn get(&self, at: usize) -> u64 {
         match self {
-            Self::Run { first, .. } => first + at as u64,
+            // A malformed run may go beyond the last number.
+            Self::Run { first, .. } => first.saturating_add(at as u64),
             Self::Listed(keys) => keys[at],
         }
     }
@@ -132,7 +135,7 @@ impl RowKeys {
     pub fn part(&self, places: Range<usize>) -> Self {
         match self {
             Self::Run { first, .. } => {
-                Self::Run { first: first + places.start as u64, count: places.len() as u64 }
+                Self::Run { first: first.saturating_add(places.start as u64), count: places.len() as u64 }
             }
             Self::Listed(keys) => Self::Listed(keys[places].to_vec()),
         }
@@ -210,10 +213,11 @@ impl TableRequest {
                 to.u64(*step);
                 keys.write(&mut to);
             }
-            Self::Tune { table, optimizer } => {
+            Self::Tune { table, parameter, number } => {
                 to.u8(4);
                 to.u32(*table);
-                optimizer.write(&mut to);
+                to.text("a number's name", parameter);
+                to.u64(number.to_bits());
             }
             Self::Leave { table } => {
                 to.u8(5);
@@ -254,7 +258,10 @@ impl TableRequest {
                 keys: RowKeys::read(from)?,
             },
             3 => Self::Pull { table: from.u32()?, step: from.u64()?, keys: RowKeys::read(from)? },
-            4 => Self::Tune { table: from.u32()?, optimizer: OptimizerSpec::read(from)? },
+            4 => {
+                let (table, parameter) = (from.u32()?, from.text()?);
+                Self::Tune { table, parameter, number: f64::from_bits(from.u64()?) }
+            }
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
             _ => return Err(Malformed("a request that is unknown: install the same release everywhere")),

@@ -23,9 +23,9 @@ use crate::{
         region::Region,
     },
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 /// One logical parameter server, of one or more processes (`herringbone serve --tables`).
@@ -37,6 +37,19 @@ use std::sync::{
 #[derive(Clone, Debug)]
 pub struct ParameterServer {
     connections: Arc<Connections>,
+    /// Those that are open: each once, so that all who use it count its steps together.
+    tables: Arc<Mutex<BTreeMap<String, Weak<RemoteTable>>>>,
+}
+
+/// By how many steps servers may differ in where a worker is, before one of them counts as started anew.
+const APART: u64 = 1024;
+
+/// What a server has answered to a worker that opens a table.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    server: u32,
+    table: u32,
+    step: u64,
 }
 
 /// A table on a parameter server: rows of one width, by their keys.
@@ -48,8 +61,9 @@ pub struct RemoteTable {
     ranges: Ranges,
     /// The table's number on each server.
     numbers: Vec<u32>,
-    /// How many steps this worker has ended.
-    step: AtomicU64,
+    /// How many steps this worker has ended. Who has the lock sends: so the requests of all threads say it in the order in which
+    /// they are sent.
+    step: Mutex<u64>,
 }
 
 impl ParameterServer {
@@ -80,21 +94,38 @@ impl ParameterServer {
         }
         let (servers, token) = (servers.to_vec(), token.clone());
         let reach = Reach { servers, token, rank: *rank, workers: *world, timeout: waits.timeout };
-        Ok(Self { connections: Connections::open(reach)? })
+        Ok(Self { connections: Connections::open(reach)?, tables: Arc::default() })
     }
 
     /// Takes part in a table, which is made if there is none of the name. All workers give the same name and the same
     /// specification; the number of workers is that of this parameter server.
     ///
-    /// A table outlives its workers. It is there until somebody [drops](Self::drop_table) it, or its servers end.
+    /// While it is open here, to open it again gives the same table. A table outlives its workers. It is there until somebody [drops](Self::drop_table) it, or its servers end.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
-    pub fn table(&self, name: &str, spec: TableSpec) -> Result<RemoteTable> {
-        let reach = &self.connections.reach;
-        let spec = TableSpec { workers: reach.workers, ..spec };
+    pub fn table(&self, name: &str, spec: TableSpec) -> Result<Arc<RemoteTable>> {
+        let workers = self.connections.reach.workers;
+        let spec = TableSpec { workers, ..spec };
         spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = tables.get(name).and_then(Weak::upgrade) {
+            let differs = table.spec.difference(&spec);
+            if differs.is_empty() {
+                return Ok(table);
+            }
+            let error = TableError::Differs { what: differs.join(", ") };
+            return Err(refused(name, "", error));
+        }
+        let table = Arc::new(self.open(name, spec)?);
+        tables.insert(name.to_owned(), Arc::downgrade(&table));
+        Ok(table)
+    }
+
+    /// Opens a table on all servers.
+    fn open(&self, name: &str, spec: TableSpec) -> Result<RemoteTable> {
+        let reach = &self.connections.reach;
         let ranges = Ranges::new(spec.rows, reach.servers.len() as u32);
         let call = TableCall::new(0);
         for range in 0..ranges.count() {
@@ -103,27 +134,48 @@ impl ParameterServer {
                 TableRequest::Open { name, spec, range, ranges: ranges.count(), worker: reach.rank };
             self.connections.send(range, &request, &[], &call, 0..0);
         }
-        self.connections.wait("open", name, &call)?;
+        let result = self.connections.wait("open", name, &call);
         let opened = call.answers().into_iter().filter_map(|ServerAnswer { server, answer }| match answer {
-            TableAnswer::Opened { table, step } => Some((server, table, step)),
+            TableAnswer::Opened { table, step } => Some(Opened { server, table, step }),
             _ => None,
         });
-        let mut opened: Vec<_> = opened.collect();
-        opened.sort_unstable();
-        let step = opened.iter().map(|(_, _, step)| *step).min().unwrap_or_default();
-        if opened.len() != reach.servers.len() || opened.iter().any(|(_, _, other)| *other != step) {
-            let what =
-                "its servers do not agree on how far this worker is: drop the table, and make it again";
-            return Err(refused(name, "", TableError::Unusable(what.to_owned())));
+        let mut opened: Vec<Opened> = opened.collect();
+        opened.sort_unstable_by_key(|opened| opened.server);
+        if let Err(error) = result.and_then(|()| self.catch_up(name, &opened)) {
+            let call = TableCall::new(0);
+            for Opened { server, table, .. } in opened {
+                self.connections.send(server, &TableRequest::Leave { table }, &[], &call, 0..0);
+            }
+            return Err(error);
         }
         Ok(RemoteTable {
             connections: self.connections.clone(),
             name: name.to_owned(),
             ranges,
-            numbers: opened.into_iter().map(|(_, table, _)| table).collect(),
-            step: AtomicU64::new(step),
+            numbers: opened.iter().map(|opened| opened.table).collect(),
+            step: Mutex::new(opened.iter().map(|opened| opened.step).max().unwrap_or_default()),
             spec,
         })
+    }
+
+    /// Where the others have gone on without this worker, or it was lost while it ended a step, servers differ in how many steps it
+    /// has ended: it goes on where it is furthest.
+    fn catch_up(&self, name: &str, opened: &[Opened]) -> Result<()> {
+        let most = opened.iter().map(|opened| opened.step).max().unwrap_or_default();
+        if opened.iter().any(|opened| most - opened.step > APART) {
+            let what =
+                "a server of it was started anew, and has lost its rows: drop the table, and make it again";
+            return Err(refused(name, "", TableError::Unusable(what.to_owned())));
+        }
+        let call = TableCall::new(0);
+        for Opened { server, table, step } in opened {
+            for step in *step..most {
+                let keys = RowKeys::Listed(Vec::new());
+                let request = TableRequest::Push { table: *table, step, ends: true, keys };
+                self.connections.send(*server, &request, &[], &call, 0..0);
+            }
+        }
+        self.connections.wait("open", name, &call)
     }
 
     /// Forgets a table on all servers. Who uses it gets an error.
@@ -152,7 +204,11 @@ impl RemoteTable {
 
     /// How many steps this worker has ended.
     pub fn step(&self) -> u64 {
-        self.step.load(Ordering::SeqCst)
+        *self.lock_step()
+    }
+
+    fn lock_step(&self) -> MutexGuard<'_, u64> {
+        self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes rows by `values`, row after row in the order of `keys`: [`width`](TableSpec::width) elements each. Values of a key
@@ -241,18 +297,18 @@ impl RemoteTable {
         self.pull_bytes(&keys, |rows| result = write_to(values, rows)).and(result)
     }
 
-    /// Changes a number of the optimizer, such as `learning_rate`, for pushes that come after it. One worker calls it, or all with
-    /// the same number.
+    /// Changes a number of the optimizer, such as `learning_rate`, for what takes effect after it: in a sync table also the pushes of
+    /// the step that is under way. One worker calls it, or all with the same number.
     ///
     /// # Errors
     /// [`ErrorKind::Table`] if it takes no such number; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn tune(&self, parameter: &str, number: f64) -> Result<()> {
         let tuned = self.spec.optimizer.with(parameter, number);
-        let optimizer =
-            tuned.map_err(|Unusable(what)| refused(&self.name, "", TableError::Unusable(what)))?;
+        tuned.map_err(|Unusable(what)| refused(&self.name, "", TableError::Unusable(what)))?;
         let call = TableCall::new(0);
         for (server, table) in (0..).zip(&self.numbers) {
-            self.connections.send(server, &TableRequest::Tune { table: *table, optimizer }, &[], &call, 0..0);
+            let request = TableRequest::Tune { table: *table, parameter: parameter.to_owned(), number };
+            self.connections.send(server, &request, &[], &call, 0..0);
         }
         self.connections.wait("tune", &self.name, &call)
     }
@@ -327,8 +383,9 @@ impl RemoteTable {
         {
             return Err(refused(&self.name, "", TableError::NotANumber { key: keys.get(at / row) }));
         }
-        let step = self.step();
         let call = TableCall::new(0);
+        let mut ended = self.lock_step();
+        let step = *ended;
         for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
             let table = self.numbers[range as usize];
             let values = &values[at.start * row..at.end * row];
@@ -342,19 +399,22 @@ impl RemoteTable {
                 let request = TableRequest::Push { table: *table, step, ends: true, keys };
                 self.connections.send(server, &request, &[], &call, 0..0);
             }
-            self.step.store(step + 1, Ordering::SeqCst);
+            *ended += 1;
         }
+        drop(ended);
         self.connections.wait("push", &self.name, &call)
     }
 
     fn pull_bytes(&self, keys: &RowKeys, take: impl FnOnce(&[u8])) -> Result<()> {
         self.check_keys(keys)?;
-        let (row, step) = (self.spec.row_bytes(), self.step());
+        let row = self.spec.row_bytes();
         let call = TableCall::new(keys.len() * row);
+        let ended = self.lock_step();
         for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
-            let request = TableRequest::Pull { table: self.numbers[range as usize], step, keys };
+            let request = TableRequest::Pull { table: self.numbers[range as usize], step: *ended, keys };
             self.connections.send(range, &request, &[], &call, at.start * row..at.end * row);
         }
+        drop(ended);
         self.connections.wait("pull", &self.name, &call)?;
         call.with_rows(take);
         Ok(())

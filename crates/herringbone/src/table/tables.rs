@@ -7,7 +7,7 @@ use super::{
 };
 use crate::core::table::{
     Asking, BODY_BYTES, Entered, NotANumber, OptimizerSpec, RangeState, Ranges, RowKeys, TableAnswer,
-    TableError, TableRequest, TableSpec, TakenPush,
+    TableError, TableRequest, TableSpec, TakenPush, Unusable,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -152,9 +152,10 @@ impl Tables {
                 let who = caller.asking(table, step);
                 (Some(table), who.and_then(|who| self.pull(table, who, pull)).map(|()| None))
             }
-            TableRequest::Tune { table, optimizer } => {
+            TableRequest::Tune { table, parameter, number } => {
                 let known = caller.asking(table, 0);
-                (None, known.and_then(|_| self.tune(table, optimizer)).map(|()| Some(TableAnswer::Done)))
+                let tuned = known.and_then(|_| self.tune(table, &parameter, number));
+                (None, tuned.map(|()| Some(TableAnswer::Done)))
             }
             TableRequest::Leave { table } => {
                 let worker = caller.opened.remove(&table);
@@ -290,12 +291,13 @@ impl Tables {
         table.state.pull(who, pull)
     }
 
-    fn tune(&mut self, table: u32, optimizer: OptimizerSpec) -> Result<(), TableError> {
+    fn tune(&mut self, table: u32, parameter: &str, number: f64) -> Result<(), TableError> {
         let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
-        optimizer.check().map_err(|wrong| TableError::Unusable(wrong.0))?;
+        let tuned = table.optimizer.with(parameter, number);
+        let optimizer = tuned.map_err(|Unusable(what)| TableError::Unusable(what))?;
         if !table.optimizer.is_same_but_for_numbers(&optimizer) {
-            let what = format!("optimizer: it has {}, and not {optimizer}", table.optimizer);
-            return Err(TableError::Differs { what });
+            let what = format!("{} keeps no velocity: make a table with a momentum", table.optimizer);
+            return Err(TableError::Unusable(what));
         }
         table.optimizer = optimizer;
         table.rows.tune(optimizer);

@@ -316,3 +316,22 @@ fn a_step_waits_for_all_workers_and_for_none_that_has_left() {
         assert_eq!(row, [3.0], "the other one has said goodbye");
     });
 }
+
+#[test]
+fn threads_share_a_table() {
+    let servers = Servers::start(2);
+    let table = servers.worker(0, 1).table("t", TableSpec::new(10, 1)).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for at in 0..50_u64 {
+                    table.push(&[at % 3, 9], &[1.0_f32, 1.0], at % 2 == 0).unwrap();
+                    table.pull(&[9], &mut [0.0_f32]).unwrap();
+                }
+            });
+        }
+    });
+    let mut row = [0.0_f32];
+    table.pull(&[9], &mut row).unwrap();
+    assert_eq!((row, table.step()), ([200.0], 100));
+}
