@@ -1,7 +1,7 @@
 //! Tables of rows on servers: parameters that workers push to and pull from, each at its own time.
 //!
 //! This is the parameter server of Li et al. (OSDI 2014) and ps-lite: a push of one worker is no schedule, so it goes by
-//! [requests and answers](message), each with a number. RowKeys are cut over servers by [`Ranges`]; what of a range a pull sees is
+//! [requests](TableRequest) and [answers](TableAnswer), each with a number. Keys are cut over servers by [`Ranges`]; what of a range a pull sees is
 //! decided by its [`RangeState`]; what a push does to a row is said by an [`OptimizerSpec`]. Here are the decisions. The rows are
 //! elsewhere.
 

@@ -1,4 +1,4 @@
-//! RowKeys and values as programs give them, made into what messages carry.
+//! Keys and values as programs give them, made into what messages carry.
 
 use crate::core::element::{DType, Element, Number};
 use half::bf16;
