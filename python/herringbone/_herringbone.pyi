@@ -430,6 +430,21 @@ class DependencyEngine:
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""
 
+def optimizers() -> list[tuple[str, list[tuple[str, float]]]]:
+    """Each optimizer's name with its numbers, as they are if nothing is said."""
+
+@final
+class LocalOptimizer:
+    """An optimizer and its state of one array. Memory is an address and a number of bytes; ``owner`` keeps it."""
+
+    def __new__(cls, optimizer: str, numbers: list[tuple[str, float]], dtype: str, elements: int) -> LocalOptimizer: ...
+    def set(self, numbers: list[tuple[str, float]]) -> None: ...
+    def step(self, weights: tuple[int, int], gradients: tuple[int, int], owner: object) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    def state(self) -> bytes: ...
+    def restore(self, steps: int, state: bytes) -> None: ...
+
 @final
 class ParameterServer:
     """See :class:`herringbone.ParameterServer`."""

@@ -11,6 +11,7 @@ mod dependency;
 mod errors;
 mod memory;
 mod named;
+mod optimizer;
 mod pending;
 mod residuals;
 mod store;
@@ -41,6 +42,8 @@ mod _herringbone {
     use super::memory::Mapped;
     #[pymodule_export]
     use super::named::{Controller, PyNamedResult, PyNamedWork};
+    #[pymodule_export]
+    use super::optimizer::{PyLocalOptimizer, optimizers};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
     #[pymodule_export]

@@ -4,11 +4,12 @@ use crate::{
     call::regions,
     errors::{self, to_python},
     memory::PySpan,
+    optimizer::{PyNumbers, optimizer_spec},
     waiting,
 };
 use herringbone::{
     Config, Region, Rendezvous,
-    core::table::{Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, TableSpec, Unusable},
+    core::table::{Consistency, Initializer, NotANumber, TableSpec},
     table::{ParameterServer, RemoteTable, servers_from_env},
 };
 use pyo3::prelude::*;
@@ -26,7 +27,7 @@ pub(crate) struct PySpec {
     seed: u64,
     deviation: f64,
     optimizer: String,
-    numbers: Vec<(String, f64)>,
+    numbers: PyNumbers,
     /// For how many steps pushes may be missing from a pull; none if for any number.
     bound: Option<u32>,
     counts_nan: bool,
@@ -192,15 +193,7 @@ fn table_spec(name: &str, spec: &PySpec) -> PyResult<TableSpec> {
         "missing" => Initializer::Missing,
         _ => Initializer::Normal { seed: spec.seed, deviation: spec.deviation },
     };
-    let known = || OptimizerKind::ALL.map(OptimizerKind::name).join(", ");
-    let kind = OptimizerKind::from_name(&spec.optimizer);
-    let kind = kind.ok_or_else(|| {
-        wrong(format!("no optimizer is called {:?}; use one of {}", spec.optimizer, known()))
-    })?;
-    let mut optimizer = OptimizerSpec::of(kind);
-    for (parameter, number) in &spec.numbers {
-        optimizer = optimizer.with(parameter, *number).map_err(|Unusable(what)| wrong(what))?;
-    }
+    let optimizer = optimizer_spec(&spec.optimizer, &spec.numbers).map_err(wrong)?;
     let dtype = spec.dtype.parse().map_err(|_| wrong(format!("{} is no type of elements", spec.dtype)))?;
     let consistency = match spec.bound {
         None => Consistency::Async,

@@ -1,7 +1,7 @@
 //! Tables of rows that live on servers: the parameter server.
 //!
 //! [`core::table`](crate::core::table) decides; here are the rows, the server's thread, and what programs hold:
-//! [`ParameterServer`] and [`RemoteTable`].
+//! [`ParameterServer`] and [`RemoteTable`]. A [`LocalOptimizer`] has the same optimizers for an array in this process.
 //!
 //! ```no_run
 //! use herringbone::core::table::{Consistency, OptimizerKind, OptimizerSpec, TableSpec};
@@ -30,6 +30,7 @@ mod fold;
 mod kept_push;
 mod keys;
 mod link;
+mod local_optimizer;
 mod rows;
 mod service;
 mod tables;
@@ -37,6 +38,7 @@ mod tables;
 mod tests;
 
 pub use client::{ParameterServer, RemoteTable, servers_from_env};
+pub use local_optimizer::LocalOptimizer;
 pub use service::TableOptions;
 pub(crate) use service::TableService;
 pub use tables::TableSummary;

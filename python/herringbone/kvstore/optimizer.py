@@ -1,4 +1,7 @@
-"""Optimizers by name: what a store applies to a pushed gradient. They are plain numbers and arrays, and nothing is unpickled."""
+"""Optimizers by name: what a store applies to a pushed gradient. They are plain numbers and arrays, and nothing is unpickled.
+
+The arithmetic is that of tables on servers, ``herringbone::table::LocalOptimizer``.
+"""
 
 from __future__ import annotations
 
@@ -6,71 +9,164 @@ import math
 import numbers
 import operator
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
+from .. import _herringbone
+from ..arrays import FOLDED
 from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..plain import pack, unpack
 
-__all__ = ["Optimizer", "agreed", "create_optimizer", "states_of"]
+__all__ = ["Optimizer", "agreed", "create_optimizer", "native_of", "states_of"]
 
-COMMON = {"learning_rate": 0.01, "wd": 0.0, "rescale_grad": 1.0, "clip_gradient": None}
-Step = Callable[[dict[str, Any], Any, Any, dict[str, Any]], None]
+NAMES = {"sgd": "sgd", "nag": "nag", "adam": "adam", "adagrad": "adagrad", "rmsprop": "rmsprop", "test": "add"}
+"""MXNet's names, and the rules that they stand for."""
+STATES = {
+    "sgd": ("velocity",),
+    "nag": ("velocity",),
+    "adam": ("mean", "variance"),
+    "adagrad": ("history",),
+    "rmsprop": ("square",),
+    "test": (),
+}
+"""What each keeps for an element, in the rules' order. ``sgd`` keeps a velocity only if it has a momentum."""
+TEST = ("learning_rate", 0.01), ("wd", 0.0)
+"""What ``test`` takes, too, and does not need."""
+FRACTIONS = ("float16", "bfloat16", "float32", "float64")
+LATEST = (1 << 32) - 1
+"""So many steps are counted."""
+
+Parameters = dict[str, Any]
 
 
 class Optimizer:
-    """An optimizer and its state of each key; :func:`create_optimizer` makes one."""
+    """An optimizer and its state of each key; :func:`create_optimizer` makes one.
 
-    def __init__(self, name: str, params: dict[str, Any]) -> None:
+    ``params`` has its numbers. A number that is set there counts from the next step on.
+    """
+
+    def __init__(self, name: str, params: Parameters) -> None:
         """For :func:`create_optimizer`."""
         self.name = name
         self.params = params
-        self.states: dict[Any, dict[str, Any]] = {}
+        self._held: dict[Any, _Held] = {}
+        self._restored: dict[Any, dict[str, Any]] = {}
 
     def check(self, call: str, key: Any, weight: Any) -> None:
         """Refuse a weight that steps of fractions cannot change."""
-        if weight.dtype.kind in "iu":
+        if weight.dtype.name not in FRACTIONS:
             raise ArgumentError(
                 f"{call}: key {key!r} is {weight.dtype}, and the optimizer {self.name} needs a type with fractions, like float32"
             )
 
     def update(self, key: Any, gradient: Any, weight: Any) -> None:
-        """Change ``weight``, a numpy array, by a gradient; the state of ``key`` goes on."""
+        """Change ``weight``, a numpy array, by a gradient; the state of ``key`` goes on.
+
+        A step that fails has changed neither weight nor state.
+        """
         import numpy as np
 
-        params = self.params
-        if self.name == "test":
-            weight += np.asarray(gradient) * params["rescale_grad"]
-            return
-        gradient = np.asarray(gradient) * np.asarray(params["rescale_grad"], weight.dtype)
-        if params["clip_gradient"] is not None:
-            gradient = np.clip(gradient, -params["clip_gradient"], params["clip_gradient"])
-        gradient = gradient + params["wd"] * weight
-        # The state is taken when the step is done.
-        state = {name: held if name == "step" else held.copy() for name, held in self.states.get(key, {"step": 0}).items()}
-        state["step"] += 1
-        OPTIMIZERS[self.name][1](params, gradient.astype(weight.dtype, copy=False), weight, state)
-        self.states[key] = state
+        self.check("update", key, weight)
+        gradients = np.ascontiguousarray(np.broadcast_to(np.asarray(gradient), weight.shape), weight.dtype)
+        held = self._held.get(key)
+        if held is None:
+            held = _Held(self, weight, self._restored.get(key))
+        if held.fits != (weight.shape, weight.dtype):
+            raise ArgumentError(f"update: key {key!r} was of shape {held.fits[0]} and {held.fits[1]}, and is of another now")
+        weights = weight if weight.flags.c_contiguous else np.ascontiguousarray(weight)
+        held.step(self.params, weights, gradients)
+        self._held[key] = held
+        self._restored.pop(key, None)
+        if weights is not weight:
+            weight[...] = weights
+
+    @property
+    def states(self) -> dict[Any, dict[str, Any]]:
+        """What it keeps of each key: ``"step"``, a number, and arrays by their names."""
+        return {**self._restored, **{key: held.state() for key, held in self._held.items()}}
+
+    @states.setter
+    def states(self, states: dict[Any, dict[str, Any]]) -> None:
+        self._held, self._restored = {}, dict(states)
 
     def __repr__(self) -> str:
         return f"<Optimizer {self.name} {self.params}>"
+
+
+class _Held:
+    """A native optimizer of one array."""
+
+    def __init__(self, optimizer: Optimizer, weight: Any, restored: dict[str, Any] | None) -> None:
+        """With the state that was restored for it, if any was."""
+        self._name = optimizer.name
+        self._params = dict(optimizer.params)
+        self.fits = weight.shape, weight.dtype
+        rule, given = native_of(optimizer)
+        self._native = _herringbone.LocalOptimizer(rule, given, FOLDED[weight.dtype.name], weight.size)
+        if restored is not None:
+            self._restore(restored)
+
+    def step(self, params: Parameters, weights: Any, gradients: Any) -> None:
+        if params != self._params:
+            self._native.set(_native_numbers(self._name, params))
+            self._params = dict(params)
+        self._native.step(_span(weights), _span(gradients), (weights, gradients))
+
+    def state(self) -> dict[str, Any]:
+        kept = self._arrays(bytearray(self._native.state()))
+        return {"step": self._native.steps, **dict(zip(STATES[self._name], kept))}
+
+    def _restore(self, restored: dict[str, Any]) -> None:
+        """Continue with a state in which what is missing is zero, as where there was no momentum."""
+        state = bytearray(len(self._native.state()))
+        for name, into in zip(STATES[self._name], self._arrays(state)):
+            into[...] = restored.get(name, 0)
+        self._native.restore(restored["step"], bytes(state))
+
+    def _arrays(self, state: bytearray) -> Any:
+        """Arrays over a native state, one for each name."""
+        import numpy as np
+
+        shape, dtype = self.fits
+        wide = np.float64 if dtype.itemsize == 8 else np.float32
+        count = 0 if not state else len(state) // (math.prod(shape) * np.dtype(wide).itemsize)
+        return np.frombuffer(state, wide).reshape(count, *shape)
 
 
 def create_optimizer(name: str, **params: Any) -> Optimizer:
     """An optimizer by MXNet's name: ``sgd``, ``nag``, ``adam``, ``adagrad``, ``rmsprop``, or ``test``, which adds the gradient.
 
     All take ``learning_rate``, ``wd``, ``rescale_grad`` and ``clip_gradient``; ``sgd`` and ``nag`` take ``momentum``, ``adam`` takes
-    ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes ``rho`` and ``epsilon``.
+    ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes ``rho`` and ``epsilon``. A ``clip_gradient`` of
+    ``None``, or not above 0, cuts nothing.
     """
-    if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
-        raise ArgumentError(f"create_optimizer: no optimizer is called {name!r}; use one of {', '.join(OPTIMIZERS)}")
+    if not isinstance(name, str) or name.lower() not in NAMES:
+        raise ArgumentError(f"create_optimizer: no optimizer is called {name!r}; use one of {', '.join(NAMES)}")
     name = name.lower()
-    known = COMMON | OPTIMIZERS[name][0]
+    known: Parameters = dict(TEST if name == "test" else ()) | dict(dict(_herringbone.optimizers())[NAMES[name]])
+    known["clip_gradient"] = None
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ArgumentError(f"create_optimizer: {name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-    return Optimizer(name, known | {given: _number(given, value) for given, value in params.items()})
+    made = Optimizer(name, known | {given: _number(given, value) for given, value in params.items()})
+    try:
+        _herringbone.LocalOptimizer(*native_of(made), "f32", 0)
+    except ValueError as error:
+        raise ArgumentError(f"create_optimizer: {error}") from None
+    return made
+
+
+def native_of(optimizer: Optimizer) -> tuple[str, list[tuple[str, float]]]:
+    """The rule of an optimizer, and its numbers, as the native module takes them."""
+    return NAMES[optimizer.name], _native_numbers(optimizer.name, optimizer.params)
+
+
+def _native_numbers(name: str, params: Parameters) -> list[tuple[str, float]]:
+    if name == "test":  # MXNet's cuts nothing
+        return [("rescale_grad", float(params["rescale_grad"]))]
+    clip = params["clip_gradient"]
+    given = {**params, "clip_gradient": math.inf if clip is None or clip <= 0 else clip}
+    return [(parameter, float(number)) for parameter, number in given.items()]
 
 
 def _number(name: str, value: Any) -> int | float | None:
@@ -83,6 +179,11 @@ def _number(name: str, value: Any) -> int | float | None:
     if not math.isfinite(number):
         raise ArgumentError(f"create_optimizer: {name} is {number}; pass a number that is finite")
     return number
+
+
+def _span(array: Any) -> tuple[int, int]:
+    """Address and bytes."""
+    return array.ctypes.data, array.nbytes
 
 
 def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
@@ -119,76 +220,8 @@ def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[
                 raise ArgumentError(
                     f"{call}: {path} has a {part} of shape {shape} for key {key!r}, and its value is of {values[key].shape}"
                 )
-    if min(steps, default=1) < 1:
-        raise ArgumentError(f"{call}: {path} has states after {min(steps)} steps")
+    if not all(1 <= step <= LATEST for step in steps):
+        raise ArgumentError(f"{call}: {path} has states after {min(steps)} to {max(steps)} steps")
     if params is not None:
         create_optimizer(name, **params)
     return {"states": states, "params": params}
-
-
-def _of(state: dict[str, Any], name: str, weight: Any) -> Any:
-    """An array of the state, zero at first."""
-    import numpy as np
-
-    if name not in state:
-        state[name] = np.zeros_like(weight)
-    return state[name]
-
-
-def _velocity(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> Any:
-    velocity = _of(state, "velocity", weight)
-    velocity *= params["momentum"]
-    velocity -= params["learning_rate"] * gradient
-    return velocity
-
-
-def _sgd(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    if params["momentum"]:
-        weight += _velocity(params, gradient, weight, state)
-    else:
-        weight -= params["learning_rate"] * gradient
-
-
-def _nag(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    velocity = _velocity(params, gradient, weight, state)
-    weight += params["momentum"] * velocity - params["learning_rate"] * gradient
-
-
-def _adam(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    import numpy as np
-
-    mean, variance, step = _of(state, "mean", weight), _of(state, "variance", weight), state["step"]
-    mean *= params["beta1"]
-    mean += (1 - params["beta1"]) * gradient
-    variance *= params["beta2"]
-    variance += (1 - params["beta2"]) * gradient * gradient
-    rate = params["learning_rate"] * (1 - params["beta2"] ** step) ** 0.5 / (1 - params["beta1"] ** step)
-    weight -= rate * mean / (np.sqrt(variance) + params["epsilon"])
-
-
-def _adagrad(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    import numpy as np
-
-    history = _of(state, "history", weight)
-    history += gradient * gradient
-    weight -= params["learning_rate"] * gradient / (np.sqrt(history) + params["epsilon"])
-
-
-def _rmsprop(params: dict[str, Any], gradient: Any, weight: Any, state: dict[str, Any]) -> None:
-    import numpy as np
-
-    square = _of(state, "square", weight)
-    square *= params["rho"]
-    square += (1 - params["rho"]) * gradient * gradient
-    weight -= params["learning_rate"] * gradient / (np.sqrt(square) + params["epsilon"])
-
-
-OPTIMIZERS: dict[str, tuple[dict[str, Any], Step]] = {
-    "sgd": ({"momentum": 0.0}, _sgd),
-    "nag": ({"momentum": 0.9}, _nag),
-    "adam": ({"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}, _adam),
-    "adagrad": ({"epsilon": 1e-7}, _adagrad),
-    "rmsprop": ({"learning_rate": 0.001, "rho": 0.9, "epsilon": 1e-8}, _rmsprop),
-    "test": ({}, _sgd),
-}
-"""Each one's own parameters, and its step."""

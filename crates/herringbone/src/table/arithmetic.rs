@@ -1,10 +1,10 @@
 //! What optimizers do to a row, element by element.
 //!
 //! All numbers that do not depend on an element are made in `f64` and rounded once to the type of the arithmetic, which is `f32`
-//! for rows of `f32` and `bf16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
+//! for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
 
 use crate::core::table::{OptimizerKind, OptimizerParameter, OptimizerSpec};
-use half::bf16;
+use half::{bf16, f16};
 use std::ops::{Add, Div, Mul, Sub};
 
 /// A type in which optimizers calculate.
@@ -88,6 +88,7 @@ scalar! {
     f32, f32, std::convert::identity, std::convert::identity;
     f64, f64, std::convert::identity, std::convert::identity;
     bf16, f32, bf16::to_f32, bf16::from_f32;
+    f16, f32, f16::to_f32, f16::from_f32;
 }
 
 /// An optimizer, its numbers rounded.
