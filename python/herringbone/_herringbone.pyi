@@ -10,6 +10,7 @@ __all__ = [
     "DependencyEngine",
     "Extras",
     "Kind",
+    "LocalOptimizer",
     "Mapped",
     "NamedError",
     "NamedResult",
@@ -26,6 +27,7 @@ __all__ = [
     "codecs",
     "device_trees",
     "main",
+    "optimizers",
 ]
 
 __version__: str
@@ -458,6 +460,10 @@ class ParameterServer:
         token: str | None = None,
         timeout: float | None = None,
     ) -> ParameterServer: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
     def table(self, name: str, spec: Any) -> Table: ...
     def drop_table(self, name: str) -> None: ...
     def close(self) -> None: ...

@@ -80,6 +80,16 @@ class ParameterServer:
             servers=addresses, rank=rank, workers=workers, token=token, timeout=timeout
         )
 
+    @property
+    def rank(self) -> int:
+        """This worker's rank."""
+        return self._native.rank
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self._native.workers
+
     def table(
         self,
         name: str,
@@ -226,7 +236,8 @@ class Table:
     def tune(self, **numbers: float) -> None:
         """Change numbers of the optimizer, such as ``learning_rate=0.01``, for what takes effect after this.
 
-        In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
+        After ``assigns=1`` what is pushed takes the place of what was there, until ``assigns=0``: a table gets first values in this
+        way. In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
         """
         for parameter, number in numbers.items():
             self._native.tune(parameter, float(number))

@@ -35,7 +35,15 @@ pub(crate) struct PySpec {
 
 /// A worker's connections to the servers of its tables, until it is closed.
 #[pyclass(frozen, name = "ParameterServer", module = "herringbone._herringbone")]
-pub(crate) struct PyParameterServer(Mutex<Option<ParameterServer>>);
+pub(crate) struct PyParameterServer {
+    open: Mutex<Option<ParameterServer>>,
+    /// This worker's.
+    #[pyo3(get)]
+    rank: u32,
+    /// How many there are.
+    #[pyo3(get)]
+    workers: u32,
+}
 
 /// A table, until it is closed.
 #[pyclass(frozen, name = "Table", module = "herringbone._herringbone")]
@@ -70,12 +78,13 @@ impl PyParameterServer {
             Some(timeout) => config.timeout(timeout),
             None => config,
         };
+        let (rank, workers) = (config.rank(), config.world());
         let connect = move || {
             let servers = servers.map_or_else(servers_from_env, Ok)?;
             ParameterServer::connect(&config, &servers)
         };
         let made = to_the_end(py, connect)?;
-        Ok(Self(Mutex::new(Some(made))))
+        Ok(Self { open: Mutex::new(Some(made)), rank, workers })
     }
 
     fn table(&self, py: Python<'_>, name: &str, spec: PySpec) -> PyResult<PyTable> {
@@ -91,14 +100,14 @@ impl PyParameterServer {
     }
 
     fn close(&self, py: Python<'_>) {
-        let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let closed = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(closed));
     }
 }
 
 impl PyParameterServer {
     fn open(&self) -> PyResult<ParameterServer> {
-        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).clone();
         open.ok_or_else(|| errors::closed("this ParameterServer was closed: make a new one"))
     }
 }

@@ -121,6 +121,16 @@ impl Default for WaitLimits {
 }
 
 impl Config {
+    /// This process's rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.world
+    }
+
     /// Rank `rank` of `world`, which meet as `rendezvous` says; everything else as by default, not from the environment.
     pub fn new(rank: u32, world: u32, rendezvous: Rendezvous) -> Self {
         Self {

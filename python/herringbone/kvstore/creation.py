@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 
 from .. import _herringbone
 from ..communicator import Communicator
 from ..dependency import Engine
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, ConfigError, UnsupportedError
 from ..joining import init
+from ..tables import ParameterServer
+from .remote import RemoteKVStore
 from .store import KVStore
 from .values import Trees
 
@@ -22,6 +25,9 @@ ELSEWHERE = {
 }
 """MXNet's types that are not here, and what to use."""
 
+_numbers = itertools.count()
+"""All workers create their stores in the same order."""
+
 
 def create(
     name: str = "local",
@@ -33,7 +39,7 @@ def create(
     """A store, by MXNet's name of its type.
 
     ``local`` and ``device`` are of this process alone. ``dist_sync``, ``dist_device_sync`` and ``horovod`` are of all workers of a
-    job; all of them create it. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
+    job; all of them create it. So is ``dist_async``, whose values are in tables on servers: those of ``HERRINGBONE_TABLES``. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
 
     Args:
         name: upper case counts as lower case.
@@ -43,24 +49,39 @@ def create(
             along trees over these links, all others from left to right.
 
     Raises:
-        UnsupportedError: the type needs a parameter server, or is not here.
+        UnsupportedError: the type is not here.
+        ConfigError: there are no servers for ``dist_async``.
     """
     if not isinstance(name, str):
         raise TypeError(f"create: name is a {type(name).__name__}, not one like 'local' or 'dist_sync'")
     kind = name.lower()
     if kind in ELSEWHERE:
         raise UnsupportedError(f"create: there is no store of type {name!r} here; use {ELSEWHERE[kind]}")
-    if "dist" in kind and "async" in kind:
-        raise UnsupportedError(f"create: {name!r} needs a parameter server, which this version does not have; use 'dist_sync'")
     if kind != "horovod" and not any(part in kind for part in ("local", "device", "dist")):
         raise ArgumentError(
             f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync' or 'horovod'"
         )
-    if "dist" in kind or kind == "horovod":
-        communicator = init() if communicator is None else communicator
-    elif communicator is not None:
-        raise ArgumentError(f"create: a store of type {name!r} is of one process; use 'dist_sync' for a communicator")
-    return KVStore(kind, communicator, engine, None if topology is None else _trees_of(os.fspath(topology)))
+    trees = None if topology is None else _trees_of(os.fspath(topology))
+    if communicator is not None and ("async" in kind or not ("dist" in kind or kind == "horovod")):
+        whose = "servers, which need none" if "async" in kind else "one process"
+        raise ArgumentError(f"create: a store of type {name!r} is of {whose}; use 'dist_sync' for a communicator")
+    if "dist" in kind and "async" in kind:
+        return _remote(name, engine, trees)
+    if communicator is None and ("dist" in kind or kind == "horovod"):
+        communicator = init()
+    return KVStore(kind, communicator, engine, trees)
+
+
+def _remote(name: str, engine: Engine | None, trees: Trees | None) -> KVStore:
+    addresses = [each.strip() for each in os.environ.get("HERRINGBONE_TABLES", "").split(",") if each.strip()]
+    if not addresses:
+        raise ConfigError(
+            f"create: {name!r} needs a parameter server: name its servers in HERRINGBONE_TABLES (`herringbone launch --tables 2` "
+            f"starts some), or use 'dist_sync'"
+        )
+    servers = ParameterServer(addresses)
+    store = f"{os.environ.get('HERRINGBONE_JOB') or 'kvstore'} {next(_numbers)}"
+    return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees)
 
 
 def _trees_of(topology: str) -> Trees:

@@ -17,7 +17,16 @@ from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..plain import pack, unpack
 
-__all__ = ["Optimizer", "agreed", "create_optimizer", "native_of", "states_of"]
+__all__ = [
+    "Optimizer",
+    "agreed",
+    "chosen_optimizer",
+    "create_optimizer",
+    "described",
+    "native_of",
+    "of_described",
+    "states_of",
+]
 
 NAMES = {"sgd": "sgd", "nag": "nag", "adam": "adam", "adagrad": "adagrad", "rmsprop": "rmsprop", "test": "add"}
 """MXNet's names, and the rules that they stand for."""
@@ -145,6 +154,7 @@ def create_optimizer(name: str, **params: Any) -> Optimizer:
     name = name.lower()
     known: Parameters = dict(TEST if name == "test" else ()) | dict(dict(_herringbone.optimizers())[NAMES[name]])
     known["clip_gradient"] = None
+    del known["assigns"]  # a table's, not an optimizer's
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ArgumentError(f"create_optimizer: {name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
@@ -154,6 +164,14 @@ def create_optimizer(name: str, **params: Any) -> Optimizer:
     except ValueError as error:
         raise ArgumentError(f"create_optimizer: {error}") from None
     return made
+
+
+def chosen_optimizer(call: str, optimizer: Any) -> Optimizer:
+    """An optimizer that a program passes, or the one of this name."""
+    chosen = create_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+    if not isinstance(chosen, Optimizer):
+        raise TypeError(f"{call}: optimizer is a {type(chosen).__name__}; make it with create_optimizer(name)")
+    return chosen
 
 
 def native_of(optimizer: Optimizer) -> tuple[str, list[tuple[str, float]]]:
@@ -190,11 +208,21 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     """Rank 0's optimizer, made anew from its name and numbers."""
     import numpy as np
 
-    packed = pack("set_optimizer", [optimizer.name, optimizer.params])
+    packed = described(optimizer)
     length = np.array([packed.size], np.int64)
     communicator.broadcast(length)
     packed = np.resize(packed, int(length[0]))
     communicator.broadcast(packed)
+    return of_described(packed)
+
+
+def described(optimizer: Optimizer) -> Any:
+    """Its name and numbers as an array of bytes."""
+    return pack("set_optimizer", [optimizer.name, optimizer.params])
+
+
+def of_described(packed: Any) -> Optimizer:
+    """The optimizer that :func:`described` tells of."""
     name, params = unpack("set_optimizer", packed)
     return create_optimizer(name, **params)
 

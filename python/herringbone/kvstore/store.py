@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..arguments import level
@@ -22,7 +22,7 @@ from ..hosts import hosts_of
 from ..plain import pack
 from .compression import GradientCompression, compression_of
 from .comm import Comm, with_rows
-from .optimizer import Optimizer, agreed, create_optimizer, states_of
+from .optimizer import Optimizer, agreed, chosen_optimizer, states_of
 from .sparse import RowSparse, wanted_rows
 from .stored import Stored, Updater
 from .values import Keyed, Trees, check_alike, keyed, summed, targets_of, view
@@ -107,9 +107,8 @@ class KVStore:
         self._stores("init")
         self._init("init", self._pairs("init", key, value))
 
-    def _init(self, call: str, pairs: Keyed) -> None:
-        if not pairs:
-            return
+    def _check_init(self, call: str, pairs: Keyed) -> None:
+        """Refuse what can be no first value, and wait until the values may be read."""
         for one, values in pairs.items():
             if one in self._stored:
                 raise ArgumentError(f"{call}: key {one!r} has a value already; push to it")
@@ -119,6 +118,11 @@ class KVStore:
             if isinstance(values[0], RowSparse):
                 self._comm.check_rows(call, values[0])
         self._wait_for_all(values[0] for values in pairs.values())
+
+    def _init(self, call: str, pairs: Keyed) -> None:
+        if not pairs:
+            return
+        self._check_init(call, pairs)
         keys, begun = self._keys, dict[Any, Stored]()
         met = self._engine.var(call)
         try:
@@ -210,22 +214,25 @@ class KVStore:
         self._pull("pull", self._pairs("pull", key, out), level("pull", "priority", priority), ignore_sparse, async_op)
 
     def _pull(self, call: str, pairs: Keyed, priority: int, ignore_sparse: bool, later: bool) -> None:
-        copies = []
+        copies = list(self._copies(call, pairs, ignore_sparse))
+        if later:
+            for stored, outs, targets in copies:
+                self._copy_later(call, stored.variable, stored.value, outs, targets, priority)
+            return
+        self._wait_for_all(thing for stored, outs, _ in copies for thing in (stored.variable, *outs))
+        for stored, _, targets in copies:
+            _copy(stored.value, targets)
+
+    def _copies(self, call: str, pairs: Keyed, ignore_sparse: bool) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+        """What is stored of each key, and the dense arrays that it goes into, as they are given and as numpy's."""
         for one, outs in pairs.items():
             stored = self._known(call, one)
             dense = [array for array in outs if not isinstance(array, RowSparse)]
             if len(dense) < len(outs):
                 if not ignore_sparse:
                     raise ArgumentError(f"{call}: an out of key {one!r} is row-sparse; use row_sparse_pull")
-                warnings.warn(f"{call}: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=3)
-            copies.append((stored.variable, stored.value, dense, targets_of(call, one, dense, stored.value)))
-        if later:
-            for source, value, outs, targets in copies:
-                self._copy_later(call, source, value, outs, targets, priority)
-            return
-        self._wait_for_all(thing for source, _, outs, _ in copies for thing in (source, *outs))
-        for _, value, _, targets in copies:
-            _copy(value, targets)
+                warnings.warn(f"{call}: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=5)
+            yield stored, dense, targets_of(call, one, dense, stored.value)
 
     def _copy_later(self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int) -> None:
         self._engine.push(functools.partial(_copy, value, targets), (source,), outs, priority, name=call)
@@ -326,7 +333,11 @@ class KVStore:
         wanted = wanted_rows("row_sparse_pull", row_ids, [stored.value.shape for stored, _ in copies])
         self._wait_for_all(self._stored[one].variable for one in pairs)
         for (stored, target), rows in zip(copies, wanted):
-            target.replace(stored.value[rows], rows)
+            target.replace(self._rows_of(stored, rows), rows)
+
+    def _rows_of(self, stored: Any, rows: Any) -> Any:
+        """Rows of a row-sparse value to which nothing is being pushed."""
+        return stored.value[rows]
 
     def wait(self, *arrays: Any) -> None:
         """Wait until these arrays, given as ``out`` with ``async_op``, have their values; raise the first failure of any."""
@@ -382,9 +393,7 @@ class KVStore:
             optimizer: one that :func:`create_optimizer` has made, or its name.
         """
         self._stores("set_optimizer")
-        chosen = create_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
-        if not isinstance(chosen, Optimizer):
-            raise TypeError(f"set_optimizer: optimizer is a {type(chosen).__name__}; make it with create_optimizer(name)")
+        chosen = chosen_optimizer("set_optimizer", optimizer)
         if self._communicator is not None:
             self._engine.wait(self._communicator)
             chosen = agreed(self._communicator, chosen)

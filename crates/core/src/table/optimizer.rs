@@ -49,10 +49,13 @@ pub enum OptimizerParameter {
     Epsilon = 7,
     /// Of the mean of squares, how much is kept.
     Rho = 8,
+    /// While it is 1, what is pushed takes the place of what was there, and the optimizer keeps what it kept: a table is given values
+    /// in this way. It is 0 or 1.
+    Assigns = 9,
 }
 
 /// How many [`OptimizerParameter`]s there are.
-pub const PARAMETERS: usize = 9;
+pub const PARAMETERS: usize = 10;
 
 /// An optimizer with its numbers, by [`OptimizerParameter`]; those that it does not take are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,11 +101,12 @@ impl OptimizerKind {
     /// The numbers that it takes, each with what it is if nothing is said.
     pub fn parameters(self) -> Vec<(OptimizerParameter, f64)> {
         use OptimizerParameter::{
-            Beta1, Beta2, ClipGradient, Epsilon, LearningRate, Momentum, RescaleGrad, Rho, WeightDecay,
+            Assigns, Beta1, Beta2, ClipGradient, Epsilon, LearningRate, Momentum, RescaleGrad, Rho,
+            WeightDecay,
         };
         let (rate, own): (f64, &[(OptimizerParameter, f64)]) = match self {
             Self::Add | Self::Assign => {
-                return Vec::from([(RescaleGrad, 1.0), (ClipGradient, f64::INFINITY)]);
+                return Vec::from([(RescaleGrad, 1.0), (ClipGradient, f64::INFINITY), (Assigns, 0.0)]);
             }
             Self::Sgd => (0.01, &[(Momentum, 0.0)]),
             Self::Nag => (0.01, &[(Momentum, 0.9)]),
@@ -113,7 +117,7 @@ impl OptimizerKind {
         let decay = if self == Self::AdamW { 0.01 } else { 0.0 };
         let common =
             [(LearningRate, rate), (WeightDecay, decay), (RescaleGrad, 1.0), (ClipGradient, f64::INFINITY)];
-        common.into_iter().chain(own.iter().copied()).collect()
+        common.into_iter().chain(own.iter().copied()).chain([(Assigns, 0.0)]).collect()
     }
 }
 
@@ -129,6 +133,7 @@ impl OptimizerParameter {
         Self::Beta2,
         Self::Epsilon,
         Self::Rho,
+        Self::Assigns,
     ];
 
     /// MXNet's name for it.
@@ -143,6 +148,7 @@ impl OptimizerParameter {
             Self::Beta2 => "beta2",
             Self::Epsilon => "epsilon",
             Self::Rho => "rho",
+            Self::Assigns => "assigns",
         }
     }
 
@@ -152,6 +158,7 @@ impl OptimizerParameter {
             Self::ClipGradient => number > 0.0,
             Self::Beta1 | Self::Beta2 | Self::Rho => (0.0..1.0).contains(&number),
             Self::Epsilon => number.is_finite() && number >= 0.0,
+            Self::Assigns => number == 0.0 || number == 1.0,
             _ => number.is_finite(),
         }
     }

@@ -107,6 +107,7 @@ pub(super) struct Rule<R> {
     rho: R,
     rest_of_rho: R,
     epsilon: R,
+    assigns: bool,
 }
 
 /// A row: its elements, and what the optimizer keeps for it.
@@ -144,12 +145,16 @@ impl<R: Real> Rule<R> {
             rho: number(OptimizerParameter::Rho),
             rest_of_rho: rest(OptimizerParameter::Rho),
             epsilon: number(OptimizerParameter::Epsilon),
+            assigns: spec.number(OptimizerParameter::Assigns) != 0.0,
         }
     }
 
     /// Changes a row by what was pushed to it.
     pub(super) fn step<S: Scalar<Real = R>>(&self, row: StoredRow<'_, S>, pushed: impl Iterator<Item = S>) {
         let StoredRow { values, state, steps } = row;
+        if self.assigns {
+            return values.iter_mut().zip(pushed).for_each(|(value, pushed)| *value = pushed);
+        }
         *steps = steps.saturating_add(1);
         let (first, second) = state.split_at_mut(values.len().min(state.len()));
         let each = values.iter_mut().zip(pushed);

@@ -195,16 +195,16 @@ fn step_blocks<S: Scalar + Plain>(
     let mut values = vec![S::default(); BLOCK.min(elements)];
     let mut pushed = values.clone();
     let before = *steps;
-    *steps = before.saturating_add(1);
-    for begin in (0..elements).step_by(BLOCK) {
+    // An array without elements has an empty block, which counts the step.
+    for begin in (0..elements.max(1)).step_by(BLOCK) {
         let end = (begin + BLOCK).min(elements);
         let (values, pushed) = (&mut values[..end - begin], &mut pushed[..end - begin]);
         let bytes = begin * size..end * size;
         weights.slice(bytes.clone()).read(plain::bytes_mut(values));
         gradients.slice(bytes.clone()).read(plain::bytes_mut(pushed));
-        let mut block_steps = before;
         let state = &mut state[begin * planes..end * planes];
-        let row = StoredRow { values: &mut *values, state, steps: &mut block_steps };
+        *steps = before;
+        let row = StoredRow { values: &mut *values, state, steps: &mut *steps };
         rule.step(row, pushed.iter().copied());
         weights.slice(bytes).write(plain::bytes(values));
     }
@@ -220,31 +220,31 @@ fn parts(
     (0..elements).step_by(BLOCK).flat_map(move |begin| {
         let length = BLOCK.min(elements - begin);
         (0..planes).map(move |plane| {
-            let (held, told) = (begin * planes + plane * length, plane * elements + begin);
-            (held..held + length, told..told + length)
+            let (held, listed) = (begin * planes + plane * length, plane * elements + begin);
+            (held..held + length, listed..listed + length)
         })
     })
 }
 
 fn by_plane<R: Copy + Default>(state: &[R], elements: usize) -> Vec<R> {
-    let mut told = vec![R::default(); state.len()];
+    let mut listed = vec![R::default(); state.len()];
     for (held, place) in parts(state.len(), elements) {
-        told[place].copy_from_slice(&state[held]);
+        listed[place].copy_from_slice(&state[held]);
     }
-    told
+    listed
 }
 
-fn restore_planes<R: Plain>(state: &mut [R], elements: usize, told: &[u8]) {
+fn restore_planes<R: Plain>(state: &mut [R], elements: usize, listed: &[u8]) {
     for (held, place) in parts(state.len(), elements) {
         let bytes = place.start * size_of::<R>()..place.end * size_of::<R>();
-        plain::bytes_mut(&mut state[held]).copy_from_slice(&told[bytes]);
+        plain::bytes_mut(&mut state[held]).copy_from_slice(&listed[bytes]);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::table::OptimizerKind;
+    use crate::core::table::{OptimizerKind, PARAMETERS};
 
     fn numbers(count: usize, salt: u32) -> Vec<f32> {
         let mixed = |at: usize| (at as u32 ^ salt).wrapping_mul(0x9e37_79b9) >> 8;
@@ -279,6 +279,11 @@ mod tests {
             let state = whole.state();
             let states: Vec<&[u8]> = state.chunks(4 * elements).map(|plane| &plane[4 * at..][..4]).collect();
             assert_eq!(states.concat(), alone.state(), "{kind}");
+            let (given, before) = (numbers(elements, 3), state);
+            whole.set(spec(kind).with("assigns", 1.0).unwrap()).unwrap();
+            whole.step(&mut weights, &given).unwrap();
+            assert!(weights == given && whole.state() == before, "{kind} keeps its state");
+            assert_eq!(whole.steps(), 5, "{kind}");
         }
     }
 
@@ -312,7 +317,8 @@ mod tests {
             optimizer.restore(1, &[0; 3]),
             optimizer.set(OptimizerSpec::of(OptimizerKind::Nag)),
             LocalOptimizer::new(sgd, DType::I32, 1).map(drop),
-            LocalOptimizer::new(OptimizerSpec { numbers: [f64::NAN; 9], ..sgd }, DType::F32, 1).map(drop),
+            LocalOptimizer::new(OptimizerSpec { numbers: [f64::NAN; PARAMETERS], ..sgd }, DType::F32, 1)
+                .map(drop),
         ] {
             wrong.unwrap_err();
         }

@@ -1,0 +1,154 @@
+"""Stores whose values are in tables on servers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import WORKERS, Group
+from test_tables import address  # noqa: F401
+
+import herringbone
+from herringbone import ArgumentError, UnsupportedError, kvstore
+from herringbone.kvstore.layout import Layout, bytes_of, row_of
+from herringbone.kvstore.remote import RemoteKVStore
+from lab.job import python
+
+np = pytest.importorskip("numpy")
+
+ONE = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize("servers, workers", [(1, 1), (3, 2), (2, 3)])
+def test_workers_share_values_on_servers(group: Group, servers: int, workers: int) -> None:
+    tables = ["--tables", str(servers)]
+    script = [python(), str(WORKERS / "kvstore_async.py"), "everything"]
+    group.start("-m", "herringbone", "launch", "-n", str(workers), *tables, "--", *script)
+    [(status, output)] = group.finish()
+    assert status == 0, output
+
+
+def test_the_others_do_without_a_worker_that_is_killed(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 3, "killed", HERRINGBONE_TABLES=address)
+    statuses = [status for status, _ in group.finish()]
+    assert statuses == [0, -signal.SIGKILL, 0], "".join(group.lines)
+
+
+def test_a_worker_that_comes_back_finds_the_values(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 2, "back", HERRINGBONE_TABLES=address)
+    assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
+
+
+def test_workers_that_call_different_things_are_told(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 2, "mistaken", HERRINGBONE_TABLES=address)
+    assert group.finish() == [(0, "MismatchError\n")] * 2
+
+
+def test_a_worker_that_an_exception_ends_is_not_waited_for(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 2, "fails", HERRINGBONE_TABLES=address)
+    assert [status for status, _ in group.finish()] == [0, 1], "".join(group.lines)
+
+
+@pytest.fixture
+def kv(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteKVStore]:  # noqa: F811
+    monkeypatch.setenv("HERRINGBONE_TABLES", address)
+    monkeypatch.setenv("HERRINGBONE_RANK", "0")
+    monkeypatch.setenv("HERRINGBONE_WORLD_SIZE", "1")
+    made = kvstore.create("dist_async")
+    assert isinstance(made, RemoteKVStore)
+    yield made
+    made.close()
+
+
+def test_what_cannot_be_is_refused(kv: RemoteKVStore) -> None:
+    kv.init(3, ONE)
+    out = np.zeros((2, 3), np.float32)
+    refused: list[tuple[type[Exception], str, Any]] = [
+        (ArgumentError, "call set_optimizer first", lambda: kv.push(3, ONE)),
+        (ArgumentError, "call set_optimizer first", lambda: kv.pushpull(3, ONE)),
+        (ArgumentError, "has a value already", lambda: kv.init(3, ONE)),
+        (ArgumentError, "call init first", lambda: kv.pull(4, ONE)),
+        (ArgumentError, "mixed key types", lambda: kv.pull("4", ONE)),
+        (ArgumentError, "elements of int32", lambda: kv.init(5, np.ones(3, np.int32))),
+        (ArgumentError, "elements of float16", lambda: kv.init(5, np.ones(3, np.float16))),
+        (UnsupportedError, "servers run no Python; use set_optimizer", lambda: kv.set_updater(print)),
+        (UnsupportedError, "'dist_async' compresses nothing", lambda: kv.set_gradient_compression({"type": "2bit"})),
+        (UnsupportedError, "the states are on the servers", lambda: kv.save_optimizer_states("none")),
+        (UnsupportedError, "the states are on the servers", lambda: kv.load_optimizer_states("none")),
+        (ArgumentError, "use pull for dense arrays", lambda: kv.row_sparse_pull(3, kvstore.RowSparse.of(ONE), row_ids=[0])),
+        (TypeError, "optimizer is a int", lambda: kv.set_optimizer(3)),  # type: ignore[arg-type]
+    ]
+    for error, words, call in refused:
+        with pytest.raises(error, match=words):
+            call()
+    kv.set_optimizer("test")
+    with pytest.raises(ArgumentError, match="for a key of float32"):
+        kv.push(3, np.ones((2, 2), np.float32))
+    kv.push(3, ONE)
+    kv.pull(3, out)
+    assert (out == 2).all() and kv.type == "dist_async" and kv.is_capable("optimizer")
+    with pytest.raises(ArgumentError, match="use 'dist_sync' for a communicator"):
+        kvstore.create("dist_async", communicator=herringbone.Communicator.__new__(herringbone.Communicator))
+
+
+@pytest.mark.parametrize("name", ["sgd", "nag", "adam", "adagrad", "rmsprop", "test"])
+def test_servers_do_to_values_what_a_local_store_does(kv: RemoteKVStore, name: str) -> None:
+    """To the bit, and also if numbers change while it runs."""
+    local, random = kvstore.create("local"), np.random.default_rng(4)
+    first = random.standard_normal((40, 77)).astype(np.float32)
+    kv.init(1, first)
+    local.init(1, first)
+    momentum = {"momentum": 0.9} if name == "sgd" else {}
+    out, other = np.zeros_like(first), np.zeros_like(first)
+    for step in range(6):
+        if step in (0, 3):
+            optimizer = kvstore.create_optimizer(name, learning_rate=0.1 / (1 + step), wd=0.01, clip_gradient=1.5, **momentum)
+            kv.set_optimizer(optimizer)
+            if step == 0:
+                local.set_optimizer(optimizer)
+            else:
+                assert local._optimizer is not None
+                local._optimizer.params = optimizer.params
+        gradient = random.standard_normal(first.shape).astype(np.float32)
+        for store, into in ((kv, out), (local, other)):
+            store.push(1, gradient)
+            store.pull(1, into)
+        assert np.array_equal(out, other), step
+
+
+def test_torchs_tensors_are_taken(kv: RemoteKVStore) -> None:
+    torch = pytest.importorskip("torch")
+    kv.set_optimizer("sgd")
+    tensor, outs = torch.ones(5, 4).requires_grad_(), [torch.zeros(5, 4), torch.zeros(5, 4)]
+    kv.init(1, tensor)
+    kv.push(1, [torch.ones(5, 4)] * 2)
+    kv.pull(1, outs, async_op=True)
+    kv.wait_all()
+    assert all(torch.allclose(out, torch.full((5, 4), 0.98)) for out in outs)
+
+
+def test_values_lie_on_all_servers_and_messages_fit_rows() -> None:
+    for shape, servers, expected in [
+        ((), 3, (1, 1)),
+        ((0, 4), 3, (1, 1)),
+        ((2, 3), 2, (2, 3)),
+        ((7,), 3, (3, 3)),
+        ((1000, 1000), 2, (977, 1024)),
+    ]:
+        layout = Layout.dense(shape, servers)
+        assert (layout.rows, layout.width) == expected and layout.rows * layout.width >= layout.elements
+    assert Layout.sparse((9, 2, 3)) == Layout((9, 2, 3), 9, 6)
+    for size in (0, 1, 4, 27):
+        message = np.arange(size, dtype=np.uint8)
+        assert np.array_equal(bytes_of(row_of(message, 8)), message)
+    with pytest.raises(ValueError, match="28 bytes"):
+        row_of(np.zeros(28, np.uint8), 7)
+    assert bytes_of(np.zeros(8)).size == 0
+
+
+def test_without_servers_it_says_how_to_start_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HERRINGBONE_TABLES", raising=False)
+    with pytest.raises(herringbone.ConfigError, match="needs a parameter server.*launch --tables 2.*or use 'dist_sync'"):
+        kvstore.create("dist_async")

@@ -1,0 +1,113 @@
+"""A worker of a store of type dist_async; started by test_kvstore_remote.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from herringbone import kvstore
+
+SHAPE = (3, 70, 11)
+
+
+def full(value: float, shape: tuple[int, ...] = SHAPE) -> Any:
+    return np.full(shape, value, np.float32)
+
+
+def pulled(kv: kvstore.KVStore, key: Any, shape: tuple[int, ...] = SHAPE) -> Any:
+    out = full(-1, shape)
+    kv.pull(key, out)
+    return out
+
+
+def everything() -> None:
+    """Values, optimizers before and after init, rows, and what all workers push."""
+    kv = kvstore.create("dist_async")
+    n, rank = kv.num_workers, kv.rank
+    kv.init(["a", "one"], [full(rank + 5), full(rank, ())])
+    assert (pulled(kv, "a") == 5).all() and pulled(kv, "one", ()) == 0
+    kv.barrier()
+    kv.set_optimizer(kvstore.create_optimizer("sgd", learning_rate=0.5 if rank == 0 else 9))
+    assert (pulled(kv, "a") == 5).all()  # rank 0's is taken, and the values stay
+    kv.barrier()
+    kv.push("a", [full(1), full(2)], priority=-1)
+    kv.barrier()
+    assert (pulled(kv, "a") == 5 - 0.5 * 3 * n).all()
+    kv.barrier()
+    kv.set_optimizer(kvstore.create_optimizer("adam", learning_rate=0.25))
+    kv.init("w", full(1))
+    out, mine = full(0), full(2)
+    kv.pushpull("w", mine, out)
+    assert (out < 1).all()
+    kv.barrier()
+    assert np.allclose(pulled(kv, "w"), 1 - 0.25 * n, atol=1e-5)
+    kv.set_optimizer("test")
+    kv.init("rows", kvstore.RowSparse(full(4, (2, 3)), [1, 6], (9, 3)))
+    kv.push("rows", [kvstore.RowSparse(full(1, (2, 3)), [6, 8], (9, 3)), kvstore.RowSparse(full(1, (1, 3)), [8], (9, 3))])
+    kv.barrier()
+    some = kvstore.RowSparse.zeros((9, 3))
+    kv.row_sparse_pull("rows", some, row_ids=[8, 6, 0, 6])
+    assert some.indices.tolist() == [0, 6, 8] and some.data[:, 0].tolist() == [0, 4 + n, 2 * n], some.data
+    assert pulled(kv, "rows", (9, 3))[:, 2].tolist() == [0, 4, 0, 0, 0, 0, 4 + n, 0, 2 * n]
+    kv.barrier()
+    kv.broadcast("late", full(rank), out)
+    assert (out == 0).all() and kv.num_dead_node() == 0
+
+
+def killed() -> None:
+    """Worker 1 is killed; the others do without it."""
+    kv = kvstore.create("dist_async")
+    kv.init(1, full(0))
+    kv.set_optimizer("test")
+    kv.push(1, full(1))
+    kv.barrier()
+    if kv.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    kv.push(1, full(1))
+    kv.barrier()
+    assert (pulled(kv, 1) == 2 * kv.num_workers - 1).all() and kv.num_dead_node() == 1
+    print(f"rank {kv.rank} has waited {time.monotonic() - began:.1f} s", flush=True)
+
+
+def back() -> None:
+    """Worker 1 is killed, and comes back: it finds the values that there are."""
+    kv = kvstore.create("dist_async")
+    kv.init(1, full(7))
+    kv.set_optimizer(kvstore.create_optimizer("test", rescale_grad=2))
+    if kv.rank == 1 and len(sys.argv) == 2:
+        os.execv(sys.executable, [sys.executable, sys.argv[0], "back", "again"])
+    if kv.rank == 1:
+        assert (pulled(kv, 1) >= 7).all()
+    kv.push(1, full(1))
+    deadline = time.monotonic() + 60
+    while not (pulled(kv, 1) == 7 + 2 * kv.num_workers).all():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def mistaken() -> None:
+    """Workers that call different things are told so."""
+    kv = kvstore.create("dist_async")
+    try:
+        kv.init(1 + kv.rank, full(0))
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+
+
+def fails() -> None:
+    """An exception ends worker 1, and worker 0 does not wait for it."""
+    kv = kvstore.create("dist_async")
+    kv.init(1, full(0))
+    if kv.rank == 1:
+        raise SystemExit("worker 1 fails")
+    kv.barrier()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
