@@ -18,6 +18,7 @@ __all__ = [
     "OnComplete",
     "ParameterServer",
     "Pending",
+    "PsLiteWorker",
     "Residuals",
     "Table",
     "Turn",
@@ -28,6 +29,7 @@ __all__ = [
     "device_trees",
     "main",
     "optimizers",
+    "ps_lite_serve",
 ]
 
 __version__: str
@@ -431,6 +433,25 @@ class DependencyEngine:
 
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""
+
+def ps_lite_serve() -> None:
+    """Be the scheduler or server that the environment says this process is, until the job is over."""
+
+@final
+class PsLiteWorker:
+    """A worker's place in a job of ps-lite."""
+
+    @staticmethod
+    def join() -> PsLiteWorker: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def servers(self) -> list[str]: ...
+    @property
+    def host(self) -> str: ...
+    def close(self) -> None: ...
 
 def optimizers() -> list[tuple[str, list[tuple[str, float]]]]:
     """Each optimizer's name with its numbers, as they are if nothing is said."""

@@ -13,6 +13,7 @@ mod memory;
 mod named;
 mod optimizer;
 mod pending;
+mod ps_lite;
 mod residuals;
 mod store;
 mod tables;
@@ -46,6 +47,8 @@ mod _herringbone {
     use super::optimizer::{PyLocalOptimizer, optimizers};
     #[pymodule_export]
     use super::pending::{Completions, Pending};
+    #[pymodule_export]
+    use super::ps_lite::{PyPsLiteWorker, ps_lite_serve};
     #[pymodule_export]
     use super::residuals::PyResiduals;
     #[pymodule_export]

@@ -59,6 +59,8 @@ mod named;
 mod node;
 mod observe;
 #[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
+pub mod ps_lite;
+#[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 mod rendezvous;
 mod request;
 mod residuals;

@@ -12,6 +12,7 @@ from ..dependency import Engine
 from ..errors import ArgumentError, ConfigError, UnsupportedError
 from ..joining import init
 from ..tables import ParameterServer
+from . import ps_lite
 from .remote import RemoteKVStore
 from .store import KVStore
 from .values import Trees
@@ -39,7 +40,9 @@ def create(
     """A store, by MXNet's name of its type.
 
     ``local`` and ``device`` are of this process alone. ``dist_sync``, ``dist_device_sync`` and ``horovod`` are of all workers of a
-    job; all of them create it. So is ``dist_async``, whose values are in tables on servers: those of ``HERRINGBONE_TABLES``. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
+    job; all of them create it. So is ``dist_async``, whose values are in tables on servers: those of ``HERRINGBONE_TABLES``, or of a
+    job that is started by ps-lite's lines. In such a job a process that is a server or the scheduler serves here until the job is
+    over, and exits. ``horovod`` stores nothing and has ``pushpull`` and ``broadcast`` only.
 
     Args:
         name: upper case counts as lower case.
@@ -51,6 +54,7 @@ def create(
     Raises:
         UnsupportedError: the type is not here.
         ConfigError: there are no servers for ``dist_async``.
+        SystemExit: this process was a server, and the job is over.
     """
     if not isinstance(name, str):
         raise TypeError(f"create: name is a {type(name).__name__}, not one like 'local' or 'dist_sync'")
@@ -62,24 +66,32 @@ def create(
             f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync' or 'horovod'"
         )
     trees = None if topology is None else _trees_of(os.fspath(topology))
+    place = None
+    if "dist" in kind:
+        ps_lite.serve()
+        place = ps_lite.place()
     if communicator is not None and ("async" in kind or not ("dist" in kind or kind == "horovod")):
         whose = "servers, which need none" if "async" in kind else "one process"
         raise ArgumentError(f"create: a store of type {name!r} is of {whose}; use 'dist_sync' for a communicator")
     if "dist" in kind and "async" in kind:
-        return _remote(name, engine, trees)
+        return _remote(name, place, engine, trees)
     if communicator is None and ("dist" in kind or kind == "horovod"):
-        communicator = init()
+        communicator = init() if place is None else ps_lite.communicator(place)
     return KVStore(kind, communicator, engine, trees)
 
 
-def _remote(name: str, engine: Engine | None, trees: Trees | None) -> KVStore:
-    addresses = [each.strip() for each in os.environ.get("HERRINGBONE_TABLES", "").split(",") if each.strip()]
-    if not addresses:
-        raise ConfigError(
-            f"create: {name!r} needs a parameter server: name its servers in HERRINGBONE_TABLES (`herringbone launch --tables 2` "
-            f"starts some), or use 'dist_sync'"
-        )
-    servers = ParameterServer(addresses)
+def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine | None, trees: Trees | None) -> KVStore:
+    if place is None:
+        addresses = [each.strip() for each in os.environ.get("HERRINGBONE_TABLES", "").split(",") if each.strip()]
+        if not addresses:
+            raise ConfigError(
+                f"create: {name!r} needs a parameter server: name its servers in HERRINGBONE_TABLES (`herringbone launch --tables 2` "
+                f"starts some), or use 'dist_sync'"
+            )
+        servers = ParameterServer(addresses)
+    else:
+        addresses = place.servers
+        servers = ParameterServer(addresses, rank=place.rank, workers=place.workers)
     store = f"{os.environ.get('HERRINGBONE_JOB') or 'kvstore'} {next(_numbers)}"
     return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 import zlib
 from typing import Any
 
-from ..errors import MismatchError
+from ..errors import MismatchError, TableError
 from ..tables import ParameterServer
 from .layout import bytes_of, row_of
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "TableStore"]
 
 MESSAGE = 1024
 """Elements of a row with a message."""
+ROWS = 1 << 62
+PAUSE = 0.02
+"""Seconds between two looks for a key."""
 
 
 class Meeting:
@@ -62,3 +67,49 @@ class Meeting:
     def message(self) -> Any:
         """What was told last; it is empty if nothing was."""
         return bytes_of(self._messages.pull_range(0, 1)[0])
+
+
+class TableStore:
+    """Keys and values in a table, as torch's stores have them: ranks find each other by it."""
+
+    def __init__(self, servers: ParameterServer) -> None:
+        self._table = servers.table(
+            "ranks", rows=ROWS, width=MESSAGE, dtype="float64", sparse=True, initializer=None, optimizer="assign"
+        )
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        import numpy as np
+
+        self._table.push(self._row(key), row_of(np.frombuffer(value, np.uint8), MESSAGE).reshape(1, MESSAGE))
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is set."""
+        return bytes(bytes_of(self._table.pull(self._row(key))[0]).tobytes())
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
+        """Wait until keys are set.
+
+        Raises:
+            TimeoutError: they are not in time.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        for key in keys:
+            while not self._has(key):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"timed out: {key} was not set")
+                time.sleep(PAUSE)
+
+    def _has(self, key: str) -> bool:
+        try:
+            self.get(key)
+        except TableError:
+            return False
+        return True
+
+    @staticmethod
+    def _row(key: str) -> Any:
+        import numpy as np
+
+        text = key.encode()
+        return np.array([(zlib.crc32(text) << 30 | zlib.adler32(text) >> 2) % ROWS], np.uint64)

@@ -1,4 +1,4 @@
-"""A worker of a store of type dist_async; started by test_kvstore_remote.py."""
+"""A worker of a store of type dist_async; started by test_kvstore_remote.py, and by ps-lite's lines by test_ps_lite.py."""
 
 from __future__ import annotations
 
@@ -107,6 +107,15 @@ def fails() -> None:
     if kv.rank == 1:
         raise SystemExit("worker 1 fails")
     kv.barrier()
+
+
+def synchronous() -> None:
+    """The same program in all roles, with a store of type dist_sync."""
+    kv = kvstore.create("dist_sync")
+    kv.init(3, full(kv.rank + 5))
+    kv.push(3, full(kv.rank + 1))
+    assert (pulled(kv, 3) == kv.num_workers * (kv.num_workers + 1) / 2).all()
+    print(f"rank {kv.rank} of {kv.num_workers}", flush=True)
 
 
 if __name__ == "__main__":

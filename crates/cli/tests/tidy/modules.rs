@@ -50,7 +50,7 @@ const ORDERS: [Order; 6] = [
             // Processes for tests, in virtual time.
             "world",
             // Putting a process together.
-            "joining",
+            "joining ps_lite",
             "local",
             "assembly server status",
             "calibrate measure",
@@ -121,7 +121,7 @@ const ORDERS: [Order; 6] = [
             "tables",
             "optimizer",
             "call",
-            "pending residuals",
+            "pending ps_lite residuals",
             "codecs errors memory store trees turn waiting",
         ],
     },

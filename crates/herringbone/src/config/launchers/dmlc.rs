@@ -11,20 +11,24 @@ pub(super) fn read(environment: &Environment) -> Result<Option<Detection>> {
     match role {
         "worker" => {}
         "server" => {
-            let problem = "this process is a server, which adds and has no data: run `herringbone serve` in its place, and name \
-                           it in HERRINGBONE_REDUCERS";
+            let problem = "this process is a server, which adds and has no data: `kvstore.create` serves in it; for a program \
+                           without a KVStore run `herringbone serve` in its place, and name it in HERRINGBONE_REDUCERS";
             return lacks(ROLE, problem.to_owned());
         }
         _ => {
             return lacks(
                 ROLE,
-                format!("{role:?} has no part in the training: rank 0 is enough, so start no {role}"),
+                format!(
+                    "{role:?} has no part in the training: `kvstore.create` schedules in it; for a program without a KVStore rank 0 is \
+                     enough, so start no {role}"
+                ),
             );
         }
     }
     let id = first_number(environment, &["DMLC_WORKER_ID", "DMLC_TASK_ID"])?;
     let (Some((id, machine)), Some(machines)) = (id, number(environment, "DMLC_NUM_WORKER", COUNT)?) else {
-        let problem = "a worker needs DMLC_WORKER_ID and DMLC_NUM_WORKER; or set HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE";
+        let problem = "a worker needs DMLC_WORKER_ID and DMLC_NUM_WORKER, or a KVStore, which the scheduler gives a rank; or set \
+                       HERRINGBONE_RANK and HERRINGBONE_WORLD_SIZE";
         return lacks(ROLE, problem.to_owned());
     };
     let local =

@@ -136,7 +136,11 @@ fn what_is_not_said_is_asked_for() {
             &["JOB_COMPLETION_INDEX", "pod 2", "set HERRINGBONE_WORLD_SIZE", "HERRINGBONE_STORE"],
         ),
         ("vertex-reducer", &[], &["CLUSTER_SPEC", "replica 0 of workerpool2", "`herringbone serve`"]),
-        ("ps-lite", &[("DMLC_ROLE", "server")], &["DMLC_ROLE", "`herringbone serve`"]),
+        (
+            "ps-lite",
+            &[("DMLC_ROLE", "server")],
+            &["DMLC_ROLE", "`kvstore.create` serves", "`herringbone serve`"],
+        ),
         ("ps-lite", &[("DMLC_ROLE", "scheduler")], &["start no scheduler"]),
         ("ps-lite", &[("DMLC_WORKER_ID", "")], &["needs DMLC_WORKER_ID and DMLC_NUM_WORKER"]),
         ("kubeflow", &[("PET_NPROC_PER_NODE", "4")], &["PET_NPROC_PER_NODE", "with torchrun"]),
