@@ -236,8 +236,9 @@ class Table:
     def tune(self, **numbers: float) -> None:
         """Change numbers of the optimizer, such as ``learning_rate=0.01``, for what takes effect after this.
 
-        After ``assigns=1`` what is pushed takes the place of what was there, until ``assigns=0``: a table gets first values in this
-        way. In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
+        In a sync table these are also the pushes of the step that is under way. One worker calls it, or all with the same numbers.
+
+        After ``assigns=1`` what is pushed takes the place of what was there, until ``assigns=0``. This gives a table its first values.
         """
         for parameter, number in numbers.items():
             self._native.tune(parameter, float(number))

@@ -22,7 +22,9 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))
+sys.path += [str(ROOT), str(ROOT / "bench")]
+
+from ports import free_port
 
 from lab.job import PATIENCE_SECONDS, Job, environment, python
 
@@ -71,7 +73,7 @@ def python_block(_, text, folder):
     script = folder / "train.py"
     script.write_text(text)
     if "torch" not in text:
-        servers = ["--tables", "2"] if "ParameterServer" in text else []
+        servers = ["--tables", "2"] if "ParameterServer" in text or "dist_async" in text else []
         succeed([str(BINARY), "launch", "-n", "2", *servers, "--", sys.executable, str(script)], folder)
         return
     with Job() as job:
@@ -86,12 +88,17 @@ def rust_block(name, _, __):
 
 
 def shell_block(name, text, folder):
+    roles = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         before = list(itertools.takewhile(re.compile(r"[A-Z_]+=").match, words))
         settings, words = dict(word.split("=", 1) for word in before), words[len(before) :]
-        if words:
+        if words == ["python", "train.py"] and "DMLC_ROLE" in settings:
+            roles.append(settings)
+        elif words:
             command(name, words, settings, folder)
+    if roles:
+        as_started_by_ps_lite(roles, folder)
 
 
 def command(name, words, settings, folder):
@@ -164,6 +171,13 @@ def as_started_by(launcher, folder):
     places = [common | {name: str(rank) for name in names[launcher]} for rank in range(2)]
     with concurrent.futures.ThreadPoolExecutor() as threads:
         list(threads.map(lambda place: succeed([sys.executable, "train.py"], folder, place), places))
+
+
+def as_started_by_ps_lite(roles, folder):
+    """Runs the lines of a job together, at a port of ours."""
+    port = {"DMLC_PS_ROOT_PORT": str(free_port())}
+    with concurrent.futures.ThreadPoolExecutor(len(roles)) as threads:
+        list(threads.map(lambda role: succeed([sys.executable, "train.py"], folder, role | port), roles))
 
 
 def takes(name, script, words):
