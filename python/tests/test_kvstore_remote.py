@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import herringbone
 from herringbone import ArgumentError, UnsupportedError, kvstore
 from herringbone.kvstore.layout import Layout, bytes_of, row_of
 from herringbone.kvstore.remote import RemoteKVStore
-from lab.job import python
+from lab.job import environment, python
 
 np = pytest.importorskip("numpy")
 
@@ -91,6 +92,31 @@ def test_what_cannot_be_is_refused(kv: RemoteKVStore) -> None:
     assert (out == 2).all() and kv.type == "dist_async" and kv.is_capable("optimizer")
     with pytest.raises(ArgumentError, match="use 'dist_sync' for a communicator"):
         kvstore.create("dist_async", communicator=herringbone.Communicator.__new__(herringbone.Communicator))
+
+
+def test_a_server_that_is_lost_is_named_by_the_next_pull(
+    address: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HERRINGBONE_RANK", "0")
+    monkeypatch.setenv("HERRINGBONE_WORLD_SIZE", "1")
+    command = [python(), "-m", "herringbone", "serve", "--tables", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        other = server.stdout.readline().split()[-1]
+        monkeypatch.setenv("HERRINGBONE_TABLES", f"{address},{other}")
+        kv = kvstore.create("dist_async")
+        assert isinstance(kv, RemoteKVStore)
+        kv.set_optimizer("test")
+        kv.init([1, 2], [ONE, ONE])
+        server.kill()
+    kv.push(1, ONE)
+    for key in (1, 2):
+        with pytest.raises(herringbone.TableServerLostError, match=other):
+            kv.pull(key, ONE.copy())
+    with pytest.raises(herringbone.TableServerLostError):
+        kv.close()
+    kv.close()
 
 
 @pytest.mark.parametrize("name", ["sgd", "nag", "adam", "adagrad", "rmsprop", "test"])

@@ -70,6 +70,15 @@ def test_all_end_though_a_worker_is_killed() -> None:
     assert statuses == [0, 0, 0, -signal.SIGKILL, 0] and "rank 0 has waited" in output, output
 
 
+def test_the_job_fails_without_its_scheduler() -> None:
+    job = Started("waits", ["worker 0", "server", "scheduler", "worker 1", "server"])
+    assert job.processes[0].stdout is not None and job.processes[0].stdout.readline() == "waits\n"
+    job.processes[2].kill()
+    statuses, output = job.finish()
+    assert statuses[2] == -signal.SIGKILL and all(statuses), output
+    assert "it is the job's scheduler: start the whole job again" in output
+
+
 def test_a_worker_too_many_is_told() -> None:
     job = Started("everything", ["worker 0", "server", "scheduler", "worker 0", "server"], HERRINGBONE_TIMEOUT_S="5")
     statuses, output = job.finish()

@@ -194,8 +194,19 @@ impl PsLiteLine {
         member.nodes.end_step()?;
         loop {
             match member.nodes.pull_range(0, &mut [0.0_f64; WIDTH]) {
-                Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {}
-                result => return result,
+                Ok(()) => return Ok(()),
+                Err(error) => match error.kind() {
+                    ErrorKind::Timeout { .. } => {}
+                    ErrorKind::TableServerLost { address, reason } => {
+                        let reason =
+                            format!("{reason} (it is the job's scheduler: start the whole job again)");
+                        return Err(Error::new(ErrorKind::TableServerLost {
+                            address: address.clone(),
+                            reason,
+                        }));
+                    }
+                    _ => return Err(error),
+                },
             }
         }
     }

@@ -109,6 +109,15 @@ def fails() -> None:
     kv.barrier()
 
 
+def waits() -> None:
+    """Pulls until a server is lost."""
+    kv = kvstore.create("dist_async")
+    kv.init(1, full(0))
+    print("waits", flush=True)
+    while True:
+        pulled(kv, 1)
+
+
 def synchronous() -> None:
     """The same program in all roles, with a store of type dist_sync."""
     kv = kvstore.create("dist_sync")
