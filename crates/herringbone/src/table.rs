@@ -24,6 +24,8 @@
 
 mod arithmetic;
 mod calls;
+#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
+mod chunks;
 mod client;
 mod connections;
 mod fold;
@@ -31,7 +33,10 @@ mod kept_push;
 mod keys;
 mod link;
 mod local_optimizer;
+#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
 mod rows;
+#[cfg(test)]
+mod rows_tests;
 mod service;
 mod tables;
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub(super) trait Real:
     + Mul<Output = Self>
     + Div<Output = Self>
     + Send
+    + Sync
 {
     fn from_f64(number: f64) -> Self;
     fn sqrt(self) -> Self;
@@ -47,9 +48,9 @@ macro_rules! real {
 real!(f32, f64);
 
 /// A type of rows' elements.
-pub(super) trait Scalar: Copy + Default + Send {
+pub(super) trait Scalar: Copy + Default + Send + Sync + 'static {
     /// What optimizers calculate in.
-    type Real: Real;
+    type Real: Real + Scalar;
     fn read(bytes: &[u8]) -> Self;
     fn write(self, into: &mut Vec<u8>);
     fn real(self) -> Self::Real;

@@ -1,6 +1,9 @@
 //! The rows of a range in memory, with what the optimizer keeps for them.
 
-use super::arithmetic::{Real, Rule, Scalar, StoredRow, planes};
+use super::{
+    arithmetic::{Real, Rule, Scalar, planes},
+    chunks::{PlacedRows, RowChunks, RowShape},
+};
 use crate::core::{
     element::DType,
     table::{Initializer, OptimizerSpec, RowKeys, TableError, TableSpec},
@@ -8,10 +11,9 @@ use crate::core::{
 use half::bf16;
 use std::{collections::HashMap, ops::Range};
 
-/// How much of a sparse table is made room for at once, if a row is not longer.
-const CHUNK_BYTES: usize = 64 << 10;
-/// What a row of a sparse table costs beside its elements, about: its key and place in an index that is up to twice as large.
-const INDEX_BYTES: u64 = 40;
+/// What a row of a sparse table costs in addition to its elements, about: its key, and key and place in an index that is up to twice
+/// as large.
+const INDEX_BYTES: u64 = 48;
 
 /// The rows of a range.
 pub(super) trait Rows: Send {
@@ -30,6 +32,25 @@ pub(super) trait Rows: Send {
     fn tune(&mut self, optimizer: OptimizerSpec);
     /// How many rows take up memory.
     fn held(&self) -> u64;
+    /// The rows by their places, as they are.
+    fn placed(&self) -> &dyn PlacedRows;
+    /// The rows by their places, as they are now and for ever. It costs a pointer for each chunk of 64 KiB, and then a copy of each
+    /// chunk that is pushed to as long as this is kept.
+    fn freeze(&self) -> Box<dyn PlacedRows>;
+    /// Forgets all rows, which come in blocks from now on. A push to a row that has not come is ignored: where the row comes from, it
+    /// has that push already. So whoever sends blocks by ascending places, and between them all pushes in the order in which they
+    /// take effect, gives this store the same bits.
+    fn begin_loading(&mut self);
+    /// Takes the rows of a block whose keys are in this store's range, and leaves the others. A refusal may leave some taken.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`], also if a row is there already, or those of a dense table do not follow each other.
+    fn load(&mut self, keys: &RowKeys, bytes: &[u8]) -> Result<(), TableError>;
+    /// All blocks have come.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] if rows of a dense table are missing.
+    fn end_loading(&mut self) -> Result<(), TableError>;
 }
 
 /// The rows of a range of a table, none of which was pushed to.
@@ -51,112 +72,90 @@ pub(super) fn row_cost(spec: &TableSpec) -> u64 {
 
 struct RowStore<S: Scalar> {
     range: Range<u64>,
-    width: usize,
-    planes: usize,
     initializer: Initializer,
     rule: Rule<S::Real>,
     row_cost: u64,
-    /// The places of the rows that are there; a dense table has all, in the order of their keys.
+    /// The places of the rows that are there; a dense table's are in the order of their keys.
     places: Option<HashMap<u64, usize>>,
-    chunk_rows: usize,
-    chunks: Vec<Chunk<S>>,
-}
-
-/// Some rows: their elements, and what the optimizer keeps for them.
-struct Chunk<S: Scalar> {
-    values: Vec<S>,
-    state: Vec<S::Real>,
-    steps: Vec<u32>,
+    /// Whether rows come in blocks: a row that has not come is neither made nor changed.
+    is_loading: bool,
+    rows: RowChunks<S>,
 }
 
 impl<S: Scalar> RowStore<S> {
     fn new(spec: &TableSpec, range: Range<u64>) -> Self {
-        let rows = (range.end - range.start) as usize;
+        let shape = RowShape { width: spec.width as usize, planes: planes(&spec.optimizer) };
         let mut store = Self {
-            width: spec.width as usize,
-            planes: planes(&spec.optimizer),
             initializer: spec.initializer,
             rule: Rule::new(spec.optimizer),
             row_cost: row_cost(spec),
             places: spec.sparse.then(HashMap::new),
-            chunk_rows: if spec.sparse { CHUNK_BYTES / spec.row_bytes() } else { rows }.max(1),
-            chunks: Vec::new(),
+            is_loading: false,
+            rows: RowChunks::new(shape, &range, spec.sparse),
             range,
         };
-        if !spec.sparse {
-            store.make_room();
-            if store.initializer != Initializer::Zeros {
-                (0..rows).for_each(|place| store.initialize(place, store.range.start + place as u64));
+        if store.initializer != Initializer::Zeros {
+            for place in 0..store.rows.count() {
+                initial(store.initializer, store.range.start + place as u64, store.rows.row(place).values);
             }
         }
         store
     }
 
-    fn make_room(&mut self) {
-        let (rows, elements) = (self.chunk_rows, self.chunk_rows * self.width);
-        self.chunks.push(Chunk {
-            values: vec![S::default(); elements],
-            state: vec![S::Real::default(); elements * self.planes],
-            steps: vec![0; rows],
-        });
-    }
-
     /// Where a row is, if it is there.
     fn place(&self, key: u64) -> Option<usize> {
         match &self.places {
-            None => Some((key - self.range.start) as usize),
+            None => Some((key - self.range.start) as usize).filter(|place| *place < self.rows.count()),
             Some(places) => places.get(&key).copied(),
         }
     }
 
-    fn place_or_new(&mut self, key: u64) -> usize {
+    /// Where a row is, which is made if it is not there and may be.
+    fn place_or_new(&mut self, key: u64) -> Option<usize> {
         if let Some(place) = self.place(key) {
-            return place;
+            return Some(place);
         }
-        let place = self.places.as_ref().map_or(0, HashMap::len);
-        if place >= self.chunks.len() * self.chunk_rows {
-            self.make_room();
+        if self.is_loading {
+            return None;
         }
+        let place = self.add(key);
+        initial(self.initializer, key, self.rows.row(place).values);
+        Some(place)
+    }
+
+    fn add(&mut self, key: u64) -> usize {
+        let place = self.rows.add(key);
         if let Some(places) = &mut self.places {
             places.insert(key, place);
         }
-        self.initialize(place, key);
         place
-    }
-
-    fn initialize(&mut self, place: usize, key: u64) {
-        let initializer = self.initializer;
-        let row = self.row(place);
-        initial(initializer, key, row.values);
-    }
-
-    fn row(&mut self, place: usize) -> StoredRow<'_, S> {
-        let (at, width) = (place % self.chunk_rows, self.width);
-        let state = width * self.planes;
-        let chunk = &mut self.chunks[place / self.chunk_rows];
-        StoredRow {
-            values: &mut chunk.values[at * width..(at + 1) * width],
-            state: &mut chunk.state[at * state..(at + 1) * state],
-            steps: &mut chunk.steps[at],
-        }
     }
 }
 
 impl<S: Scalar> Rows for RowStore<S> {
     fn needs(&self, keys: &RowKeys) -> u64 {
         match &self.places {
-            None => 0,
-            Some(places) => {
+            Some(places) if !self.is_loading => {
                 keys.iter().filter(|key| !places.contains_key(key)).count() as u64 * self.row_cost
             }
+            _ => 0,
         }
     }
 
     fn push(&mut self, keys: &RowKeys, pushed: &[u8]) {
-        let rule = self.rule;
-        for (key, row) in keys.iter().zip(pushed.chunks_exact(self.width * size_of::<S>())) {
-            let place = self.place_or_new(key);
-            rule.step(self.row(place), row.chunks_exact(size_of::<S>()).map(S::read));
+        let (rule, shape) = (self.rule, self.rows.shape);
+        let mut left = keys.iter().zip(pushed.chunks_exact(shape.width * size_of::<S>())).peekable();
+        while let Some((key, row)) = left.next() {
+            let Some(place) = self.place_or_new(key) else { continue };
+            let at = self.rows.at(place);
+            let (chunk, end) = self.rows.chunk(place);
+            rule.step(chunk.row(at, shape), row.chunks_exact(size_of::<S>()).map(S::read));
+            // A chunk is made writable once for all of a dense table's rows that are in it.
+            let until = if self.places.is_none() { self.range.start + end as u64 } else { 0 };
+            while let Some((next, row)) = left.next_if(|(next, _)| *next < until) {
+                let at = at + (next - key) as usize;
+                rule.step(chunk.row(at, shape), row.chunks_exact(size_of::<S>()).map(S::read));
+            }
         }
     }
 
@@ -164,13 +163,10 @@ impl<S: Scalar> Rows for RowStore<S> {
         let mut fresh = Vec::new();
         for key in keys.iter() {
             let values = match self.place(key) {
-                Some(place) => {
-                    let at = place % self.chunk_rows * self.width;
-                    &self.chunks[place / self.chunk_rows].values[at..at + self.width]
-                }
+                Some(place) => self.rows.values(place),
                 None if self.initializer == Initializer::Missing => return Err(TableError::Missing { key }),
                 None => {
-                    fresh.resize(self.width, S::default());
+                    fresh.resize(self.rows.shape.width, S::default());
                     initial(self.initializer, key, &mut fresh);
                     &fresh
                 }
@@ -183,7 +179,8 @@ impl<S: Scalar> Rows for RowStore<S> {
     fn not_a_number(&self, keys: &RowKeys, pushed: &[u8]) -> Option<u64> {
         let has_nan =
             |row: &[u8]| row.chunks_exact(size_of::<S>()).any(|bytes| S::read(bytes).real().is_nan());
-        let found = pushed.chunks_exact(self.width * size_of::<S>()).position(has_nan)?;
+        let row_bytes = self.rows.shape.width * size_of::<S>();
+        let found = pushed.chunks_exact(row_bytes).position(has_nan)?;
         Some(keys.get(found))
     }
 
@@ -192,10 +189,56 @@ impl<S: Scalar> Rows for RowStore<S> {
     }
 
     fn held(&self) -> u64 {
-        match &self.places {
-            None => self.range.end - self.range.start,
-            Some(places) => places.len() as u64,
+        self.rows.places()
+    }
+
+    fn placed(&self) -> &dyn PlacedRows {
+        &self.rows
+    }
+
+    fn freeze(&self) -> Box<dyn PlacedRows> {
+        Box::new(self.rows.clone())
+    }
+
+    fn begin_loading(&mut self) {
+        self.is_loading = true;
+        self.rows.clear();
+        if let Some(places) = &mut self.places {
+            places.clear();
         }
+    }
+
+    fn load(&mut self, keys: &RowKeys, bytes: &[u8]) -> Result<(), TableError> {
+        let wrong = |what: &str| Err(TableError::Malformed(what.into()));
+        let is_kind = matches!(keys, RowKeys::Listed(_)) == self.places.is_some();
+        if !self.is_loading || !is_kind {
+            return wrong("a block of rows for another kind of table");
+        }
+        let row_bytes = self.rows.shape.bytes::<S>();
+        if keys.len().checked_mul(row_bytes) != Some(bytes.len()) {
+            return wrong("a block whose rows have another width, type or optimizer");
+        }
+        let (range, rows) = (self.range.clone(), keys.iter().zip(bytes.chunks_exact(row_bytes)));
+        for (key, row) in rows.filter(|(key, _)| range.contains(key)) {
+            let is_next = match &self.places {
+                None => (key - range.start) as usize == self.rows.count(),
+                Some(places) => !places.contains_key(&key),
+            };
+            if !is_next {
+                return wrong("a row that comes twice, or too early");
+            }
+            let place = self.add(key);
+            self.rows.row(place).load(row);
+        }
+        Ok(())
+    }
+
+    fn end_loading(&mut self) -> Result<(), TableError> {
+        if self.places.is_none() && self.rows.places() < self.range.end - self.range.start {
+            return Err(TableError::Malformed("the end of an image that lacks rows".into()));
+        }
+        self.is_loading = false;
+        Ok(())
     }
 }
 
