@@ -6,6 +6,7 @@
 //! elsewhere.
 
 mod error;
+mod image;
 mod message;
 mod optimizer;
 mod range;
@@ -13,9 +14,10 @@ mod ranges;
 mod spec;
 
 pub use error::{TableError, Unusable};
+pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
 pub use message::{BODY_BYTES, PAYLOAD_BYTES, RowKeys, TableAnswer, TableRequest};
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, PARAMETERS};
-pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush};
+pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
 pub use ranges::{RangePiece, Ranges};
 pub use spec::{
     BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,

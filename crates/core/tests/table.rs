@@ -3,8 +3,9 @@
 use herringbone_core::{
     element::DType,
     table::{
-        Asking, Consistency, Initializer, NotANumber, OptimizerKind, OptimizerParameter, OptimizerSpec,
-        RangeState, Ranges, RowKeys, TableAnswer, TableError, TableRequest, TableSpec, TakenPush,
+        Asking, Consistency, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber, OptimizerKind,
+        OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys, TableAnswer,
+        TableError, TableRequest, TableSpec, TakenPush, WorkerClock,
     },
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -312,6 +313,65 @@ fn messages_come_back_as_they_were() {
         let payload = answer.encode();
         assert_eq!(TableAnswer::decode(&payload).unwrap(), (answer, &[][..]));
     }
+}
+
+#[test]
+fn records_of_images_come_back_as_they_were() {
+    let head = ImageHead {
+        name: "n".repeat(200),
+        number: 3,
+        spec: spec(),
+        optimizer: spec().optimizer.with("learning_rate", 0.5).unwrap(),
+        range: 1,
+        ranges: 2,
+        version: 1 << 40,
+        not_numbers: 7,
+    };
+    let clock =
+        |worker| WorkerClock { worker, life: 5, step: 6, number: u64::MAX, has_left: worker % 2 == 0 };
+    let keys = RowKeys::Listed(vec![7, 1, 1 << 39]);
+    let records = [
+        ImageRecord::Head(Box::new(head)),
+        ImageRecord::Clocks((0..IMAGE_CLOCKS as u32).map(clock).collect()),
+        ImageRecord::Kept { step: 9, worker: 8, keys: RowKeys::Run { first: 1, count: 2 } },
+        ImageRecord::Rows { keys },
+        ImageRecord::End { records: 4, rows: 3 },
+    ];
+    for record in records {
+        let mut bytes = record.encode().unwrap();
+        assert!(bytes.len() <= PAYLOAD_BYTES);
+        assert!((0..bytes.len().min(500)).all(|length| ImageRecord::decode(&bytes[..length]).is_err()));
+        let carries = matches!(record, ImageRecord::Kept { .. } | ImageRecord::Rows { .. });
+        bytes.extend_from_slice(&[7; 12]);
+        assert_eq!(ImageRecord::decode(&bytes).is_ok(), carries);
+        bytes.truncate(bytes.len() - if carries { 0 } else { 12 });
+        let (read, behind) = ImageRecord::decode(&bytes).unwrap();
+        assert_eq!((read, behind.len()), (record, if carries { 12 } else { 0 }));
+    }
+}
+
+#[test]
+fn clocks_of_an_image_are_those_of_a_range() {
+    let clock = |worker, step| WorkerClock { worker, life: 1, step, number: 3, has_left: false };
+    let fresh = || RangeState::<u32, ()>::new(Consistency::Sync, 2);
+    for clocks in [vec![clock(2, 5)], vec![clock(1, 5), clock(0, 5)], vec![clock(0, u64::MAX)]] {
+        assert!(fresh().restore(4, clocks).is_err());
+    }
+    assert!(fresh().restore(u64::MAX, []).is_err());
+    let mut state = fresh();
+    state.restore(4, [clock(0, 5), clock(1, 4)]).unwrap();
+    assert!(state.restore_kept(3, 0, 1).is_err() && state.restore_kept(5, 1, 1).is_err());
+    [(4, 0, 10), (4, 0, 11), (4, 1, 12), (5, 0, 13)]
+        .into_iter()
+        .for_each(|(step, worker, push)| state.restore_kept(step, worker, push).unwrap());
+    assert_eq!(state.worker_clocks().collect::<Vec<_>>(), [clock(0, 5), clock(1, 4)]);
+    let kept: Vec<_> = state.kept().map(|(step, worker, push)| (step, worker, *push)).collect();
+    assert_eq!(kept, [(4, 0, 10), (4, 0, 11), (4, 1, 12), (5, 0, 13)]);
+    let who = Asking { worker: 1, life: 1, step: 4 };
+    assert_eq!(state.push(who, 3, true, 0), Ok(TakenPush::Again));
+    assert!(!state.has_ended_step() && state.push(who, 4, true, 14) == Ok(TakenPush::Kept));
+    assert_eq!(state.end_step().unwrap().pushes, [(0, vec![10, 11]), (1, vec![12, 14])]);
+    assert_eq!(state.version(), 5);
 }
 
 #[test]

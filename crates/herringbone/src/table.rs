@@ -24,7 +24,6 @@
 
 mod arithmetic;
 mod calls;
-#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
 mod chunks;
 mod client;
 mod connections;
@@ -33,7 +32,6 @@ mod kept_push;
 mod keys;
 mod link;
 mod local_optimizer;
-#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
 mod rows;
 #[cfg(test)]
 mod rows_tests;

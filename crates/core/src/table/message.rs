@@ -164,7 +164,7 @@ impl RowKeys {
         }
     }
 
-    fn write(&self, to: &mut Writer) {
+    pub(super) fn write(&self, to: &mut Writer) {
         match self {
             Self::Run { first, count } => {
                 to.u8(0);
@@ -178,7 +178,7 @@ impl RowKeys {
         }
     }
 
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match from.u8()? {
             0 => Ok(Self::Run { first: from.u64()?, count: from.u64()? }),
             1 => from.list(Reader::u64).map(Self::Listed),

@@ -12,6 +12,9 @@
 use super::{Consistency, TableError};
 use alloc::{collections::BTreeMap, vec::Vec};
 
+/// No count of steps in an image is above this, so that there is no end to count to.
+const STEPS_MOST: u64 = u64::MAX / 2;
+
 /// The clocks of a range, with pushes `P` that are kept for the end of their step, and pulls `Q` that wait.
 #[derive(Clone, Debug)]
 pub struct RangeState<P, Q> {
@@ -44,6 +47,21 @@ struct Waiting<Q> {
     worker: u32,
     step: u64,
     pull: Q,
+}
+
+/// A worker's clock, as the [image](super::ImageRecord) of a range has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerClock {
+    /// Its rank.
+    pub worker: u32,
+    /// The life of its process.
+    pub life: u64,
+    /// How many steps it has ended.
+    pub step: u64,
+    /// The number of the last push that was taken in this life.
+    pub number: u64,
+    /// Whether nobody waits for it.
+    pub has_left: bool,
 }
 
 /// Who pushes or pulls, as its request says.
@@ -166,7 +184,7 @@ impl<P, Q> RangeState<P, Q> {
     /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
     /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
     pub fn end_step(&mut self) -> Option<EndedStep<P>> {
-        if !self.consistency.is_sync() || self.floor().is_none_or(|floor| floor <= self.version) {
+        if !self.has_ended_step() {
             return None;
         }
         let step = self.version;
@@ -175,6 +193,11 @@ impl<P, Q> RangeState<P, Q> {
         let ended = core::mem::replace(&mut self.kept, later);
         let pushes = ended.into_iter().map(|((_, worker), pushes)| (worker, pushes)).collect();
         Some(EndedStep { pushes })
+    }
+
+    /// Whether [`end_step`](Self::end_step) has a step.
+    pub fn has_ended_step(&self) -> bool {
+        self.consistency.is_sync() && self.floor().is_some_and(|floor| floor > self.version)
     }
 
     /// The pulls that are answered now, in the order in which they came.
@@ -223,6 +246,57 @@ impl<P, Q> RangeState<P, Q> {
     /// Of all workers that have come how many steps they have ended, and whether they take part.
     pub fn clocks(&self) -> impl Iterator<Item = (u32, u64, bool)> + '_ {
         self.clocks.iter().map(|(worker, clock)| (*worker, clock.step, !clock.has_left))
+    }
+
+    /// The clocks of all workers that have come, ascending: for the image of the range.
+    pub fn worker_clocks(&self) -> impl Iterator<Item = WorkerClock> + '_ {
+        self.clocks.iter().map(|(worker, clock)| {
+            let Clock { life, step, number, has_left } = *clock;
+            WorkerClock { worker: *worker, life, step, number, has_left }
+        })
+    }
+
+    /// The pushes that are kept, each with its step and its worker, in the order in which they take effect.
+    pub fn kept(&self) -> impl Iterator<Item = (u64, u32, &P)> + '_ {
+        self.kept.iter().flat_map(|((step, worker), pushes)| pushes.iter().map(|push| (*step, *worker, push)))
+    }
+
+    /// Becomes a range that has come this far, from its image. To be called before anybody takes part.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] if these cannot be a range's clocks.
+    pub fn restore(
+        &mut self,
+        version: u64,
+        clocks: impl IntoIterator<Item = WorkerClock>,
+    ) -> Result<(), TableError> {
+        if version > STEPS_MOST {
+            return Err(TableError::Malformed("a version that cannot be".into()));
+        }
+        if self.consistency.is_sync() {
+            self.version = version;
+        }
+        for WorkerClock { worker, life, step, number, has_left } in clocks {
+            let is_new = self.clocks.last_key_value().is_none_or(|(last, _)| *last < worker);
+            if !is_new || worker >= self.workers || step > STEPS_MOST {
+                return Err(TableError::Malformed("a clock that cannot be".into()));
+            }
+            self.clocks.insert(worker, Clock { life, step, number, has_left });
+        }
+        Ok(())
+    }
+
+    /// Keeps a push from an image, after those that it keeps of the same worker in the same step.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] if the range keeps no pushes of this step of the worker.
+    pub fn restore_kept(&mut self, step: u64, worker: u32, push: P) -> Result<(), TableError> {
+        let clock = self.clocks.get(&worker).filter(|clock| (self.version..=clock.step).contains(&step));
+        if clock.is_none() || !self.consistency.is_sync() {
+            return Err(TableError::Malformed("a kept push of a step that is over".into()));
+        }
+        self.kept.entry((step, worker)).or_default().push(push);
+        Ok(())
     }
 
     /// How many pulls wait.

@@ -11,7 +11,7 @@ use core::fmt;
 
 /// The longest name of a table, in bytes.
 pub const NAME_BYTES: usize = 200;
-/// The most elements of a row: a row has to fit a message with room to spare.
+/// The most elements of a row, of `f64` half as many: a row has to fit a message with what its optimizer keeps for it.
 pub const WIDTH_MOST: u32 = 16 << 10;
 /// The most workers of a table.
 pub const WORKERS_MOST: u32 = 1 << 16;
@@ -102,10 +102,11 @@ impl TableSpec {
         if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
             return wrong(format!("a table's name has 1 to {NAME_BYTES} bytes and no control characters"));
         }
-        if self.rows == 0 || self.width == 0 || self.width > WIDTH_MOST {
+        let most = if self.dtype == DType::F64 { WIDTH_MOST / 2 } else { WIDTH_MOST };
+        if self.rows == 0 || self.width == 0 || self.width > most {
             let (rows, width) = (self.rows, self.width);
             return wrong(format!(
-                "{rows} rows of {width} elements: a table has at least one row, of 1 to {WIDTH_MOST} elements"
+                "{rows} rows of {width} elements: a table has at least one row, of 1 to {most} elements"
             ));
         }
         if !matches!(self.dtype, DType::F32 | DType::F64 | DType::Bf16) {

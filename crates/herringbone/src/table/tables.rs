@@ -12,7 +12,11 @@ use crate::core::table::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
+    sync::Arc,
 };
+
+#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
+pub(super) mod image;
 
 /// How many pulls of a table may wait at once.
 const WAITING_MOST: usize = 1 << 20;
@@ -143,7 +147,7 @@ impl Tables {
             }
             TableRequest::Push { table, step, ends, keys } => {
                 let who = caller.asking(table, step);
-                let push = KeptPush { keys, payload, values_at, reserved: 0 };
+                let push = KeptPush { keys, payload: Arc::new(payload), values_at, reserved: 0 };
                 let done = who.and_then(|who| self.push(table, who, number, ends, push));
                 (Some(table), done.map(|()| Some(TableAnswer::Done)))
             }

@@ -1,0 +1,314 @@
+//! Images of tables: out of a table record by record, and into the tables of another server or of a later one.
+//!
+//! A **live** image is sent to a copy while the table goes on changing. The copy is the same bit for bit at the end if it gets, in
+//! one order, the records and all that changes the table: first the [records of the head](ImageCursor::is_in_head) without anything
+//! between them, then blocks of rows, and between these each request at the time at which it was served here. A copy that is told of
+//! no pulls has a step of a sync table take effect earlier than here: [`ImageStep::Later`] is for blocks, and other requests than
+//! pushes have to wait for it, too.
+
+use super::{Place, Table, Tables};
+use crate::{
+    core::{
+        session::TooLong,
+        table::{BODY_BYTES, IMAGE_CLOCKS, ImageHead, ImageRecord, RowKeys, TableError, WorkerClock},
+    },
+    table::{
+        chunks::{PlacedRows, RowBlock},
+        kept_push::KeptPush,
+        rows::row_cost,
+    },
+};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
+
+#[cfg(test)]
+mod tests;
+
+/// How far an image of a table has been walked.
+pub(in crate::table) struct ImageCursor {
+    head: VecDeque<HeadRecord>,
+    /// How many records have been there.
+    records: u64,
+    /// The place of the next row.
+    next: u64,
+    is_over: bool,
+}
+
+/// A record before the first row, with the bytes behind it: those of a payload from some place on.
+struct HeadRecord {
+    record: ImageRecord,
+    values: Option<(Arc<Vec<u8>>, usize)>,
+}
+
+/// What a walk over a live table finds.
+#[derive(Debug)]
+pub(in crate::table) enum ImageStep {
+    /// The next record.
+    Record(Vec<u8>),
+    /// None now. A step of a sync table has ended and waits for pulls of the step before: a copy has it already.
+    Later,
+    /// All records have been there.
+    Over,
+}
+
+/// A table as it was at one moment, without the pushes that it kept. What it costs: [`Rows::freeze`](crate::table::rows::Rows::freeze).
+pub(in crate::table) struct FrozenTable {
+    pub(in crate::table) head: ImageHead,
+    cursor: ImageCursor,
+    rows: Box<dyn PlacedRows>,
+}
+
+/// A table that comes record by record.
+#[derive(Debug)]
+pub(in crate::table) struct TableLoader {
+    name: String,
+    pub(in crate::table) number: u32,
+    /// Of the table.
+    all_keys: Range<u64>,
+    /// How many records have come.
+    records: u64,
+    /// How many rows, with those of other ranges.
+    rows: u64,
+}
+
+impl ImageCursor {
+    fn new(head: &ImageHead, table: &Table, has_kept: bool) -> Self {
+        let mut records = VecDeque::from([HeadRecord::from(ImageRecord::Head(Box::new(head.clone())))]);
+        let clocks: Vec<WorkerClock> = table.state.worker_clocks().collect();
+        records.extend(
+            clocks.chunks(IMAGE_CLOCKS).map(|part| HeadRecord::from(ImageRecord::Clocks(part.to_vec()))),
+        );
+        let kept = table.state.kept().filter(|_| has_kept);
+        records.extend(kept.map(|(step, worker, push)| HeadRecord {
+            record: ImageRecord::Kept { step, worker, keys: push.keys.clone() },
+            values: Some((push.payload.clone(), push.values_at)),
+        }));
+        Self { head: records, records: 0, next: 0, is_over: false }
+    }
+
+    /// Whether records are left that a copy needs before it can be told of anything that changes the table. They have been as they
+    /// are since the image began.
+    pub(in crate::table) fn is_in_head(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    /// The next record, if one is left.
+    fn next(&mut self, rows: &dyn PlacedRows) -> Result<Option<Vec<u8>>, TableError> {
+        self.records += 1;
+        if let Some(HeadRecord { record, values }) = self.head.pop_front() {
+            let mut bytes = encode(&record)?;
+            if let Some((payload, values_at)) = values {
+                bytes.extend_from_slice(&payload[values_at..]);
+            }
+            return Ok(Some(bytes));
+        }
+        if self.is_over {
+            return Ok(None);
+        }
+        if self.next < rows.places() {
+            let RowBlock { keys, bytes, next } = rows.block(self.next, BODY_BYTES);
+            self.next = next;
+            let mut record = encode(&ImageRecord::Rows { keys })?;
+            record.extend_from_slice(&bytes);
+            return Ok(Some(record));
+        }
+        self.is_over = true;
+        encode(&ImageRecord::End { records: self.records - 1, rows: self.next }).map(Some)
+    }
+}
+
+impl From<ImageRecord> for HeadRecord {
+    fn from(record: ImageRecord) -> Self {
+        Self { record, values: None }
+    }
+}
+
+fn encode(record: &ImageRecord) -> Result<Vec<u8>, TableError> {
+    record.encode().map_err(|too_long: TooLong| TableError::Malformed(too_long.to_string()))
+}
+
+impl FrozenTable {
+    /// The next record of its image, if one is left.
+    pub(in crate::table) fn next(&mut self) -> Result<Option<Vec<u8>>, TableError> {
+        self.cursor.next(&*self.rows)
+    }
+}
+
+impl Tables {
+    /// Begins a live image of a table. It shares the pushes that the table keeps, and holds them until they are sent. `None`: not now,
+    /// for the reason of [`ImageStep::Later`].
+    pub(in crate::table) fn image(&self, number: u32) -> Result<Option<ImageCursor>, TableError> {
+        let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
+        if table.state.has_ended_step() {
+            return Ok(None);
+        }
+        Ok(Some(ImageCursor::new(&self.image_head(number, table)?, table, true)))
+    }
+
+    /// The next record of a live image.
+    pub(in crate::table) fn image_step(
+        &self,
+        number: u32,
+        cursor: &mut ImageCursor,
+    ) -> Result<ImageStep, TableError> {
+        let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
+        if !cursor.is_in_head() && table.state.has_ended_step() {
+            return Ok(ImageStep::Later);
+        }
+        let record = cursor.next(table.rows.placed())?;
+        Ok(record.map_or(ImageStep::Over, ImageStep::Record))
+    }
+
+    /// A table as it is now, which another thread may walk. Pushes of steps that are not over are not in it.
+    pub(in crate::table) fn freeze(&self, number: u32) -> Result<FrozenTable, TableError> {
+        let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
+        let head = self.image_head(number, table)?;
+        Ok(FrozenTable { cursor: ImageCursor::new(&head, table, false), rows: table.rows.freeze(), head })
+    }
+
+    /// The number that the next table gets.
+    pub(in crate::table) fn next_number(&self) -> u32 {
+        self.next
+    }
+
+    fn image_head(&self, number: u32, table: &Table) -> Result<ImageHead, TableError> {
+        let name = self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| name.clone());
+        Ok(ImageHead {
+            name: name.ok_or(TableError::Unknown)?,
+            number,
+            spec: table.spec.clone(),
+            optimizer: table.optimizer,
+            range: table.range,
+            ranges: table.ranges,
+            version: table.state.version(),
+            not_numbers: table.not_numbers,
+        })
+    }
+}
+
+impl TableLoader {
+    /// Makes the table of an image's first record, without rows, under the number that the record says.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`]; [`TableError::Full`] and others as if a worker made it. There is no such table then.
+    pub(in crate::table) fn begin(tables: &mut Tables, record: &[u8]) -> Result<Self, TableError> {
+        let (ImageRecord::Head(head), _) = ImageRecord::decode(record)? else {
+            return Err(TableError::Malformed("an image that does not begin with a head".into()));
+        };
+        let wrong = |what: &str| Err(TableError::Malformed(what.into()));
+        head.optimizer.check().map_err(|wrong| TableError::Unusable(wrong.0))?;
+        if !head.spec.optimizer.is_same_but_for_numbers(&head.optimizer) {
+            return wrong("an image with another optimizer than its table has");
+        }
+        if tables.numbers.contains_key(&head.name) || tables.tables.contains_key(&head.number) {
+            return wrong("an image of a table that is here already");
+        }
+        let after = tables.next.max(head.number.saturating_add(1));
+        let before = std::mem::replace(&mut tables.next, head.number);
+        let place = Place { range: head.range, ranges: head.ranges };
+        let made = tables.make(&head.name, &head.spec, place);
+        tables.next = if made.is_ok() { after } else { before };
+        let mut loader =
+            Self { name: head.name.clone(), number: made?, all_keys: 0..head.spec.rows, records: 1, rows: 0 };
+        let filled = loader.fill(tables, &head);
+        loader.whole_or_none(tables, filled)?;
+        Ok(loader)
+    }
+
+    fn fill(&mut self, tables: &mut Tables, head: &ImageHead) -> Result<(), TableError> {
+        let table = tables.tables.get_mut(&self.number).ok_or(TableError::Unknown)?;
+        table.optimizer = head.optimizer;
+        table.rows.tune(head.optimizer);
+        table.not_numbers = head.not_numbers;
+        table.rows.begin_loading();
+        table.state.restore(head.version, [])
+    }
+
+    /// Takes the next record. Returns whether it was the last one: then the table is as the one that the image is of.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`], [`TableError::Full`]; [`TableError::Unknown`] if somebody has dropped the table. It is gone then.
+    pub(in crate::table) fn apply(&mut self, tables: &mut Tables, record: &[u8]) -> Result<bool, TableError> {
+        let applied = self.take_in(tables, record);
+        self.whole_or_none(tables, applied)
+    }
+
+    fn take_in(&mut self, tables: &mut Tables, record: &[u8]) -> Result<bool, TableError> {
+        let (record, bytes) = ImageRecord::decode(record)?;
+        let (limit, used) = (tables.limit, tables.used);
+        let fits = |cost| match used.saturating_add(cost) <= limit {
+            true => Ok(cost),
+            false => Err(TableError::Full { limit }),
+        };
+        let table = tables.tables.get_mut(&self.number).ok_or(TableError::Unknown)?;
+        let cost = match record {
+            ImageRecord::Head(_) => return Err(TableError::Malformed("a second head of an image".into())),
+            ImageRecord::Clocks(clocks) => {
+                table.state.restore(table.state.version(), clocks)?;
+                0
+            }
+            ImageRecord::Kept { step, worker, keys } => {
+                // Rows that it makes cost nothing before its step has ended.
+                let cost = fits(bytes.len() as u64)?;
+                let push = KeptPush { keys, payload: Arc::new(bytes.to_vec()), values_at: 0, reserved: cost };
+                load_kept(table, step, worker, push)?;
+                cost
+            }
+            ImageRecord::Rows { keys } => {
+                let cost = fits(self.cost(table, &keys)?)?;
+                table.rows.load(&keys, bytes)?;
+                self.rows += keys.len() as u64;
+                cost
+            }
+            ImageRecord::End { records, rows } if (records, rows) != (self.records, self.rows) => {
+                return Err(TableError::Malformed("an image that lacks records".into()));
+            }
+            ImageRecord::End { .. } => return table.rows.end_loading().map(|()| true),
+        };
+        table.used += cost;
+        tables.used += cost;
+        self.records += 1;
+        Ok(false)
+    }
+
+    /// What the rows of a block take up.
+    fn cost(&self, table: &Table, keys: &RowKeys) -> Result<u64, TableError> {
+        let are_right = match keys {
+            RowKeys::Run { .. } => keys.are_right(&self.all_keys),
+            RowKeys::Listed(listed) => listed.iter().all(|key| self.all_keys.contains(key)),
+        };
+        if !are_right {
+            return Err(TableError::Malformed("rows of keys that the table does not have".into()));
+        }
+        Ok(match keys {
+            RowKeys::Listed(listed) if table.spec.sparse => {
+                listed.iter().filter(|key| table.keys.contains(key)).count() as u64 * row_cost(&table.spec)
+            }
+            _ => 0,
+        })
+    }
+
+    /// What is refused leaves nothing behind.
+    fn whole_or_none<T>(&self, tables: &mut Tables, done: Result<T, TableError>) -> Result<T, TableError> {
+        if done.is_err() {
+            self.abandon(tables);
+        }
+        done
+    }
+
+    /// Drops the table before all its records have come.
+    pub(in crate::table) fn abandon(&self, tables: &mut Tables) {
+        if tables.numbers.get(&self.name) == Some(&self.number) {
+            // The table is there, and no pull waits for one that is being loaded.
+            let _dropped = tables.drop_table(&self.name, &mut Vec::new());
+        }
+    }
+}
+
+/// Keeps a push for the end of its step.
+fn load_kept(table: &mut Table, step: u64, worker: u32, push: KeptPush) -> Result<(), TableError> {
+    table.check_keys(&push.keys)?;
+    if push.keys.len().checked_mul(table.spec.row_bytes()) != Some(push.values().len()) {
+        return Err(TableError::Malformed("a kept push whose rows have another width or type".into()));
+    }
+    table.state.restore_kept(step, worker, push)
+}

@@ -1,0 +1,271 @@
+//! A table's image, sent while workers push and pull, makes the same table.
+
+use super::{FrozenTable, ImageCursor, ImageStep, TableLoader};
+use crate::{
+    core::table::{
+        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES, RowKeys,
+        TableAnswer, TableError, TableRequest, TableSpec,
+    },
+    table::tables::{ReplyContent, TableCaller, Tables},
+};
+use proptest::{collection::vec, prelude::*};
+
+const WORKERS: u32 = 3;
+const ROWS: u64 = 400;
+
+/// A server's tables, with the connections of workers.
+struct Site {
+    tables: Tables,
+    callers: Vec<TableCaller>,
+    numbers: Vec<u64>,
+}
+
+impl Site {
+    fn new(limit: u64) -> Self {
+        let callers = (0..WORKERS).map(|worker| TableCaller::new(u64::from(worker), 90)).collect();
+        Self { tables: Tables::new(limit), callers, numbers: vec![0; WORKERS as usize] }
+    }
+
+    /// Serves a request. Rows that are to be told are told later, unless `tells`.
+    fn serve(&mut self, worker: u32, request: &TableRequest, values: &[u8], waiting: &mut Vec<ReplyContent>) {
+        let caller = &mut self.callers[worker as usize];
+        let number = &mut self.numbers[worker as usize];
+        *number += 1;
+        let mut payload = request.encode().unwrap();
+        payload.extend_from_slice(values);
+        let mut replies = Vec::new();
+        self.tables.serve(caller, *number, payload, &mut replies);
+        for reply in replies {
+            if let ReplyContent::Answer(TableAnswer::Refused(error)) = &reply.content {
+                panic!("{error}");
+            }
+            waiting.push(reply.content);
+        }
+    }
+
+    /// Tells rows that wait to be told.
+    fn tell(&mut self, waiting: &mut Vec<ReplyContent>) {
+        while let Some(content) = waiting.pop() {
+            self.tables.payload(&content);
+            if let ReplyContent::Rows { table, .. } = content {
+                let mut replies = Vec::new();
+                self.tables.advance(table, &mut replies);
+                waiting.extend(replies.into_iter().map(|reply| reply.content));
+            }
+        }
+    }
+}
+
+fn spec(sparse: bool, consistency: Consistency) -> TableSpec {
+    TableSpec {
+        sparse,
+        consistency,
+        workers: WORKERS,
+        optimizer: OptimizerSpec::of(OptimizerKind::Adam),
+        initializer: Initializer::Normal { seed: 1, deviation: 1.0 },
+        not_a_number: NotANumber::Counted,
+        ..TableSpec::new(ROWS, 200)
+    }
+}
+
+fn open(spec: &TableSpec, worker: u32) -> TableRequest {
+    TableRequest::Open { name: "t".to_owned(), spec: spec.clone(), range: 0, ranges: 1, worker }
+}
+
+/// All records of an image.
+fn records(tables: &Tables, number: u32) -> Vec<Vec<u8>> {
+    let (mut cursor, mut all) = (tables.image(number).unwrap().unwrap(), Vec::new());
+    while let ImageStep::Record(record) = tables.image_step(number, &mut cursor).unwrap() {
+        all.push(record);
+    }
+    all
+}
+
+fn frozen_records(mut frozen: FrozenTable) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| frozen.next().unwrap()).collect()
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Event {
+    Push {
+        worker: u32,
+        keys: RowKeys,
+        ends: bool,
+    },
+    Pull {
+        worker: u32,
+    },
+    Tell,
+    Tune {
+        rate: f64,
+    },
+    /// A record goes to the copy.
+    Record,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let keys = prop_oneof![
+        (0..ROWS, 1..100_u64)
+            .prop_map(|(first, count)| RowKeys::Run { first, count: count.min(ROWS - first) }),
+        vec(0..ROWS, 1..30).prop_map(|mut keys| {
+            keys.sort_unstable();
+            keys.dedup();
+            RowKeys::Listed(keys)
+        }),
+    ];
+    prop_oneof![
+        8 => (0..WORKERS, keys, any::<bool>()).prop_map(|(worker, keys, ends)| Event::Push { worker, keys, ends }),
+        3 => (0..WORKERS).prop_map(|worker| Event::Pull { worker }),
+        3 => Just(Event::Tell),
+        1 => (0.0..0.1).prop_map(|rate| Event::Tune { rate }),
+        2 => Just(Event::Record),
+    ]
+}
+
+/// A table with its copy, which begins to come at some event.
+struct Pair {
+    source: Site,
+    copy: Site,
+    waiting: Vec<ReplyContent>,
+    steps: Vec<u64>,
+    cursor: Option<(ImageCursor, Option<TableLoader>)>,
+    is_copied: bool,
+}
+
+impl Pair {
+    fn new(spec: &TableSpec) -> Self {
+        let (mut source, mut waiting) = (Site::new(1 << 30), Vec::new());
+        (0..WORKERS).for_each(|worker| source.serve(worker, &open(spec, worker), &[], &mut waiting));
+        let steps = vec![0; WORKERS as usize];
+        Self { source, copy: Site::new(1 << 30), waiting, steps, cursor: None, is_copied: false }
+    }
+
+    fn begin(&mut self) {
+        while self.cursor.is_none() {
+            self.cursor = self.source.tables.image(0).unwrap().map(|cursor| (cursor, None));
+            self.source.tell(&mut self.waiting);
+        }
+        // Connections are not in an image.
+        for (worker, caller) in (0..).zip(&mut self.copy.callers) {
+            caller.opened.insert(0, worker);
+        }
+        self.copy.numbers.clone_from(&self.source.numbers);
+        while self.cursor.as_ref().unwrap().0.is_in_head() {
+            assert!(self.record());
+        }
+    }
+
+    /// Sends a record, if there is one now.
+    fn record(&mut self) -> bool {
+        let Some((cursor, loader)) = &mut self.cursor else { return false };
+        let ImageStep::Record(record) = self.source.tables.image_step(0, cursor).unwrap() else {
+            return false;
+        };
+        assert!(record.len() <= PAYLOAD_BYTES);
+        match loader {
+            None => *loader = Some(TableLoader::begin(&mut self.copy.tables, &record).unwrap()),
+            Some(loader) => self.is_copied = loader.apply(&mut self.copy.tables, &record).unwrap(),
+        }
+        true
+    }
+
+    fn change(&mut self, worker: u32, request: &TableRequest, values: &[u8]) {
+        self.source.serve(worker, request, values, &mut self.waiting);
+        if self.cursor.is_some() {
+            self.copy.serve(worker, request, values, &mut Vec::new());
+        }
+    }
+
+    fn step(&mut self, event: Event, seed: usize) {
+        match event {
+            Event::Push { worker, keys, ends } => {
+                let number = |at: usize| ((at * 7 + seed * 31) % 101) as f32 - 50.0;
+                let values: Vec<u8> = (0..keys.len() * 200).flat_map(|at| number(at).to_le_bytes()).collect();
+                let step = self.steps[worker as usize];
+                self.steps[worker as usize] += u64::from(ends);
+                self.change(worker, &TableRequest::Push { table: 0, step, ends, keys }, &values);
+            }
+            // A copy is not asked for rows, but the numbers of requests are the same.
+            Event::Pull { worker } => {
+                let (step, keys) = (self.steps[worker as usize], RowKeys::Run { first: 3, count: 2 });
+                let pull = TableRequest::Pull { table: 0, step, keys };
+                self.source.serve(worker, &pull, &[], &mut self.waiting);
+                self.copy.numbers[worker as usize] += 1;
+            }
+            Event::Tell => self.source.tell(&mut self.waiting),
+            // In a copy a step takes effect at once, and in the source once its pulls are told.
+            Event::Tune { rate } => {
+                self.source.tell(&mut self.waiting);
+                let parameter = "learning_rate".to_owned();
+                self.change(0, &TableRequest::Tune { table: 0, parameter, number: rate }, &[]);
+            }
+            Event::Record => {
+                self.record();
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn a_copy_that_comes_while_workers_push_is_the_same(
+        sparse in any::<bool>(),
+        consistency in prop_oneof![Just(Consistency::Sync), Just(Consistency::Bounded(2)), Just(Consistency::Async)],
+        before in vec(any_event(), 0..30),
+        during in vec(any_event(), 0..60),
+    ) {
+        let mut pair = Pair::new(&spec(sparse, consistency));
+        before.into_iter().enumerate().for_each(|(seed, event)| pair.step(event, seed));
+        pair.begin();
+        during.into_iter().enumerate().for_each(|(seed, event)| pair.step(event, seed + 100));
+        while !pair.is_copied {
+            if !pair.record() {
+                pair.source.tell(&mut pair.waiting);
+            }
+        }
+        pair.source.tell(&mut pair.waiting);
+        prop_assert!(records(&pair.source.tables, 0) == records(&pair.copy.tables, 0));
+        let frozen = frozen_records(pair.source.tables.freeze(0).unwrap());
+        prop_assert!(frozen == frozen_records(pair.copy.tables.freeze(0).unwrap()));
+    }
+}
+
+#[test]
+fn an_image_that_makes_no_sense_leaves_no_table() {
+    for consistency in [Consistency::Sync, Consistency::Async] {
+        let mut pair = Pair::new(&spec(true, consistency));
+        let all = RowKeys::Run { first: 0, count: ROWS };
+        (0..WORKERS).for_each(|worker| {
+            pair.step(Event::Push { worker, keys: all.clone(), ends: true }, 1);
+            pair.step(Event::Push { worker, keys: all.part(5..9), ends: false }, 1);
+        });
+        let records = records(&pair.source.tables, 0);
+        let load = |records: &[Vec<u8>], limit: u64| {
+            let mut tables = Tables::new(limit);
+            let mut loader = TableLoader::begin(&mut tables, &records[0])?;
+            let loaded = records[1..].iter().try_fold(false, |_, record| loader.apply(&mut tables, record));
+            assert!(loaded.is_ok() || tables.summaries().is_empty() && tables.used == 0);
+            loaded
+        };
+        assert_eq!(load(&records, 1 << 30), Ok(true));
+        assert_eq!(load(&records, 50_000), Err(TableError::Full { limit: 50_000 }));
+        for at in 0..records.len() {
+            let without = [&records[..at], &records[at + 1..]].concat();
+            assert!(load(&without, 1 << 30) != Ok(true), "record {at} is missing");
+            for length in (0..records[at].len()).step_by(1 + records[at].len() / 20) {
+                let mut cut = records.clone();
+                cut[at].truncate(length);
+                assert!(load(&cut, 1 << 30).is_err(), "record {at} has {length} bytes");
+            }
+            for flipped in (0..records[at].len()).step_by(1 + records[at].len() / 40) {
+                let mut damaged = records.clone();
+                damaged[at][flipped] ^= 0x81;
+                // Some are other rows; none is a panic.
+                let _loaded = load(&damaged, 1 << 30);
+            }
+        }
+    }
+}
