@@ -36,6 +36,8 @@ mod rows;
 #[cfg(test)]
 mod rows_tests;
 mod service;
+#[cfg_attr(not(test), expect(dead_code, reason = "the service does not take snapshots yet"))]
+mod snapshot;
 mod tables;
 #[cfg(test)]
 mod tests;

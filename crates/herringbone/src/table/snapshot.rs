@@ -1,0 +1,300 @@
+//! Snapshots of tables on disk: `DIR/TABLE/step-STEP-id-ID/range-R-of-N.table`, one file for each range.
+//!
+//! Each server writes its ranges' files, into a directory that all servers see. A snapshot is there once all its files are. Ids tell
+//! which one is newer: whoever has them taken gives them ascending numbers, such as the time. A table may be restored onto another
+//! number of servers: each reads the files in which its keys are.
+
+mod error;
+mod file;
+mod folder;
+#[cfg(test)]
+mod tests;
+
+use super::tables::{
+    Tables,
+    image::{FrozenTable, TableLoader},
+};
+use crate::core::{
+    session::TooLong,
+    table::{IMAGE_CLOCKS, ImageHead, ImageRecord, Ranges, TableError, TableSpec, WorkerClock},
+};
+pub(super) use error::SnapshotError;
+use file::{SnapshotFile, write_file};
+use folder::{file_name, files, folder_of, list, snapshots};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// How many whole snapshots of a table are kept.
+const KEPT: usize = 2;
+
+/// Which snapshot files are part of.
+#[derive(Clone, Debug)]
+pub(super) struct SnapshotWriter {
+    /// The directory of all snapshots.
+    pub(super) dir: PathBuf,
+    /// Above those of all snapshots before it.
+    pub(super) id: u64,
+    /// How many steps the workers have ended.
+    pub(super) step: u64,
+}
+
+/// A snapshot of which all files are there, and begin and end as they should.
+#[derive(Debug)]
+pub(super) struct SnapshotSet {
+    pub(super) id: u64,
+    pub(super) step: u64,
+    /// By their ranges.
+    files: Vec<PathBuf>,
+}
+
+/// The newest snapshot of a table that is whole.
+#[derive(Debug)]
+pub(super) struct FoundSnapshot {
+    /// `None` if there is none.
+    pub(super) set: Option<SnapshotSet>,
+    /// Why newer ones were left out, of which all files are there: somebody should be told.
+    pub(super) refused: Vec<SnapshotError>,
+}
+
+/// The records of a table's image, made of a snapshot's files.
+pub(super) struct SnapshotRecords {
+    head: VecDeque<ImageRecord>,
+    /// Those with rows of the range; the first of them is being read.
+    files: VecDeque<SnapshotFile>,
+    path: PathBuf,
+    records: u64,
+    rows: u64,
+    is_over: bool,
+}
+
+impl SnapshotWriter {
+    /// Writes the file of one range, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Write`]: earlier snapshots are as they were.
+    pub(super) fn write(&self, frozen: FrozenTable) -> Result<PathBuf, SnapshotError> {
+        let table = folder_of(&self.dir, &frozen.head.name);
+        let folder = table.join(format!("step-{}-id-{}", self.step, self.id));
+        let path = folder.join(file_name(frozen.head.range, frozen.head.ranges));
+        let failed = |source| SnapshotError::Write { path: path.clone(), source };
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let temporary = path.with_extension("temporary");
+        let written = write_file(&temporary, self.id, self.step, frozen).and_then(|()| {
+            fs::rename(&temporary, &path)?;
+            // What a directory names is there after a power cut, too.
+            [&folder, &table, &self.dir].into_iter().try_for_each(|folder| fs::File::open(folder)?.sync_all())
+        });
+        written.map_err(|source| {
+            // What cannot be removed was not made, or is in the way of nothing; a directory with other files stays.
+            let _removed = fs::remove_file(&temporary);
+            let _removed = fs::remove_dir(&folder);
+            failed(source)
+        })?;
+        Ok(path)
+    }
+}
+
+impl SnapshotSet {
+    /// Finds the newest snapshot of a table that is whole.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Read`] if directories cannot be listed.
+    pub(super) fn find(dir: &Path, name: &str) -> Result<FoundSnapshot, SnapshotError> {
+        let mut refused = Vec::new();
+        for (id, step, folder) in snapshots(&folder_of(dir, name))? {
+            match Self::open(&folder, id, step, name) {
+                Ok(None) => {}
+                Ok(set) => return Ok(FoundSnapshot { set, refused }),
+                Err(error) => refused.push(error),
+            }
+        }
+        Ok(FoundSnapshot { set: None, refused })
+    }
+
+    /// The snapshot of a directory, if all its files are there.
+    fn open(folder: &Path, id: u64, step: u64, name: &str) -> Result<Option<Self>, SnapshotError> {
+        let files = files(folder)?;
+        let mut first: Option<ImageHead> = None;
+        for (at, ((range, ranges), path)) in (0..).zip(&files) {
+            if *range != at || *ranges as usize != files.len() {
+                return Ok(None);
+            }
+            let damaged = |why: &str| SnapshotError::Damaged { path: path.clone(), why: why.into() };
+            let file = SnapshotFile::open(path)?;
+            file.check_end()?;
+            if file.head.name != name {
+                return Err(SnapshotError::Differs { path: path.clone(), what: "name".into() });
+            }
+            if (file.id, file.step, file.head.range, file.head.ranges) != (id, step, *range, *ranges) {
+                return Err(damaged("it is another snapshot's or range's"));
+            }
+            let first = first.get_or_insert_with(|| file.head.clone());
+            let is_sync = first.spec.consistency.is_sync();
+            if file.head.spec != first.spec || is_sync && file.head.version != first.version {
+                return Err(damaged("its table is not that of the other ranges, or in another step"));
+            }
+        }
+        let files: Vec<PathBuf> = files.into_values().collect();
+        Ok((!files.is_empty()).then_some(Self { id, step, files }))
+    }
+
+    /// The image of one of so many ranges of the table, which was made as `spec`. It gets a number on its server.
+    ///
+    /// Workers go on with the steps that they had ended. What they had pushed since, of a sync table, they push again. All of them are
+    /// in a new life.
+    ///
+    /// # Errors
+    /// All but [`SnapshotError::Write`].
+    pub(super) fn restore(
+        &self,
+        spec: &TableSpec,
+        number: u32,
+        range: u32,
+        ranges: u32,
+    ) -> Result<SnapshotRecords, SnapshotError> {
+        let (mut clocks, mut head, mut files) = (BTreeMap::new(), None, VecDeque::new());
+        let keys = Ranges::new(spec.rows, ranges).keys(range);
+        for path in &self.files {
+            let mut file = SnapshotFile::open(path)?;
+            let differs = file.head.spec.difference(spec);
+            if !differs.is_empty() {
+                return Err(SnapshotError::Differs { path: path.clone(), what: differs.join(", ") });
+            }
+            file.clocks()?.into_iter().for_each(|clock| merge(&mut clocks, clock));
+            let head: &mut ImageHead = head.get_or_insert_with(|| ImageHead {
+                number,
+                range,
+                ranges,
+                not_numbers: 0,
+                ..file.head.clone()
+            });
+            // Each count is taken over by one range.
+            if file.head.range % ranges == range {
+                head.not_numbers = head.not_numbers.saturating_add(file.head.not_numbers);
+            }
+            let own = Ranges::new(spec.rows, file.head.ranges).keys(file.head.range);
+            if own.start < keys.end && keys.start < own.end {
+                files.push_back(file);
+            }
+        }
+        let path = self.files.first().cloned().unwrap_or_default();
+        let Some(head) = head else {
+            return Err(SnapshotError::Damaged { path, why: "it has no files".into() });
+        };
+        if spec.consistency.is_sync() {
+            // Steps that had not taken effect are pushed again.
+            clocks.values_mut().for_each(|clock| clock.step = clock.step.min(head.version));
+        }
+        let clocks: Vec<WorkerClock> = clocks.into_values().collect();
+        let clocks = clocks.chunks(IMAGE_CLOCKS).map(|part| ImageRecord::Clocks(part.to_vec()));
+        let head = [ImageRecord::Head(Box::new(head))].into_iter().chain(clocks).collect();
+        Ok(SnapshotRecords { head, files, path, records: 0, rows: 0, is_over: false })
+    }
+
+    /// Makes one of so many ranges of a table as it was. Returns its number. There is no such table if this fails.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore), and [`SnapshotError::Refused`].
+    pub(super) fn load(
+        &self,
+        tables: &mut Tables,
+        spec: &TableSpec,
+        range: u32,
+        ranges: u32,
+    ) -> Result<u32, SnapshotError> {
+        let mut records = self.restore(spec, tables.next_number(), range, ranges)?;
+        let mut loader: Option<TableLoader> = None;
+        while let Some(record) = records.next() {
+            let record = record.inspect_err(|_| {
+                loader.iter().for_each(|loader| loader.abandon(tables));
+            })?;
+            let refused = |problem| SnapshotError::Refused { path: records.path.clone(), problem };
+            match &mut loader {
+                None => loader = Some(TableLoader::begin(tables, &record).map_err(refused)?),
+                Some(loader) => {
+                    if loader.apply(tables, &record).map_err(refused)? {
+                        return Ok(loader.number);
+                    }
+                }
+            }
+        }
+        let problem = TableError::Malformed("an image without an end".into());
+        Err(SnapshotError::Refused { path: records.path, problem })
+    }
+
+    /// Deletes all snapshots of a table that are older than the newest two whole ones.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Read`], and [`SnapshotError::Write`] if one cannot be deleted.
+    pub(super) fn delete_old(dir: &Path, name: &str) -> Result<(), SnapshotError> {
+        let mut whole = 0;
+        for (id, step, folder) in snapshots(&folder_of(dir, name))? {
+            if whole < KEPT {
+                whole += usize::from(matches!(Self::open(&folder, id, step, name), Ok(Some(_))));
+                continue;
+            }
+            // Other servers delete it at the same time.
+            let gone = |result: io::Result<()>| match result {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    Err(SnapshotError::Write { path: folder.clone(), source })
+                }
+                _ => Ok(()),
+            };
+            let is_file = |name: &str| name.ends_with(".table") || name.ends_with(".temporary");
+            for path in list(&folder, |name| is_file(name).then(|| name.to_owned()))?.into_values() {
+                gone(fs::remove_file(path))?;
+            }
+            gone(fs::remove_dir(&folder))?;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for SnapshotRecords {
+    type Item = Result<Vec<u8>, SnapshotError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let next = self.read();
+        self.is_over |= next.is_err();
+        self.records += 1;
+        Some(next)
+    }
+}
+
+impl SnapshotRecords {
+    fn read(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        if let Some(record) = self.head.pop_front() {
+            return self.encode(&record);
+        }
+        while let Some(file) = self.files.front_mut() {
+            self.path.clone_from(&file.path);
+            if let Some((record, count)) = file.next_rows()? {
+                self.rows = self.rows.saturating_add(count);
+                return Ok(record);
+            }
+            self.files.pop_front();
+        }
+        self.is_over = true;
+        self.encode(&ImageRecord::End { records: self.records, rows: self.rows })
+    }
+
+    fn encode(&self, record: &ImageRecord) -> Result<Vec<u8>, SnapshotError> {
+        record.encode().map_err(|too_long: TooLong| SnapshotError::Damaged {
+            path: self.path.clone(),
+            why: too_long.to_string(),
+        })
+    }
+}
+
+/// Adds a clock of a range to those of others, which may be a step behind in a table that is not sync.
+fn merge(clocks: &mut BTreeMap<u32, WorkerClock>, clock: WorkerClock) {
+    let merged = clocks.entry(clock.worker).or_insert(WorkerClock { life: 0, number: 0, ..clock });
+    merged.step = merged.step.max(clock.step);
+    merged.has_left &= clock.has_left;
+}
