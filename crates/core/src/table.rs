@@ -11,6 +11,8 @@ mod message;
 mod optimizer;
 mod range;
 mod ranges;
+pub mod replication;
+mod routes;
 mod spec;
 
 pub use error::{TableError, Unusable};
@@ -19,6 +21,7 @@ pub use message::{BODY_BYTES, PAYLOAD_BYTES, RowKeys, TableAnswer, TableRequest}
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, PARAMETERS};
 pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
 pub use ranges::{RangePiece, Ranges};
+pub use routes::{RoutedRequest, Routes};
 pub use spec::{
     BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,
 };

@@ -124,6 +124,11 @@ impl Election {
         self.silent.remove(&rank);
     }
 
+    /// Whether nobody has answered calls to a rank for so long that it is not waited for.
+    pub fn is_silent(&self, rank: Rank) -> bool {
+        self.silent.contains(&rank)
+    }
+
     /// A rank comes here. Returns whether it is to wait here; else it is to look again.
     pub fn comes(&mut self, rank: Rank, request: &Shrink) -> bool {
         let is_of_it = (request.group, &request.members) == (self.own.group, &self.own.members);

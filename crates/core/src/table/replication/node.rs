@@ -1,0 +1,460 @@
+//! One server's machine: which epoch it is in, and what it does with the ranges that it has in it.
+
+use super::{
+    epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch, Tenure},
+    log::RangeLog,
+    message::{ImagePart, PeerMessage},
+    search::{Search, is_proposal_of},
+};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// After so many milliseconds without a sign of life a server counts as silent.
+pub const SILENCE_MILLISECONDS: u64 = 5_000;
+/// Between two signs of life.
+const BEAT: u64 = 200;
+/// The end of a connection proves the end of a process if there was a sign of life within so many milliseconds: a server that
+/// was cut off, and gave this one up unheard, was silent for longer.
+const FRESH: u64 = 1_000;
+
+/// A server of tables among others.
+///
+/// It has no connections and no clock, and the tables are its caller's: its caller tells it what happens, in milliseconds from any
+/// beginning, and does what it [says](NodeOutput), in that order.
+#[derive(Debug)]
+pub struct TableNode {
+    pub(super) own: ServerLife,
+    /// How many servers there are, and ranges.
+    pub(super) servers: u32,
+    pub(super) replicas: u32,
+    pub(super) now: u64,
+    /// Those that it has a connection with.
+    pub(super) peers: BTreeMap<u32, Peer>,
+    /// Processes that have certainly ended without having given this one up.
+    pub(super) dead: BTreeSet<ServerLife>,
+    /// The last epoch of which it knows that it counts.
+    pub(super) settled: Option<SettledEpoch>,
+    /// Those after it that it has promised, and that may have come to count.
+    pub(super) possible: Vec<Epoch>,
+    pub(super) highest: EpochId,
+    pub(super) phase: NodePhase,
+    pub(super) ranges: BTreeMap<u32, HeldLog>,
+    pub(super) outputs: Vec<NodeOutput>,
+    next_beat: u64,
+    /// Since when it has been looking all the time: a process that was stopped takes nobody for silent at once.
+    awake_since: u64,
+}
+
+/// A server that this one has a connection with.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) life: u64,
+    /// When there was a sign of life.
+    heard: u64,
+    /// It may go on without this one.
+    has_given_up: bool,
+    pub(super) epoch: Option<Epoch>,
+    pub(super) is_unsure: bool,
+    pub(super) whole: Vec<u32>,
+    /// Whether it has said where it stands.
+    pub(super) is_known: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum NodePhase {
+    /// It is in no epoch, and waits to be let in.
+    Outside,
+    Active,
+    /// One is lost, and it looks for the others.
+    Electing(Box<Search>),
+    /// It has proposed the next epoch, and waits for those promises.
+    Proposing {
+        epoch: Epoch,
+        settles_first: bool,
+        promises: BTreeMap<u32, Vec<HeldRange>>,
+    },
+    /// It has promised that epoch, and waits for the decider; or will say so once nothing of its ranges waits for copies.
+    Promised {
+        id: EpochId,
+        decider: u32,
+        is_said: bool,
+    },
+}
+
+/// What it has of a range.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeldLog {
+    pub(super) log: RangeLog,
+    /// The last epoch in which it held it whole.
+    pub(super) epoch: EpochId,
+    /// Whether it is the owner, or its owner waits for it: then it has all that workers were told of.
+    pub(super) is_whole: bool,
+    /// Whether it has a whole image, and executes what follows.
+    pub(super) is_loaded: bool,
+}
+
+/// What a node's caller is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeOutput {
+    /// Send this.
+    Send {
+        /// The place of the server.
+        to: u32,
+        /// What.
+        message: PeerMessage,
+    },
+    /// This server owns a range from now on: execute its requests.
+    Own {
+        /// Which.
+        range: u32,
+    },
+    /// It owns a range no more: workers that wait have to ask elsewhere.
+    Disown {
+        /// Which.
+        range: u32,
+    },
+    /// Forget a range, and all of its tables.
+    Forget {
+        /// Which.
+        range: u32,
+    },
+    /// Execute an operation of a range, of which this server has a copy.
+    Execute {
+        /// Which range.
+        range: u32,
+        /// What.
+        operation: Vec<u8>,
+    },
+    /// All copies have so many operations of a range: what came of these may be told.
+    Settled {
+        /// Which range.
+        range: u32,
+        /// How many.
+        sequence: u64,
+    },
+    /// Send an image of a range, in pieces, by [`TableNode::send_image`], until that refuses one.
+    SendImage {
+        /// Which range.
+        range: u32,
+        /// The place of the server.
+        to: u32,
+        /// The epoch for which it is.
+        epoch: EpochId,
+    },
+    /// An image of a range comes: forget what there is of it.
+    BeginImage {
+        /// Which range.
+        range: u32,
+    },
+    /// A piece of it.
+    Load {
+        /// Which range.
+        range: u32,
+        /// The piece.
+        record: Vec<u8>,
+    },
+    /// It is whole.
+    EndImage {
+        /// Which range.
+        range: u32,
+    },
+    /// A new epoch counts, and this server is in it.
+    Entered,
+    /// Others have gone on without this server.
+    LeftBehind,
+}
+
+impl TableNode {
+    /// The server `own` of so many, each range of which is to have so many copies.
+    pub fn new(own: ServerLife, servers: u32, replicas: u32) -> Self {
+        Self {
+            own,
+            servers,
+            replicas,
+            now: 0,
+            peers: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            settled: None,
+            possible: Vec::new(),
+            highest: EpochId::default(),
+            phase: NodePhase::Outside,
+            ranges: BTreeMap::new(),
+            outputs: Vec::new(),
+            next_beat: 0,
+            awake_since: 0,
+        }
+    }
+
+    fn pass(&mut self, now: u64) {
+        if now > self.now + SILENCE_MILLISECONDS / 4 {
+            self.awake_since = now;
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// What is to be done.
+    pub fn outputs(&mut self) -> Vec<NodeOutput> {
+        core::mem::take(&mut self.outputs)
+    }
+
+    /// There is a connection with a process.
+    pub fn linked(&mut self, peer: ServerLife, now: u64) {
+        self.pass(now);
+        // It lives.
+        self.dead.remove(&peer);
+        let (epoch, whole) = (None, Vec::new());
+        let peer_of = Peer {
+            life: peer.life,
+            heard: now,
+            has_given_up: false,
+            epoch,
+            is_unsure: false,
+            whole,
+            is_known: false,
+        };
+        // What it said on an earlier connection about going on without this one still counts.
+        let before = self.peers.get(&peer.server).filter(|before| before.life == peer.life);
+        let has_given_up = before.is_some_and(|before| before.has_given_up);
+        self.peers.insert(peer.server, Peer { has_given_up, ..peer_of });
+        self.send(peer.server, self.standing());
+        self.look();
+    }
+
+    /// A connection has ended: by the other side, or by a failure.
+    pub fn unlinked(&mut self, peer: ServerLife, by_other_side: bool, now: u64) {
+        self.pass(now);
+        let Some(known) = self.peers.get(&peer.server).filter(|known| known.life == peer.life) else {
+            return;
+        };
+        if by_other_side && !known.has_given_up && now <= known.heard + FRESH {
+            self.dead.insert(peer);
+        }
+        self.peers.remove(&peer.server);
+        self.look_for_the_lost(peer);
+        self.look();
+    }
+
+    /// Time has passed: to be told at least every 50 milliseconds.
+    pub fn tick(&mut self, now: u64) {
+        self.pass(now);
+        if now >= self.next_beat {
+            self.next_beat = now + BEAT;
+            self.tell_standing();
+        }
+        self.look();
+    }
+
+    /// A message has come.
+    pub fn receive(&mut self, from: u32, message: PeerMessage, now: u64) {
+        self.pass(now);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard = now;
+        match message {
+            PeerMessage::Standing { epoch, is_unsure, proposes, whole } => {
+                (peer.epoch, peer.is_unsure, peer.whole, peer.is_known) = (epoch, is_unsure, whole, true);
+                self.compare(from);
+                self.drop_void(from, proposes);
+            }
+            PeerMessage::GiveUp => {
+                peer.has_given_up = true;
+                let process = ServerLife { server: from, life: peer.life };
+                self.look_for_the_lost(process);
+            }
+            PeerMessage::Call { settled } => self.called(from, settled),
+            PeerMessage::Come(candidacy) => self.comes(from, candidacy),
+            PeerMessage::Withdraw => self.withdraws(from),
+            PeerMessage::Propose { epoch, bases } => self.proposed(from, epoch, &bases),
+            PeerMessage::Promise { id, held } => self.promised(from, id, held),
+            PeerMessage::Refuse { id, highest } => self.refused(id, highest),
+            PeerMessage::Commit(settled) => self.committed(settled),
+            PeerMessage::Operate { epoch, range, sequence, stable, operation } => {
+                if self.follows(from, epoch, range) {
+                    self.operated(from, range, sequence, stable, operation);
+                }
+            }
+            PeerMessage::Executed { epoch, range, sequence } => self.executed(from, epoch, range, sequence),
+            PeerMessage::Image { epoch, range, part, record } => {
+                if self.follows(from, epoch, range) {
+                    self.imaged(from, range, part, record);
+                }
+            }
+        }
+        self.look();
+    }
+
+    /// Whether a process is there and well.
+    pub(super) fn is_well(&self, process: ServerLife) -> bool {
+        process == self.own
+            || self
+                .peers
+                .get(&process.server)
+                .filter(|peer| peer.life == process.life)
+                .is_some_and(|peer| self.now < peer.heard.max(self.awake_since) + SILENCE_MILLISECONDS)
+    }
+
+    /// Looks after what has to be done by itself.
+    fn look(&mut self) {
+        let is_lost = |epoch: &Epoch| epoch.processes().any(|process| !self.is_well(process));
+        let lacks_one = match &self.phase {
+            NodePhase::Outside | NodePhase::Electing(_) => false,
+            NodePhase::Active => self.settled.as_ref().is_some_and(|settled| is_lost(&settled.epoch)),
+            NodePhase::Proposing { epoch, .. } => is_lost(epoch),
+            NodePhase::Promised { decider, .. } => self.possible.last().is_none_or(|epoch| {
+                !epoch.processes().any(|process| process.server == *decider && self.is_well(process))
+            }),
+        };
+        if lacks_one {
+            self.search();
+        }
+        match &self.phase {
+            NodePhase::Outside => self.begin_together(),
+            NodePhase::Active => self.improve(),
+            NodePhase::Electing(_) => self.drive(),
+            NodePhase::Proposing { .. } => self.count_promises(),
+            NodePhase::Promised { is_said: false, .. } => self.say_promise(),
+            NodePhase::Promised { .. } => {}
+        }
+    }
+
+    /// A process of an epoch in which this one is was lost for a moment at least: what it was told may be lost.
+    fn look_for_the_lost(&mut self, process: ServerLife) {
+        let matters = match &self.phase {
+            NodePhase::Outside | NodePhase::Electing(_) => false,
+            NodePhase::Active => self.settled.as_ref().is_some_and(|settled| settled.epoch.has(process)),
+            NodePhase::Proposing { epoch, .. } => {
+                epoch.has(process) || self.settled.as_ref().is_some_and(|settled| settled.epoch.has(process))
+            }
+            // What waits for copies may have been on its way there.
+            NodePhase::Promised { decider, .. } => {
+                *decider == process.server
+                    || self.settled.as_ref().is_some_and(|settled| settled.epoch.has(process))
+            }
+        };
+        if matters {
+            self.search();
+        }
+    }
+
+    /// A server has said where it stands, which may be ahead of this one, or behind.
+    fn compare(&mut self, from: u32) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        let process = ServerLife { server: from, life: peer.life };
+        let theirs = peer.epoch.as_ref().map(|epoch| (epoch.id, epoch.has(self.own)));
+        let own = self.settled.as_ref().map(|settled| settled.epoch.id);
+        match (theirs, &self.settled) {
+            (Some((id, false)), _)
+                if Some(id) > own
+                    && !matches!(self.phase, NodePhase::Outside)
+                    && self.possible.iter().all(|epoch| epoch.id < id) =>
+            {
+                self.leave_behind();
+            }
+            (theirs, Some(settled)) if settled.epoch.has(process) && theirs.map(|(id, _)| id) < own => {
+                let commit = PeerMessage::Commit(settled.clone());
+                self.send(from, commit);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a server has proposed and proposes no more, and has not settled, never comes to count.
+    fn drop_void(&mut self, from: u32, proposes: Option<EpochId>) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        let process = ServerLife { server: from, life: peer.life };
+        let settled = peer.epoch.as_ref().map(|epoch| epoch.id);
+        let before = self.possible.len();
+        self.possible.retain(|epoch| {
+            !is_proposal_of(epoch, process) || Some(epoch.id) == proposes || Some(epoch.id) <= settled
+        });
+        if self.possible.len() < before
+            && matches!(self.phase, NodePhase::Promised { .. } | NodePhase::Electing(_))
+        {
+            self.search();
+        }
+    }
+
+    /// Others have gone on. What it holds may be the last of its ranges, so it stays until it is in an epoch again.
+    fn leave_behind(&mut self) {
+        for range in self.owned() {
+            self.outputs.push(NodeOutput::Disown { range });
+        }
+        (self.settled, self.possible, self.phase) = (None, Vec::new(), NodePhase::Outside);
+        self.outputs.push(NodeOutput::LeftBehind);
+        self.tell_standing();
+    }
+
+    pub(super) fn tell_standing(&mut self) {
+        let standing = self.standing();
+        let peers: Vec<u32> = self.peers.keys().copied().collect();
+        peers.into_iter().for_each(|peer| self.send(peer, standing.clone()));
+    }
+
+    fn standing(&self) -> PeerMessage {
+        let epoch = self.settled.as_ref().map(|settled| settled.epoch.clone());
+        let is_whole = |(_, held): &(&u32, &HeldLog)| {
+            held.is_whole && epoch.as_ref().is_some_and(|epoch| epoch.id == held.epoch)
+        };
+        let whole = self.ranges.iter().filter(is_whole).map(|(range, _)| *range).collect();
+        let proposes = match &self.phase {
+            NodePhase::Proposing { epoch, .. } => Some(epoch.id),
+            _ => None,
+        };
+        PeerMessage::Standing { epoch, is_unsure: !self.possible.is_empty(), proposes, whole }
+    }
+
+    pub(super) fn send(&mut self, to: u32, message: PeerMessage) {
+        self.outputs.push(NodeOutput::Send { to, message });
+    }
+
+    /// Those that share an epoch with this one have not given it up.
+    pub(super) fn forgive(&mut self, epoch: &Epoch) {
+        for (server, peer) in &mut self.peers {
+            if epoch.members.get(server) == Some(&peer.life) {
+                peer.has_given_up = false;
+            }
+        }
+    }
+
+    /// Whether this server may execute requests of a range.
+    pub fn executes(&self, range: u32) -> bool {
+        matches!(self.phase, NodePhase::Active) && self.owner(range) == Some(self.own.server)
+    }
+
+    /// The owner of a range, as far as it is known.
+    pub fn owner(&self, range: u32) -> Option<u32> {
+        self.tenure(range)?.owner
+    }
+
+    pub(super) fn tenure(&self, range: u32) -> Option<&Tenure> {
+        self.settled.as_ref()?.tenures.get(range as usize)
+    }
+
+    /// The last epoch that counts and that it is in, for people.
+    pub fn settled(&self) -> Option<&SettledEpoch> {
+        self.settled.as_ref()
+    }
+
+    /// The life of a server that there is a connection with.
+    pub fn life_of(&self, server: u32) -> Option<u64> {
+        self.peers.get(&server).map(|peer| peer.life)
+    }
+
+    /// Whether it is in an epoch, and no one of it is lost.
+    pub fn is_active(&self) -> bool {
+        matches!(self.phase, NodePhase::Active)
+    }
+
+    /// The pieces of an image in their order; `false` if it is not wanted any more.
+    pub fn send_image(&mut self, range: u32, to: u32, epoch: EpochId, record: Option<Vec<u8>>) -> bool {
+        let is_wanted = self.settled.as_ref().is_some_and(|settled| settled.epoch.id == epoch)
+            && self.peers.contains_key(&to);
+        if is_wanted {
+            let part = if record.is_some() { ImagePart::Record } else { ImagePart::End };
+            self.send(to, PeerMessage::Image { epoch, range, part, record: record.unwrap_or_default() });
+        }
+        is_wanted
+    }
+}

@@ -1,0 +1,254 @@
+//! The next epoch: proposed, promised, and in force.
+
+use super::{
+    epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch, Tenure, lay_out},
+    message::PeerMessage,
+    node::{NodeOutput, NodePhase, TableNode},
+    search::is_proposal_of,
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+impl TableNode {
+    /// All servers are new: the first of them proposes the first epoch.
+    pub(super) fn begin_together(&mut self) {
+        let is_new = |server: u32| {
+            self.peers.get(&server).is_some_and(|peer| {
+                let process = ServerLife { server, life: peer.life };
+                peer.is_known && peer.epoch.is_none() && !peer.is_unsure && self.is_well(process)
+            })
+        };
+        if self.own.server == 0 && (1..self.servers).all(is_new) {
+            let lives = self.peers.iter().map(|(server, peer)| (*server, peer.life));
+            let members = lives.chain([(0, self.own.life)]).collect();
+            self.propose(members, false);
+        }
+    }
+
+    /// The decider lets others in, and gives ranges back to those that are to have them.
+    pub(super) fn improve(&mut self) {
+        let Some(SettledEpoch { epoch, tenures }) = &self.settled else { return };
+        if epoch.decider() != Some(self.own.server) {
+            return;
+        }
+        let new = self.peers.iter().filter(|(server, peer)| {
+            let process = ServerLife { server: **server, life: peer.life };
+            let is_outside = peer.is_known && peer.epoch.is_none() && !peer.is_unsure;
+            is_outside && !epoch.members.contains_key(server) && self.is_well(process)
+        });
+        let new: BTreeMap<u32, u64> = new.map(|(server, peer)| (*server, peer.life)).collect();
+        if !new.is_empty() || self.can_improve(epoch, tenures) {
+            let members = epoch.members.clone().into_iter().chain(new).collect();
+            self.propose(members, true);
+        }
+    }
+
+    /// Whether all copies are whole, and others are to have them.
+    fn can_improve(&self, epoch: &Epoch, tenures: &[Tenure]) -> bool {
+        let mut held: BTreeMap<u32, Vec<HeldRange>> = BTreeMap::new();
+        let whole_of = |server: u32| match self.peers.get(&server) {
+            _ if server == self.own.server => Some(self.held()),
+            Some(peer) if peer.epoch.as_ref().is_some_and(|theirs| theirs.id == epoch.id) => {
+                let held_range =
+                    |range: &u32| HeldRange { range: *range, epoch: epoch.id, sequence: 0, is_settled: true };
+                Some(peer.whole.iter().map(held_range).collect())
+            }
+            _ => None,
+        };
+        for server in epoch.members.keys() {
+            let Some(whole) = whole_of(*server) else { return false };
+            let alike = |held: HeldRange| HeldRange { sequence: 0, is_settled: true, ..held };
+            held.insert(*server, whole.into_iter().map(alike).collect());
+        }
+        let has = |server: u32, range: u32| {
+            held[&server].iter().any(|held| held.range == range && held.epoch == epoch.id)
+        };
+        let is_loading =
+            |(range, tenure): (u32, &Tenure)| tenure.copies.iter().any(|copy| !has(copy.server, range));
+        if (0..).zip(tenures).any(is_loading) {
+            return false;
+        }
+        let servers = |tenure: &Tenure| tenure.copies.iter().map(|copy| copy.server).collect::<Vec<u32>>();
+        let wanted = lay_out(epoch.id, self.servers, self.replicas, tenures, &held);
+        wanted.iter().zip(tenures).any(|(wanted, tenure)| {
+            wanted.owner.is_some() && (wanted.owner != tenure.owner || servers(wanted) != servers(tenure))
+        })
+    }
+
+    /// What this server holds whole.
+    pub(super) fn held(&self) -> Vec<HeldRange> {
+        let whole = self.ranges.iter().filter(|(_, held)| held.is_whole);
+        let held = |(range, held): (&u32, &super::node::HeldLog)| HeldRange {
+            range: *range,
+            epoch: held.epoch,
+            sequence: held.log.sequence(),
+            is_settled: held.log.stable() == held.log.sequence(),
+        };
+        whole.map(held).collect()
+    }
+
+    /// Of a server among new ones: all ranges, which are empty.
+    fn held_at_first(&mut self) -> Vec<HeldRange> {
+        let forgotten: Vec<u32> = self.ranges.keys().copied().collect();
+        self.ranges.clear();
+        self.outputs.extend(forgotten.into_iter().map(|range| NodeOutput::Forget { range }));
+        let empty = |range| HeldRange { range, epoch: EpochId::default(), sequence: 0, is_settled: true };
+        (0..self.servers).map(empty).collect()
+    }
+
+    /// Proposes the next epoch. Where nobody is lost, what waits for copies of its ranges is told first.
+    pub(super) fn propose(&mut self, members: BTreeMap<u32, u64>, settles_first: bool) {
+        let id = EpochId { counter: self.highest.counter + 1, decider: self.own.server };
+        let epoch = Epoch { id, members };
+        self.give_up_others(&epoch);
+        let settled = self.settled.iter().map(|settled| settled.epoch.id);
+        let bases: Vec<EpochId> = settled.chain(self.possible.iter().map(|epoch| epoch.id)).collect();
+        for server in epoch.members.keys().copied().filter(|server| *server != self.own.server) {
+            let proposal = PeerMessage::Propose { epoch: epoch.clone(), bases: bases.clone() };
+            self.outputs.push(NodeOutput::Send { to: server, message: proposal });
+        }
+        self.highest = id;
+        self.possible.push(epoch.clone());
+        let mut promises = BTreeMap::new();
+        if bases.is_empty() {
+            promises.insert(self.own.server, self.held_at_first());
+        }
+        self.phase = NodePhase::Proposing { epoch, settles_first, promises };
+        self.count_promises();
+    }
+
+    /// Says to those that are not in the next epoch that this server may go on without them.
+    fn give_up_others(&mut self, next: &Epoch) {
+        let bases = self.settled.iter().map(|settled| &settled.epoch).chain(&self.possible);
+        let others: BTreeSet<ServerLife> =
+            bases.flat_map(Epoch::processes).filter(|process| !next.has(*process)).collect();
+        for process in others {
+            if self.peers.get(&process.server).is_some_and(|peer| peer.life == process.life) {
+                self.send(process.server, PeerMessage::GiveUp);
+            }
+        }
+    }
+
+    /// Whether no operation of its ranges waits for copies.
+    fn is_settled(&self) -> bool {
+        let is_settled =
+            |range: &u32| self.ranges.get(range).is_none_or(|held| held.log.stable() == held.log.sequence());
+        self.owned().iter().all(is_settled)
+    }
+
+    pub(super) fn proposed(&mut self, from: u32, epoch: Epoch, bases: &[EpochId]) {
+        let Some(life) = self.life_of(from) else { return };
+        // What it has proposed before it has given up.
+        self.possible.retain(|epoch| !is_proposal_of(epoch, ServerLife { server: from, life }));
+        let own_bases = self.settled.iter().map(|settled| settled.epoch.id);
+        let are_known =
+            own_bases.chain(self.possible.iter().map(|epoch| epoch.id)).all(|id| bases.contains(&id));
+        let expects_it = match &self.phase {
+            NodePhase::Outside => true,
+            NodePhase::Active => {
+                let settled = self.settled.as_ref().map(|settled| &settled.epoch);
+                settled.is_some_and(|settled| settled.decider() == Some(from))
+            }
+            NodePhase::Electing(search) => search.is_at(from),
+            NodePhase::Proposing { .. } | NodePhase::Promised { .. } => false,
+        };
+        let is_new = epoch.id > self.highest && epoch.id.decider == from;
+        if !(are_known && expects_it && is_new && epoch.has(self.own)) {
+            let (id, highest) = (epoch.id, self.highest);
+            return self.send(from, PeerMessage::Refuse { id, highest });
+        }
+        self.give_up_others(&epoch);
+        let id = epoch.id;
+        self.highest = id;
+        self.possible.push(epoch);
+        let settles_first = matches!(self.phase, NodePhase::Active);
+        self.phase = NodePhase::Promised { id, decider: from, is_said: false };
+        if bases.is_empty() {
+            let held = self.held_at_first();
+            self.say(from, id, held);
+        } else if !settles_first || self.is_settled() {
+            let held = self.held();
+            self.say(from, id, held);
+        }
+    }
+
+    fn say(&mut self, decider: u32, id: EpochId, held: Vec<HeldRange>) {
+        self.phase = NodePhase::Promised { id, decider, is_said: true };
+        self.send(decider, PeerMessage::Promise { id, held });
+    }
+
+    /// A promise that waits until its ranges are settled.
+    pub(super) fn say_promise(&mut self) {
+        if let NodePhase::Promised { id, decider, .. } = self.phase
+            && self.is_settled()
+        {
+            let held = self.held();
+            self.say(decider, id, held);
+        }
+    }
+
+    pub(super) fn promised(&mut self, from: u32, id: EpochId, held: Vec<HeldRange>) {
+        if let NodePhase::Proposing { epoch, promises, .. } = &mut self.phase
+            && epoch.id == id
+            && epoch.members.contains_key(&from)
+        {
+            promises.insert(from, held);
+        }
+    }
+
+    pub(super) fn refused(&mut self, id: EpochId, highest: EpochId) {
+        self.highest = self.highest.max(highest);
+        if matches!(&self.phase, NodePhase::Proposing { epoch, .. } if epoch.id == id) {
+            self.search();
+        }
+    }
+
+    /// The decider has its own promise, too, and the epoch is in force once it has all.
+    pub(super) fn count_promises(&mut self) {
+        let (is_settled, held, own) = (self.is_settled(), self.held(), self.own.server);
+        let NodePhase::Proposing { epoch, settles_first, promises } = &mut self.phase else { return };
+        if !promises.contains_key(&own) && (!*settles_first || is_settled) {
+            promises.insert(own, held);
+        }
+        if promises.len() < epoch.members.len() {
+            return;
+        }
+        let (epoch, promises) = (epoch.clone(), core::mem::take(promises));
+        let before = self.settled.as_ref().map_or(&[][..], |settled| &settled.tenures);
+        let tenures = lay_out(epoch.id, self.servers, self.replicas, before, &promises);
+        let settled = SettledEpoch { epoch, tenures };
+        for server in settled.epoch.members.keys().copied().filter(|server| *server != own) {
+            self.outputs.push(NodeOutput::Send { to: server, message: PeerMessage::Commit(settled.clone()) });
+        }
+        self.enter(settled);
+    }
+
+    pub(super) fn committed(&mut self, settled: SettledEpoch) {
+        let is_promised = self.possible.last().is_some_and(|last| last.id == settled.epoch.id);
+        let waits = matches!(self.phase, NodePhase::Promised { .. } | NodePhase::Electing(_));
+        if is_promised
+            && waits
+            && settled.epoch.has(self.own)
+            && settled.tenures.len() == self.servers as usize
+        {
+            self.enter(settled);
+        }
+    }
+
+    /// An epoch counts.
+    fn enter(&mut self, settled: SettledEpoch) {
+        let owned = self.owned();
+        self.possible.clear();
+        self.phase = NodePhase::Active;
+        self.forgive(&settled.epoch);
+        self.dead.retain(|process| settled.epoch.has(*process));
+        self.settled = Some(settled.clone());
+        self.outputs.push(NodeOutput::Entered);
+        for (range, tenure) in (0..).zip(&settled.tenures) {
+            self.take_place(range, tenure, &settled, owned.contains(&range));
+        }
+        self.tell_standing();
+    }
+}
