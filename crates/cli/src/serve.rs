@@ -140,7 +140,7 @@ fn table_options(options: &Options) -> TableOptions {
     let usual = TableOptions::default();
     let memory_bytes = options.memory.map_or(usual.memory_bytes, |Bytes(bytes)| bytes as u64);
     let patience = (options.patience > 0.0).then(|| Duration::from_secs_f64(options.patience));
-    TableOptions { memory_bytes, patience }
+    TableOptions { memory_bytes, patience, group: None }
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

@@ -8,6 +8,7 @@
 mod error;
 mod image;
 mod message;
+mod operation;
 mod optimizer;
 mod range;
 mod ranges;
@@ -17,7 +18,8 @@ mod spec;
 
 pub use error::{TableError, Unusable};
 pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
-pub use message::{BODY_BYTES, PAYLOAD_BYTES, RowKeys, TableAnswer, TableRequest};
+pub use message::{BODY_BYTES, PAYLOAD_BYTES, RequestAddress, RowKeys, TableAnswer, TableRequest};
+pub use operation::TableOperation;
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, PARAMETERS};
 pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
 pub use ranges::{RangePiece, Ranges};

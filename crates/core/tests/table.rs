@@ -275,7 +275,7 @@ fn messages_come_back_as_they_were() {
     let name = || "embeddings".to_owned();
     let keys = RowKeys::Listed(vec![1, 5, 1 << 39]);
     let requests = [
-        TableRequest::Open { name: name(), spec: spec(), range: 1, ranges: 3, worker: 8 },
+        TableRequest::Open { name: name(), spec: spec(), ranges: 3 },
         TableRequest::Push { table: 3, step: 7, ends: true, keys: keys.clone() },
         TableRequest::Pull { table: 3, step: 7, keys: RowKeys::Run { first: 9, count: 4 } },
         TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },

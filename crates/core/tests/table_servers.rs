@@ -3,7 +3,7 @@
 
 use herringbone_core::table::{
     Routes,
-    replication::{EpochId, NodeOutput, PeerMessage, ServerLife, TableNode},
+    replication::{EpochId, NodeOutput, PeerMessage, SentImage, ServerLife, TableNode},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -134,9 +134,8 @@ struct Reply {
 /// An image on its way: its records are there, and it ends at a time.
 struct Image {
     at: u64,
-    range: u32,
-    to: u32,
-    epoch: EpochId,
+    place: u32,
+    image: SentImage,
 }
 
 /// In which epoch a push was acknowledged, and by which server.
@@ -167,7 +166,7 @@ struct World {
     last: BTreeMap<u32, Acknowledged>,
     pushing: bool,
     problem: Option<String>,
-    images: Vec<(u32, Image)>,
+    images: Vec<Image>,
     taken_over: u64,
     told: u64,
 }
@@ -365,11 +364,12 @@ impl World {
                 server.shards.entry(range).or_default().execute(decode(&operation));
             }
             NodeOutput::Settled { range, sequence } => self.tell(place, range, sequence),
-            NodeOutput::SendImage { range, to, epoch } => {
+            NodeOutput::SendImage(image) => {
+                let range = image.range;
                 let record = server.shards.entry(range).or_default().encode();
-                if server.node.send_image(range, to, epoch, Some(record)) {
+                if server.node.send_image(image, record, false) {
                     let at = now + self.rng.below(120);
-                    self.images.push((place, Image { at, range, to, epoch }));
+                    self.images.push(Image { at, place, image });
                 }
             }
         }
@@ -415,13 +415,13 @@ impl World {
         let is_old =
             shard.last.get(&worker).is_some_and(|last| number <= *last) && planted != Planted::CountsTwice;
         let sequence = if is_old {
-            server.node.progress(range).unwrap().0
+            server.node.progress(range).unwrap().executed
         } else {
             shard.execute((worker, number));
             server.node.append(range, encode((worker, number)))
         };
         server.held.push(Held { range, sequence, worker, number });
-        let settled = server.node.progress(range).map_or(0, |(_, stable)| stable);
+        let settled = server.node.progress(range).map_or(0, |progress| progress.settled);
         if planted == Planted::TellsAtOnce || planted == Planted::OldOwnerExecutes {
             self.tell(place, range, sequence);
         } else {
@@ -460,10 +460,10 @@ impl World {
 
     fn end_images(&mut self) {
         let now = self.now;
-        let due: Vec<(u32, Image)> = self.images.extract_if(.., |(_, image)| image.at <= now).collect();
-        for (place, Image { range, to, epoch, .. }) in due {
+        let due: Vec<Image> = self.images.extract_if(.., |image| image.at <= now).collect();
+        for Image { place, image, .. } in due {
             if let Some(server) = self.servers[place as usize].as_mut() {
-                server.node.send_image(range, to, epoch, None);
+                server.node.send_image(image, Vec::new(), true);
                 self.carry_out(place);
             }
         }

@@ -130,7 +130,8 @@ impl Server {
         let enlisting = Enlisting::new(options.join, address, incarnation, token.as_bytes());
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
-        let tables = options.tables.map(|options| TableService::start(options, incarnation));
+        let tables = options.tables.as_ref();
+        let tables = tables.map(|tables| TableService::start(tables, incarnation, options.token.clone()));
         let tables = tables.transpose().map_err(at)?.map(Arc::new);
         let acceptor = Acceptor::new(&who, listener, token.as_bytes(), policy).map_err(at)?;
         Ok(Self {

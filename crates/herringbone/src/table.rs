@@ -32,18 +32,21 @@ mod kept_push;
 mod keys;
 mod link;
 mod local_optimizer;
+mod memory;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
 mod service;
+mod serving;
 #[cfg_attr(not(test), expect(dead_code, reason = "the service does not take snapshots yet"))]
 mod snapshot;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 pub use client::{ParameterServer, RemoteTable, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
-pub use service::TableOptions;
 pub(crate) use service::TableService;
+pub use service::{TableGroup, TableOptions};
 pub use tables::TableSummary;

@@ -28,6 +28,17 @@ pub enum RowKeys {
     Listed(Vec<u64>),
 }
 
+/// To which range a request goes: the first bytes of its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestAddress {
+    /// The range.
+    pub range: u32,
+    /// Whether the worker begins anew at this server: all that it has asked before of the range was answered, or comes after this.
+    /// A server that has sent a request [elsewhere](TableAnswer::Elsewhere) does so with all of the range on the connection
+    /// until one is marked. So none overtakes another one.
+    pub is_first: bool,
+}
+
 /// What a worker asks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableRequest {
@@ -37,12 +48,8 @@ pub enum TableRequest {
         name: String,
         /// What it is.
         spec: TableSpec,
-        /// Which range of it the server has, and how many there are, as the worker sees it.
-        range: u32,
         /// How many ranges there are.
         ranges: u32,
-        /// The worker's rank.
-        worker: u32,
     },
     /// To change rows. Values follow.
     Push {
@@ -101,6 +108,13 @@ pub enum TableAnswer {
     Rows,
     /// It is not done, and has changed nothing.
     Refused(TableError),
+    /// The server does not have the range. It is not done.
+    Elsewhere {
+        /// The place of the server that has it, as far as it is known.
+        owner: Option<u32>,
+        /// Whether no server of those that are there has it.
+        is_lost: bool,
+    },
 }
 
 impl RowKeys {
@@ -188,6 +202,17 @@ impl RowKeys {
 }
 
 impl TableRequest {
+    /// The table that it is about, by its number.
+    pub fn table(&self) -> Option<u32> {
+        match self {
+            Self::Push { table, .. }
+            | Self::Pull { table, .. }
+            | Self::Tune { table, .. }
+            | Self::Leave { table } => Some(*table),
+            Self::Open { .. } | Self::Drop { .. } => None,
+        }
+    }
+
     /// The head of its payload.
     ///
     /// # Errors
@@ -195,10 +220,10 @@ impl TableRequest {
     pub fn encode(&self) -> Result<Vec<u8>, TooLong> {
         let mut to = Writer::default();
         match self {
-            Self::Open { name, spec, range, ranges, worker } => {
+            Self::Open { name, spec, ranges } => {
                 to.u8(1);
                 spec.write(name, &mut to);
-                [range, ranges, worker].into_iter().for_each(|number| to.u32(*number));
+                to.u32(*ranges);
             }
             Self::Push { table, step, ends, keys } => {
                 to.u8(2);
@@ -249,7 +274,7 @@ impl TableRequest {
         Ok(match from.u8()? {
             1 => {
                 let (name, spec) = TableSpec::read(from)?;
-                Self::Open { name, spec, range: from.u32()?, ranges: from.u32()?, worker: from.u32()? }
+                Self::Open { name, spec, ranges: from.u32()? }
             }
             2 => Self::Push {
                 table: from.u32()?,
@@ -269,6 +294,27 @@ impl TableRequest {
     }
 }
 
+impl RequestAddress {
+    /// Where in a payload its request begins.
+    pub const BYTES: usize = 5;
+
+    /// The first bytes of a payload.
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        let [one, two, three, four] = self.range.to_le_bytes();
+        [one, two, three, four, u8::from(self.is_first)]
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub fn decode(payload: &[u8]) -> Result<Self, TableError> {
+        let mut from = Reader(payload);
+        let read = from.u32().and_then(|range| Ok(Self { range, is_first: from.bool()? }));
+        read.map_err(|Malformed(what)| TableError::Malformed(what.into()))
+    }
+}
+
 impl TableAnswer {
     /// The head of its payload.
     pub fn encode(&self) -> Vec<u8> {
@@ -284,6 +330,11 @@ impl TableAnswer {
             Self::Refused(error) => {
                 to.u8(4);
                 error.write(&mut to);
+            }
+            Self::Elsewhere { owner, is_lost } => {
+                to.u8(5);
+                to.option(owner.as_ref(), |to, owner| to.u32(*owner));
+                to.bool(*is_lost);
             }
         }
         to.into_bytes()
@@ -309,6 +360,7 @@ impl TableAnswer {
             2 => Self::Done,
             3 => Self::Rows,
             4 => Self::Refused(TableError::read(from)?),
+            5 => Self::Elsewhere { owner: from.option(Reader::u32)?, is_lost: from.bool()? },
             _ => return Err(Malformed("an answer that is unknown: install the same release everywhere")),
         })
     }

@@ -184,7 +184,7 @@ impl<P, Q> RangeState<P, Q> {
     /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
     /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
     pub fn end_step(&mut self) -> Option<EndedStep<P>> {
-        if !self.has_ended_step() {
+        if !self.consistency.is_sync() || self.floor().is_none_or(|floor| floor <= self.version) {
             return None;
         }
         let step = self.version;
@@ -193,11 +193,6 @@ impl<P, Q> RangeState<P, Q> {
         let ended = core::mem::replace(&mut self.kept, later);
         let pushes = ended.into_iter().map(|((_, worker), pushes)| (worker, pushes)).collect();
         Some(EndedStep { pushes })
-    }
-
-    /// Whether [`end_step`](Self::end_step) has a step.
-    pub fn has_ended_step(&self) -> bool {
-        self.consistency.is_sync() && self.floor().is_some_and(|floor| floor > self.version)
     }
 
     /// The pulls that are answered now, in the order in which they came.
@@ -222,11 +217,15 @@ impl<P, Q> RangeState<P, Q> {
         self.waiting.drain(..).map(|waiting| waiting.pull).collect()
     }
 
+    /// A worker's pulls that wait: they will not be answered.
+    pub fn take_waiting_of(&mut self, worker: u32) -> Vec<Q> {
+        self.waiting.extract_if(.., |waiting| waiting.worker == worker).map(|waiting| waiting.pull).collect()
+    }
+
     /// A worker takes part no more: nobody waits for it. What it has pushed in the step that it has not ended is dropped, and
     /// returned.
     pub fn leave(&mut self, worker: u32) -> Vec<P> {
         let dropped = self.drop_half(worker);
-        self.forget_pulls(worker, |_| true);
         if let Some(clock) = self.clocks.get_mut(&worker) {
             clock.has_left = true;
         }

@@ -30,4 +30,5 @@ pub use epoch::{
 };
 pub use log::RangeLog;
 pub use message::{Candidacy, ImagePart, PEER_BYTES, PeerMessage};
-pub use node::{NodeOutput, SILENCE_MILLISECONDS, TableNode};
+pub use node::{NodeOutput, SILENCE_MILLISECONDS, SentImage, TableNode};
+pub use ranges::RangeProgress;

@@ -124,8 +124,8 @@ impl Routes {
         self.ranges.iter().filter(|route| !route.unanswered.is_empty()).filter_map(|route| route.again).min()
     }
 
-    /// Of each range, the server to which its requests go.
-    pub fn servers(&self) -> impl Iterator<Item = u32> + '_ {
-        self.ranges.iter().map(|route| route.at)
+    /// The server to which requests of a range go.
+    pub fn server(&self, range: u32) -> u32 {
+        self.ranges.get(range as usize).map_or(0, |route| route.at)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     calls::{ServerAnswer, TableCall},
-    connections::{Connections, Reach, refused},
+    connections::{Connections, WorkerReach, refused},
     keys::{Distinct, add_up, first_nan},
 };
 use crate::{
@@ -93,7 +93,7 @@ impl ParameterServer {
             return Err(Error::config("rank", format!("rank {rank} of {world} workers: ranks count from 0")));
         }
         let (servers, token) = (servers.to_vec(), token.clone());
-        let reach = Reach { servers, token, rank: *rank, workers: *world, timeout: waits.timeout };
+        let reach = WorkerReach { servers, token, rank: *rank, workers: *world, timeout: waits.timeout };
         Ok(Self { connections: Connections::open(reach)?, tables: Arc::default() })
     }
 
@@ -130,8 +130,7 @@ impl ParameterServer {
         let call = TableCall::new(0);
         for range in 0..ranges.count() {
             let (name, spec) = (name.to_owned(), spec.clone());
-            let request =
-                TableRequest::Open { name, spec, range, ranges: ranges.count(), worker: reach.rank };
+            let request = TableRequest::Open { name, spec, ranges: ranges.count() };
             self.connections.send(range, &request, &[], &call, 0..0);
         }
         let result = self.connections.wait("open", name, &call);

@@ -1,8 +1,10 @@
-//! A worker's connections to the servers of its tables, and the thread that reads from them.
+//! A worker's connections to the servers of its tables, and the threads that read from them and renew them.
 
 use super::{
     calls::{CallFailure, TableCall},
-    link::{MessageLink, ReceivedPayload},
+    link::MessageLink,
+    service::lock,
+    ways::{Sent, Ways},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -12,7 +14,7 @@ use crate::{
             Role,
             handshake::{Expected, Hello, Identity, Purpose, Versions},
         },
-        table::{TableAnswer, TableError, TableRequest},
+        table::{RequestAddress, TableError, TableRequest},
     },
     fabric::{
         acceptor, dial,
@@ -23,20 +25,19 @@ use crate::{
 };
 use rustix::event::epoll;
 use std::{
-    collections::BTreeMap,
     fmt,
     mem::MaybeUninit,
     ops::Range,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-/// Between two calls of a server that is not there yet.
+/// Between two calls of a server that is not there.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How many events one look may find.
 const EVENTS: usize = 64;
@@ -47,9 +48,16 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long the last words to servers may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How a worker reaches the servers of its tables.
+/// What a process says of itself to a server of tables.
 #[derive(Clone)]
 pub(super) struct Reach {
+    pub(super) token: Option<String>,
+    pub(super) identity: Identity,
+}
+
+/// How a worker reaches the servers of its tables.
+#[derive(Clone)]
+pub(super) struct WorkerReach {
     pub(super) servers: Vec<String>,
     pub(super) token: Option<String>,
     pub(super) rank: u32,
@@ -60,94 +68,66 @@ pub(super) struct Reach {
 
 /// The connections to all servers.
 pub(super) struct Connections {
-    pub(super) reach: Reach,
+    pub(super) reach: WorkerReach,
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
-    servers: Vec<Mutex<Connection>>,
+    servers: Vec<String>,
+    reach: Reach,
+    ways: Mutex<Ways>,
     poller: OwnedFd,
     bell: Bell,
     is_over: AtomicBool,
 }
 
-struct Connection {
-    server: u32,
-    /// `None` once it is lost.
-    link: Option<MessageLink>,
-    /// Why it was lost.
-    lost: String,
-    /// The number of the last request.
-    last: u64,
-    open: BTreeMap<u64, Open>,
-    awaits_room: bool,
-}
-
-/// A request without an answer.
-struct Open {
-    call: Arc<TableCall>,
-    /// Where rows go.
-    place: Range<usize>,
-}
-
 impl Connections {
-    pub(super) fn open(reach: Reach) -> Result<Arc<Self>> {
+    pub(super) fn open(worker: WorkerReach) -> Result<Arc<Self>> {
         let at = |error| Error::io("connecting to servers of tables", error);
+        let WorkerReach { servers, token, rank, workers, timeout } = worker.clone();
         let incarnation = greet::random_number().map_err(at)?;
-        let deadline = Instant::now() + reach.timeout;
+        let identity = Identity { role: Role::Worker, job: 0, rank, world: workers, incarnation };
+        let reach = Reach { token, identity };
+        let (ways, links) = first_connections(&servers, &reach, Instant::now() + timeout)?;
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| at(error.into()))?;
         let bell = Bell::new().map_err(at)?;
         epoll::add(&poller, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(|error| at(error.into()))?;
-        let mut servers = Vec::new();
-        for (server, address) in (0..).zip(&reach.servers) {
-            let link = MessageLink::of_worker(connect(address, &reach, incarnation, deadline)?);
-            if let Some(fd) = link.fd() {
-                let data = epoll::EventData::new_u64(u64::from(server));
-                epoll::add(&poller, fd, data, epoll::EventFlags::IN).map_err(|error| at(error.into()))?;
-            }
-            servers.push(Mutex::new(Connection {
-                server,
-                link: Some(link),
-                lost: String::new(),
-                last: 0,
-                open: BTreeMap::new(),
-                awaits_room: false,
-            }));
+        let is_over = AtomicBool::new(false);
+        let shared = Arc::new(Shared { servers, reach, ways: Mutex::new(ways), poller, bell, is_over });
+        for FirstConnection { server, link, there } in links {
+            shared.admit(server, link, &there);
         }
-        let shared = Arc::new(Shared { servers, poller, bell, is_over: AtomicBool::new(false) });
-        let reading = shared.clone();
-        let thread = std::thread::Builder::new().name("hb-tables".to_owned()).spawn(move || reading.read());
-        let thread = Mutex::new(Some(thread.map_err(at)?));
-        Ok(Arc::new(Self { reach, shared, thread }))
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(at)
+        };
+        let (reading, calling) = (shared.clone(), shared.clone());
+        let threads = Mutex::new(vec![
+            spawn("hb-tables", Box::new(move || reading.read()))?,
+            spawn("hb-table-calls", Box::new(move || calling.renew()))?,
+        ]);
+        Ok(Arc::new(Self { reach: worker, shared, threads }))
     }
 
-    /// Sends a request; rows that answer it go to a place in the call's.
+    /// Sends a request to whoever has a range; rows that answer it go to a place in the call's.
     pub(super) fn send(
         &self,
-        server: u32,
+        range: u32,
         request: &TableRequest,
         values: &[u8],
         call: &Arc<TableCall>,
         place: Range<usize>,
     ) {
         call.opens();
-        let head = request.encode();
-        let connection = &mut *self.shared.connection(server);
-        let mut payload = match head {
-            Ok(head) => head,
-            Err(error) => return call.lost(server, &error.to_string()),
-        };
+        let mut payload = RequestAddress { range, is_first: false }.encode().to_vec();
+        match request.encode() {
+            Ok(head) => payload.extend_from_slice(&head),
+            Err(error) => return call.lost(range, &error.to_string()),
+        }
         payload.extend_from_slice(values);
-        let Some(link) = &mut connection.link else {
-            let reason = connection.lost.clone();
-            return call.lost(server, &reason);
-        };
-        connection.last += 1;
-        link.send(connection.last, payload);
-        connection.open.insert(connection.last, Open { call: call.clone(), place });
-        self.shared.write(connection);
+        let sent = lock(&self.shared.ways).send(Sent { range, call: call.clone(), place, payload });
+        sent.into_iter().for_each(|server| self.shared.write(&mut lock(&self.shared.ways), server));
     }
 
     /// Waits for all answers to a call.
@@ -155,11 +135,12 @@ impl Connections {
     /// # Errors
     /// The first that has come, or [`ErrorKind::Timeout`].
     pub(super) fn wait(&self, operation: &'static str, table: &str, call: &TableCall) -> Result<()> {
-        let Reach { timeout, rank, servers, .. } = &self.reach;
+        let WorkerReach { timeout, rank, servers, .. } = &self.reach;
         if !call.wait(*timeout) {
-            let missing = self.shared.unanswered(call).into_iter();
-            let missing =
-                missing.map(|server| format!("the server of tables at {}", servers[server])).collect();
+            let missing = lock(&self.shared.ways).unanswered(call).into_iter();
+            let missing = missing
+                .map(|server| format!("the server of tables at {}", servers[server as usize]))
+                .collect();
             let kind = ErrorKind::Timeout { rank: *rank, after: *timeout, missing };
             return Err(Error::new(kind).about(*rank, operation));
         }
@@ -180,13 +161,13 @@ impl Connections {
 impl Drop for Connections {
     fn drop(&mut self) {
         let began = Instant::now();
-        while self.shared.servers.iter().any(|server| has_more(&lock(server))) && began.elapsed() < GOODBYE {
+        while lock(&self.shared.ways).has_more() && began.elapsed() < GOODBYE {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.shared.is_over.store(true, Ordering::SeqCst);
         // It looks by itself, too.
         let _rung = self.shared.bell.ring();
-        if let Some(thread) = lock(&self.thread).take() {
+        for thread in lock(&self.threads).drain(..) {
             // A thread that panicked has nothing left to say.
             let _ended = thread.join();
         }
@@ -199,119 +180,166 @@ impl fmt::Debug for Connections {
     }
 }
 
-/// Whether a connection has requests that are not answered.
-fn has_more(connection: &Connection) -> bool {
-    connection.link.is_some() && !connection.open.is_empty()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    fn connection(&self, server: u32) -> MutexGuard<'_, Connection> {
-        lock(&self.servers[server as usize])
-    }
-
-    /// The servers that have not answered a call.
-    fn unanswered(&self, call: &TableCall) -> Vec<usize> {
-        let has = |connection: &Mutex<Connection>| {
-            lock(connection).open.values().any(|open| std::ptr::eq(Arc::as_ptr(&open.call), call))
-        };
-        (0..self.servers.len()).filter(|server| has(&self.servers[*server])).collect()
-    }
-
     /// Reads answers until it is over.
     fn read(&self) {
         while !self.is_over.load(Ordering::SeqCst) {
             let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-            let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as i64 };
+            let nap = lock(&self.ways).next_due().map_or(NAP, |due| due.min(NAP));
+            let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
             // An interrupted sleep is a short one.
             let ready: Vec<u64> = epoll::wait(&self.poller, &mut room[..], Some(&limit))
                 .map(|(events, _)| events.iter().map(|event| event.data.u64()).collect())
                 .unwrap_or_default();
+            let mut ways = lock(&self.ways);
             for number in ready {
                 match u32::try_from(number) {
-                    Ok(server) => self.serve(&mut self.connection(server)),
+                    Ok(server) => {
+                        if let Err(reason) = ways.receive(server) {
+                            self.lose(&mut ways, server, &reason);
+                        }
+                        self.write(&mut ways, server);
+                    }
                     // What it rang for is looked at in each turn.
                     Err(_) => drop(self.bell.drain()),
                 }
             }
+            for server in ways.send_again() {
+                self.write(&mut ways, server);
+            }
         }
     }
 
-    fn serve(&self, connection: &mut Connection) {
-        let Connection { server, link, open, .. } = connection;
-        let Some(socket) = link else { return };
-        let mut received = Vec::new();
-        let result = socket.receive(&mut received);
-        for ReceivedPayload { number, payload } in received {
-            let Some(Open { call, place }) = open.remove(&number) else { continue };
-            match TableAnswer::decode(&payload) {
-                Ok((answer, rows)) => call.answered(*server, answer, rows, place),
-                Err(problem) => call.answered(*server, TableAnswer::Refused(problem), &[], place),
+    /// Calls servers that are not there, until it is over.
+    fn renew(&self) {
+        while !self.is_over.load(Ordering::SeqCst) {
+            let absent = lock(&self.ways).absent();
+            for server in absent {
+                let address = &self.servers[server as usize];
+                match connect_once(address, &self.reach, None) {
+                    Ok((link, there)) => self.admit(server, link, &there),
+                    Err(error) => lock(&self.ways).is_away(server, &error),
+                }
             }
+            lock(&self.ways).give_up_lost();
+            std::thread::sleep(AGAIN);
         }
-        match result {
-            Ok(()) => self.write(connection),
-            Err(reason) => self.lose(connection, &reason.to_string()),
+    }
+
+    /// Takes a new connection.
+    fn admit(&self, server: u32, link: TcpLink, there: &Identity) {
+        let mut ways = lock(&self.ways);
+        let link = MessageLink::of_worker(link);
+        let watched = link.fd().map(|fd| {
+            let data = epoll::EventData::new_u64(u64::from(server));
+            epoll::add(&self.poller, fd, data, epoll::EventFlags::IN)
+        });
+        // One that is not watched is dropped, and called again.
+        if let Some(Ok(())) = watched {
+            ways.connected(server, link, there);
+            // What waits for it goes again now.
+            let _rung = self.bell.ring();
         }
     }
 
     /// Writes what the socket takes.
-    fn write(&self, connection: &mut Connection) {
-        let Some(link) = &mut connection.link else { return };
-        let is_flushed = match link.flush() {
-            Ok(is_flushed) => is_flushed,
-            Err(reason) => return self.lose(connection, &reason.to_string()),
-        };
-        if connection.awaits_room == is_flushed {
-            connection.awaits_room = !is_flushed;
-            let mut flags = epoll::EventFlags::IN;
-            flags.set(epoll::EventFlags::OUT, !is_flushed);
-            if let Some(fd) = link.fd() {
-                let data = epoll::EventData::new_u64(u64::from(connection.server));
-                // A socket that the poller does not know any more is found to be broken.
-                let _gone = epoll::modify(&self.poller, fd, data, flags);
+    fn write(&self, ways: &mut Ways, server: u32) {
+        match ways.flush(server) {
+            Ok(None) => {}
+            Ok(Some(awaits_room)) => {
+                let mut flags = epoll::EventFlags::IN;
+                flags.set(epoll::EventFlags::OUT, awaits_room);
+                if let Some(fd) = ways.link(server).and_then(|link| link.fd()) {
+                    let data = epoll::EventData::new_u64(u64::from(server));
+                    // A socket that the poller does not know any more is found to be broken.
+                    let _gone = epoll::modify(&self.poller, fd, data, flags);
+                }
             }
+            Err(reason) => self.lose(ways, server, &reason),
         }
     }
 
-    fn lose(&self, connection: &mut Connection, reason: &str) {
-        if let Some(link) = connection.link.take()
-            && let Some(fd) = link.fd()
-        {
+    fn lose(&self, ways: &mut Ways, server: u32, reason: &str) {
+        if let Some(fd) = ways.link(server).and_then(|link| link.fd()) {
             // The descriptor closes right after this.
             let _gone = epoll::delete(&self.poller, fd);
         }
-        connection.lost = reason.to_owned();
-        for (_, Open { call, .. }) in std::mem::take(&mut connection.open) {
-            call.lost(connection.server, reason);
-        }
+        ways.lost(server, reason);
     }
 }
 
-/// Calls a server until it answers, or time is up.
-fn connect(address: &str, reach: &Reach, incarnation: u64, deadline: Instant) -> Result<TcpLink> {
+struct FirstConnection {
+    server: u32,
+    link: TcpLink,
+    there: Identity,
+}
+
+/// Calls all servers until they answer, or time is up. Of servers with copies one that answers is enough.
+fn first_connections(
+    servers: &[String],
+    reach: &Reach,
+    deadline: Instant,
+) -> Result<(Ways, Vec<FirstConnection>)> {
+    let mut links: Vec<FirstConnection> = Vec::new();
+    let mut rounds = 0;
     loop {
-        match connect_once(address, reach, incarnation) {
-            Ok(link) => return Ok(link),
-            Err(error) if error.may_pass() && Instant::now() + AGAIN < deadline => std::thread::sleep(AGAIN),
-            Err(error) => return Err(error.at(&format!("the server of tables at {address}"))),
+        let mut last = None;
+        for (server, address) in (0..).zip(servers) {
+            if links.iter().any(|link| link.server == server) {
+                continue;
+            }
+            let whom = format!("the server of tables at {address}");
+            match connect_once(address, reach, None) {
+                Ok((link, there)) => {
+                    check_group(servers, server, &there)?;
+                    links.push(FirstConnection { server, link, there });
+                }
+                Err(error) if error.may_pass() && Instant::now() + AGAIN < deadline => {
+                    last = Some(error.at(&whom))
+                }
+                Err(error) => return Err(error.at(&whom)),
+            }
         }
+        rounds += 1;
+        let have_copies = links.iter().any(|link| link.there.world > 1);
+        if links.len() == servers.len() || (have_copies && rounds > 1) {
+            return Ok((Ways::new(servers.len() as u32, have_copies), links));
+        }
+        if let Some(error) = last.filter(|_| Instant::now() >= deadline) {
+            return Err(error);
+        }
+        std::thread::sleep(AGAIN);
     }
 }
 
-fn connect_once(address: &str, reach: &Reach, incarnation: u64) -> std::result::Result<TcpLink, GreetError> {
+/// Servers with copies have a list of each other, which has to be the worker's.
+fn check_group(servers: &[String], server: u32, there: &Identity) -> Result<()> {
+    if there.world == 1 || (there.world as usize == servers.len() && there.rank == server) {
+        return Ok(());
+    }
+    let (address, rank, world) = (&servers[server as usize], there.rank, there.world);
+    let problem = format!(
+        "{address} is at place {server} of {} here, and says that it is at place {rank} of {world}: name the servers as they \
+         name each other with --servers, in the same order",
+        servers.len()
+    );
+    Err(Error::config(crate::config::settings::TABLES.name, problem))
+}
+
+/// Calls a server of tables, which is to be in this place among the others.
+pub(super) fn connect_once(
+    address: &str,
+    reach: &Reach,
+    place: Option<u32>,
+) -> std::result::Result<(TcpLink, Identity), GreetError> {
     let token = reach.token.as_deref().filter(|token| !token.is_empty());
     let mut stream = dial::dial(address, None, |there| check_exposure(there, token))?;
-    let identity =
-        Identity { role: Role::Worker, job: 0, rank: reach.rank, world: reach.workers, incarnation };
-    let hello = Hello { identity, purpose: Purpose::Table, versions: Versions::CURRENT };
-    let expected = Expected { role: Role::TableServer, rank: None, incarnation: None };
+    let hello = Hello { identity: reach.identity, purpose: Purpose::Table, versions: Versions::CURRENT };
+    let expected = Expected { role: Role::TableServer, rank: place, incarnation: None };
     let token = token.unwrap_or_default().as_bytes();
-    let keys = greet::greet(&mut stream, hello, expected, token)?.keys;
-    acceptor::into_link(stream, keys, WaitLimits::default().patience)
+    let established = greet::greet(&mut stream, hello, expected, token)?;
+    let there = established.other;
+    Ok((acceptor::into_link(stream, established.keys, WaitLimits::default().patience)?, there))
 }
 
 /// The error of a table, found out at a server, or here if that is empty.

@@ -6,7 +6,7 @@
 
 use crate::{
     core::{
-        table::PAYLOAD_BYTES,
+        table::{PAYLOAD_BYTES, replication::PEER_BYTES},
         wire::{Fingerprint, Header, Kind},
     },
     sys::span::Span,
@@ -22,8 +22,11 @@ use std::os::fd::BorrowedFd;
 #[derive(Debug)]
 pub(super) struct MessageLink {
     link: TcpLink,
-    /// What this end reads.
+    /// What this end reads, and what it sends.
     reads: Kind,
+    sends: Kind,
+    /// The most bytes of a payload.
+    most: usize,
     /// How many bytes were put in line and not told to be gone.
     queued: usize,
 }
@@ -39,12 +42,17 @@ pub(super) struct ReceivedPayload {
 impl MessageLink {
     /// A worker's end, where answers come.
     pub(super) fn of_worker(link: TcpLink) -> Self {
-        Self { link, reads: Kind::Answer, queued: 0 }
+        Self { link, reads: Kind::Answer, sends: Kind::Request, most: PAYLOAD_BYTES, queued: 0 }
     }
 
     /// A server's end, where requests come.
     pub(super) fn of_server(link: TcpLink) -> Self {
-        Self { link, reads: Kind::Request, queued: 0 }
+        Self { link, reads: Kind::Request, sends: Kind::Answer, most: PAYLOAD_BYTES, queued: 0 }
+    }
+
+    /// An end of a connection between servers.
+    pub(super) fn of_peer(link: TcpLink) -> Self {
+        Self { link, reads: Kind::Request, sends: Kind::Request, most: PEER_BYTES, queued: 0 }
     }
 
     /// What a poller watches, if it can.
@@ -54,8 +62,7 @@ impl MessageLink {
 
     /// Puts a payload in line.
     pub(super) fn send(&mut self, number: u64, payload: Vec<u8>) {
-        let kind = if self.reads == Kind::Answer { Kind::Request } else { Kind::Answer };
-        let header = Header { length: payload.len() as u32, ..Header::new(kind, 0, 0, number) };
+        let header = Header { length: payload.len() as u32, ..Header::new(self.sends, 0, 0, number) };
         self.queued += payload.len();
         let payload = Payload::Owned(payload);
         self.link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: None }, false);
@@ -88,7 +95,7 @@ impl MessageLink {
     /// If the connection is of no use any more.
     pub(super) fn receive(&mut self, into: &mut Vec<ReceivedPayload>) -> Result<(), Broken> {
         let Some(mut incoming) = self.link.take_incoming() else { return Ok(()) };
-        let result = incoming.receive(&mut Arrivals { reads: self.reads, into });
+        let result = incoming.receive(&mut Arrivals { reads: self.reads, most: self.most, into });
         self.link.put_back(incoming);
         result.map(drop)
     }
@@ -116,6 +123,7 @@ impl Memory for Payloads {
 /// Where payloads go.
 struct Arrivals<'a> {
     reads: Kind,
+    most: usize,
     into: &'a mut Vec<ReceivedPayload>,
 }
 
@@ -125,7 +133,7 @@ impl Inbox for Arrivals<'_> {
             return Err(Broken::Protocol("a frame that is neither a request nor an answer"));
         }
         match header.length as usize {
-            length @ 1..=PAYLOAD_BYTES => Ok(Destination::Owned(vec![0; length])),
+            length if (1..=self.most).contains(&length) => Ok(Destination::Owned(vec![0; length])),
             _ => Err(Broken::Protocol("a request or an answer of an impossible length")),
         }
     }

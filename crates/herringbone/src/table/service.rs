@@ -1,45 +1,85 @@
-//! A server of tables: a thread that reads requests from all connections, and answers them.
+//! A server of tables: a thread that serves workers and other servers, and threads that call other servers.
 
 use super::{
-    link::{MessageLink, ReceivedPayload},
-    tables::{Reply, ReplyContent, TableCaller, TableSummary, Tables},
+    connections::{Reach, connect_once},
+    link::MessageLink,
+    serving::Serving,
+    tables::TableSummary,
 };
 use crate::{
+    Error, Result,
     config::WaitLimits,
-    core::session::{
-        Refusal, Role,
-        handshake::{Claim, Identity},
+    core::{
+        session::{
+            Refusal, Role,
+            handshake::{Claim, Identity},
+        },
+        table::replication::{SERVERS_MOST, ServerLife},
     },
     fabric::{
         acceptor,
         greet::{self, GreetError},
     },
     sys::doorbell::Bell,
-    transport::Broken,
 };
-use rustix::event::epoll;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::BTreeSet,
     io,
-    mem::MaybeUninit,
     net::TcpStream,
-    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How tables are kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TableOptions {
     /// How many bytes they may take up, with what waits for the end of a step.
     pub memory_bytes: u64,
     /// How long the others wait for a worker whose connection has ended without a goodbye; then they go on without it. `None`: until
     /// it is back.
     pub patience: Option<Duration>,
+    /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
+    pub group: Option<TableGroup>,
+}
+
+/// Servers that have copies of each other's ranges.
+#[derive(Clone, Debug)]
+pub struct TableGroup {
+    /// All servers, each `host:port`, as workers name them in `HERRINGBONE_TABLES`: the same list on all of them.
+    pub servers: Vec<String>,
+    /// Which of them this one is, counted from 0.
+    pub place: u32,
+    /// How many copies each range is to have beside the one at its owner: fewer than there are servers.
+    pub replicas: u32,
+}
+
+impl TableGroup {
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there can be no such group.
+    pub fn check(&self) -> Result<()> {
+        let count = self.servers.len() as u32;
+        let wrong = |problem: String| Err(Error::config("servers", problem));
+        if count < 2 || count > SERVERS_MOST {
+            return wrong(format!(
+                "{count} servers with copies of each other's ranges: name 2 to {SERVERS_MOST}"
+            ));
+        }
+        if self.place >= count {
+            return wrong(format!("this server's place is {}, and {count} are named, from 0", self.place));
+        }
+        if self.replicas >= count {
+            return wrong(format!(
+                "{} copies on {count} servers: at most {} have room",
+                self.replicas,
+                count - 1
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Default for TableOptions {
@@ -47,74 +87,100 @@ impl Default for TableOptions {
     fn default() -> Self {
         let machine = rustix::system::sysinfo();
         let memory = machine.totalram.saturating_mul(u64::from(machine.mem_unit.max(1)));
-        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)) }
+        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)), group: None }
     }
 }
 
-/// After this many bytes in line on a connection no more rows are read for it.
-const QUEUED_BYTES: usize = 1 << 20;
-/// How many connections there may be.
-const CONNECTIONS: usize = 4096;
-/// How many events one look may find.
-const EVENTS: usize = 64;
-/// The bell's number, which is no connection's.
-const BELL: u64 = 0;
-/// The longest sleep.
-const NAP: Duration = Duration::from_millis(50);
+/// Between two calls of a server that is not there.
+const AGAIN: Duration = Duration::from_millis(100);
 
-/// A thread that serves tables.
+/// The threads that serve tables.
 pub(crate) struct TableService {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Among how many servers it is, and where.
+    place: u32,
+    servers: u32,
 }
 
-struct Shared {
+/// What the threads of a server share.
+pub(super) struct Shared {
     incarnation: u64,
-    arrivals: Mutex<Vec<Arrival>>,
-    summaries: Mutex<Vec<TableSummary>>,
-    bell: Bell,
-    is_over: AtomicBool,
+    pub(super) arrivals: Mutex<Vec<Arrival>>,
+    pub(super) summaries: Mutex<Vec<TableSummary>>,
+    /// The servers that there is a connection with.
+    pub(super) linked: Mutex<BTreeSet<u32>>,
+    pub(super) bell: Bell,
+    pub(super) is_over: AtomicBool,
 }
 
-/// A worker that has proved itself.
-struct Arrival {
-    link: MessageLink,
-    who: Identity,
+/// One that has proved itself.
+pub(super) struct Arrival {
+    pub(super) link: MessageLink,
+    pub(super) who: Identity,
 }
 
 impl TableService {
-    /// Starts it.
-    pub(crate) fn start(options: TableOptions, incarnation: u64) -> io::Result<Self> {
+    /// Starts them. `token` is that of the group's servers.
+    pub(crate) fn start(options: &TableOptions, incarnation: u64, token: Option<String>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             incarnation,
             arrivals: Mutex::default(),
             summaries: Mutex::default(),
+            linked: Mutex::default(),
             bell: Bell::new()?,
             is_over: AtomicBool::new(false),
         });
-        let mut serving = Serving::new(options, shared.clone())?;
-        let thread = std::thread::Builder::new().name("hb-tables".to_owned()).spawn(move || serving.run())?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        let mut serving = Serving::new(options, incarnation, shared.clone())?;
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work)
+        };
+        let mut threads = vec![spawn("hb-tables", Box::new(move || serving.run()))?];
+        let (place, servers) =
+            options.group.as_ref().map_or((0, 1), |group| (group.place, group.servers.len() as u32));
+        for (server, address) in (0..place).zip(options.group.iter().flat_map(|group| &group.servers)) {
+            let identity =
+                Identity { role: Role::TableServer, job: 0, rank: place, world: servers, incarnation };
+            let reach = Reach { token: token.clone(), identity };
+            let (shared, address) = (shared.clone(), address.clone());
+            threads.push(spawn(
+                "hb-table-peers",
+                Box::new(move || shared.keep_calling(server, &address, &reach)),
+            )?);
+        }
+        Ok(Self { shared, threads: Mutex::new(threads), place, servers })
     }
 
-    /// Lets a worker in that has proved itself.
-    pub(crate) fn admit(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
+    /// Lets a worker in that has proved itself, or another server of the group.
+    pub(crate) fn admit(&self, mut stream: TcpStream, claim: Claim) -> std::result::Result<(), GreetError> {
         let who = claim.hello().identity;
-        if who.role != Role::Worker {
+        let is_peer = who.role == Role::TableServer
+            && who.world == self.servers
+            && (self.place + 1..self.servers).contains(&who.rank);
+        if who.role == Role::TableServer && !is_peer {
+            let problem = format!(
+                "a server at place {} of {} calls the one at place {} of {}: give all the same list of servers",
+                who.rank, who.world, self.place, self.servers
+            );
+            let refusal = Refusal::Unusable { setting: "servers".to_owned(), problem };
+            greet::refuse(&mut stream, claim, &refusal);
+            return Ok(());
+        }
+        if who.role != Role::Worker && !is_peer {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());
         }
         let own = Identity {
             role: Role::TableServer,
             job: who.job,
-            rank: 0,
-            world: 1,
+            rank: self.place,
+            world: self.servers,
             incarnation: self.shared.incarnation,
         };
         let keys = greet::welcome(&mut stream, claim, own)?.keys;
         let link = acceptor::into_link(stream, keys, WaitLimits::default().patience)?;
-        lock(&self.shared.arrivals).push(Arrival { link: MessageLink::of_server(link), who });
-        self.shared.bell.ring()?;
+        let link = if is_peer { MessageLink::of_peer(link) } else { MessageLink::of_server(link) };
+        self.shared.arrive(Arrival { link, who })?;
         Ok(())
     }
 
@@ -124,219 +190,52 @@ impl TableService {
     }
 }
 
+impl Shared {
+    fn arrive(&self, arrival: Arrival) -> io::Result<()> {
+        lock(&self.arrivals).push(arrival);
+        self.bell.ring()
+    }
+
+    /// Calls a server whenever there is no connection with it.
+    fn keep_calling(&self, server: u32, address: &str, reach: &Reach) {
+        let mut told = String::new();
+        while !self.is_over.load(Ordering::SeqCst) {
+            if !lock(&self.linked).contains(&server) {
+                match connect_once(address, reach, Some(server)) {
+                    Ok((link, there)) => {
+                        let process = ServerLife { server, life: there.incarnation };
+                        lock(&self.linked).insert(process.server);
+                        if self.arrive(Arrival { link: MessageLink::of_peer(link), who: there }).is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) if error.may_pass() => {}
+                    Err(error) => {
+                        let problem = error.to_string();
+                        if problem != told {
+                            crate::log::warn("tables", format_args!("the server at {address}: {problem}"));
+                            told = problem;
+                        }
+                    }
+                }
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
 impl Drop for TableService {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         // It looks by itself, too.
         let _rung = self.shared.bell.ring();
-        if let Some(thread) = lock(&self.thread).take() {
+        for thread in lock(&self.threads).drain(..) {
             // A thread that panicked has nothing left to say.
             let _ended = thread.join();
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the thread has.
-struct Serving {
-    shared: Arc<Shared>,
-    patience: Option<Duration>,
-    poller: OwnedFd,
-    tables: Tables,
-    connections: BTreeMap<u64, Connection>,
-    next: u64,
-    away: Vec<Away>,
-}
-
-struct Connection {
-    link: MessageLink,
-    caller: TableCaller,
-    /// What it is to be told once what is in line has left.
-    replies: VecDeque<Reply>,
-    /// Whether the poller says when the socket takes something.
-    awaits_room: bool,
-}
-
-/// A worker whose connection has ended without a goodbye.
-struct Away {
-    since: Instant,
-    table: u32,
-    worker: u32,
-    life: u64,
-}
-
-impl Serving {
-    fn new(options: TableOptions, shared: Arc<Shared>) -> io::Result<Self> {
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poller, shared.bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        Ok(Self {
-            shared,
-            patience: options.patience,
-            poller,
-            tables: Tables::new(options.memory_bytes),
-            connections: BTreeMap::new(),
-            next: BELL + 1,
-            away: Vec::new(),
-        })
-    }
-
-    fn run(&mut self) {
-        let mut summed_up = Instant::now();
-        while !self.shared.is_over.load(Ordering::SeqCst) {
-            for number in self.sleep() {
-                if number == BELL {
-                    // What it rang for is looked at now.
-                    let _drained = self.shared.bell.drain();
-                    self.take_arrivals();
-                } else {
-                    self.serve(number);
-                }
-            }
-            self.give_up_those_away();
-            if summed_up.elapsed() >= NAP {
-                summed_up = Instant::now();
-                *lock(&self.shared.summaries) = self.tables.summaries();
-            }
-        }
-    }
-
-    /// The connections that are ready.
-    fn sleep(&self) -> Vec<u64> {
-        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-        let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as i64 };
-        // An interrupted sleep is a short one.
-        epoll::wait(&self.poller, &mut room[..], Some(&limit))
-            .map(|(events, _)| events.iter().map(|event| event.data.u64()).collect())
-            .unwrap_or_default()
-    }
-
-    fn take_arrivals(&mut self) {
-        let arrivals = std::mem::take(&mut *lock(&self.shared.arrivals));
-        for Arrival { link, who } in arrivals {
-            let number = self.next;
-            let watched = link.fd().map(|fd| {
-                epoll::add(&self.poller, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
-            });
-            // Who is not watched is let go, and calls again.
-            if self.connections.len() < CONNECTIONS && matches!(watched, Some(Ok(()))) {
-                self.next += 1;
-                let caller = TableCaller::new(number, who.incarnation);
-                let (replies, awaits_room) = (VecDeque::new(), false);
-                self.connections.insert(number, Connection { link, caller, replies, awaits_room });
-            }
-        }
-    }
-
-    fn serve(&mut self, number: u64) {
-        let mut replies = Vec::new();
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        let mut received = Vec::new();
-        let result = connection.link.receive(&mut received);
-        for ReceivedPayload { number, payload } in received {
-            self.tables.serve(&mut connection.caller, number, payload, &mut replies);
-        }
-        let mut to_write = BTreeSet::from([number]);
-        if let Err(reason) = result {
-            self.end(number, &reason, &mut replies);
-        }
-        self.hand_out(replies, &mut to_write);
-        while let Some(number) = to_write.pop_first() {
-            self.write(number, &mut to_write);
-        }
-    }
-
-    fn hand_out(&mut self, replies: Vec<Reply>, to_write: &mut BTreeSet<u64>) {
-        let mut left = VecDeque::from(replies);
-        while let Some(reply) = left.pop_front() {
-            if let Some(connection) = self.connections.get_mut(&reply.connection) {
-                to_write.insert(reply.connection);
-                connection.replies.push_back(reply);
-            } else if let Some(table) = self.tables.forget(&reply.content) {
-                let mut more = Vec::new();
-                self.tables.advance(table, &mut more);
-                left.extend(more);
-            }
-        }
-    }
-
-    /// Writes what a connection is to be told, as far as its socket takes it.
-    fn write(&mut self, number: u64, to_write: &mut BTreeSet<u64>) {
-        let mut more = Vec::new();
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        let written = loop {
-            while connection.link.queued() < QUEUED_BYTES
-                && let Some(reply) = connection.replies.pop_front()
-            {
-                connection.link.send(reply.number, self.tables.payload(&reply.content));
-                if let ReplyContent::Rows { table, .. } = reply.content {
-                    self.tables.advance(table, &mut more);
-                }
-            }
-            match connection.link.flush() {
-                Ok(true) if !connection.replies.is_empty() => {}
-                written => break written,
-            }
-        };
-        match written {
-            Ok(is_flushed) => self.await_room(number, !is_flushed),
-            Err(reason) => self.end(number, &reason, &mut more),
-        }
-        self.hand_out(more, to_write);
-    }
-
-    fn await_room(&mut self, number: u64, wanted: bool) {
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        if connection.awaits_room == wanted {
-            return;
-        }
-        connection.awaits_room = wanted;
-        let mut flags = epoll::EventFlags::IN;
-        flags.set(epoll::EventFlags::OUT, wanted);
-        if let Some(fd) = connection.link.fd() {
-            // A socket that the poller does not know any more is found to be broken.
-            let _gone = epoll::modify(&self.poller, fd, epoll::EventData::new_u64(number), flags);
-        }
-    }
-
-    /// A connection is over.
-    fn end(&mut self, number: u64, reason: &Broken, replies: &mut Vec<Reply>) {
-        let Some(connection) = self.connections.remove(&number) else { return };
-        if let Some(fd) = connection.link.fd() {
-            // The descriptor closes right after this.
-            let _gone = epoll::delete(&self.poller, fd);
-        }
-        if !matches!(reason, Broken::Closed | Broken::Io(_)) {
-            crate::log::warn("tables", format_args!("a worker's connection was closed: {reason}"));
-        }
-        let life = connection.caller.life;
-        for (table, worker) in self.tables.disconnect(&connection.caller) {
-            self.away.push(Away { since: Instant::now(), table, worker, life });
-        }
-        for reply in connection.replies {
-            if let Some(table) = self.tables.forget(&reply.content) {
-                self.tables.advance(table, replies);
-            }
-        }
-    }
-
-    /// The others go on without workers that have not come back.
-    fn give_up_those_away(&mut self) {
-        let Some(patience) = self.patience else { return };
-        let late: Vec<Away> = self.away.extract_if(.., |away| away.since.elapsed() >= patience).collect();
-        let mut replies = Vec::new();
-        for Away { table, worker, life, .. } in late {
-            if self.tables.is_away(table, worker) {
-                self.tables.leave(table, worker, life);
-                self.tables.advance(table, &mut replies);
-            }
-        }
-        let mut to_write = BTreeSet::new();
-        self.hand_out(replies, &mut to_write);
-        while let Some(number) = to_write.pop_first() {
-            self.write(number, &mut to_write);
-        }
-    }
 }

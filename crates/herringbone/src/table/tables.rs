@@ -1,13 +1,14 @@
-//! The tables of a server: what becomes of each request. No connections, no clock.
+//! The tables of a range: what becomes of each request. No connections, no clock.
 
 use super::{
     fold::fold_step,
     kept_push::KeptPush,
+    memory::Memory,
     rows::{Rows, row_cost, rows_of},
 };
 use crate::core::table::{
-    Asking, BODY_BYTES, Entered, NotANumber, OptimizerSpec, RangeState, Ranges, RowKeys, TableAnswer,
-    TableError, TableRequest, TableSpec, TakenPush, Unusable,
+    Asking, BODY_BYTES, Entered, NotANumber, OptimizerSpec, RangeState, Ranges, RequestAddress, RowKeys,
+    TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable, WorkerClock,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,23 +24,28 @@ const WAITING_MOST: usize = 1 << 20;
 /// How many tables a server has at most.
 const TABLES_MOST: usize = 4096;
 
-/// The tables of a server.
+/// A server's range of all tables: they change by [operations](TableOperation) only, so copies on other servers that execute the
+/// same in the same order have the same rows.
 pub(super) struct Tables {
-    /// How many bytes their rows and what waits for the end of a step may take up.
-    limit: u64,
-    used: u64,
+    range: u32,
+    memory: Memory,
+    /// A copy has room for what its owner has taken.
+    is_copy: bool,
     numbers: BTreeMap<String, u32>,
     tables: BTreeMap<u32, Table>,
     next: u32,
+    /// Of each worker, the last request that changed a table otherwise than by a push.
+    changes: BTreeMap<u32, Change>,
+    /// Images of its tables come: what is not here yet comes with what was done to it.
+    is_loading: bool,
 }
 
-/// This server's range of a table.
+/// A range of a table.
 struct Table {
     spec: TableSpec,
     /// The optimizer as it was last tuned.
     optimizer: OptimizerSpec,
-    /// Which of its ranges, and how many there are.
-    range: u32,
+    /// How many ranges it has.
     ranges: u32,
     keys: Range<u64>,
     state: RangeState<KeptPush, WaitingPull>,
@@ -50,8 +56,6 @@ struct Table {
     owed: usize,
     /// Rows with a NaN that were pushed.
     not_numbers: u64,
-    /// The connections of its workers.
-    present: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug)]
@@ -61,14 +65,20 @@ struct WaitingPull {
     keys: RowKeys,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    life: u64,
+    number: u64,
+}
+
 /// Who asks: a process, on one connection.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct TableCaller {
     pub(super) connection: u64,
+    /// Its rank.
+    pub(super) worker: u32,
     /// The life of its process.
     pub(super) life: u64,
-    /// The tables that it has opened, and as which worker.
-    opened: BTreeMap<u32, u32>,
 }
 
 /// What a connection is to be told.
@@ -90,195 +100,268 @@ pub(super) enum ReplyContent {
     },
 }
 
-impl TableCaller {
-    pub(super) fn new(connection: u64, life: u64) -> Self {
-        Self { connection, life, opened: BTreeMap::new() }
+/// What comes of requests.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    pub(super) replies: Vec<Reply>,
+    /// What copies are to execute, too, if there may be any.
+    pub(super) operations: Option<Vec<TableOperation>>,
+}
+
+impl Served {
+    fn answer(&mut self, caller: &TableCaller, number: u64, answer: TableAnswer) {
+        let content = ReplyContent::Answer(answer);
+        self.replies.push(Reply { connection: caller.connection, number, content });
+    }
+
+    fn note(&mut self, operation: impl FnOnce() -> TableOperation) {
+        if let Some(operations) = &mut self.operations {
+            operations.push(operation());
+        }
     }
 }
 
 impl Tables {
-    /// None, which may take up so many bytes.
-    pub(super) fn new(limit: u64) -> Self {
-        Self { limit, used: 0, numbers: BTreeMap::new(), tables: BTreeMap::new(), next: 0 }
+    /// None, of a range.
+    pub(super) fn new(range: u32, memory: Memory, is_copy: bool) -> Self {
+        let (numbers, tables, changes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { range, memory, is_copy, numbers, tables, next: 0, changes, is_loading: false }
     }
 
-    /// Does what is asked; appends what is to be said to `replies`.
+    /// Whether this is a copy of another server's range.
+    pub(super) fn set_copy(&mut self, is_copy: bool) {
+        self.is_copy = is_copy;
+    }
+
+    /// Does what is asked by a payload behind its [address](RequestAddress). `is_present` says of a worker's life whether it has a
+    /// connection with this server.
     pub(super) fn serve(
         &mut self,
-        caller: &mut TableCaller,
+        caller: &TableCaller,
         number: u64,
         payload: Vec<u8>,
-        replies: &mut Vec<Reply>,
+        is_present: impl Fn(u32, u64) -> bool,
+        served: &mut Served,
     ) {
-        let (table, result) = self.take_in(caller, number, payload, replies);
-        let answer = match result {
-            Ok(None) => None,
-            Ok(Some(answer)) => Some(answer),
-            Err(error) => Some(TableAnswer::Refused(error)),
+        let request = match TableRequest::decode(payload.get(RequestAddress::BYTES..).unwrap_or_default()) {
+            Ok((request, _)) => request,
+            Err(error) => return served.answer(caller, number, TableAnswer::Refused(error)),
         };
-        let connection = caller.connection;
-        replies.extend(answer.map(|answer| Reply {
-            connection,
-            number,
-            content: ReplyContent::Answer(answer),
-        }));
+        let table = request.table();
+        let result = match request {
+            TableRequest::Pull { table, step, keys } => {
+                let pull = WaitingPull { connection: caller.connection, number, keys };
+                self.pull(table, caller.asking(step), pull).map(|()| None)
+            }
+            request => {
+                let replaces = |table: &Table| {
+                    table
+                        .state
+                        .life(caller.worker)
+                        .filter(|life| *life != caller.life && is_present(caller.worker, *life))
+                };
+                let named = self.named(&request).and_then(|number| self.tables.get(&number));
+                if matches!(request, TableRequest::Open { .. }) && named.and_then(replaces).is_some() {
+                    Err(TableError::Twice { worker: caller.worker })
+                } else {
+                    self.change(caller, number, request, Arc::new(payload), served).map(Some)
+                }
+            }
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(answer)) => served.answer(caller, number, answer),
+            Err(error) => served.answer(caller, number, TableAnswer::Refused(error)),
+        }
         if let Some(table) = table {
-            self.advance(table, replies);
+            self.advance(table, served);
         }
     }
 
-    /// The table that may have more to say now, and the answer, unless it comes later.
-    fn take_in(
-        &mut self,
-        caller: &mut TableCaller,
-        number: u64,
-        payload: Vec<u8>,
-        replies: &mut Vec<Reply>,
-    ) -> (Option<u32>, Result<Option<TableAnswer>, TableError>) {
-        let (request, values) = match TableRequest::decode(&payload) {
-            Ok(read) => read,
-            Err(error) => return (None, Err(error)),
-        };
-        let values_at = payload.len() - values.len();
-        match request {
-            TableRequest::Open { name, spec, range, ranges, worker } => {
-                let place = Place { range, ranges };
-                (None, self.open(caller, &name, spec, place, worker).map(Some))
+    /// Executes what the owner of the range has executed.
+    ///
+    /// # Errors
+    /// If it cannot be done here: then this is no copy of the owner's range any more.
+    pub(super) fn execute(&mut self, operation: TableOperation) -> Result<(), TableError> {
+        match operation {
+            TableOperation::Request { worker, life, number, payload } => {
+                let (request, _) =
+                    TableRequest::decode(payload.get(RequestAddress::BYTES..).unwrap_or_default())?;
+                let caller = TableCaller { connection: 0, worker, life };
+                if self.is_loading && !self.has(&request) {
+                    return Ok(());
+                }
+                self.change(&caller, number, request, Arc::new(payload), &mut Served::default()).map(drop)
             }
-            TableRequest::Push { table, step, ends, keys } => {
-                let who = caller.asking(table, step);
-                let push = KeptPush { keys, payload: Arc::new(payload), values_at, reserved: 0 };
-                let done = who.and_then(|who| self.push(table, who, number, ends, push));
-                (Some(table), done.map(|()| Some(TableAnswer::Done)))
+            TableOperation::EndStep { table } => {
+                self.end_step(table);
+                Ok(())
             }
-            TableRequest::Pull { table, step, keys } => {
-                let pull = WaitingPull { connection: caller.connection, number, keys };
-                let who = caller.asking(table, step);
-                (Some(table), who.and_then(|who| self.pull(table, who, pull)).map(|()| None))
-            }
-            TableRequest::Tune { table, parameter, number } => {
-                let known = caller.asking(table, 0);
-                let tuned = known.and_then(|_| self.tune(table, &parameter, number));
-                (None, tuned.map(|()| Some(TableAnswer::Done)))
-            }
-            TableRequest::Leave { table } => {
-                let worker = caller.opened.remove(&table);
-                worker.into_iter().for_each(|worker| self.leave(table, worker, caller.life));
-                (Some(table), Ok(Some(TableAnswer::Done)))
-            }
-            TableRequest::Drop { name } => {
-                (None, self.drop_table(&name, replies).map(|()| Some(TableAnswer::Done)))
+            TableOperation::GiveUp { table, worker, life } => {
+                self.leave(table, worker, life, &mut Served::default());
+                Ok(())
             }
         }
+    }
+
+    /// Changes a table. What changed it is noted.
+    fn change(
+        &mut self,
+        caller: &TableCaller,
+        number: u64,
+        request: TableRequest,
+        payload: Arc<Vec<u8>>,
+        served: &mut Served,
+    ) -> Result<TableAnswer, TableError> {
+        let TableCaller { worker, life, .. } = *caller;
+        let before = self.changes.get(&worker).copied();
+        let is_repeated = before.is_some_and(|before| before.life == life && number <= before.number);
+        let noted = payload.clone();
+        let answer = match request {
+            TableRequest::Open { name, spec, ranges } => self.open(caller, &name, &spec, ranges)?,
+            TableRequest::Push { table, step, ends, keys } => {
+                let values_at = values_at(&payload)?;
+                let push = KeptPush { keys, payload, values_at, reserved: 0 };
+                if !self.push(table, caller.asking(step), number, ends, push)? {
+                    return Ok(TableAnswer::Done);
+                }
+                TableAnswer::Done
+            }
+            TableRequest::Pull { .. } => return Err(TableError::Malformed("a pull changes nothing".into())),
+            _ if is_repeated => return Ok(TableAnswer::Done),
+            TableRequest::Tune { table, parameter, number } => {
+                self.tune(table, worker, &parameter, number)?;
+                TableAnswer::Done
+            }
+            TableRequest::Leave { table } => {
+                self.leave(table, worker, life, served);
+                TableAnswer::Done
+            }
+            TableRequest::Drop { name } => {
+                self.drop_table(&name, served)?;
+                TableAnswer::Done
+            }
+        };
+        if answer == TableAnswer::Done {
+            self.changes.insert(worker, Change { life, number });
+        }
+        served.note(|| TableOperation::Request { worker, life, number, payload: noted.to_vec() });
+        Ok(answer)
+    }
+
+    fn named(&self, request: &TableRequest) -> Option<u32> {
+        match request {
+            TableRequest::Open { name, .. } | TableRequest::Drop { name } => self.numbers.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether the table that a request is about is here.
+    fn has(&self, request: &TableRequest) -> bool {
+        let number = request.table().or_else(|| self.named(request));
+        number.is_some_and(|number| self.tables.contains_key(&number))
     }
 
     fn open(
         &mut self,
-        caller: &mut TableCaller,
+        caller: &TableCaller,
         name: &str,
-        spec: TableSpec,
-        place: Place,
-        worker: u32,
+        spec: &TableSpec,
+        ranges: u32,
     ) -> Result<TableAnswer, TableError> {
         let number = match self.numbers.get(name) {
             Some(number) => *number,
-            None => self.make(name, &spec, place)?,
+            None => self.make(name, spec, ranges)?,
         };
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
-        let mut differs = table.spec.difference(&spec);
-        if (table.range, table.ranges) != (place.range, place.ranges) {
+        let mut differs = table.spec.difference(spec);
+        if table.ranges != ranges {
             differs.push("list of servers");
         }
         if !differs.is_empty() {
             return Err(TableError::Differs { what: differs.join(", ") });
         }
-        let others = table.present.get(&worker).filter(|connection| **connection != caller.connection);
-        let is_other_life = table.state.life(worker).is_some_and(|life| life != caller.life);
-        if others.is_some() && is_other_life {
-            return Err(TableError::Twice { worker });
-        }
-        let Entered { step, dropped } = table.state.enter(worker, caller.life)?;
+        let Entered { step, dropped } = table.state.enter(caller.worker, caller.life)?;
         let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
         table.used -= freed;
-        self.used -= freed;
-        table.present.insert(worker, caller.connection);
-        caller.opened.insert(number, worker);
+        self.memory.give_back(freed);
         Ok(TableAnswer::Opened { table: number, step })
     }
 
-    fn make(&mut self, name: &str, spec: &TableSpec, place: Place) -> Result<u32, TableError> {
+    /// # Errors
+    /// [`TableError::Full`], unless this is a copy.
+    fn check_room(&self, more: u64) -> Result<(), TableError> {
+        if self.is_copy { Ok(()) } else { self.memory.check(more) }
+    }
+
+    fn make(&mut self, name: &str, spec: &TableSpec, ranges: u32) -> Result<u32, TableError> {
         spec.check(name).map_err(|wrong| TableError::Unusable(wrong.0))?;
-        if place.range >= place.ranges {
+        if self.range >= ranges {
             return Err(TableError::Malformed("a range that there is not".into()));
         }
         if self.tables.len() >= TABLES_MOST {
             return Err(TableError::TooMany { what: "tables".into(), limit: TABLES_MOST as u64 });
         }
-        let keys = Ranges::new(spec.rows, place.ranges).keys(place.range);
+        let keys = Ranges::new(spec.rows, ranges).keys(self.range);
         let dense = if spec.sparse { 0 } else { keys.end - keys.start };
-        let used =
-            dense.checked_mul(row_cost(spec)).filter(|used| self.used.saturating_add(*used) <= self.limit);
-        let used = used.ok_or(TableError::Full { limit: self.limit })?;
+        let used = dense.saturating_mul(row_cost(spec));
+        self.check_room(used)?;
+        self.memory.take(used);
         let number = self.next;
         self.next += 1;
-        self.used += used;
         self.numbers.insert(name.to_owned(), number);
         let table = Table {
             optimizer: spec.optimizer,
-            range: place.range,
-            ranges: place.ranges,
+            ranges,
             state: RangeState::new(spec.consistency, spec.workers),
             rows: rows_of(spec, keys.clone()),
             keys,
             used,
             owed: 0,
             not_numbers: 0,
-            present: BTreeMap::new(),
             spec: spec.clone(),
         };
         self.tables.insert(number, table);
         Ok(number)
     }
 
+    /// Takes a push. Returns whether it was not taken before.
     fn push(
         &mut self,
-        table: u32,
+        number: u32,
         who: Asking,
-        number: u64,
+        push_number: u64,
         ends: bool,
         mut push: KeptPush,
-    ) -> Result<(), TableError> {
-        let (limit, used) = (self.limit, self.used);
-        let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
-        if table.state.knows(who, number) {
-            return Ok(());
+    ) -> Result<bool, TableError> {
+        let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
+        if table.state.knows(who, push_number) {
+            return Ok(false);
         }
         table.check_keys(&push.keys)?;
         let (expected, found) = (push.keys.len() * table.spec.row_bytes(), push.values().len());
         if expected != found {
             return Err(TableError::Length { expected: expected as u64, found: found as u64 });
         }
-        if let Some(key) = table.rows.not_a_number(&push.keys, push.values()) {
-            if table.spec.not_a_number == NotANumber::Refused {
-                return Err(TableError::NotANumber { key });
-            }
-            table.not_numbers += 1;
+        let not_a_number = table.rows.not_a_number(&push.keys, push.values());
+        if let Some(key) = not_a_number.filter(|_| table.spec.not_a_number == NotANumber::Refused) {
+            return Err(TableError::NotANumber { key });
         }
         let new_rows = table.rows.needs(&push.keys);
         let kept = if table.spec.consistency.is_sync() { push.payload.len() as u64 } else { 0 };
         push.reserved = new_rows + kept;
-        if used.saturating_add(push.reserved) > limit {
-            return Err(TableError::Full { limit });
-        }
         let reserved = push.reserved;
-        match table.state.push(who, number, ends, push)? {
+        self.check_room(reserved)?;
+        let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
+        match table.state.push(who, push_number, ends, push)? {
             TakenPush::Now(push) => table.rows.push(&push.keys, push.values()),
             TakenPush::Kept => {}
-            TakenPush::Again => return Ok(()),
+            TakenPush::Again => return Ok(false),
         }
+        table.not_numbers += u64::from(not_a_number.is_some());
         table.used += reserved;
-        self.used += reserved;
-        Ok(())
+        self.memory.take(reserved);
+        Ok(true)
     }
 
     fn pull(&mut self, table: u32, who: Asking, pull: WaitingPull) -> Result<(), TableError> {
@@ -295,8 +378,9 @@ impl Tables {
         table.state.pull(who, pull)
     }
 
-    fn tune(&mut self, table: u32, parameter: &str, number: f64) -> Result<(), TableError> {
+    fn tune(&mut self, table: u32, worker: u32, parameter: &str, number: f64) -> Result<(), TableError> {
         let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
+        table.state.life(worker).ok_or(TableError::Unknown)?;
         let tuned = table.optimizer.with(parameter, number);
         let optimizer = tuned.map_err(|Unusable(what)| TableError::Unusable(what))?;
         if !table.optimizer.is_same_but_for_numbers(&optimizer) {
@@ -309,113 +393,143 @@ impl Tables {
     }
 
     /// A worker of this life takes part no more.
-    pub(super) fn leave(&mut self, table: u32, worker: u32, life: u64) {
+    fn leave(&mut self, table: u32, worker: u32, life: u64, served: &mut Served) {
         if let Some(table) = self.tables.get_mut(&table)
             && table.state.life(worker) == Some(life)
         {
-            table.present.remove(&worker);
+            served.replies.extend(table.state.take_waiting_of(worker).into_iter().map(refused));
             let dropped = table.state.leave(worker);
             let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
             table.used -= freed;
-            self.used -= freed;
+            self.memory.give_back(freed);
         }
     }
 
-    fn drop_table(&mut self, name: &str, replies: &mut Vec<Reply>) -> Result<(), TableError> {
+    /// The others go on without a worker of this life.
+    pub(super) fn give_up(&mut self, worker: u32, life: u64, served: &mut Served) {
+        let entered: Vec<u32> = self.entered(worker, life).collect();
+        for table in entered {
+            self.leave(table, worker, life, served);
+            served.note(|| TableOperation::GiveUp { table, worker, life });
+            self.advance(table, served);
+        }
+    }
+
+    /// The tables in which a worker of this life takes part.
+    fn entered(&self, worker: u32, life: u64) -> impl Iterator<Item = u32> {
+        let takes_part = move |(_, table): &(&u32, &Table)| table.state.life(worker) == Some(life);
+        self.tables.iter().filter(takes_part).map(|(number, _)| *number)
+    }
+
+    /// All workers that take part in a table, and their lives.
+    pub(super) fn workers(&self) -> BTreeSet<(u32, u64)> {
+        let lives = |table: &Table| {
+            let clocks: Vec<_> = table.state.worker_clocks().filter(|clock| !clock.has_left).collect();
+            clocks.into_iter().map(|clock| (clock.worker, clock.life))
+        };
+        self.tables.values().flat_map(lives).collect()
+    }
+
+    fn drop_table(&mut self, name: &str, served: &mut Served) -> Result<(), TableError> {
         let number = self.numbers.remove(name).ok_or(TableError::Unknown)?;
         let mut table = self.tables.remove(&number).ok_or(TableError::Unknown)?;
-        self.used -= table.used;
-        let refused = |pull: WaitingPull| Reply {
-            connection: pull.connection,
-            number: pull.number,
-            content: ReplyContent::Answer(TableAnswer::Refused(TableError::Unknown)),
-        };
-        replies.extend(table.state.take_waiting().into_iter().map(refused));
+        self.memory.give_back(table.used);
+        served.replies.extend(table.state.take_waiting().into_iter().map(refused));
         Ok(())
     }
 
-    /// A connection has ended. Returns the tables of which its workers may come back.
-    pub(super) fn disconnect(&mut self, caller: &TableCaller) -> BTreeSet<(u32, u32)> {
-        let mut may_return = BTreeSet::new();
-        for (number, worker) in &caller.opened {
-            let Some(table) = self.tables.get_mut(number) else { continue };
-            table.state.forget_pulls(*worker, |pull| pull.connection == caller.connection);
-            if table.present.get(worker) == Some(&caller.connection) {
-                table.present.remove(worker);
-                may_return.insert((*number, *worker));
-            }
+    /// A connection has ended: nobody waits there for rows any more.
+    pub(super) fn disconnect(&mut self, caller: &TableCaller) {
+        for table in self.tables.values_mut() {
+            table.state.forget_pulls(caller.worker, |pull| pull.connection == caller.connection);
         }
-        may_return
     }
 
-    /// Whether a worker that went without a word has not come back in another connection.
-    pub(super) fn is_away(&self, table: u32, worker: u32) -> bool {
-        self.tables.get(&table).is_some_and(|table| !table.present.contains_key(&worker))
+    /// The pulls that wait here, each with its connection and its number: this server answers none any more.
+    pub(super) fn take_waiting(&mut self) -> Vec<(u64, u64)> {
+        let of = |table: &mut Table| {
+            table.owed = 0;
+            table.state.take_waiting()
+        };
+        let waiting = self.tables.values_mut().flat_map(of);
+        waiting.map(|pull| (pull.connection, pull.number)).collect()
     }
 
     /// Says what can be said now, and has steps take effect that have ended; none before all pulls of the step before are written.
-    pub(super) fn advance(&mut self, number: u32, replies: &mut Vec<Reply>) {
-        let Some(table) = self.tables.get_mut(&number) else { return };
+    pub(super) fn advance(&mut self, number: u32, served: &mut Served) {
         loop {
+            let Some(table) = self.tables.get_mut(&number) else { return };
             for WaitingPull { connection, number: pull, keys } in table.state.ready() {
                 table.owed += 1;
                 let content = ReplyContent::Rows { table: number, keys };
-                replies.push(Reply { connection, number: pull, content });
+                served.replies.push(Reply { connection, number: pull, content });
             }
-            if table.owed > 0 {
+            if table.owed > 0 || !self.end_step(number) {
                 return;
             }
-            let Some(step) = table.state.end_step() else { return };
-            let (dtype, row_bytes) = (table.spec.dtype, table.spec.row_bytes());
-            let before: u64 =
-                step.pushes.iter().flat_map(|(_, pushes)| pushes).map(|push| push.reserved).sum();
-            let mut new_rows = 0;
-            fold_step(dtype, row_bytes, &step, |keys, sums| {
-                new_rows += table.rows.needs(keys);
-                table.rows.push(keys, sums);
-            });
-            table.used = table.used - before + new_rows;
-            self.used = self.used - before + new_rows;
+            served.note(|| TableOperation::EndStep { table: number });
         }
     }
 
-    /// What goes to a connection as the payload of an answer. If these were rows, their table may have more to say
-    /// [afterwards](Self::advance).
-    pub(super) fn payload(&mut self, content: &ReplyContent) -> Vec<u8> {
+    /// Has the next step take effect, if it has ended.
+    fn end_step(&mut self, number: u32) -> bool {
+        let Some(table) = self.tables.get_mut(&number) else { return false };
+        let Some(step) = table.state.end_step() else { return false };
+        let (dtype, row_bytes) = (table.spec.dtype, table.spec.row_bytes());
+        let before: u64 = step.pushes.iter().flat_map(|(_, pushes)| pushes).map(|push| push.reserved).sum();
+        let mut new_rows = 0;
+        fold_step(dtype, row_bytes, &step, |keys, sums| {
+            new_rows += table.rows.needs(keys);
+            table.rows.push(keys, sums);
+        });
+        table.used = table.used - before + new_rows;
+        self.memory.take(new_rows);
+        self.memory.give_back(before);
+        true
+    }
+
+    /// What goes to a connection as the payload of an answer. If these were rows, their table may have more to say afterwards.
+    pub(super) fn payload(&mut self, content: &ReplyContent, served: &mut Served) -> Vec<u8> {
         let (number, keys) = match content {
             ReplyContent::Answer(answer) => return answer.encode(),
-            ReplyContent::Rows { table, keys } => (table, keys),
+            ReplyContent::Rows { table, keys } => (*table, keys),
         };
-        let Some(table) = self.tables.get_mut(number) else {
+        let Some(table) = self.tables.get_mut(&number) else {
             return TableAnswer::Refused(TableError::Unknown).encode();
         };
-        table.owed -= 1;
+        table.owed = table.owed.saturating_sub(1);
         let mut payload = TableAnswer::Rows.encode();
         payload.reserve_exact(keys.len() * table.spec.row_bytes());
-        match table.rows.read(keys, &mut payload) {
+        let read = table.rows.read(keys, &mut payload);
+        self.advance(number, served);
+        match read {
             Ok(()) => payload,
             Err(error) => TableAnswer::Refused(error).encode(),
         }
     }
 
     /// The rows that a connection was to be told are not asked for any more.
-    pub(super) fn forget(&mut self, content: &ReplyContent) -> Option<u32> {
-        let ReplyContent::Rows { table: number, .. } = content else { return None };
-        let table = self.tables.get_mut(number)?;
-        table.owed -= 1;
-        Some(*number)
+    pub(super) fn forget(&mut self, content: &ReplyContent, served: &mut Served) {
+        let ReplyContent::Rows { table: number, .. } = content else { return };
+        if let Some(table) = self.tables.get_mut(number) {
+            table.owed = table.owed.saturating_sub(1);
+            self.advance(*number, served);
+        }
     }
 
-    /// All tables, for people.
-    pub(super) fn summaries(&self) -> Vec<TableSummary> {
+    /// All tables, for people. `is_present` as for [`serve`](Self::serve).
+    pub(super) fn summaries(&self, is_present: impl Fn(u32, u64) -> bool) -> Vec<TableSummary> {
         let of = |(name, number): (&String, &u32)| {
             let table = self.tables.get(number)?;
+            let here = |clock: &WorkerClock| !clock.has_left && is_present(clock.worker, clock.life);
             Some(TableSummary {
                 name: name.clone(),
+                range: self.range,
+                is_copy: self.is_copy,
                 rows: table.rows.held(),
                 bytes: table.used,
                 version: table.state.version(),
-                workers: table.present.len(),
+                workers: table.state.worker_clocks().filter(here).count(),
                 not_numbers: table.not_numbers,
             })
         };
@@ -423,11 +537,33 @@ impl Tables {
     }
 }
 
+impl Drop for Tables {
+    fn drop(&mut self) {
+        self.memory.give_back(self.tables.values().map(|table| table.used).sum());
+    }
+}
+
+/// What a pull is told whose worker or table is gone.
+fn refused(pull: WaitingPull) -> Reply {
+    let content = ReplyContent::Answer(TableAnswer::Refused(TableError::Unknown));
+    Reply { connection: pull.connection, number: pull.number, content }
+}
+
+/// Where the values of a push begin in its payload.
+fn values_at(payload: &[u8]) -> Result<usize, TableError> {
+    let (_, values) = TableRequest::decode(&payload[RequestAddress::BYTES..])?;
+    Ok(payload.len() - values.len())
+}
+
 /// What there is to tell of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSummary {
     /// Its name.
     pub name: String,
+    /// Which of its ranges.
+    pub range: u32,
+    /// Whether it is a copy of another server's range.
+    pub is_copy: bool,
     /// How many of its rows take up memory on this server.
     pub rows: u64,
     /// How many bytes.
@@ -438,13 +574,6 @@ pub struct TableSummary {
     pub workers: usize,
     /// Pushes with a NaN that were taken.
     pub not_numbers: u64,
-}
-
-/// Which range of a table a server has, as a worker sees it.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    range: u32,
-    ranges: u32,
 }
 
 impl Table {
@@ -459,8 +588,7 @@ impl Table {
 }
 
 impl TableCaller {
-    fn asking(&self, table: u32, step: u64) -> Result<Asking, TableError> {
-        let worker = *self.opened.get(&table).ok_or(TableError::Unknown)?;
-        Ok(Asking { worker, life: self.life, step })
+    fn asking(&self, step: u64) -> Asking {
+        Asking { worker: self.worker, life: self.life, step }
     }
 }

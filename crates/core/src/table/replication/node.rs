@@ -96,6 +96,17 @@ pub(super) struct HeldLog {
     pub(super) is_loaded: bool,
 }
 
+/// An image that goes to a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentImage {
+    /// Of which range.
+    pub range: u32,
+    /// The place of the server.
+    pub to: u32,
+    /// The epoch for which it is.
+    pub epoch: EpochId,
+}
+
 /// What a node's caller is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOutput {
@@ -136,14 +147,7 @@ pub enum NodeOutput {
         sequence: u64,
     },
     /// Send an image of a range, in pieces, by [`TableNode::send_image`], until that refuses one.
-    SendImage {
-        /// Which range.
-        range: u32,
-        /// The place of the server.
-        to: u32,
-        /// The epoch for which it is.
-        epoch: EpochId,
-    },
+    SendImage(SentImage),
     /// An image of a range comes: forget what there is of it.
     BeginImage {
         /// Which range.
@@ -160,6 +164,8 @@ pub enum NodeOutput {
     EndImage {
         /// Which range.
         range: u32,
+        /// The last piece.
+        record: Vec<u8>,
     },
     /// A new epoch counts, and this server is in it.
     Entered,
@@ -442,18 +448,31 @@ impl TableNode {
         self.peers.get(&server).map(|peer| peer.life)
     }
 
+    /// How many servers there are, and ranges.
+    pub fn servers(&self) -> u32 {
+        self.servers
+    }
+
+    /// Whether all servers are in its epoch, and none of them has a range.
+    pub fn is_lost(&self, range: u32) -> bool {
+        let is_full =
+            self.settled.as_ref().is_some_and(|settled| settled.epoch.members.len() == self.servers as usize);
+        self.is_active() && is_full && self.owner(range).is_none()
+    }
+
     /// Whether it is in an epoch, and no one of it is lost.
     pub fn is_active(&self) -> bool {
         matches!(self.phase, NodePhase::Active)
     }
 
-    /// The pieces of an image in their order; `false` if it is not wanted any more.
-    pub fn send_image(&mut self, range: u32, to: u32, epoch: EpochId, record: Option<Vec<u8>>) -> bool {
+    /// The pieces of an image in their order, until the last; `false` if it is not wanted any more.
+    pub fn send_image(&mut self, image: SentImage, record: Vec<u8>, is_last: bool) -> bool {
+        let SentImage { range, to, epoch } = image;
         let is_wanted = self.settled.as_ref().is_some_and(|settled| settled.epoch.id == epoch)
             && self.peers.contains_key(&to);
         if is_wanted {
-            let part = if record.is_some() { ImagePart::Record } else { ImagePart::End };
-            self.send(to, PeerMessage::Image { epoch, range, part, record: record.unwrap_or_default() });
+            let part = if is_last { ImagePart::End } else { ImagePart::Record };
+            self.send(to, PeerMessage::Image { epoch, range, part, record });
         }
         is_wanted
     }

@@ -4,9 +4,18 @@ use super::{
     epoch::{EpochId, SettledEpoch, Tenure},
     log::RangeLog,
     message::{ImagePart, PeerMessage},
-    node::{HeldLog, NodeOutput, TableNode},
+    node::{HeldLog, NodeOutput, SentImage, TableNode},
 };
 use alloc::vec::Vec;
+
+/// How many operations of a range there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeProgress {
+    /// That were executed here.
+    pub executed: u64,
+    /// Of these, that all copies have.
+    pub settled: u64,
+}
 
 impl TableNode {
     /// The ranges that this server owns.
@@ -68,7 +77,7 @@ impl TableNode {
             if held.log.is_imaged(to) {
                 let (part, record) = (ImagePart::Begin { sequence }, Vec::new());
                 send(PeerMessage::Image { epoch: id, range, part, record });
-                outputs.push(NodeOutput::SendImage { range, to, epoch: id });
+                outputs.push(NodeOutput::SendImage(SentImage { range, to, epoch: id }));
                 continue;
             }
             for (sequence, operation) in held.log.after(copy.sequence.unwrap_or_default()) {
@@ -99,9 +108,10 @@ impl TableNode {
         sequence
     }
 
-    /// How many operations of a range were executed here, and how many of them all copies have.
-    pub fn progress(&self, range: u32) -> Option<(u64, u64)> {
-        self.ranges.get(&range).map(|held| (held.log.sequence(), held.log.stable()))
+    /// How far a range is here.
+    pub fn progress(&self, range: u32) -> Option<RangeProgress> {
+        let log = &self.ranges.get(&range)?.log;
+        Some(RangeProgress { executed: log.sequence(), settled: log.stable() })
     }
 
     /// Whether this server takes words about a range from one that says that it is its owner in an epoch. What it has promised
@@ -162,7 +172,7 @@ impl TableNode {
                 let Some(held) = self.ranges.get_mut(&range) else { return };
                 held.is_loaded = true;
                 let sequence = held.log.sequence();
-                self.outputs.push(NodeOutput::EndImage { range });
+                self.outputs.push(NodeOutput::EndImage { range, record });
                 self.send(from, PeerMessage::Executed { epoch, range, sequence });
             }
             ImagePart::Counted => {

@@ -2,11 +2,10 @@
 //!
 //! A **live** image is sent to a copy while the table goes on changing. The copy is the same bit for bit at the end if it gets, in
 //! one order, the records and all that changes the table: first the [records of the head](ImageCursor::is_in_head) without anything
-//! between them, then blocks of rows, and between these each request at the time at which it was served here. A copy that is told of
-//! no pulls has a step of a sync table take effect earlier than here: [`ImageStep::Later`] is for blocks, and other requests than
-//! pushes have to wait for it, too.
+//! between them, then blocks of rows, and between these each [operation](crate::core::table::TableOperation) at the time at which it
+//! was executed here.
 
-use super::{Place, Table, Tables};
+use super::{Change, Served, Table, Tables};
 use crate::{
     core::{
         session::TooLong,
@@ -37,17 +36,6 @@ pub(in crate::table) struct ImageCursor {
 struct HeadRecord {
     record: ImageRecord,
     values: Option<(Arc<Vec<u8>>, usize)>,
-}
-
-/// What a walk over a live table finds.
-#[derive(Debug)]
-pub(in crate::table) enum ImageStep {
-    /// The next record.
-    Record(Vec<u8>),
-    /// None now. A step of a sync table has ended and waits for pulls of the step before: a copy has it already.
-    Later,
-    /// All records have been there.
-    Over,
 }
 
 /// A table as it was at one moment, without the pushes that it kept. What it costs: [`Rows::freeze`](crate::table::rows::Rows::freeze).
@@ -134,28 +122,67 @@ impl FrozenTable {
 }
 
 impl Tables {
-    /// Begins a live image of a table. It shares the pushes that the table keeps, and holds them until they are sent. `None`: not now,
-    /// for the reason of [`ImageStep::Later`].
-    pub(in crate::table) fn image(&self, number: u32) -> Result<Option<ImageCursor>, TableError> {
+    /// Begins a live image of a table. It shares the pushes that the table keeps, and holds them until they are sent.
+    pub(in crate::table) fn image(&self, number: u32) -> Result<ImageCursor, TableError> {
         let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
-        if table.state.has_ended_step() {
-            return Ok(None);
-        }
-        Ok(Some(ImageCursor::new(&self.image_head(number, table)?, table, true)))
+        Ok(ImageCursor::new(&self.image_head(number, table)?, table, true))
     }
 
-    /// The next record of a live image.
+    /// The next record of a live image, if one is left.
     pub(in crate::table) fn image_step(
         &self,
         number: u32,
         cursor: &mut ImageCursor,
-    ) -> Result<ImageStep, TableError> {
+    ) -> Result<Option<Vec<u8>>, TableError> {
         let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
-        if !cursor.is_in_head() && table.state.has_ended_step() {
-            return Ok(ImageStep::Later);
+        cursor.next(table.rows.placed())
+    }
+
+    /// The first table after a number, to go through all of them while they change.
+    pub(in crate::table) fn table_after(&self, number: Option<u32>) -> Option<u32> {
+        let from = number.map_or(0, |number| number + 1);
+        self.tables.range(from..).next().map(|(number, _)| *number)
+    }
+
+    /// What there is to a range beside its tables: the last piece of its image.
+    pub(in crate::table) fn last_record(&self) -> Vec<u8> {
+        let changes = self.changes.iter().flat_map(|(worker, Change { life, number })| {
+            [&worker.to_le_bytes()[..], &life.to_le_bytes(), &number.to_le_bytes()].concat()
+        });
+        self.next.to_le_bytes().into_iter().chain(changes).collect()
+    }
+
+    /// Whether a table is here: somebody may have dropped it while its image comes.
+    pub(in crate::table) fn is_here(&self, number: u32) -> bool {
+        self.tables.contains_key(&number)
+    }
+
+    /// Images come of all tables.
+    pub(in crate::table) fn begin_loading(&mut self) {
+        self.is_loading = true;
+    }
+
+    /// All have come, and this is the last piece.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub(in crate::table) fn end_loading(&mut self, last: &[u8]) -> Result<(), TableError> {
+        let wrong = || TableError::Malformed("the last piece of an image".into());
+        let (next, changes) = last.split_first_chunk().ok_or_else(wrong)?;
+        let (changes, rest) = changes.as_chunks::<20>();
+        if !rest.is_empty() {
+            return Err(wrong());
         }
-        let record = cursor.next(table.rows.placed())?;
-        Ok(record.map_or(ImageStep::Over, ImageStep::Record))
+        self.next = self.next.max(u32::from_le_bytes(*next));
+        for change in changes {
+            let [worker, life_low, life_high, low, high] = std::array::from_fn(|at| {
+                u32::from_le_bytes(std::array::from_fn(|byte| change[at * 4 + byte]))
+            });
+            let wide = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+            self.changes.insert(worker, Change { life: wide(life_low, life_high), number: wide(low, high) });
+        }
+        self.is_loading = false;
+        Ok(())
     }
 
     /// A table as it is now, which another thread may walk. Pushes of steps that are not over are not in it.
@@ -177,7 +204,7 @@ impl Tables {
             number,
             spec: table.spec.clone(),
             optimizer: table.optimizer,
-            range: table.range,
+            range: self.range,
             ranges: table.ranges,
             version: table.state.version(),
             not_numbers: table.not_numbers,
@@ -204,8 +231,7 @@ impl TableLoader {
         }
         let after = tables.next.max(head.number.saturating_add(1));
         let before = std::mem::replace(&mut tables.next, head.number);
-        let place = Place { range: head.range, ranges: head.ranges };
-        let made = tables.make(&head.name, &head.spec, place);
+        let made = tables.make(&head.name, &head.spec, head.ranges);
         tables.next = if made.is_ok() { after } else { before };
         let mut loader =
             Self { name: head.name.clone(), number: made?, all_keys: 0..head.spec.rows, records: 1, rows: 0 };
@@ -234,11 +260,8 @@ impl TableLoader {
 
     fn take_in(&mut self, tables: &mut Tables, record: &[u8]) -> Result<bool, TableError> {
         let (record, bytes) = ImageRecord::decode(record)?;
-        let (limit, used) = (tables.limit, tables.used);
-        let fits = |cost| match used.saturating_add(cost) <= limit {
-            true => Ok(cost),
-            false => Err(TableError::Full { limit }),
-        };
+        let (memory, is_copy) = (tables.memory.clone(), tables.is_copy);
+        let fits = |cost| if is_copy { Ok(cost) } else { memory.check(cost).map(|()| cost) };
         let table = tables.tables.get_mut(&self.number).ok_or(TableError::Unknown)?;
         let cost = match record {
             ImageRecord::Head(_) => return Err(TableError::Malformed("a second head of an image".into())),
@@ -265,7 +288,7 @@ impl TableLoader {
             ImageRecord::End { .. } => return table.rows.end_loading().map(|()| true),
         };
         table.used += cost;
-        tables.used += cost;
+        tables.memory.take(cost);
         self.records += 1;
         Ok(false)
     }

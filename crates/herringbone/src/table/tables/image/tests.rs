@@ -1,58 +1,66 @@
 //! A table's image, sent while workers push and pull, makes the same table.
 
-use super::{FrozenTable, ImageCursor, ImageStep, TableLoader};
+use super::{FrozenTable, ImageCursor, TableLoader};
 use crate::{
     core::table::{
-        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES, RowKeys,
-        TableAnswer, TableError, TableRequest, TableSpec,
+        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES, RequestAddress,
+        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
     },
-    table::tables::{ReplyContent, TableCaller, Tables},
+    table::{
+        memory::Memory,
+        tables::{ReplyContent, Served, TableCaller, Tables},
+    },
 };
 use proptest::{collection::vec, prelude::*};
 
 const WORKERS: u32 = 3;
 const ROWS: u64 = 400;
 
-/// A server's tables, with the connections of workers.
+/// The owner's tables, and what waits to be told.
 struct Site {
     tables: Tables,
-    callers: Vec<TableCaller>,
     numbers: Vec<u64>,
+    waiting: Vec<ReplyContent>,
 }
 
 impl Site {
-    fn new(limit: u64) -> Self {
-        let callers = (0..WORKERS).map(|worker| TableCaller::new(u64::from(worker), 90)).collect();
-        Self { tables: Tables::new(limit), callers, numbers: vec![0; WORKERS as usize] }
+    fn new() -> Self {
+        let tables = Tables::new(0, Memory::new(1 << 30), false);
+        Self { tables, numbers: vec![0; WORKERS as usize], waiting: Vec::new() }
     }
 
-    /// Serves a request. Rows that are to be told are told later, unless `tells`.
-    fn serve(&mut self, worker: u32, request: &TableRequest, values: &[u8], waiting: &mut Vec<ReplyContent>) {
-        let caller = &mut self.callers[worker as usize];
+    /// Serves a request. Returns what copies are to execute.
+    fn serve(&mut self, worker: u32, request: &TableRequest, values: &[u8]) -> Vec<TableOperation> {
+        let caller = TableCaller { connection: u64::from(worker), worker, life: 90 };
         let number = &mut self.numbers[worker as usize];
         *number += 1;
-        let mut payload = request.encode().unwrap();
+        let mut payload = RequestAddress { range: 0, is_first: false }.encode().to_vec();
+        payload.extend(request.encode().unwrap());
         payload.extend_from_slice(values);
-        let mut replies = Vec::new();
-        self.tables.serve(caller, *number, payload, &mut replies);
-        for reply in replies {
+        let mut served = Served { replies: Vec::new(), operations: Some(Vec::new()) };
+        self.tables.serve(&caller, *number, payload, |_, _| true, &mut served);
+        self.keep(served)
+    }
+
+    fn keep(&mut self, served: Served) -> Vec<TableOperation> {
+        for reply in served.replies {
             if let ReplyContent::Answer(TableAnswer::Refused(error)) = &reply.content {
                 panic!("{error}");
             }
-            waiting.push(reply.content);
+            self.waiting.push(reply.content);
         }
+        served.operations.unwrap()
     }
 
     /// Tells rows that wait to be told.
-    fn tell(&mut self, waiting: &mut Vec<ReplyContent>) {
-        while let Some(content) = waiting.pop() {
-            self.tables.payload(&content);
-            if let ReplyContent::Rows { table, .. } = content {
-                let mut replies = Vec::new();
-                self.tables.advance(table, &mut replies);
-                waiting.extend(replies.into_iter().map(|reply| reply.content));
-            }
+    fn tell(&mut self) -> Vec<TableOperation> {
+        let mut operations = Vec::new();
+        while let Some(content) = self.waiting.pop() {
+            let mut served = Served { replies: Vec::new(), operations: Some(Vec::new()) };
+            self.tables.payload(&content, &mut served);
+            operations.extend(self.keep(served));
         }
+        operations
     }
 }
 
@@ -68,14 +76,14 @@ fn spec(sparse: bool, consistency: Consistency) -> TableSpec {
     }
 }
 
-fn open(spec: &TableSpec, worker: u32) -> TableRequest {
-    TableRequest::Open { name: "t".to_owned(), spec: spec.clone(), range: 0, ranges: 1, worker }
+fn open(spec: &TableSpec) -> TableRequest {
+    TableRequest::Open { name: "t".to_owned(), spec: spec.clone(), ranges: 1 }
 }
 
 /// All records of an image.
 fn records(tables: &Tables, number: u32) -> Vec<Vec<u8>> {
-    let (mut cursor, mut all) = (tables.image(number).unwrap().unwrap(), Vec::new());
-    while let ImageStep::Record(record) = tables.image_step(number, &mut cursor).unwrap() {
+    let (mut cursor, mut all) = (tables.image(number).unwrap(), Vec::new());
+    while let Some(record) = tables.image_step(number, &mut cursor).unwrap() {
         all.push(record);
     }
     all
@@ -126,8 +134,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// A table with its copy, which begins to come at some event.
 struct Pair {
     source: Site,
-    copy: Site,
-    waiting: Vec<ReplyContent>,
+    copy: Tables,
     steps: Vec<u64>,
     cursor: Option<(ImageCursor, Option<TableLoader>)>,
     is_copied: bool,
@@ -135,46 +142,49 @@ struct Pair {
 
 impl Pair {
     fn new(spec: &TableSpec) -> Self {
-        let (mut source, mut waiting) = (Site::new(1 << 30), Vec::new());
-        (0..WORKERS).for_each(|worker| source.serve(worker, &open(spec, worker), &[], &mut waiting));
-        let steps = vec![0; WORKERS as usize];
-        Self { source, copy: Site::new(1 << 30), waiting, steps, cursor: None, is_copied: false }
+        let mut source = Site::new();
+        (0..WORKERS).for_each(|worker| drop(source.serve(worker, &open(spec), &[])));
+        let copy = Tables::new(0, Memory::new(1 << 30), true);
+        Self { source, copy, steps: vec![0; WORKERS as usize], cursor: None, is_copied: false }
     }
 
     fn begin(&mut self) {
-        while self.cursor.is_none() {
-            self.cursor = self.source.tables.image(0).unwrap().map(|cursor| (cursor, None));
-            self.source.tell(&mut self.waiting);
-        }
-        // Connections are not in an image.
-        for (worker, caller) in (0..).zip(&mut self.copy.callers) {
-            caller.opened.insert(0, worker);
-        }
-        self.copy.numbers.clone_from(&self.source.numbers);
+        self.cursor = Some((self.source.tables.image(0).unwrap(), None));
+        self.copy.begin_loading();
         while self.cursor.as_ref().unwrap().0.is_in_head() {
             assert!(self.record());
         }
     }
 
-    /// Sends a record, if there is one now.
+    /// Sends a record, if one is left.
     fn record(&mut self) -> bool {
         let Some((cursor, loader)) = &mut self.cursor else { return false };
-        let ImageStep::Record(record) = self.source.tables.image_step(0, cursor).unwrap() else {
+        let Some(record) = self.source.tables.image_step(0, cursor).unwrap() else {
             return false;
         };
         assert!(record.len() <= PAYLOAD_BYTES);
         match loader {
-            None => *loader = Some(TableLoader::begin(&mut self.copy.tables, &record).unwrap()),
-            Some(loader) => self.is_copied = loader.apply(&mut self.copy.tables, &record).unwrap(),
+            None => *loader = Some(TableLoader::begin(&mut self.copy, &record).unwrap()),
+            Some(loader) => self.is_copied = loader.apply(&mut self.copy, &record).unwrap(),
         }
         true
     }
 
-    fn change(&mut self, worker: u32, request: &TableRequest, values: &[u8]) {
-        self.source.serve(worker, request, values, &mut self.waiting);
-        if self.cursor.is_some() {
-            self.copy.serve(worker, request, values, &mut Vec::new());
+    /// The copy executes what the source has executed, as it goes over the wire.
+    fn follow(&mut self, operations: Vec<TableOperation>) {
+        for operation in operations.into_iter().filter(|_| self.cursor.is_some()) {
+            self.copy.execute(TableOperation::decode(&operation.encode()).unwrap()).unwrap();
         }
+    }
+
+    fn change(&mut self, worker: u32, request: &TableRequest, values: &[u8]) {
+        let operations = self.source.serve(worker, request, values);
+        self.follow(operations);
+    }
+
+    fn tell(&mut self) {
+        let operations = self.source.tell();
+        self.follow(operations);
     }
 
     fn step(&mut self, event: Event, seed: usize) {
@@ -186,17 +196,12 @@ impl Pair {
                 self.steps[worker as usize] += u64::from(ends);
                 self.change(worker, &TableRequest::Push { table: 0, step, ends, keys }, &values);
             }
-            // A copy is not asked for rows, but the numbers of requests are the same.
             Event::Pull { worker } => {
                 let (step, keys) = (self.steps[worker as usize], RowKeys::Run { first: 3, count: 2 });
-                let pull = TableRequest::Pull { table: 0, step, keys };
-                self.source.serve(worker, &pull, &[], &mut self.waiting);
-                self.copy.numbers[worker as usize] += 1;
+                self.change(worker, &TableRequest::Pull { table: 0, step, keys }, &[]);
             }
-            Event::Tell => self.source.tell(&mut self.waiting),
-            // In a copy a step takes effect at once, and in the source once its pulls are told.
+            Event::Tell => self.tell(),
             Event::Tune { rate } => {
-                self.source.tell(&mut self.waiting);
                 let parameter = "learning_rate".to_owned();
                 self.change(0, &TableRequest::Tune { table: 0, parameter, number: rate }, &[]);
             }
@@ -222,14 +227,14 @@ proptest! {
         pair.begin();
         during.into_iter().enumerate().for_each(|(seed, event)| pair.step(event, seed + 100));
         while !pair.is_copied {
-            if !pair.record() {
-                pair.source.tell(&mut pair.waiting);
-            }
+            prop_assert!(pair.record());
         }
-        pair.source.tell(&mut pair.waiting);
-        prop_assert!(records(&pair.source.tables, 0) == records(&pair.copy.tables, 0));
+        pair.copy.end_loading(&pair.source.tables.last_record()).unwrap();
+        prop_assert!(records(&pair.source.tables, 0) == records(&pair.copy, 0), "steps that have ended, and not taken effect");
+        pair.tell();
+        prop_assert!(records(&pair.source.tables, 0) == records(&pair.copy, 0));
         let frozen = frozen_records(pair.source.tables.freeze(0).unwrap());
-        prop_assert!(frozen == frozen_records(pair.copy.tables.freeze(0).unwrap()));
+        prop_assert!(frozen == frozen_records(pair.copy.freeze(0).unwrap()));
     }
 }
 
@@ -244,10 +249,13 @@ fn an_image_that_makes_no_sense_leaves_no_table() {
         });
         let records = records(&pair.source.tables, 0);
         let load = |records: &[Vec<u8>], limit: u64| {
-            let mut tables = Tables::new(limit);
+            let memory = Memory::new(limit);
+            let mut tables = Tables::new(0, memory.clone(), false);
             let mut loader = TableLoader::begin(&mut tables, &records[0])?;
             let loaded = records[1..].iter().try_fold(false, |_, record| loader.apply(&mut tables, record));
-            assert!(loaded.is_ok() || tables.summaries().is_empty() && tables.used == 0);
+            assert!(
+                loaded.is_ok() || tables.summaries(|_, _| true).is_empty() && memory.check(limit).is_ok()
+            );
             loaded
         };
         assert_eq!(load(&records, 1 << 30), Ok(true));

@@ -1,0 +1,38 @@
+//! How much memory a server's tables may take up, and do.
+
+use crate::core::table::TableError;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// A server's memory for tables, which all of its ranges share.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    /// How many bytes rows, and what waits for the end of a step, may take up.
+    limit: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Memory {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, used: Arc::default() }
+    }
+
+    /// # Errors
+    /// [`TableError::Full`] if so many bytes more are too many.
+    pub(super) fn check(&self, more: u64) -> Result<(), TableError> {
+        match self.used.load(Relaxed).saturating_add(more) <= self.limit {
+            true => Ok(()),
+            false => Err(TableError::Full { limit: self.limit }),
+        }
+    }
+
+    pub(super) fn take(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}

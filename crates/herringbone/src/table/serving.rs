@@ -1,0 +1,389 @@
+//! What a server's thread does: requests from workers, words from other servers, and answers once copies have what they are about.
+
+use super::{
+    link::{MessageLink, ReceivedPayload},
+    memory::Memory,
+    service::{Arrival, Shared, TableOptions, lock},
+    tables::{Reply, ReplyContent, Served, TableCaller, TableSummary, Tables, image::TableLoader},
+};
+use crate::{
+    core::{
+        session::Role,
+        table::{
+            RequestAddress, TableAnswer, TableError,
+            replication::{SERVERS_MOST, ServerLife},
+        },
+    },
+    transport::Broken,
+};
+use group::Group;
+use rustix::event::epoll;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+mod group;
+
+/// After this many bytes in line on a connection no more rows are read for it.
+const QUEUED_BYTES: usize = 1 << 20;
+/// How many connections there may be.
+const CONNECTIONS: usize = 4096;
+/// How many events one look may find.
+const EVENTS: usize = 64;
+/// The bell's number, which is no connection's.
+const BELL: u64 = 0;
+/// The longest sleep.
+const NAP: Duration = Duration::from_millis(20);
+
+/// What the thread has.
+pub(super) struct Serving {
+    shared: Arc<Shared>,
+    patience: Option<Duration>,
+    poller: OwnedFd,
+    memory: Memory,
+    shards: BTreeMap<u32, Shard>,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Workers that have connections: rank, and life of the process.
+    present: BTreeMap<(u32, u64), usize>,
+    away: Vec<Away>,
+    /// The other servers, if there are any that have copies.
+    group: Option<Group>,
+    /// Connections that have something in line.
+    to_write: BTreeSet<u64>,
+}
+
+/// A range, of which this server is the owner or has a copy.
+struct Shard {
+    tables: Tables,
+    /// Answers that wait for copies, by the number of operations that these must have.
+    held: VecDeque<HeldAnswer>,
+    /// A table whose image comes.
+    loader: Option<TableLoader>,
+}
+
+struct HeldAnswer {
+    sequence: u64,
+    connection: u64,
+    number: u64,
+    payload: Vec<u8>,
+}
+
+struct Connection {
+    link: MessageLink,
+    party: ConnectedParty,
+    /// What it is to be told, of a range each, once what is in line has left.
+    replies: VecDeque<(u32, Reply)>,
+    /// The ranges whose requests go elsewhere.
+    bounced: BTreeSet<u32>,
+    /// Whether the poller says when the socket takes something.
+    awaits_room: bool,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy)]
+enum ConnectedParty {
+    Worker(TableCaller),
+    Server(ServerLife),
+}
+
+/// A worker that has no connection any more, and has not said goodbye.
+struct Away {
+    since: Instant,
+    worker: u32,
+    life: u64,
+}
+
+impl Serving {
+    pub(super) fn new(options: &TableOptions, incarnation: u64, shared: Arc<Shared>) -> io::Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&poller, shared.bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self {
+            shared,
+            patience: options.patience,
+            poller,
+            memory: Memory::new(options.memory_bytes),
+            shards: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next: BELL + 1,
+            present: BTreeMap::new(),
+            away: Vec::new(),
+            group: options.group.as_ref().map(|group| Group::new(group, incarnation)),
+            to_write: BTreeSet::new(),
+        })
+    }
+
+    pub(super) fn run(&mut self) {
+        let mut summed_up = Instant::now();
+        while !self.shared.is_over.load(Ordering::SeqCst) {
+            for number in self.sleep() {
+                if number == BELL {
+                    // What it rang for is looked at now.
+                    let _drained = self.shared.bell.drain();
+                    self.take_arrivals();
+                } else {
+                    self.read(number);
+                }
+                self.write_all();
+            }
+            self.look_after_group();
+            self.give_up_those_away();
+            self.write_all();
+            if summed_up.elapsed() >= NAP {
+                summed_up = Instant::now();
+                *lock(&self.shared.summaries) = self.summaries();
+            }
+        }
+    }
+
+    fn summaries(&self) -> Vec<TableSummary> {
+        let is_present = |worker, life| self.present.contains_key(&(worker, life));
+        self.shards.values().flat_map(|shard| shard.tables.summaries(is_present)).collect()
+    }
+
+    /// The connections that are ready.
+    fn sleep(&self) -> Vec<u64> {
+        let mut room = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let nap = if self.has_images() { Duration::ZERO } else { NAP };
+        let limit = rustix::time::Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
+        // An interrupted sleep is a short one.
+        epoll::wait(&self.poller, &mut room[..], Some(&limit))
+            .map(|(events, _)| events.iter().map(|event| event.data.u64()).collect())
+            .unwrap_or_default()
+    }
+
+    fn take_arrivals(&mut self) {
+        let arrivals = std::mem::take(&mut *lock(&self.shared.arrivals));
+        for Arrival { link, who } in arrivals {
+            let number = self.next;
+            let watched = link.fd().map(|fd| {
+                epoll::add(&self.poller, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
+            });
+            // Who is not watched is let go, and calls again.
+            if self.connections.len() >= CONNECTIONS || !matches!(watched, Some(Ok(()))) {
+                continue;
+            }
+            self.next += 1;
+            let party = match who.role {
+                Role::TableServer => {
+                    ConnectedParty::Server(ServerLife { server: who.rank, life: who.incarnation })
+                }
+                _ => {
+                    *self.present.entry((who.rank, who.incarnation)).or_default() += 1;
+                    ConnectedParty::Worker(TableCaller {
+                        connection: number,
+                        worker: who.rank,
+                        life: who.incarnation,
+                    })
+                }
+            };
+            let (replies, bounced, awaits_room) = (VecDeque::new(), BTreeSet::new(), false);
+            self.connections.insert(number, Connection { link, party, replies, bounced, awaits_room });
+            if let ConnectedParty::Server(peer) = party {
+                self.greet_server(number, peer);
+            }
+        }
+    }
+
+    fn read(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let (mut received, party) = (Vec::new(), connection.party);
+        let result = connection.link.receive(&mut received);
+        for ReceivedPayload { number: request, payload } in received {
+            match party {
+                ConnectedParty::Worker(caller) => self.request(&caller, request, payload),
+                ConnectedParty::Server(peer) => self.hear(number, peer, &payload),
+            }
+        }
+        self.to_write.insert(number);
+        if let Err(reason) = result {
+            self.end(number, &reason);
+        }
+    }
+
+    /// A worker's request.
+    fn request(&mut self, caller: &TableCaller, number: u64, payload: Vec<u8>) {
+        let answer = match RequestAddress::decode(&payload) {
+            Err(error) => TableAnswer::Refused(error),
+            Ok(RequestAddress { range, .. }) if range >= SERVERS_MOST => {
+                TableAnswer::Refused(TableError::Malformed("a range that there is not".to_owned()))
+            }
+            Ok(address) => match self.elsewhere(caller.connection, address) {
+                Some(answer) => answer,
+                None => return self.serve(address.range, caller, number, payload),
+            },
+        };
+        if let Some(connection) = self.connections.get_mut(&caller.connection) {
+            connection.link.send(number, answer.encode());
+        }
+    }
+
+    fn serve(&mut self, range: u32, caller: &TableCaller, number: u64, payload: Vec<u8>) {
+        let mut served = self.served();
+        let present = &self.present;
+        let shard = self.shards.entry(range).or_insert_with(|| Shard::new(range, &self.memory, false));
+        let is_present = |worker, life| present.contains_key(&(worker, life));
+        shard.tables.serve(caller, number, payload, is_present, &mut served);
+        self.carry_on(range, served);
+    }
+
+    /// Where what comes of requests is put. What copies are to execute is noted if there may be any.
+    fn served(&self) -> Served {
+        Served { replies: Vec::new(), operations: self.group.is_some().then(Vec::new) }
+    }
+
+    /// Copies are told what was done, and connections what came of it.
+    fn carry_on(&mut self, range: u32, served: Served) {
+        let mut all = VecDeque::from([served]);
+        while let Some(Served { replies, operations }) = all.pop_front() {
+            self.tell_copies(range, operations.unwrap_or_default());
+            for reply in replies {
+                if let Some(connection) = self.connections.get_mut(&reply.connection) {
+                    self.to_write.insert(reply.connection);
+                    connection.replies.push_back((range, reply));
+                } else if let Some(shard) = self.shards.get_mut(&range) {
+                    let mut more =
+                        Served { replies: Vec::new(), operations: self.group.is_some().then(Vec::new) };
+                    shard.tables.forget(&reply.content, &mut more);
+                    all.push_back(more);
+                }
+            }
+        }
+    }
+
+    fn write_all(&mut self) {
+        while let Some(number) = self.to_write.pop_first() {
+            self.write(number);
+        }
+    }
+
+    /// Writes what a connection is to be told, as far as its socket takes it.
+    fn write(&mut self, number: u64) {
+        loop {
+            self.fill(number);
+            let Some(connection) = self.connections.get_mut(&number) else { return };
+            match connection.link.flush() {
+                Ok(true) if !connection.replies.is_empty() => {}
+                Ok(is_flushed) => return self.await_room(number, !is_flushed),
+                Err(reason) => return self.end(number, &reason),
+            }
+        }
+    }
+
+    /// Puts answers in line as long as not much is, or has them wait for copies.
+    fn fill(&mut self, number: u64) {
+        while let Some(connection) = self.connections.get_mut(&number)
+            && connection.link.queued() < QUEUED_BYTES
+            && let Some((range, reply)) = connection.replies.pop_front()
+        {
+            let mut served = self.served();
+            let Some(shard) = self.shards.get_mut(&range) else { continue };
+            let payload = shard.tables.payload(&reply.content, &mut served);
+            let progress = self.group.as_ref().and_then(|group| group.node.progress(range));
+            match progress.filter(|progress| progress.settled < progress.executed) {
+                Some(progress) => shard.held.push_back(HeldAnswer {
+                    sequence: progress.executed,
+                    connection: number,
+                    number: reply.number,
+                    payload,
+                }),
+                None => {
+                    if let Some(connection) = self.connections.get_mut(&number) {
+                        connection.link.send(reply.number, payload);
+                    }
+                }
+            }
+            self.carry_on(range, served);
+        }
+    }
+
+    fn await_room(&mut self, number: u64, wanted: bool) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        if connection.awaits_room == wanted {
+            return;
+        }
+        connection.awaits_room = wanted;
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, wanted);
+        if let Some(fd) = connection.link.fd() {
+            // A socket that the poller does not know any more is found to be broken.
+            let _gone = epoll::modify(&self.poller, fd, epoll::EventData::new_u64(number), flags);
+        }
+    }
+
+    /// A connection is over.
+    fn end(&mut self, number: u64, reason: &Broken) {
+        let Some(connection) = self.connections.remove(&number) else { return };
+        if let Some(fd) = connection.link.fd() {
+            // The descriptor closes right after this.
+            let _gone = epoll::delete(&self.poller, fd);
+        }
+        match connection.party {
+            ConnectedParty::Worker(caller) => {
+                if !matches!(reason, Broken::Closed | Broken::Io(_)) {
+                    crate::log::warn("tables", format_args!("a worker's connection was closed: {reason}"));
+                }
+                self.miss(&caller);
+                for (range, reply) in connection.replies {
+                    let mut served = self.served();
+                    if let Some(shard) = self.shards.get_mut(&range) {
+                        shard.tables.forget(&reply.content, &mut served);
+                    }
+                    self.carry_on(range, served);
+                }
+            }
+            ConnectedParty::Server(peer) => self.miss_server(number, peer, reason, connection.link),
+        }
+    }
+
+    /// A worker's connection has ended.
+    fn miss(&mut self, caller: &TableCaller) {
+        let TableCaller { worker, life, .. } = *caller;
+        for shard in self.shards.values_mut() {
+            shard.tables.disconnect(caller);
+        }
+        if let Some(count) = self.present.get_mut(&(worker, life)) {
+            *count -= 1;
+            if *count == 0 {
+                self.present.remove(&(worker, life));
+                self.away.push(Away { since: Instant::now(), worker, life });
+            }
+        }
+    }
+
+    /// The others go on without workers that have not come back.
+    fn give_up_those_away(&mut self) {
+        let Some(patience) = self.patience else { return };
+        let late: Vec<Away> = self.away.extract_if(.., |away| away.since.elapsed() >= patience).collect();
+        for Away { worker, life, .. } in late {
+            if self.present.contains_key(&(worker, life)) {
+                continue;
+            }
+            let owned: Vec<u32> = self.shards.keys().copied().filter(|range| self.executes(*range)).collect();
+            for range in owned {
+                let mut served = self.served();
+                if let Some(shard) = self.shards.get_mut(&range) {
+                    shard.tables.give_up(worker, life, &mut served);
+                }
+                self.carry_on(range, served);
+            }
+        }
+    }
+}
+
+impl Shard {
+    fn new(range: u32, memory: &Memory, is_copy: bool) -> Self {
+        Self { tables: Tables::new(range, memory.clone(), is_copy), held: VecDeque::new(), loader: None }
+    }
+}
+
+/// An answer that sends a request elsewhere.
+fn bounce(connection: u64, number: u64) -> Reply {
+    let answer = TableAnswer::Elsewhere { owner: None, is_lost: false };
+    Reply { connection, number, content: ReplyContent::Answer(answer) }
+}

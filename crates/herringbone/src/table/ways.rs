@@ -1,0 +1,268 @@
+//! A worker's requests that are not answered, and the connections on which they go.
+
+use super::{
+    calls::TableCall,
+    link::{MessageLink, ReceivedPayload},
+};
+use crate::{
+    core::{
+        session::handshake::Identity,
+        table::{RequestAddress, RoutedRequest, Routes, TableAnswer},
+    },
+    fabric::greet::GreetError,
+};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// For how long calls of a server fail, or all say that nobody has a range, until it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request, and where its answer goes.
+pub(super) struct Sent {
+    pub(super) range: u32,
+    pub(super) call: Arc<TableCall>,
+    /// Where rows go.
+    pub(super) place: Range<usize>,
+    /// It is sent again if its server is lost.
+    pub(super) payload: Vec<u8>,
+}
+
+/// Requests and connections.
+pub(super) struct Ways {
+    /// Whether servers have copies of each other's ranges.
+    have_copies: bool,
+    routes: Routes,
+    servers: Vec<KnownServer>,
+    open: BTreeMap<u64, Sent>,
+    /// The number of the last request.
+    last: u64,
+    /// Since when nobody has a range.
+    nobody: BTreeMap<u32, Instant>,
+    began: Instant,
+}
+
+#[derive(Default)]
+struct KnownServer {
+    link: Option<MessageLink>,
+    /// The life of its process, as it was last.
+    life: Option<u64>,
+    awaits_room: bool,
+    /// Since when there is no connection.
+    absent: Option<Instant>,
+    /// Why there is none.
+    reason: String,
+    /// It is lost for good, and all that it had.
+    is_lost: bool,
+}
+
+impl Ways {
+    pub(super) fn new(servers: u32, have_copies: bool) -> Self {
+        Self {
+            have_copies,
+            routes: Routes::new(servers, have_copies),
+            servers: (0..servers)
+                .map(|_| KnownServer { absent: Some(Instant::now()), ..KnownServer::default() })
+                .collect(),
+            open: BTreeMap::new(),
+            last: 0,
+            nobody: BTreeMap::new(),
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    pub(super) fn link(&self, server: u32) -> Option<&MessageLink> {
+        self.servers[server as usize].link.as_ref()
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        !self.open.is_empty() && self.servers.iter().any(|server| server.link.is_some())
+    }
+
+    /// Sends a request. Returns the server to whose connection it was put, if it does not have to wait.
+    pub(super) fn send(&mut self, sent: Sent) -> Option<u32> {
+        let (range, at) = (sent.range, self.routes.server(sent.range));
+        if self.servers[at as usize].is_lost && !self.have_copies {
+            sent.call.lost(at, &self.servers[at as usize].reason);
+            return None;
+        }
+        self.last += 1;
+        let number = self.last;
+        self.open.insert(number, sent);
+        let routed = self.routes.send(range, number)?;
+        self.put_in_line(routed);
+        Some(routed.server)
+    }
+
+    fn put_in_line(&mut self, routed: RoutedRequest) {
+        let RoutedRequest { number, server, is_first } = routed;
+        let Some(sent) = self.open.get(&number) else { return };
+        let address = RequestAddress { range: sent.range, is_first }.encode();
+        let payload = [&address, &sent.payload[RequestAddress::BYTES..]].concat();
+        if let Some(link) = &mut self.servers[server as usize].link {
+            link.send(number, payload);
+        }
+    }
+
+    /// Puts what is to go again in line. Returns the servers to which it goes.
+    pub(super) fn send_again(&mut self) -> Vec<u32> {
+        let now = self.now();
+        let mut servers = Vec::new();
+        for routed in self.routes.due(now) {
+            self.put_in_line(routed);
+            servers.push(routed.server);
+        }
+        servers.dedup();
+        servers
+    }
+
+    /// After how long something is to go again.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.routes.next_due().map(|due| Duration::from_millis(due.saturating_sub(self.now()).max(1)))
+    }
+
+    /// Takes the answers that have come.
+    ///
+    /// # Errors
+    /// Why the connection is of no use any more.
+    pub(super) fn receive(&mut self, server: u32) -> Result<(), String> {
+        let Some(link) = &mut self.servers[server as usize].link else { return Ok(()) };
+        let mut received = Vec::new();
+        let result = link.receive(&mut received);
+        for ReceivedPayload { number, payload } in received {
+            match TableAnswer::decode(&payload) {
+                Ok((answer, rows)) => self.answered(server, number, answer, rows),
+                Err(problem) => self.answered(server, number, TableAnswer::Refused(problem), &[]),
+            }
+        }
+        result.map_err(|reason| reason.to_string())
+    }
+
+    fn answered(&mut self, server: u32, number: u64, answer: TableAnswer, rows: &[u8]) {
+        let Some(range) = self.open.get(&number).map(|sent| sent.range) else { return };
+        if let TableAnswer::Elsewhere { owner, is_lost } = answer {
+            if is_lost {
+                self.nobody.entry(range).or_insert_with(Instant::now);
+            } else {
+                self.nobody.remove(&range);
+            }
+            let now = self.now();
+            return self.routes.elsewhere(range, server, owner, now);
+        }
+        self.nobody.remove(&range);
+        self.routes.answered(range, number);
+        if let Some(Sent { call, place, .. }) = self.open.remove(&number) {
+            call.answered(server, answer, rows, place);
+        }
+    }
+
+    /// Writes what the socket takes. Returns whether the connection awaits room, if that has changed.
+    ///
+    /// # Errors
+    /// Why the connection is of no use any more.
+    pub(super) fn flush(&mut self, server: u32) -> Result<Option<bool>, String> {
+        let known = &mut self.servers[server as usize];
+        let Some(link) = &mut known.link else { return Ok(None) };
+        let awaits_room = !link.flush().map_err(|reason| reason.to_string())?;
+        let has_changed = std::mem::replace(&mut known.awaits_room, awaits_room) != awaits_room;
+        Ok(has_changed.then_some(awaits_room))
+    }
+
+    /// There is a connection with a server. One without copies that was started anew has lost all that it had.
+    pub(super) fn connected(&mut self, server: u32, link: MessageLink, there: &Identity) {
+        let known = &mut self.servers[server as usize];
+        let is_new = known.life.is_some_and(|life| life != there.incarnation);
+        known.life = Some(there.incarnation);
+        if is_new && !self.have_copies {
+            return self.give_up(server, "it was started anew, and has lost its tables");
+        }
+        (known.link, known.absent, known.awaits_room) = (Some(link), None, false);
+        self.routes.connected(server);
+    }
+
+    /// A connection is lost.
+    pub(super) fn lost(&mut self, server: u32, reason: &str) {
+        let now = self.now();
+        let known = &mut self.servers[server as usize];
+        known.link = None;
+        known.absent.get_or_insert_with(Instant::now);
+        known.reason = reason.to_owned();
+        self.routes.lost(server, now);
+    }
+
+    /// The servers that are to be called.
+    pub(super) fn absent(&self) -> Vec<u32> {
+        let is_absent = |known: &KnownServer| known.link.is_none() && !known.is_lost;
+        (0..).zip(&self.servers).filter(|(_, known)| is_absent(known)).map(|(server, _)| server).collect()
+    }
+
+    /// A call of a server has failed.
+    pub(super) fn is_away(&mut self, server: u32, error: &GreetError) {
+        let known = &mut self.servers[server as usize];
+        let waited = known.absent.map(|since| since.elapsed()).unwrap_or_default();
+        let is_refused =
+            matches!(error, GreetError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused);
+        if !self.have_copies && (is_refused || waited >= PATIENCE || !error.may_pass()) {
+            let reason = format!("{}; then: {error}", known.reason);
+            self.give_up(server, &reason);
+        }
+    }
+
+    /// A server without copies is lost.
+    fn give_up(&mut self, server: u32, reason: &str) {
+        let known = &mut self.servers[server as usize];
+        (known.is_lost, known.reason) = (true, reason.to_owned());
+        self.fail(server, reason);
+    }
+
+    /// Requests fail that go to a range nobody has had for long, or if no server has answered for long.
+    pub(super) fn give_up_lost(&mut self) {
+        if !self.have_copies {
+            return;
+        }
+        let reason = "the servers that had this range have ended, and no copy of it is left: start all servers again, and \
+                      restore a snapshot";
+        let late = |since: &Instant| since.elapsed() >= PATIENCE;
+        let lost: Vec<u32> =
+            self.nobody.iter().filter(|(_, since)| late(since)).map(|(range, _)| *range).collect();
+        for range in lost {
+            self.nobody.remove(&range);
+            self.fail(range, reason);
+        }
+        if self.servers.iter().all(|server| server.absent.as_ref().is_some_and(late)) {
+            for range in 0..self.servers.len() as u32 {
+                let reason = self.servers[range as usize].reason.clone();
+                self.fail(range, &format!("no server answers any more: {reason}"));
+            }
+        }
+    }
+
+    /// The requests of a range will not be answered.
+    fn fail(&mut self, range: u32, reason: &str) {
+        let numbers: Vec<u64> =
+            self.open.iter().filter(|(_, sent)| sent.range == range).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.routes.answered(range, number);
+            if let Some(sent) = self.open.remove(&number) {
+                sent.call.lost(range, reason);
+            }
+        }
+    }
+
+    /// The servers that are to answer a call.
+    pub(super) fn unanswered(&self, call: &TableCall) -> Vec<u32> {
+        let is_of = |sent: &&Sent| std::ptr::eq(Arc::as_ptr(&sent.call), call);
+        let mut servers: Vec<u32> =
+            self.open.values().filter(is_of).map(|sent| self.routes.server(sent.range)).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        servers
+    }
+}
