@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// Start M servers of tables as well, for programs with a ParameterServer
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
     tables: Option<u32>,
+    /// How many copies each range of a table has on other servers; 0: none, and a server that dies loses what it has
+    #[arg(long, value_name = "K", requires = "tables", default_value_t = 0)]
+    replicas: u32,
     /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
     replace: Option<String>,
@@ -122,7 +125,10 @@ fn common(
         false => None,
     };
     if let Some(tables) = options.tables {
-        let addresses = processes.start_reducers(tables, own, token.as_deref(), &["--tables"])?;
+        let addresses = match options.replicas {
+            0 => processes.start_reducers(tables, own, token.as_deref(), &["--tables"])?,
+            replicas => start_group(tables, replicas, own, token.as_deref(), processes)?,
+        };
         set.push(("HERRINGBONE_TABLES", addresses));
     }
     if let Some(reducers) = options.reducers {
@@ -136,10 +142,10 @@ fn common(
     set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
     set.extend(options.replace.clone().map(|backend| ("HERRINGBONE_REPLACE", backend)));
     // One for torch's store and one for ours: a program may use both.
-    let [torch, store] = free_ports()?;
+    let ports = free_ports(2)?;
     set.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
-    set.push(("MASTER_PORT", torch.to_string()));
-    set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{store}")));
+    set.push(("MASTER_PORT", ports[0].to_string()));
+    set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{}", ports[1])));
     if is_unset("HERRINGBONE_JOB") {
         set.push(("HERRINGBONE_JOB", random_token()?[..16].to_owned()));
     }
@@ -150,6 +156,23 @@ fn common(
     let wanted = unless_set.into_iter().filter(|(name, wanted)| *wanted && env::var_os(name).is_none());
     set.extend(wanted.map(|(name, _)| (name, "1".to_owned())));
     Ok(set)
+}
+
+/// Starts servers that have copies of each other's ranges: they have to know all addresses.
+fn start_group(
+    count: u32,
+    replicas: u32,
+    own: &OwnCommand,
+    token: Option<&str>,
+    processes: &mut Processes,
+) -> Result<String, Failure> {
+    let addresses: Vec<String> = free_ports(count)?.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let (all, replicas) = (addresses.join(","), replicas.to_string());
+    for address in &addresses {
+        let group = ["--tables", "--servers", &all, "--replicas", &replicas];
+        processes.start_reducer(own, token, address, &group)?;
+    }
+    Ok(all)
 }
 
 fn random_token() -> Result<String, Failure> {

@@ -45,16 +45,17 @@ pub(crate) struct Reducer {
 }
 
 impl Reducer {
-    /// Starts the reducer `name`, with `token` or else that of the environment, and `more` options. It is in a process group of
-    /// its own, so that Ctrl-C does not end it before the ranks that need it.
+    /// Starts the reducer `name` at an address, with `token` or else that of the environment, and `more` options. It is in a
+    /// process group of its own, so that Ctrl-C does not end it before the ranks that need it.
     pub(crate) fn start(
         own: &OwnCommand,
         name: &str,
         token: Option<&str>,
+        listen: &str,
         more: &[&str],
     ) -> Result<Self, Failure> {
         let mut command = own.command();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--json", "--child"]).args(more);
+        command.args(["serve", "--listen", listen, "--json", "--child"]).args(more);
         command.stdout(Stdio::piped()).process_group(0);
         command.envs(token.map(|token| ("HERRINGBONE_TOKEN", token)));
         let mut process = spawn(&mut command, name)?;
@@ -84,15 +85,11 @@ pub(crate) fn spawn(command: &mut Command, name: &str) -> Result<Child, Failure>
     )))
 }
 
-/// Ports that were free a moment ago, each another one; rank 0 listens there.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
-    let refused = || Failure::system("cannot find a free port on 127.0.0.1");
-    let mut listeners = Vec::new();
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused())?;
-        *port = listener.local_addr().map_err(refused())?.port();
-        listeners.push(listener);
-    }
-    Ok(ports)
+/// Ports of 127.0.0.1 that were free a moment ago, each another one.
+pub(crate) fn free_ports(count: u32) -> Result<Vec<u16>, Failure> {
+    let listeners: std::io::Result<Vec<TcpListener>> =
+        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
+    let port = |listener: &TcpListener| Ok(listener.local_addr()?.port());
+    let ports = listeners.and_then(|listeners| listeners.iter().map(port).collect());
+    ports.map_err(Failure::system("cannot find a free port on 127.0.0.1"))
 }

@@ -6,7 +6,7 @@ use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Bytes, Environment, check};
-use herringbone::table::TableOptions;
+use herringbone::table::{TableGroup, TableOptions};
 use rustix::process::Signal;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,7 +27,8 @@ use std::time::Duration;
 /// Without a token only loopback addresses are served.
 ///
 /// With --tables it keeps tables, too: one process, or several, are a parameter server. All workers name them in
-/// HERRINGBONE_TABLES, in the same order. A table is there until a worker drops it or the server ends: what it held is lost then.
+/// HERRINGBONE_TABLES, in the same order. A table is there until a worker drops it or its servers end. With --servers they have
+/// copies of each other's ranges: if one is killed, the others go on with all that workers were told was done.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Where to listen, as ADDR:PORT; port 0 takes a free one, and the line printed says which
@@ -46,6 +47,16 @@ pub(crate) struct Options {
     /// After how many seconds the other workers of a table go on without one whose connection has ended; 0: never
     #[arg(long, value_name = "SECONDS", requires = "tables", default_value = "10", value_parser = seconds)]
     patience: f64,
+    /// All servers of tables, as workers name them in HERRINGBONE_TABLES: each keeps copies of others' ranges, and takes them over if
+    /// a server is lost. The same list for all of them, in the same order
+    #[arg(long, value_name = "ADDR:PORT,...", requires = "tables", value_delimiter = ',', value_parser = parse_address)]
+    servers: Vec<String>,
+    /// Which of --servers this one is, counted from 0; found by --listen if nothing is said
+    #[arg(long, value_name = "I", requires = "servers")]
+    place: Option<u32>,
+    /// How many copies each range has beside its owner's: so many servers may be lost at once
+    #[arg(long, value_name = "K", requires = "servers", default_value_t = 1)]
+    replicas: u32,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
@@ -107,7 +118,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
     let join = options.join.clone();
     let token = token_at(options.token_file.as_deref(), &join)?;
-    let tables = options.tables.then(|| table_options(options));
+    let tables = options.tables.then(|| table_options(options)).transpose()?;
     let server = Server::bind(ServerOptions { token, join, tables, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
@@ -136,11 +147,18 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 }
 
 /// What the tables of this server may take up, and how long a worker is waited for.
-fn table_options(options: &Options) -> TableOptions {
+fn table_options(options: &Options) -> Result<TableOptions, Failure> {
     let usual = TableOptions::default();
     let memory_bytes = options.memory.map_or(usual.memory_bytes, |Bytes(bytes)| bytes as u64);
     let patience = (options.patience > 0.0).then(|| Duration::from_secs_f64(options.patience));
-    TableOptions { memory_bytes, patience, group: None }
+    let group = match (options.servers.is_empty(), options.place) {
+        (true, _) => None,
+        (false, Some(place)) => {
+            Some(TableGroup { servers: options.servers.clone(), place, replicas: options.replicas })
+        }
+        (false, None) => Some(TableGroup::at(options.listen, options.servers.clone(), options.replicas)?),
+    };
+    Ok(TableOptions { memory_bytes, patience, group })
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

@@ -26,7 +26,7 @@ use crate::{
         greet::{self, GreetError},
     },
     sys::fork::Guarded,
-    table::{TableOptions, TableService, TableSummary},
+    table::{TableGroup, TableOptions, TableService, TableSummary},
 };
 use enlist::Enlisting;
 use jobs::Jobs;
@@ -131,6 +131,7 @@ impl Server {
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
         let tables = options.tables.as_ref();
+        tables.and_then(|tables| tables.group.as_ref()).map_or(Ok(()), TableGroup::check)?;
         let tables = tables.map(|tables| TableService::start(tables, incarnation, options.token.clone()));
         let tables = tables.transpose().map_err(at)?.map(Arc::new);
         let acceptor = Acceptor::new(&who, listener, token.as_bytes(), policy).map_err(at)?;

@@ -39,7 +39,7 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
     let own = OwnCommand::before(args);
     let reducers =
         (0..reducers).map(|_| processes.reducer(&own)).collect::<Result<Vec<String>, Failure>>()?;
-    let [port] = free_ports()?;
+    let port = free_ports(1)?[0];
     for rank in 0..ranks {
         let mut command = own.command();
         command.args(child_arguments(args));
@@ -100,7 +100,7 @@ impl ChildProcesses {
     /// Starts a reducer and returns its address.
     fn reducer(&mut self, own: &OwnCommand) -> Result<String, Failure> {
         let name = format!("reducer {}", self.children.len());
-        let Reducer { process, address } = Reducer::start(own, &name, None, &[])?;
+        let Reducer { process, address } = Reducer::start(own, &name, None, "127.0.0.1:0", &[])?;
         self.children.push(Member { name, process, is_rank: false });
         Ok(address)
     }

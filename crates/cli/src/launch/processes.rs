@@ -104,14 +104,23 @@ impl Processes {
         token: Option<&str>,
         more: &[&str],
     ) -> Result<String, Failure> {
-        let mut addresses = Vec::new();
-        for _ in 0..count {
-            let name = format!("reducer {}", self.reducers.len());
-            let Reducer { process, address } = Reducer::start(own, &name, token, more)?;
-            self.reducers.push(process);
-            addresses.push(address);
-        }
-        Ok(addresses.join(","))
+        let start = |_| self.start_reducer(own, token, "127.0.0.1:0", more);
+        let addresses: Result<Vec<String>, Failure> = (0..count).map(start).collect();
+        Ok(addresses?.join(","))
+    }
+
+    /// Starts a reducer that listens there, with more options. Returns its address.
+    pub(super) fn start_reducer(
+        &mut self,
+        own: &OwnCommand,
+        token: Option<&str>,
+        listen: &str,
+        more: &[&str],
+    ) -> Result<String, Failure> {
+        let name = format!("reducer {}", self.reducers.len());
+        let Reducer { process, address } = Reducer::start(own, &name, token, listen, more)?;
+        self.reducers.push(process);
+        Ok(address)
     }
 
     /// Starts the next rank, which [awaits the watch](await_watch), and copies its output.

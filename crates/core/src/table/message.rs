@@ -90,6 +90,8 @@ pub enum TableRequest {
         /// Its name.
         name: String,
     },
+    /// To be told who has the range: the answer is [elsewhere](TableAnswer::Elsewhere), also if that is the server that is asked.
+    Locate,
 }
 
 /// What a server answers.
@@ -202,6 +204,11 @@ impl RowKeys {
 }
 
 impl TableRequest {
+    /// Whether a payload, behind its address, is [`Locate`](Self::Locate).
+    pub fn is_locate(payload: &[u8]) -> bool {
+        payload == [7]
+    }
+
     /// The table that it is about, by its number.
     pub fn table(&self) -> Option<u32> {
         match self {
@@ -209,7 +216,7 @@ impl TableRequest {
             | Self::Pull { table, .. }
             | Self::Tune { table, .. }
             | Self::Leave { table } => Some(*table),
-            Self::Open { .. } | Self::Drop { .. } => None,
+            Self::Open { .. } | Self::Drop { .. } | Self::Locate => None,
         }
     }
 
@@ -252,6 +259,7 @@ impl TableRequest {
                 to.u8(6);
                 to.text("a table's name", name);
             }
+            Self::Locate => to.u8(7),
         }
         to.finish(PAYLOAD_BYTES)
     }
@@ -289,6 +297,7 @@ impl TableRequest {
             }
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
+            7 => Self::Locate,
             _ => return Err(Malformed("a request that is unknown: install the same release everywhere")),
         })
     }

@@ -221,7 +221,12 @@ impl Shared {
                     Err(error) => lock(&self.ways).is_away(server, &error),
                 }
             }
-            lock(&self.ways).give_up_lost();
+            let mut ways = lock(&self.ways);
+            ways.give_up_lost();
+            for server in ways.doubt() {
+                self.write(&mut ways, server);
+            }
+            drop(ways);
             std::thread::sleep(AGAIN);
         }
     }

@@ -25,7 +25,7 @@ use crate::{
 use std::{
     collections::BTreeSet,
     io,
-    net::TcpStream,
+    net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -58,9 +58,35 @@ pub struct TableGroup {
 }
 
 impl TableGroup {
+    /// The group of the server that listens at an address of this machine.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if that is not one of `servers`, or could be several of them.
+    pub fn at(listen: SocketAddr, servers: Vec<String>, replicas: u32) -> Result<Self> {
+        let is_here = |address: SocketAddr| {
+            // An address of this machine can be bound.
+            listen.ip() == address.ip()
+                || listen.ip().is_unspecified() && UdpSocket::bind((address.ip(), 0)).is_ok()
+        };
+        let is_this = |server: &str| {
+            let addresses = server.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
+            addresses.into_iter().any(|address| address.port() == listen.port() && is_here(address))
+        };
+        let places: Vec<u32> =
+            (0..).zip(&servers).filter(|(_, server)| is_this(server)).map(|(place, _)| place).collect();
+        match *places {
+            [place] => Ok(Self { servers, place, replicas }),
+            _ => {
+                let problem =
+                    format!("{listen} is not one of {}: say which place it has, from 0", servers.join(", "));
+                Err(Error::config("servers", problem))
+            }
+        }
+    }
+
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there can be no such group.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let count = self.servers.len() as u32;
         let wrong = |problem: String| Err(Error::config("servers", problem));
         if count < 2 || count > SERVERS_MOST {

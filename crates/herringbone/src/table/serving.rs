@@ -10,7 +10,7 @@ use crate::{
     core::{
         session::Role,
         table::{
-            RequestAddress, TableAnswer, TableError,
+            RequestAddress, TableAnswer, TableError, TableRequest,
             replication::{SERVERS_MOST, ServerLife},
         },
     },
@@ -212,6 +212,11 @@ impl Serving {
             Err(error) => TableAnswer::Refused(error),
             Ok(RequestAddress { range, .. }) if range >= SERVERS_MOST => {
                 TableAnswer::Refused(TableError::Malformed("a range that there is not".to_owned()))
+            }
+            Ok(RequestAddress { range, .. })
+                if TableRequest::is_locate(&payload[RequestAddress::BYTES..]) =>
+            {
+                self.locate(range)
             }
             Ok(address) => match self.elsewhere(caller.connection, address) {
                 Some(answer) => answer,

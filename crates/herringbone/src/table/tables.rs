@@ -227,7 +227,9 @@ impl Tables {
                 }
                 TableAnswer::Done
             }
-            TableRequest::Pull { .. } => return Err(TableError::Malformed("a pull changes nothing".into())),
+            TableRequest::Pull { .. } | TableRequest::Locate => {
+                return Err(TableError::Malformed("it changes nothing".into()));
+            }
             _ if is_repeated => return Ok(TableAnswer::Done),
             TableRequest::Tune { table, parameter, number } => {
                 self.tune(table, worker, &parameter, number)?;

@@ -7,12 +7,12 @@ use super::{
 use crate::{
     core::{
         session::handshake::Identity,
-        table::{RequestAddress, RoutedRequest, Routes, TableAnswer},
+        table::{RequestAddress, RoutedRequest, Routes, TableAnswer, TableRequest},
     },
     fabric::greet::GreetError,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,6 +20,9 @@ use std::{
 
 /// For how long calls of a server fail, or all say that nobody has a range, until it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// After so long without an answer another server is asked who has the range: its own may have been stopped, or cut off.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// A request, and where its answer goes.
 pub(super) struct Sent {
@@ -40,6 +43,10 @@ pub(super) struct Ways {
     open: BTreeMap<u64, Sent>,
     /// The number of the last request.
     last: u64,
+    /// Questions who has a range.
+    asked: BTreeMap<u64, u32>,
+    /// Of ranges with requests that are not answered, since when none was, or another server was asked.
+    doubted: BTreeMap<u32, Instant>,
     /// Since when nobody has a range.
     nobody: BTreeMap<u32, Instant>,
     began: Instant,
@@ -69,6 +76,8 @@ impl Ways {
                 .collect(),
             open: BTreeMap::new(),
             last: 0,
+            asked: BTreeMap::new(),
+            doubted: BTreeMap::new(),
             nobody: BTreeMap::new(),
             began: Instant::now(),
         }
@@ -146,7 +155,18 @@ impl Ways {
     }
 
     fn answered(&mut self, server: u32, number: u64, answer: TableAnswer, rows: &[u8]) {
+        if let Some(range) = self.asked.remove(&number) {
+            let at = self.routes.server(range);
+            if let TableAnswer::Elsewhere { owner: Some(owner), .. } = answer
+                && owner != at
+            {
+                let now = self.now();
+                self.routes.elsewhere(range, at, Some(owner), now);
+            }
+            return;
+        }
         let Some(range) = self.open.get(&number).map(|sent| sent.range) else { return };
+        self.doubted.insert(range, Instant::now());
         if let TableAnswer::Elsewhere { owner, is_lost } = answer {
             if is_lost {
                 self.nobody.entry(range).or_insert_with(Instant::now);
@@ -194,6 +214,7 @@ impl Ways {
         known.link = None;
         known.absent.get_or_insert_with(Instant::now);
         known.reason = reason.to_owned();
+        self.asked.clear();
         self.routes.lost(server, now);
     }
 
@@ -220,6 +241,32 @@ impl Ways {
         let known = &mut self.servers[server as usize];
         (known.is_lost, known.reason) = (true, reason.to_owned());
         self.fail(server, reason);
+    }
+
+    /// Asks others who has ranges whose servers have not answered for long. Returns whom.
+    pub(super) fn doubt(&mut self) -> Vec<u32> {
+        let open: BTreeSet<u32> = self.open.values().map(|sent| sent.range).collect();
+        self.doubted.retain(|range, _| open.contains(range));
+        let mut asked = Vec::new();
+        for range in open.into_iter().filter(|_| self.have_copies) {
+            let since = self.doubted.entry(range).or_insert_with(Instant::now);
+            if since.elapsed() < DOUBT {
+                continue;
+            }
+            *since = Instant::now();
+            let (at, count) = (self.routes.server(range), self.servers.len() as u32);
+            // Another one each time.
+            self.last += 1;
+            let server = (at + 1 + (self.last as u32) % (count - 1)) % count;
+            if let Some(link) = &mut self.servers[server as usize].link {
+                let mut payload = RequestAddress { range, is_first: false }.encode().to_vec();
+                payload.extend(TableRequest::Locate.encode().unwrap_or_default());
+                link.send(self.last, payload);
+                self.asked.insert(self.last, range);
+                asked.push(server);
+            }
+        }
+        asked
     }
 
     /// Requests fail that go to a range nobody has had for long, or if no server has answered for long.

@@ -75,8 +75,14 @@ impl Serving {
             return None;
         }
         bounced.insert(range);
-        let owner = group.node.owner(range).filter(|_| group.node.is_active());
-        Some(TableAnswer::Elsewhere { owner, is_lost: group.node.is_lost(range) })
+        Some(self.locate(range))
+    }
+
+    /// Who has a range, as far as this server knows.
+    pub(super) fn locate(&self, range: u32) -> TableAnswer {
+        let node = self.group.as_ref().map(|group| &group.node);
+        let owner = node.filter(|node| node.is_active()).and_then(|node| node.owner(range));
+        TableAnswer::Elsewhere { owner, is_lost: node.is_some_and(|node| node.is_lost(range)) }
     }
 
     /// Copies execute what was executed here.

@@ -1,0 +1,141 @@
+"""Servers of tables that are killed, stopped and started again: what workers were told was done is there, and counts once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import herringbone
+import numpy as np
+import pytest
+from lab.job import environment, python
+
+SERVERS = 3
+
+
+class Servers:
+    """Servers that have copies of each other's ranges."""
+
+    def __init__(self, count: int, replicas: int) -> None:
+        with contextlib.ExitStack() as bound:
+            sockets = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+            self.addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
+        self.replicas = replicas
+        self.processes: list[subprocess.Popen[str]] = [self._start(address) for address in self.addresses]
+
+    def _start(self, address: str) -> subprocess.Popen[str]:
+        command = [python(), "-m", "herringbone", "serve", "--tables", "--listen", address, "--patience", "1"]
+        command += ["--servers", ",".join(self.addresses), "--replicas", str(self.replicas)]
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert "listening" in process.stdout.readline()
+        return process
+
+    def kill(self, place: int) -> None:
+        self.processes[place].kill()
+        self.processes[place].wait()
+
+    def start(self, place: int) -> None:
+        self.processes[place] = self._start(self.addresses[place])
+
+    def connect(self, rank: int = 0, workers: int = 1) -> herringbone.ParameterServer:
+        return herringbone.ParameterServer(self.addresses, rank=rank, workers=workers, timeout=60)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def three() -> Iterator[Servers]:
+    servers = Servers(SERVERS, 1)
+    yield servers
+    servers.close()
+
+
+def until(done: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_servers_are_killed_and_come_back_while_a_worker_pushes(three: Servers) -> None:
+    """Each push adds 1 to all rows, so what a pull sees is how many pushes counted."""
+    rows, pushed, waited = 999, 0, [0.0]
+    is_over = threading.Event()
+    with three.connect() as servers:
+        table = servers.table("t", rows=rows, width=3, dtype=np.float64)
+
+        def push() -> None:
+            nonlocal pushed
+            while not is_over.is_set():
+                began = time.monotonic()
+                table.push_range(0, np.ones((rows, 3)))
+                pushed += 1
+                waited.append(time.monotonic() - began)
+
+        pusher = threading.Thread(target=push)
+        pusher.start()
+        for place in [0, 2, 1, 0]:
+            until(lambda before=pushed: pushed > before + 20)  # type: ignore[misc]
+            three.kill(place)
+            until(lambda before=pushed: pushed > before + 20)  # type: ignore[misc]
+            three.start(place)
+            # It has to have its copies back before the next one is lost.
+            time.sleep(1)
+        is_over.set()
+        pusher.join()
+        assert (table.pull_range(0, rows) == pushed).all(), f"{pushed} pushes"
+        assert max(waited) < 5, "on a busy machine; a second else"
+
+
+def test_a_server_that_is_stopped_and_wakes_up_acknowledges_nothing(three: Servers) -> None:
+    with three.connect() as servers:
+        table = servers.table("t", rows=300, width=1, dtype=np.float64, consistency="sync")
+        table.push_range(0, np.ones((300, 1)))
+        three.processes[1].send_signal(signal.SIGSTOP)
+        try:
+            for _ in range(5):
+                table.push_range(0, np.ones((300, 1)))
+        finally:
+            three.processes[1].send_signal(signal.SIGCONT)
+        for _ in range(20):
+            table.push_range(0, np.ones((300, 1)))
+            assert np.unique(table.pull_range(0, 300)).tolist() == [table.step]
+
+
+def test_of_two_servers_one_goes_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Servers(2, 1)
+    try:
+        with two.connect() as servers:
+            embeddings = servers.table("e", rows=1 << 40, width=4, sparse=True, optimizer="adam", initializer="normal", seed=5)
+            keys = np.arange(0, 1 << 40, 1 << 32, dtype=np.uint64)
+            for _ in range(3):
+                embeddings.push(keys, np.ones((len(keys), 4), np.float32))
+            before = embeddings.pull(keys)
+            for victim in [0, 1]:
+                two.kill(victim)
+                began = time.monotonic()
+                assert (embeddings.pull(keys) == before).all()
+                assert time.monotonic() - began < 5
+                two.start(victim)
+                embeddings.push(keys, np.ones((len(keys), 4), np.float32))
+                before = embeddings.pull(keys)
+                time.sleep(1.5)
+    finally:
+        two.close()
+
+
+def test_a_list_that_differs_is_refused(three: Servers) -> None:
+    with pytest.raises(herringbone.ConfigError, match="name the servers as they name each other"):
+        herringbone.ParameterServer(three.addresses[::-1], rank=0, workers=1, timeout=20)
+    assert os.environ.get("HERRINGBONE_TABLES") is None
