@@ -105,6 +105,7 @@ class ParameterServer:
         numbers: Mapping[str, float] | None = None,
         consistency: str | int = "async",
         nan: str = "refuse",
+        restore: bool = False,
     ) -> Table:
         """Take part in the table ``name``, which is made if there is none. All workers say the same of it.
 
@@ -119,6 +120,9 @@ class ParameterServer:
         ``consistency`` says which pushes a pull sees. ``"async"``: those that have come. ``"sync"``: all of the steps that this worker
         has ended, and none of later ones; the pushes of a step are summed with the bits of an all-reduce. A number: at least those
         of all these steps but the last so many.
+
+        With ``restore`` a table that is not there is made as it is in the newest snapshot in its servers' ``--data``, with optimizer
+        and steps, if there is one: :meth:`Table.snapshot`. These may have been written by another number of servers.
 
         A push with a NaN is refused, or with ``nan="count"`` taken and counted.
 
@@ -144,7 +148,7 @@ class ParameterServer:
             bound=_bound(name, consistency),
             counts_nan=nan == "count",
         )
-        table = Table(self._native.table(name, spec), name, width, spec.dtype)
+        table = Table(self._native.table(name, spec, restore), name, width, spec.dtype)
         self._tables.add(table)
         return table
 
@@ -232,6 +236,17 @@ class Table:
     def end_step(self) -> None:
         """End this worker's step without a push."""
         self._native.end_step()
+
+    def snapshot(self) -> int:
+        """Have all servers write the table to their ``--data``, with optimizer and steps, while training goes on.
+
+        It is written as it is once all workers have ended as many steps as this one; an async table as it is, range by range. One
+        worker calls it, and goes on once all is on disk. The two newest snapshots are kept. Returns the snapshot's number, which is
+        the time in nanoseconds.
+
+        Raises :class:`TableError` if it cannot be written: then earlier snapshots are as they were.
+        """
+        return self._native.snapshot()
 
     def tune(self, **numbers: float) -> None:
         """Change numbers of the optimizer, such as ``learning_rate=0.01``, for what takes effect after this.

@@ -87,10 +87,17 @@ impl PyParameterServer {
         Ok(Self { open: Mutex::new(Some(made)), rank, workers })
     }
 
-    fn table(&self, py: Python<'_>, name: &str, spec: PySpec) -> PyResult<PyTable> {
+    /// Open a table, as it is in the newest snapshot if `restores` and there is none of the name.
+    fn table(&self, py: Python<'_>, name: &str, spec: PySpec, restores: bool) -> PyResult<PyTable> {
         let (servers, spec) = (self.open()?, table_spec(name, &spec)?);
         let name = name.to_owned();
-        let table = to_the_end(py, move || servers.table(&name, spec))?;
+        let open = move || {
+            if restores {
+                servers.restore(&name, &spec)?;
+            }
+            servers.table(&name, spec)
+        };
+        let table = to_the_end(py, open)?;
         Ok(PyTable(Mutex::new(Some(table))))
     }
 
@@ -153,6 +160,12 @@ impl PyTable {
             Some(keys) => table.pull_region(keys, &values),
             None => table.pull_range_region(first, &values),
         })
+    }
+
+    /// Have all servers write the table to disk. Returns the snapshot's number.
+    fn snapshot(&self, py: Python<'_>) -> PyResult<u64> {
+        let table = self.open()?;
+        to_the_end(py, move || table.snapshot())
     }
 
     fn end_step(&self, py: Python<'_>) -> PyResult<()> {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import herringbone
 import numpy as np
@@ -22,16 +24,16 @@ SERVERS = 3
 class Servers:
     """Servers that have copies of each other's ranges."""
 
-    def __init__(self, count: int, replicas: int) -> None:
+    def __init__(self, count: int, replicas: int, *more: str) -> None:
         with contextlib.ExitStack() as bound:
             sockets = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
             self.addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
-        self.replicas = replicas
+        self.more = ["--replicas", str(replicas), *more]
         self.processes: list[subprocess.Popen[str]] = [self._start(address) for address in self.addresses]
 
     def _start(self, address: str) -> subprocess.Popen[str]:
         command = [python(), "-m", "herringbone", "serve", "--tables", "--listen", address, "--patience", "1"]
-        command += ["--servers", ",".join(self.addresses), "--replicas", str(self.replicas)]
+        command += ["--servers", ",".join(self.addresses), *self.more]
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert "listening" in process.stdout.readline()
@@ -133,6 +135,48 @@ def test_of_two_servers_one_goes_on_alone(monkeypatch: pytest.MonkeyPatch) -> No
                 time.sleep(1.5)
     finally:
         two.close()
+
+
+def test_a_snapshot_comes_back_on_another_number_of_servers(tmp_path: pathlib.Path) -> None:
+    keys = np.arange(0, 10_000, 7)
+    gradients = np.random.default_rng(3).standard_normal((2, len(keys), 8)).astype(np.float32)
+
+    def open_tables(servers: herringbone.ParameterServer) -> list[herringbone.Table]:
+        common: dict[str, Any] = {"rows": 10_000, "width": 8, "optimizer": "adam", "consistency": "sync", "restore": True}
+        return [servers.table("sparse", sparse=True, **common), servers.table("dense", **common)]
+
+    def train(group: Servers, steps: int, saves_at: int | None) -> list[Any]:
+        with group.connect(0, 2) as one, group.connect(1, 2) as two:
+            results: list[Any] = []
+
+            def work(rank: int, servers: herringbone.ParameterServer) -> None:
+                for table in open_tables(servers):
+                    while table.step < steps:
+                        if rank == 0 and table.step == saves_at:
+                            saver = threading.Thread(target=table.snapshot)
+                            saver.start()
+                        table.push(keys, gradients[rank] * (table.step + 1))
+                    rows = table.pull(keys)
+                    if rank == 0:
+                        results.append(rows)
+                        if saves_at is not None:
+                            saver.join()
+
+            workers = [threading.Thread(target=work, args=pair) for pair in [(0, one), (1, two)]]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            return results
+
+    with contextlib.closing(Servers(2, 1, "--data", str(tmp_path))) as two:
+        expected = train(two, 9, 4)
+    assert len(list(tmp_path.rglob("*.table"))) == 4
+    with contextlib.closing(Servers(3, 1, "--data", str(tmp_path))) as three:
+        with three.connect(0, 2) as servers:
+            assert [table.step for table in open_tables(servers)] == [4, 4]
+        resumed = train(three, 9, None)
+    assert all(np.array_equal(one, other) for one, other in zip(resumed, expected, strict=True))
 
 
 def test_a_list_that_differs_is_refused(three: Servers) -> None:

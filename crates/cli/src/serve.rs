@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ pub(crate) struct Options {
     /// After how many seconds the other workers of a table go on without one whose connection has ended; 0: never
     #[arg(long, value_name = "SECONDS", requires = "tables", default_value = "10", value_parser = seconds)]
     patience: f64,
+    /// Where snapshots of tables are written, and read: a directory that all servers see
+    #[arg(long, value_name = "DIR", requires = "tables")]
+    data: Option<PathBuf>,
     /// All servers of tables, as workers name them in HERRINGBONE_TABLES: each keeps copies of others' ranges, and takes them over if
     /// a server is lost. The same list for all of them, in the same order
     #[arg(long, value_name = "ADDR:PORT,...", requires = "tables", value_delimiter = ',', value_parser = parse_address)]
@@ -158,7 +162,7 @@ fn table_options(options: &Options) -> Result<TableOptions, Failure> {
         }
         (false, None) => Some(TableGroup::at(options.listen, options.servers.clone(), options.replicas)?),
     };
-    Ok(TableOptions { memory_bytes, patience, group })
+    Ok(TableOptions { memory_bytes, patience, data: options.data.clone(), group })
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

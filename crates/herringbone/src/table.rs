@@ -38,7 +38,6 @@ mod rows;
 mod rows_tests;
 mod service;
 mod serving;
-#[cfg_attr(not(test), expect(dead_code, reason = "the service does not take snapshots yet"))]
 mod snapshot;
 mod tables;
 #[cfg(test)]

@@ -96,6 +96,9 @@ pub enum TableError {
         /// How many there may be.
         limit: u64,
     },
+    /// Its rows are read from a snapshot.
+    #[error("it is being restored: wait a moment")]
+    Restoring,
     /// Bytes that make no message.
     #[error("a malformed message: {0}")]
     Malformed(String),
@@ -122,6 +125,7 @@ impl TableError {
             Self::Twice { worker } => (11, [u64::from(*worker), 0, 0, 0], ""),
             Self::TooMany { what, limit } => (12, [*limit, 0, 0, 0], what),
             Self::Malformed(what) => (13, [0; 4], what),
+            Self::Restoring => (14, [0; 4], ""),
         };
         to.u8(code);
         numbers.into_iter().for_each(|number| to.u64(number));
@@ -146,6 +150,7 @@ impl TableError {
             11 => Self::Twice { worker: one as u32 },
             12 => Self::TooMany { what, limit: one },
             13 => Self::Malformed(what),
+            14 => Self::Restoring,
             _ => return Err(Malformed("a reason that is unknown: install the same release everywhere")),
         })
     }

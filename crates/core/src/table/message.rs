@@ -90,6 +90,24 @@ pub enum TableRequest {
         /// Its name.
         name: String,
     },
+    /// To write the range to disk as it is once all workers have ended so many steps; of an async table as it is.
+    Save {
+        /// The table.
+        table: u32,
+        /// The snapshot's number, above those of all before it.
+        id: u64,
+        /// How many steps.
+        step: u64,
+    },
+    /// To make a range as it is in the newest snapshot. If there is a table of the name it stays as it is.
+    Restore {
+        /// The table's name.
+        name: String,
+        /// What it is.
+        spec: TableSpec,
+        /// How many ranges there are.
+        ranges: u32,
+    },
     /// To be told who has the range: the answer is [elsewhere](TableAnswer::Elsewhere), also if that is the server that is asked.
     Locate,
 }
@@ -106,6 +124,11 @@ pub enum TableAnswer {
     },
     /// It is done.
     Done,
+    /// The range is as in this snapshot; or there is none, and nothing was done.
+    Restored {
+        /// The snapshot's number.
+        id: Option<u64>,
+    },
     /// The rows: values follow.
     Rows,
     /// It is not done, and has changed nothing.
@@ -215,8 +238,9 @@ impl TableRequest {
             Self::Push { table, .. }
             | Self::Pull { table, .. }
             | Self::Tune { table, .. }
-            | Self::Leave { table } => Some(*table),
-            Self::Open { .. } | Self::Drop { .. } | Self::Locate => None,
+            | Self::Leave { table }
+            | Self::Save { table, .. } => Some(*table),
+            Self::Open { .. } | Self::Drop { .. } | Self::Restore { .. } | Self::Locate => None,
         }
     }
 
@@ -260,6 +284,17 @@ impl TableRequest {
                 to.text("a table's name", name);
             }
             Self::Locate => to.u8(7),
+            Self::Save { table, id, step } => {
+                to.u8(8);
+                to.u32(*table);
+                to.u64(*id);
+                to.u64(*step);
+            }
+            Self::Restore { name, spec, ranges } => {
+                to.u8(9);
+                spec.write(name, &mut to);
+                to.u32(*ranges);
+            }
         }
         to.finish(PAYLOAD_BYTES)
     }
@@ -298,6 +333,11 @@ impl TableRequest {
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
             7 => Self::Locate,
+            8 => Self::Save { table: from.u32()?, id: from.u64()?, step: from.u64()? },
+            9 => {
+                let (name, spec) = TableSpec::read(from)?;
+                Self::Restore { name, spec, ranges: from.u32()? }
+            }
             _ => return Err(Malformed("a request that is unknown: install the same release everywhere")),
         })
     }
@@ -340,6 +380,10 @@ impl TableAnswer {
                 to.u8(4);
                 error.write(&mut to);
             }
+            Self::Restored { id } => {
+                to.u8(6);
+                to.option(id.as_ref(), |to, id| to.u64(*id));
+            }
             Self::Elsewhere { owner, is_lost } => {
                 to.u8(5);
                 to.option(owner.as_ref(), |to, owner| to.u32(*owner));
@@ -370,6 +414,7 @@ impl TableAnswer {
             3 => Self::Rows,
             4 => Self::Refused(TableError::read(from)?),
             5 => Self::Elsewhere { owner: from.option(Reader::u32)?, is_lost: from.bool()? },
+            6 => Self::Restored { id: from.option(Reader::u64)? },
             _ => return Err(Malformed("an answer that is unknown: install the same release everywhere")),
         })
     }

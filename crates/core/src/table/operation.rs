@@ -18,6 +18,13 @@ pub enum TableOperation {
         /// The payload of its message.
         payload: Vec<u8>,
     },
+    /// A record of an image of a table: the first makes it, and the last ends it.
+    Load {
+        /// The record.
+        record: Vec<u8>,
+    },
+    /// No more records of an image come: what has come of its table is dropped.
+    Unload,
     /// A step takes effect that all workers have ended.
     EndStep {
         /// Of which table.
@@ -46,6 +53,11 @@ impl TableOperation {
                 to.u64(*number);
                 to.bytes(payload);
             }
+            Self::Load { record } => {
+                to.u8(4);
+                to.bytes(record);
+            }
+            Self::Unload => to.u8(5),
             Self::EndStep { table } => {
                 to.u8(2);
                 to.u32(*table);
@@ -78,6 +90,8 @@ impl TableOperation {
             }
             2 => Self::EndStep { table: from.u32()? },
             3 => Self::GiveUp { table: from.u32()?, worker: from.u32()?, life: from.u64()? },
+            4 => Self::Load { record: core::mem::take(&mut from.0).to_vec() },
+            5 => Self::Unload,
             _ => return Err(Malformed("an operation that is unknown: install the same release everywhere")),
         })
     }

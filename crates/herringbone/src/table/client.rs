@@ -24,8 +24,9 @@ use crate::{
     },
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// One logical parameter server, of one or more processes (`herringbone serve --tables`).
@@ -121,6 +122,52 @@ impl ParameterServer {
         let table = Arc::new(self.open(name, spec)?);
         tables.insert(name.to_owned(), Arc::downgrade(&table));
         Ok(table)
+    }
+
+    /// Makes a table as it is in the newest snapshot that its servers have (`--data`), with optimizer and steps, also if they were
+    /// of another number. If there is a table of the name it stays as it is. Returns the snapshot's number, or `None` if there is
+    /// none, or was such a table. All workers may call it, before they open the table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] if the snapshot is damaged, or of another table; [`ErrorKind::TableServerLost`],
+    /// [`ErrorKind::Timeout`].
+    pub fn restore(&self, name: &str, spec: &TableSpec) -> Result<Option<u64>> {
+        let reach = &self.connections.reach;
+        let (began, ranges) = (Instant::now(), reach.servers.len() as u32);
+        let spec = TableSpec { workers: reach.workers, ..spec.clone() };
+        loop {
+            let call = TableCall::new(0);
+            for range in 0..ranges {
+                let (name, spec) = (name.to_owned(), spec.clone());
+                self.connections.send(range, &TableRequest::Restore { name, spec, ranges }, &[], &call, 0..0);
+            }
+            match self.connections.wait("restore", name, &call) {
+                // Another worker has begun it.
+                Err(error) if is_restoring(&error) && began.elapsed() < reach.timeout => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => return Err(error),
+                Ok(()) => return self.restored(name, &call.answers()),
+            }
+        }
+    }
+
+    /// The snapshot of which all ranges are, those aside that were there.
+    fn restored(&self, name: &str, answers: &[ServerAnswer]) -> Result<Option<u64>> {
+        let ids: BTreeSet<Option<u64>> = answers
+            .iter()
+            .filter_map(|answer| match answer.answer {
+                TableAnswer::Restored { id } => Some(id),
+                _ => None,
+            })
+            .collect();
+        if ids.len() <= 1 {
+            return Ok(ids.into_iter().next().flatten());
+        }
+        // What has come of different snapshots is of no use.
+        self.drop_table(name).ok();
+        let what = "its servers have different snapshots: give all of them the same directory with --data, or the same files";
+        Err(refused(name, "", TableError::Unusable(what.to_owned())))
     }
 
     /// Opens a table on all servers.
@@ -312,6 +359,24 @@ impl RemoteTable {
         self.connections.wait("tune", &self.name, &call)
     }
 
+    /// Has all servers write the table to disk (`--data`), with optimizer and steps, while training goes on: as it is once all
+    /// workers have ended as many steps as this one; an async table as it is, range by range. It returns once all is on disk. The two
+    /// newest snapshots are kept. Returns the snapshot's number, which is the time in nanoseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] if it cannot be written: then earlier snapshots are as they were. [`ErrorKind::TableServerLost`],
+    /// [`ErrorKind::Timeout`].
+    pub fn snapshot(&self) -> Result<u64> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (id, step, call) = (since.as_nanos() as u64, self.step(), TableCall::new(0));
+        for (range, table) in (0..).zip(&self.numbers) {
+            let request = TableRequest::Save { table: *table, id, step };
+            self.connections.send(range, &request, &[], &call, 0..0);
+        }
+        self.connections.wait("snapshot", &self.name, &call)?;
+        Ok(id)
+    }
+
     fn check_type<T: Element>(&self) -> Result<()> {
         if T::DTYPE == self.spec.dtype {
             return Ok(());
@@ -432,6 +497,10 @@ impl Drop for RemoteTable {
             self.connections.send(server, &TableRequest::Leave { table: *table }, &[], &call, 0..0);
         }
     }
+}
+
+fn is_restoring(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Table { problem: TableError::Restoring, .. })
 }
 
 /// The servers of tables that `HERRINGBONE_TABLES` names.

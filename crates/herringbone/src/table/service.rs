@@ -3,7 +3,7 @@
 use super::{
     connections::{Reach, connect_once},
     link::MessageLink,
-    serving::Serving,
+    serving::{FoundAnswer, Serving},
     tables::TableSummary,
 };
 use crate::{
@@ -26,6 +26,7 @@ use std::{
     collections::BTreeSet,
     io,
     net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -42,6 +43,8 @@ pub struct TableOptions {
     /// How long the others wait for a worker whose connection has ended without a goodbye; then they go on without it. `None`: until
     /// it is back.
     pub patience: Option<Duration>,
+    /// Where snapshots are written, and read: a directory that all servers see, or copies of one. `None`: there are none.
+    pub data: Option<PathBuf>,
     /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
     pub group: Option<TableGroup>,
 }
@@ -113,7 +116,7 @@ impl Default for TableOptions {
     fn default() -> Self {
         let machine = rustix::system::sysinfo();
         let memory = machine.totalram.saturating_mul(u64::from(machine.mem_unit.max(1)));
-        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)), group: None }
+        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)), data: None, group: None }
     }
 }
 
@@ -136,6 +139,8 @@ pub(super) struct Shared {
     pub(super) summaries: Mutex<Vec<TableSummary>>,
     /// The servers that there is a connection with.
     pub(super) linked: Mutex<BTreeSet<u32>>,
+    /// What threads have found that write to disk.
+    pub(super) found: Mutex<Vec<FoundAnswer>>,
     pub(super) bell: Bell,
     pub(super) is_over: AtomicBool,
 }
@@ -154,6 +159,7 @@ impl TableService {
             arrivals: Mutex::default(),
             summaries: Mutex::default(),
             linked: Mutex::default(),
+            found: Mutex::default(),
             bell: Bell::new()?,
             is_over: AtomicBool::new(false),
         });

@@ -4,7 +4,7 @@ use super::{
     link::{MessageLink, ReceivedPayload},
     memory::Memory,
     service::{Arrival, Shared, TableOptions, lock},
-    tables::{Reply, ReplyContent, Served, TableCaller, TableSummary, Tables, image::TableLoader},
+    tables::{Reply, ReplyContent, ServedRequest, TableCaller, TableSummary, Tables, image::TableLoader},
 };
 use crate::{
     core::{
@@ -16,6 +16,8 @@ use crate::{
     },
     transport::Broken,
 };
+pub(super) use disk::FoundAnswer;
+use disk::RestoreJob;
 use group::Group;
 use rustix::event::epoll;
 use std::{
@@ -23,10 +25,12 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
+mod disk;
 mod group;
 
 /// After this many bytes in line on a connection no more rows are read for it.
@@ -56,6 +60,10 @@ pub(super) struct Serving {
     group: Option<Group>,
     /// Connections that have something in line.
     to_write: BTreeSet<u64>,
+    /// Where snapshots are.
+    data: Option<PathBuf>,
+    /// Tables that are being restored.
+    restores: Vec<RestoreJob>,
 }
 
 /// A range, of which this server is the owner or has a copy.
@@ -115,6 +123,8 @@ impl Serving {
             away: Vec::new(),
             group: options.group.as_ref().map(|group| Group::new(group, incarnation)),
             to_write: BTreeSet::new(),
+            data: options.data.clone(),
+            restores: Vec::new(),
         })
     }
 
@@ -132,6 +142,7 @@ impl Serving {
                 self.write_all();
             }
             self.look_after_group();
+            self.look_after_disk();
             self.give_up_those_away();
             self.write_all();
             if summed_up.elapsed() >= NAP {
@@ -238,22 +249,24 @@ impl Serving {
     }
 
     /// Where what comes of requests is put. What copies are to execute is noted if there may be any.
-    fn served(&self) -> Served {
-        Served { replies: Vec::new(), operations: self.group.is_some().then(Vec::new) }
+    fn served(&self) -> ServedRequest {
+        ServedRequest { operations: self.group.is_some().then(Vec::new), ..ServedRequest::default() }
     }
 
     /// Copies are told what was done, and connections what came of it.
-    fn carry_on(&mut self, range: u32, served: Served) {
+    fn carry_on(&mut self, range: u32, served: ServedRequest) {
         let mut all = VecDeque::from([served]);
-        while let Some(Served { replies, operations }) = all.pop_front() {
+        while let Some(ServedRequest { replies, operations, saves, restores }) = all.pop_front() {
             self.tell_copies(range, operations.unwrap_or_default());
+            saves.into_iter().for_each(|save| self.save(range, save));
+            restores.into_iter().for_each(|wanted| self.restore(range, wanted));
             for reply in replies {
                 if let Some(connection) = self.connections.get_mut(&reply.connection) {
                     self.to_write.insert(reply.connection);
                     connection.replies.push_back((range, reply));
                 } else if let Some(shard) = self.shards.get_mut(&range) {
-                    let mut more =
-                        Served { replies: Vec::new(), operations: self.group.is_some().then(Vec::new) };
+                    let operations = self.group.is_some().then(Vec::new);
+                    let mut more = ServedRequest { operations, ..ServedRequest::default() };
                     shard.tables.forget(&reply.content, &mut more);
                     all.push_back(more);
                 }

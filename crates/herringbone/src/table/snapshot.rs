@@ -10,13 +10,10 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
-use super::tables::{
-    Tables,
-    image::{FrozenTable, TableLoader},
-};
+use super::tables::image::FrozenTable;
 use crate::core::{
     session::TooLong,
-    table::{IMAGE_CLOCKS, ImageHead, ImageRecord, Ranges, TableError, TableSpec, WorkerClock},
+    table::{IMAGE_CLOCKS, ImageHead, ImageRecord, Ranges, TableSpec, WorkerClock},
 };
 pub(super) use error::SnapshotError;
 use file::{SnapshotFile, write_file};
@@ -192,37 +189,6 @@ impl SnapshotSet {
         let clocks = clocks.chunks(IMAGE_CLOCKS).map(|part| ImageRecord::Clocks(part.to_vec()));
         let head = [ImageRecord::Head(Box::new(head))].into_iter().chain(clocks).collect();
         Ok(SnapshotRecords { head, files, path, records: 0, rows: 0, is_over: false })
-    }
-
-    /// Makes one of so many ranges of a table as it was. Returns its number. There is no such table if this fails.
-    ///
-    /// # Errors
-    /// As [`restore`](Self::restore), and [`SnapshotError::Refused`].
-    pub(super) fn load(
-        &self,
-        tables: &mut Tables,
-        spec: &TableSpec,
-        range: u32,
-        ranges: u32,
-    ) -> Result<u32, SnapshotError> {
-        let mut records = self.restore(spec, tables.next_number(), range, ranges)?;
-        let mut loader: Option<TableLoader> = None;
-        while let Some(record) = records.next() {
-            let record = record.inspect_err(|_| {
-                loader.iter().for_each(|loader| loader.abandon(tables));
-            })?;
-            let refused = |problem| SnapshotError::Refused { path: records.path.clone(), problem };
-            match &mut loader {
-                None => loader = Some(TableLoader::begin(tables, &record).map_err(refused)?),
-                Some(loader) => {
-                    if loader.apply(tables, &record).map_err(refused)? {
-                        return Ok(loader.number);
-                    }
-                }
-            }
-        }
-        let problem = TableError::Malformed("an image without an end".into());
-        Err(SnapshotError::Refused { path: records.path, problem })
     }
 
     /// Deletes all snapshots of a table that are older than the newest two whole ones.

@@ -16,8 +16,9 @@ use std::{
     sync::Arc,
 };
 
-#[cfg_attr(not(test), expect(dead_code, reason = "copies on other servers and snapshots use it"))]
 pub(super) mod image;
+
+use image::{FrozenTable, TableLoader};
 
 /// How many pulls of a table may wait at once.
 const WAITING_MOST: usize = 1 << 20;
@@ -36,6 +37,8 @@ pub(super) struct Tables {
     next: u32,
     /// Of each worker, the last request that changed a table otherwise than by a push.
     changes: BTreeMap<u32, Change>,
+    /// The table that is restored, whose records are operations.
+    restored: Option<TableLoader>,
     /// Images of its tables come: what is not here yet comes with what was done to it.
     is_loading: bool,
 }
@@ -56,6 +59,17 @@ struct Table {
     owed: usize,
     /// Rows with a NaN that were pushed.
     not_numbers: u64,
+    /// Snapshots that are to be taken of it.
+    saves: Vec<WantedSave>,
+}
+
+/// A snapshot that is to be taken once so many steps have ended.
+#[derive(Clone, Copy, Debug)]
+struct WantedSave {
+    connection: u64,
+    number: u64,
+    id: u64,
+    step: u64,
 }
 
 #[derive(Debug)]
@@ -101,14 +115,40 @@ pub(super) enum ReplyContent {
 }
 
 /// What comes of requests.
-#[derive(Debug, Default)]
-pub(super) struct Served {
+#[derive(Default)]
+pub(super) struct ServedRequest {
     pub(super) replies: Vec<Reply>,
     /// What copies are to execute, too, if there may be any.
     pub(super) operations: Option<Vec<TableOperation>>,
+    /// What is to be written to disk, and who is to be told of it.
+    pub(super) saves: Vec<ReadySave>,
+    /// What is to be read from disk.
+    pub(super) restores: Vec<WantedRestore>,
 }
 
-impl Served {
+/// A table that is to be restored.
+#[derive(Debug)]
+pub(super) struct WantedRestore {
+    pub(super) connection: u64,
+    /// Of the request.
+    pub(super) number: u64,
+    pub(super) name: String,
+    pub(super) spec: TableSpec,
+    pub(super) ranges: u32,
+}
+
+/// A range of a table as it is to be written to disk.
+pub(super) struct ReadySave {
+    pub(super) connection: u64,
+    /// Of the request.
+    pub(super) number: u64,
+    pub(super) id: u64,
+    /// How many steps its workers had ended when it was asked for.
+    pub(super) step: u64,
+    pub(super) frozen: FrozenTable,
+}
+
+impl ServedRequest {
     fn answer(&mut self, caller: &TableCaller, number: u64, answer: TableAnswer) {
         let content = ReplyContent::Answer(answer);
         self.replies.push(Reply { connection: caller.connection, number, content });
@@ -125,7 +165,7 @@ impl Tables {
     /// None, of a range.
     pub(super) fn new(range: u32, memory: Memory, is_copy: bool) -> Self {
         let (numbers, tables, changes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { range, memory, is_copy, numbers, tables, next: 0, changes, is_loading: false }
+        Self { range, memory, is_copy, numbers, tables, next: 0, changes, restored: None, is_loading: false }
     }
 
     /// Whether this is a copy of another server's range.
@@ -141,7 +181,7 @@ impl Tables {
         number: u64,
         payload: Vec<u8>,
         is_present: impl Fn(u32, u64) -> bool,
-        served: &mut Served,
+        served: &mut ServedRequest,
     ) {
         let request = match TableRequest::decode(payload.get(RequestAddress::BYTES..).unwrap_or_default()) {
             Ok((request, _)) => request,
@@ -152,6 +192,15 @@ impl Tables {
             TableRequest::Pull { table, step, keys } => {
                 let pull = WaitingPull { connection: caller.connection, number, keys };
                 self.pull(table, caller.asking(step), pull).map(|()| None)
+            }
+            TableRequest::Save { table, id, step } => {
+                let save = WantedSave { connection: caller.connection, number, id, step };
+                self.want_save(table, caller, save).map(|()| None)
+            }
+            TableRequest::Restore { name, spec, ranges } => {
+                let connection = caller.connection;
+                let wanted = WantedRestore { connection, number, name, spec, ranges };
+                self.want_restore(wanted, served)
             }
             request => {
                 let replaces = |table: &Table| {
@@ -191,14 +240,20 @@ impl Tables {
                 if self.is_loading && !self.has(&request) {
                     return Ok(());
                 }
-                self.change(&caller, number, request, Arc::new(payload), &mut Served::default()).map(drop)
+                self.change(&caller, number, request, Arc::new(payload), &mut ServedRequest::default())
+                    .map(drop)
+            }
+            TableOperation::Load { record } => self.load(&record).map(drop),
+            TableOperation::Unload => {
+                self.unload();
+                Ok(())
             }
             TableOperation::EndStep { table } => {
                 self.end_step(table);
                 Ok(())
             }
             TableOperation::GiveUp { table, worker, life } => {
-                self.leave(table, worker, life, &mut Served::default());
+                self.leave(table, worker, life, &mut ServedRequest::default());
                 Ok(())
             }
         }
@@ -211,7 +266,7 @@ impl Tables {
         number: u64,
         request: TableRequest,
         payload: Arc<Vec<u8>>,
-        served: &mut Served,
+        served: &mut ServedRequest,
     ) -> Result<TableAnswer, TableError> {
         let TableCaller { worker, life, .. } = *caller;
         let before = self.changes.get(&worker).copied();
@@ -227,7 +282,10 @@ impl Tables {
                 }
                 TableAnswer::Done
             }
-            TableRequest::Pull { .. } | TableRequest::Locate => {
+            TableRequest::Pull { .. }
+            | TableRequest::Save { .. }
+            | TableRequest::Restore { .. }
+            | TableRequest::Locate => {
                 return Err(TableError::Malformed("it changes nothing".into()));
             }
             _ if is_repeated => return Ok(TableAnswer::Done),
@@ -275,6 +333,9 @@ impl Tables {
             Some(number) => *number,
             None => self.make(name, spec, ranges)?,
         };
+        if self.restored.as_ref().is_some_and(|loader| loader.number == number) {
+            return Err(TableError::Restoring);
+        }
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
         let mut differs = table.spec.difference(spec);
         if table.ranges != ranges {
@@ -321,6 +382,7 @@ impl Tables {
             used,
             owed: 0,
             not_numbers: 0,
+            saves: Vec::new(),
             spec: spec.clone(),
         };
         self.tables.insert(number, table);
@@ -395,7 +457,7 @@ impl Tables {
     }
 
     /// A worker of this life takes part no more.
-    fn leave(&mut self, table: u32, worker: u32, life: u64, served: &mut Served) {
+    fn leave(&mut self, table: u32, worker: u32, life: u64, served: &mut ServedRequest) {
         if let Some(table) = self.tables.get_mut(&table)
             && table.state.life(worker) == Some(life)
         {
@@ -408,7 +470,7 @@ impl Tables {
     }
 
     /// The others go on without a worker of this life.
-    pub(super) fn give_up(&mut self, worker: u32, life: u64, served: &mut Served) {
+    pub(super) fn give_up(&mut self, worker: u32, life: u64, served: &mut ServedRequest) {
         let entered: Vec<u32> = self.entered(worker, life).collect();
         for table in entered {
             self.leave(table, worker, life, served);
@@ -432,7 +494,7 @@ impl Tables {
         self.tables.values().flat_map(lives).collect()
     }
 
-    fn drop_table(&mut self, name: &str, served: &mut Served) -> Result<(), TableError> {
+    fn drop_table(&mut self, name: &str, served: &mut ServedRequest) -> Result<(), TableError> {
         let number = self.numbers.remove(name).ok_or(TableError::Unknown)?;
         let mut table = self.tables.remove(&number).ok_or(TableError::Unknown)?;
         self.memory.give_back(table.used);
@@ -447,18 +509,21 @@ impl Tables {
         }
     }
 
-    /// The pulls that wait here, each with its connection and its number: this server answers none any more.
+    /// What waits here, each with its connection and its number: this server answers none of it any more.
     pub(super) fn take_waiting(&mut self) -> Vec<(u64, u64)> {
-        let of = |table: &mut Table| {
+        let mut waiting = Vec::new();
+        for table in self.tables.values_mut() {
             table.owed = 0;
-            table.state.take_waiting()
-        };
-        let waiting = self.tables.values_mut().flat_map(of);
-        waiting.map(|pull| (pull.connection, pull.number)).collect()
+            waiting.extend(table.state.take_waiting().into_iter().map(|pull| (pull.connection, pull.number)));
+            waiting.extend(
+                std::mem::take(&mut table.saves).into_iter().map(|save| (save.connection, save.number)),
+            );
+        }
+        waiting
     }
 
     /// Says what can be said now, and has steps take effect that have ended; none before all pulls of the step before are written.
-    pub(super) fn advance(&mut self, number: u32, served: &mut Served) {
+    pub(super) fn advance(&mut self, number: u32, served: &mut ServedRequest) {
         loop {
             let Some(table) = self.tables.get_mut(&number) else { return };
             for WaitingPull { connection, number: pull, keys } in table.state.ready() {
@@ -466,11 +531,78 @@ impl Tables {
                 let content = ReplyContent::Rows { table: number, keys };
                 served.replies.push(Reply { connection, number: pull, content });
             }
+            self.save_ready(number, served);
+            let Some(table) = self.tables.get_mut(&number) else { return };
             if table.owed > 0 || !self.end_step(number) {
                 return;
             }
             served.note(|| TableOperation::EndStep { table: number });
         }
+    }
+
+    fn want_save(&mut self, number: u32, caller: &TableCaller, save: WantedSave) -> Result<(), TableError> {
+        let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
+        table.state.life(caller.worker).ok_or(TableError::Unknown)?;
+        table.saves.push(save);
+        Ok(())
+    }
+
+    /// Freezes a table for the snapshots whose step has come.
+    fn save_ready(&mut self, number: u32, served: &mut ServedRequest) {
+        let Some(table) = self.tables.get_mut(&number) else { return };
+        let (version, has_clock) = (table.state.version(), table.spec.consistency.bound().is_some());
+        let ready: Vec<WantedSave> =
+            table.saves.extract_if(.., |save| !has_clock || version >= save.step).collect();
+        for WantedSave { connection, number: request, id, step } in ready {
+            if let Ok(frozen) = self.freeze(number) {
+                served.saves.push(ReadySave { connection, number: request, id, step, frozen });
+            }
+        }
+    }
+
+    /// Takes a record of a table that is restored. Returns whether it was the last.
+    pub(super) fn load(&mut self, record: &[u8]) -> Result<bool, TableError> {
+        let loader = match self.restored.take() {
+            None => TableLoader::begin(self, record)?,
+            Some(mut loader) => match loader.apply(self, record)? {
+                true => return Ok(true),
+                false => loader,
+            },
+        };
+        self.restored = Some(loader);
+        Ok(false)
+    }
+
+    /// No more records of it come.
+    pub(super) fn unload(&mut self) {
+        if let Some(loader) = self.restored.take() {
+            loader.abandon(self);
+        }
+    }
+
+    fn want_restore(
+        &self,
+        wanted: WantedRestore,
+        served: &mut ServedRequest,
+    ) -> Result<Option<TableAnswer>, TableError> {
+        let WantedRestore { name, spec, ranges, .. } = &wanted;
+        spec.check(name).map_err(|wrong| TableError::Unusable(wrong.0))?;
+        if self.range >= *ranges {
+            return Err(TableError::Malformed("a range that there is not".into()));
+        }
+        if self.restored.is_some() {
+            return Err(TableError::Restoring);
+        }
+        if self.numbers.contains_key(name) {
+            return Ok(Some(TableAnswer::Done));
+        }
+        served.restores.push(wanted);
+        Ok(None)
+    }
+
+    /// Whether a table is being restored.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.restored.is_some()
     }
 
     /// Has the next step take effect, if it has ended.
@@ -491,7 +623,7 @@ impl Tables {
     }
 
     /// What goes to a connection as the payload of an answer. If these were rows, their table may have more to say afterwards.
-    pub(super) fn payload(&mut self, content: &ReplyContent, served: &mut Served) -> Vec<u8> {
+    pub(super) fn payload(&mut self, content: &ReplyContent, served: &mut ServedRequest) -> Vec<u8> {
         let (number, keys) = match content {
             ReplyContent::Answer(answer) => return answer.encode(),
             ReplyContent::Rows { table, keys } => (*table, keys),
@@ -511,7 +643,7 @@ impl Tables {
     }
 
     /// The rows that a connection was to be told are not asked for any more.
-    pub(super) fn forget(&mut self, content: &ReplyContent, served: &mut Served) {
+    pub(super) fn forget(&mut self, content: &ReplyContent, served: &mut ServedRequest) {
         let ReplyContent::Rows { table: number, .. } = content else { return };
         if let Some(table) = self.tables.get_mut(number) {
             table.owed = table.owed.saturating_sub(1);

@@ -30,8 +30,11 @@ impl Servers {
     fn with_memory(count: usize, memory_bytes: u64) -> Self {
         let (mut running, mut addresses) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let tables =
-                Some(TableOptions { memory_bytes, patience: Some(Duration::from_millis(300)), group: None });
+            let tables = Some(TableOptions {
+                memory_bytes,
+                patience: Some(Duration::from_millis(300)),
+                ..TableOptions::default()
+            });
             let options =
                 ServerOptions { tables, ..ServerOptions::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
             let server = Server::bind(options).unwrap();

@@ -241,6 +241,10 @@ impl Serving {
         let since = Instant::now();
         let away: Vec<Away> = absent.map(|(worker, life)| Away { since, worker, life }).collect();
         self.away.extend(away);
+        // What another server was reading from its disk does not come to an end.
+        if !self.restores.iter().any(|job| job.range == range) {
+            self.unload(range);
+        }
     }
 
     /// Another server owns a range now: all that wait here ask there.
@@ -255,6 +259,8 @@ impl Serving {
             connection.replies = kept.into();
             asked.extend(gone.into_iter().map(|(_, reply)| (*number, reply.number)));
         }
+        let restores = self.restores.extract_if(.., |job| job.range == range);
+        asked.extend(restores.map(|job| (job.connection, job.number)));
         for (connection, number) in asked {
             if let Some(there) = self.connections.get_mut(&connection) {
                 there.bounced.insert(range);

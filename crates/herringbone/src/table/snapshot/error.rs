@@ -1,6 +1,5 @@
 //! Why a snapshot is not written or not restored.
 
-use crate::core::table::TableError;
 use std::{io, path::PathBuf};
 
 /// Why a snapshot is not written or not restored.
@@ -27,7 +26,4 @@ pub(in crate::table) enum SnapshotError {
         path.display()
     )]
     Differs { path: PathBuf, what: String },
-    /// The server does not take it.
-    #[error("cannot restore the snapshot {}: {problem}", path.display())]
-    Refused { path: PathBuf, problem: TableError },
 }

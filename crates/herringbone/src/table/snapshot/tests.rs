@@ -3,10 +3,13 @@
 use super::{SnapshotError, SnapshotSet, SnapshotWriter};
 use crate::{
     core::table::{
-        Consistency, ImageRecord, Initializer, OptimizerKind, OptimizerSpec, Ranges, RowKeys, TableAnswer,
-        TableRequest, TableSpec,
+        Consistency, ImageRecord, Initializer, OptimizerKind, OptimizerSpec, Ranges, RequestAddress, RowKeys,
+        TableAnswer, TableRequest, TableSpec,
     },
-    table::tables::{ReplyContent, TableCaller, Tables},
+    table::{
+        memory::Memory,
+        tables::{ReplyContent, ServedRequest, TableCaller, Tables},
+    },
 };
 use std::{
     collections::BTreeMap,
@@ -46,9 +49,25 @@ fn spec(sparse: bool, kind: OptimizerKind) -> TableSpec {
     TableSpec { sparse, optimizer, initializer, consistency, ..TableSpec::new(ROWS, 24) }
 }
 
+/// Restores a range as a server does. What fails leaves nothing behind.
+fn load(
+    set: &SnapshotSet,
+    tables: &mut Tables,
+    spec: &TableSpec,
+    range: u32,
+    ranges: u32,
+) -> Result<(), SnapshotError> {
+    for record in set.restore(spec, tables.next_number(), range, ranges)? {
+        let record = record.inspect_err(|_| tables.unload())?;
+        tables.load(&record).unwrap();
+    }
+    assert!(!tables.is_restoring());
+    Ok(())
+}
+
 /// The servers of a table, and its worker.
 struct Cluster {
-    servers: Vec<(Tables, TableCaller)>,
+    servers: Vec<Tables>,
     spec: TableSpec,
     requests: u64,
     step: u64,
@@ -56,8 +75,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(spec: &TableSpec, servers: u32) -> Self {
-        let server = |range| (Tables::new(1 << 30), TableCaller::new(0, 7 + u64::from(range)));
-        let servers = (0..servers).map(server).collect();
+        let servers = (0..servers).map(|range| Tables::new(range, Memory::new(1 << 30), false)).collect();
         Self { servers, spec: spec.clone(), requests: 0, step: 0 }
     }
 
@@ -66,7 +84,7 @@ impl Cluster {
         let ranges = self.servers.len() as u32;
         for range in 0..ranges {
             let (name, spec) = (NAME.to_owned(), self.spec.clone());
-            let answer = self.serve(range, &TableRequest::Open { name, spec, range, ranges, worker: 0 }, &[]);
+            let answer = self.serve(range, &TableRequest::Open { name, spec, ranges }, &[]);
             let TableAnswer::Opened { step, .. } = answer else { panic!("{answer:?}") };
             self.step = step;
         }
@@ -75,9 +93,12 @@ impl Cluster {
 
     fn restored(set: &SnapshotSet, spec: &TableSpec, servers: u32) -> Result<Self, SnapshotError> {
         let mut cluster = Self::new(spec, servers);
-        for (range, (tables, _)) in (0..).zip(&mut cluster.servers) {
-            let loaded = set.load(tables, spec, range, servers);
-            assert!(loaded.is_ok() || tables.summaries().is_empty(), "what is refused leaves nothing");
+        for (range, tables) in (0..).zip(&mut cluster.servers) {
+            let loaded = load(set, tables, spec, range, servers);
+            assert!(
+                loaded.is_ok() || tables.summaries(|_, _| true).is_empty(),
+                "what is refused leaves nothing"
+            );
             loaded?;
         }
         assert_eq!(cluster.open(), set.step);
@@ -85,12 +106,14 @@ impl Cluster {
     }
 
     fn serve(&mut self, range: u32, request: &TableRequest, values: &[u8]) -> TableAnswer {
-        let (tables, caller) = &mut self.servers[range as usize];
-        let (mut replies, mut payload) = (Vec::new(), request.encode().unwrap());
+        let caller = TableCaller { connection: 0, worker: 0, life: 7 + u64::from(range) };
+        let mut payload = RequestAddress { range, is_first: false }.encode().to_vec();
+        payload.extend(request.encode().unwrap());
         payload.extend_from_slice(values);
         self.requests += 1;
-        tables.serve(caller, self.requests, payload, &mut replies);
-        match replies.pop().map(|reply| reply.content) {
+        let mut served = ServedRequest::default();
+        self.servers[range as usize].serve(&caller, self.requests, payload, |_, _| true, &mut served);
+        match served.replies.pop().map(|reply| reply.content) {
             Some(ReplyContent::Answer(answer)) => answer,
             other => panic!("{other:?}"),
         }
@@ -123,7 +146,7 @@ impl Cluster {
 
     fn save(&self, dir: &Path, id: u64) -> Vec<PathBuf> {
         let writer = SnapshotWriter { dir: dir.to_owned(), id, step: self.step };
-        let frozen = self.servers.iter().map(|(tables, _)| tables.freeze(0).unwrap());
+        let frozen = self.servers.iter().map(|tables| tables.freeze(0).unwrap());
         // As a server writes it: not in the thread that serves.
         std::thread::scope(|scope| {
             let write = |frozen| scope.spawn(|| writer.write(frozen).unwrap());
@@ -135,7 +158,7 @@ impl Cluster {
     /// All rows of all servers with what the optimizer keeps for them.
     fn rows(&self) -> BTreeMap<u64, Vec<u8>> {
         let mut rows = BTreeMap::new();
-        for (tables, _) in &self.servers {
+        for tables in &self.servers {
             let mut frozen = tables.freeze(0).unwrap();
             while let Some(record) = frozen.next().unwrap() {
                 if let (ImageRecord::Rows { keys }, bytes) = ImageRecord::decode(&record).unwrap() {
@@ -287,7 +310,7 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
     let temporary = folder.join("range-0-of-2.temporary");
     std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
     let writer = SnapshotWriter { dir: scratch.0.clone(), id: 2, step: cluster.step };
-    let error = writer.write(cluster.servers[0].0.freeze(0).unwrap()).unwrap_err();
+    let error = writer.write(cluster.servers[0].freeze(0).unwrap()).unwrap_err();
     let SnapshotError::Write { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     assert!(error.to_string().contains("step-7-id-2/range-0-of-2.table: "), "{error}");
@@ -295,22 +318,25 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
     assert!(Cluster::restored(&find(&scratch.0).unwrap(), &spec, 2).unwrap().rows() == rows);
     // A directory that cannot be made.
     let writer = SnapshotWriter { dir: before.files[0].clone(), ..writer };
-    assert!(writer.write(cluster.servers[0].0.freeze(0).unwrap()).is_err());
+    assert!(writer.write(cluster.servers[0].freeze(0).unwrap()).is_err());
 }
 
 #[test]
 fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     let scratch = Scratch::new();
     let spec = TableSpec { workers: 2, ..spec(true, OptimizerKind::Adam) };
-    let mut tables = Tables::new(1 << 30);
+    let mut tables = Tables::new(0, Memory::new(1 << 30), false);
     let name = "ü/".repeat(66);
     let mut serve = |worker: u32, number, request: TableRequest, values: &[u8]| {
-        let mut caller = TableCaller::new(u64::from(worker), 70);
-        let mut replies = Vec::new();
-        let open = TableRequest::Open { name: name.clone(), spec: spec.clone(), range: 0, ranges: 1, worker };
-        tables.serve(&mut caller, 0, open.encode().unwrap(), &mut replies);
-        let payload = [request.encode().unwrap(), values.to_vec()].concat();
-        tables.serve(&mut caller, number, payload, &mut replies);
+        let caller = TableCaller { connection: u64::from(worker), worker, life: 70 };
+        let address = RequestAddress { range: 0, is_first: false }.encode();
+        let open = TableRequest::Open { name: name.clone(), spec: spec.clone(), ranges: 1 };
+        let mut serve = |number, request: &TableRequest, values: &[u8]| {
+            let payload = [&address, &request.encode().unwrap()[..], values].concat();
+            tables.serve(&caller, number, payload, |_, _| true, &mut ServedRequest::default());
+        };
+        serve(0, &open, &[]);
+        serve(number, &request, values);
     };
     let push = |step| TableRequest::Push { table: 0, step, ends: true, keys: RowKeys::Listed(vec![3]) };
     serve(0, 1, push(0), &[1; 96]);

@@ -5,7 +5,7 @@
 //! between them, then blocks of rows, and between these each [operation](crate::core::table::TableOperation) at the time at which it
 //! was executed here.
 
-use super::{Change, Served, Table, Tables};
+use super::{Change, ServedRequest, Table, Tables};
 use crate::{
     core::{
         session::TooLong,
@@ -322,7 +322,7 @@ impl TableLoader {
     pub(in crate::table) fn abandon(&self, tables: &mut Tables) {
         if tables.numbers.get(&self.name) == Some(&self.number) {
             // The table is there, and no pull waits for one that is being loaded.
-            let _dropped = tables.drop_table(&self.name, &mut Vec::new());
+            let _dropped = tables.drop_table(&self.name, &mut ServedRequest::default());
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     },
     table::{
         memory::Memory,
-        tables::{ReplyContent, Served, TableCaller, Tables},
+        tables::{ReplyContent, ServedRequest, TableCaller, Tables},
     },
 };
 use proptest::{collection::vec, prelude::*};
@@ -37,12 +37,12 @@ impl Site {
         let mut payload = RequestAddress { range: 0, is_first: false }.encode().to_vec();
         payload.extend(request.encode().unwrap());
         payload.extend_from_slice(values);
-        let mut served = Served { replies: Vec::new(), operations: Some(Vec::new()) };
+        let mut served = ServedRequest { operations: Some(Vec::new()), ..ServedRequest::default() };
         self.tables.serve(&caller, *number, payload, |_, _| true, &mut served);
         self.keep(served)
     }
 
-    fn keep(&mut self, served: Served) -> Vec<TableOperation> {
+    fn keep(&mut self, served: ServedRequest) -> Vec<TableOperation> {
         for reply in served.replies {
             if let ReplyContent::Answer(TableAnswer::Refused(error)) = &reply.content {
                 panic!("{error}");
@@ -56,7 +56,7 @@ impl Site {
     fn tell(&mut self) -> Vec<TableOperation> {
         let mut operations = Vec::new();
         while let Some(content) = self.waiting.pop() {
-            let mut served = Served { replies: Vec::new(), operations: Some(Vec::new()) };
+            let mut served = ServedRequest { operations: Some(Vec::new()), ..ServedRequest::default() };
             self.tables.payload(&content, &mut served);
             operations.extend(self.keep(served));
         }
