@@ -39,6 +39,28 @@ pub(crate) struct Options {
     /// two seconds, so the next job at the address gets this reducer, too
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     join: Vec<String>,
+    #[command(flatten)]
+    tables: TableArguments,
+    /// A file with the job token
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<String>,
+    /// JSON instead of words: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
+    #[arg(long)]
+    json: bool,
+    /// Started by bench: ends with its parent
+    #[arg(long, hide = true)]
+    child: bool,
+    /// What others call it
+    #[arg(long, hide = true, aliases = ["host", "address", "bind"], value_parser = UnknownArgumentValueParser::suggest_arg("--listen").and_suggest("write the port behind the address: --listen 0.0.0.0:7070"))]
+    port: Option<Infallible>,
+    /// On a command line everybody on the machine could read it
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--token-file").and_suggest("everybody on this machine can read a command line: put the token into a file, or into HERRINGBONE_TOKEN"))]
+    token: Option<Infallible>,
+}
+
+/// What is said of tables.
+#[derive(Clone, Debug, clap::Args)]
+struct TableArguments {
     /// Keep tables, too: be a part of a parameter server, which workers find by HERRINGBONE_TABLES=ADDR:PORT,...
     #[arg(long)]
     tables: bool,
@@ -61,21 +83,6 @@ pub(crate) struct Options {
     /// How many copies each range has beside its owner's: so many servers may be lost at once
     #[arg(long, value_name = "K", requires = "servers", default_value_t = 1)]
     replicas: u32,
-    /// A file with the job token
-    #[arg(long, value_name = "PATH")]
-    token_file: Option<String>,
-    /// JSON instead of words: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
-    #[arg(long)]
-    json: bool,
-    /// Started by bench: ends with its parent
-    #[arg(long, hide = true)]
-    child: bool,
-    /// What others call it
-    #[arg(long, hide = true, aliases = ["host", "address", "bind"], value_parser = UnknownArgumentValueParser::suggest_arg("--listen").and_suggest("write the port behind the address: --listen 0.0.0.0:7070"))]
-    port: Option<Infallible>,
-    /// On a command line everybody on the machine could read it
-    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--token-file").and_suggest("everybody on this machine can read a command line: put the token into a file, or into HERRINGBONE_TOKEN"))]
-    token: Option<Infallible>,
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -122,7 +129,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
     let join = options.join.clone();
     let token = token_at(options.token_file.as_deref(), &join)?;
-    let tables = options.tables.then(|| table_options(options)).transpose()?;
+    let tables = options.tables.tables.then(|| table_options(options)).transpose()?;
     let server = Server::bind(ServerOptions { token, join, tables, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
     stop_on_signals(signals, server.stop())?;
@@ -132,7 +139,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     if options.json {
         writeln!(out, "{}", json!({ "listening": server.address().to_string() }))?;
     } else {
-        let role = if options.tables { "reducer and server of tables" } else { "reducer" };
+        let role = if options.tables.tables { "reducer and server of tables" } else { "reducer" };
         writeln!(out, "herringbone: {role} listening on {}", server.address())?;
     }
     out.flush()?;
@@ -152,17 +159,18 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 
 /// What the tables of this server may take up, and how long a worker is waited for.
 fn table_options(options: &Options) -> Result<TableOptions, Failure> {
+    let said = &options.tables;
     let usual = TableOptions::default();
-    let memory_bytes = options.memory.map_or(usual.memory_bytes, |Bytes(bytes)| bytes as u64);
-    let patience = (options.patience > 0.0).then(|| Duration::from_secs_f64(options.patience));
-    let group = match (options.servers.is_empty(), options.place) {
+    let memory_bytes = said.memory.map_or(usual.memory_bytes, |Bytes(bytes)| bytes as u64);
+    let patience = (said.patience > 0.0).then(|| Duration::from_secs_f64(said.patience));
+    let group = match (said.servers.is_empty(), said.place) {
         (true, _) => None,
         (false, Some(place)) => {
-            Some(TableGroup { servers: options.servers.clone(), place, replicas: options.replicas })
+            Some(TableGroup { servers: said.servers.clone(), place, replicas: said.replicas })
         }
-        (false, None) => Some(TableGroup::at(options.listen, options.servers.clone(), options.replicas)?),
+        (false, None) => Some(TableGroup::at(options.listen, said.servers.clone(), said.replicas)?),
     };
-    Ok(TableOptions { memory_bytes, patience, data: options.data.clone(), group })
+    Ok(TableOptions { memory_bytes, patience, data: said.data.clone(), group })
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

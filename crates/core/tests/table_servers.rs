@@ -100,7 +100,7 @@ struct Wire {
     words: VecDeque<(u64, Word)>,
 }
 
-/// What a worker is told.
+/// What a worker is answered.
 enum Answer {
     Done,
     Elsewhere(Option<u32>),
@@ -168,7 +168,7 @@ struct World {
     problem: Option<String>,
     images: Vec<Image>,
     taken_over: u64,
-    told: u64,
+    answered: u64,
 }
 
 impl World {
@@ -199,7 +199,7 @@ impl World {
             problem: None,
             images: Vec::new(),
             taken_over: 0,
-            told: 0,
+            answered: 0,
             rng,
         };
         (0..servers).for_each(|server| world.start(server));
@@ -356,8 +356,9 @@ impl World {
                     self.answers.push(Reply { at: now + 2, place, worker, number, range, answer });
                 }
             }
-            NodeOutput::Forget { range } => drop(server.shards.remove(&range)),
-            NodeOutput::BeginImage { range } => drop(server.shards.insert(range, Shard::default())),
+            NodeOutput::Forget { range } | NodeOutput::BeginImage { range } => {
+                drop(server.shards.remove(&range))
+            }
             NodeOutput::Load { range, record } => server.shards.entry(range).or_default().load(&record),
             NodeOutput::EndImage { .. } | NodeOutput::Entered | NodeOutput::LeftBehind => {}
             NodeOutput::Execute { range, operation } => {
@@ -375,7 +376,7 @@ impl World {
         }
     }
 
-    /// What came of requests is told.
+    /// What came of requests is answered.
     fn tell(&mut self, place: u32, range: u32, sequence: u64) {
         let server = self.servers[place as usize].as_mut().unwrap();
         let is_ready = |held: &mut Held| held.range == range && held.sequence <= sequence;
@@ -389,7 +390,7 @@ impl World {
                     Some(format!("{}: range {range} has two owners: {last:?}, then {this:?}", self.now));
             }
             self.acknowledged.entry(range).or_default().insert((worker, number));
-            self.told += 1;
+            self.answered += 1;
             let at = self.now + 1 + self.rng.below(5);
             self.answers.push(Reply { at, place, worker, number, range, answer: Answer::Done });
         }
@@ -588,7 +589,7 @@ impl World {
 struct End {
     problem: Option<String>,
     taken_over: u64,
-    told: u64,
+    answered: u64,
     is_whole: bool,
 }
 
@@ -626,23 +627,30 @@ fn run(seed: u64, planted: Planted) -> End {
     if all_there && !same {
         world.problem.get_or_insert("copies differ in the end".to_owned());
     }
-    End { problem: world.problem, taken_over: world.taken_over, told: world.told, is_whole: all_there }
+    End {
+        problem: world.problem,
+        taken_over: world.taken_over,
+        answered: world.answered,
+        is_whole: all_there,
+    }
 }
 
 #[test]
 fn no_two_servers_acknowledge_and_nothing_is_lost() {
-    let seeds =
-        std::env::var("HERRINGBONE_TABLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
-    let (mut taken, mut told, mut whole) = (0, 0, 0);
+    let seeds = std::env::var("TABLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    let (mut taken, mut answered, mut whole) = (0, 0, 0);
     for seed in 0..seeds {
         let end = run(seed, Planted::Nothing);
         assert_eq!(end.problem, None, "seed {seed}");
         taken += end.taken_over;
-        told += end.told;
+        answered += end.answered;
         whole += u64::from(end.is_whole);
     }
     // Ranges change their owners, and where copies were left all goes on in the end.
-    assert!(taken > seeds && told > 1_000 * seeds && whole > seeds / 2, "{taken} {told} {whole} of {seeds}");
+    assert!(
+        taken > seeds && answered > 1_000 * seeds && whole > seeds / 2,
+        "{taken} {answered} {whole} of {seeds}"
+    );
 }
 
 #[test]

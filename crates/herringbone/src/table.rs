@@ -33,11 +33,14 @@ mod keys;
 mod link;
 mod local_optimizer;
 mod memory;
+mod options;
+mod reach;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
 mod service;
 mod serving;
+mod shared;
 mod snapshot;
 mod tables;
 #[cfg(test)]
@@ -46,6 +49,6 @@ mod ways;
 
 pub use client::{ParameterServer, RemoteTable, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
+pub use options::{TableGroup, TableOptions};
 pub(crate) use service::TableService;
-pub use service::{TableGroup, TableOptions};
 pub use tables::TableSummary;

@@ -17,18 +17,20 @@
 //! This is primary-backup replication with views, as in Oki and Liskov, "Viewstamped Replication" (PODC 1988), with the
 //! majority rule of this engine's elections, under which two servers survive the death of one.
 
+mod agreement;
 mod epoch;
 mod log;
 mod message;
 mod node;
-mod promise;
 mod ranges;
 mod search;
+mod state;
 
 pub use epoch::{
     CopyPlace, Epoch, EpochId, HeldRange, SERVERS_MOST, ServerLife, SettledEpoch, Tenure, lay_out,
 };
 pub use log::RangeLog;
 pub use message::{Candidacy, ImagePart, PEER_BYTES, PeerMessage};
-pub use node::{NodeOutput, SILENCE_MILLISECONDS, SentImage, TableNode};
+pub use node::SILENCE_MILLISECONDS;
 pub use ranges::RangeProgress;
+pub use state::{NodeOutput, SentImage, TableNode};

@@ -3,23 +3,17 @@
 use super::{
     calls::{CallFailure, TableCall},
     link::MessageLink,
-    service::lock,
-    ways::{Sent, Ways},
+    reach::{Reach, connect_once},
+    shared::lock,
+    ways::{RequestWays, Sent},
 };
 use crate::{
     Error, ErrorKind, Result,
-    config::{WaitLimits, check_exposure},
     core::{
-        session::{
-            Role,
-            handshake::{Expected, Hello, Identity, Purpose, Versions},
-        },
+        session::{Role, handshake::Identity},
         table::{RequestAddress, TableError, TableRequest},
     },
-    fabric::{
-        acceptor, dial,
-        greet::{self, GreetError},
-    },
+    fabric::greet,
     sys::doorbell::Bell,
     transport::tcp::TcpLink,
 };
@@ -48,13 +42,6 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long the last words to servers may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What a process says of itself to a server of tables.
-#[derive(Clone)]
-pub(super) struct Reach {
-    pub(super) token: Option<String>,
-    pub(super) identity: Identity,
-}
-
 /// How a worker reaches the servers of its tables.
 #[derive(Clone)]
 pub(super) struct WorkerReach {
@@ -76,7 +63,7 @@ pub(super) struct Connections {
 struct Shared {
     servers: Vec<String>,
     reach: Reach,
-    ways: Mutex<Ways>,
+    ways: Mutex<RequestWays>,
     poller: OwnedFd,
     bell: Bell,
     is_over: AtomicBool,
@@ -248,7 +235,7 @@ impl Shared {
     }
 
     /// Writes what the socket takes.
-    fn write(&self, ways: &mut Ways, server: u32) {
+    fn write(&self, ways: &mut RequestWays, server: u32) {
         match ways.flush(server) {
             Ok(None) => {}
             Ok(Some(awaits_room)) => {
@@ -264,7 +251,7 @@ impl Shared {
         }
     }
 
-    fn lose(&self, ways: &mut Ways, server: u32, reason: &str) {
+    fn lose(&self, ways: &mut RequestWays, server: u32, reason: &str) {
         if let Some(fd) = ways.link(server).and_then(|link| link.fd()) {
             // The descriptor closes right after this.
             let _gone = epoll::delete(&self.poller, fd);
@@ -284,7 +271,7 @@ fn first_connections(
     servers: &[String],
     reach: &Reach,
     deadline: Instant,
-) -> Result<(Ways, Vec<FirstConnection>)> {
+) -> Result<(RequestWays, Vec<FirstConnection>)> {
     let mut links: Vec<FirstConnection> = Vec::new();
     let mut rounds = 0;
     loop {
@@ -308,7 +295,7 @@ fn first_connections(
         rounds += 1;
         let have_copies = links.iter().any(|link| link.there.world > 1);
         if links.len() == servers.len() || (have_copies && rounds > 1) {
-            return Ok((Ways::new(servers.len() as u32, have_copies), links));
+            return Ok((RequestWays::new(servers.len() as u32, have_copies), links));
         }
         if let Some(error) = last.filter(|_| Instant::now() >= deadline) {
             return Err(error);
@@ -329,22 +316,6 @@ fn check_group(servers: &[String], server: u32, there: &Identity) -> Result<()> 
         servers.len()
     );
     Err(Error::config(crate::config::settings::TABLES.name, problem))
-}
-
-/// Calls a server of tables, which is to be in this place among the others.
-pub(super) fn connect_once(
-    address: &str,
-    reach: &Reach,
-    place: Option<u32>,
-) -> std::result::Result<(TcpLink, Identity), GreetError> {
-    let token = reach.token.as_deref().filter(|token| !token.is_empty());
-    let mut stream = dial::dial(address, None, |there| check_exposure(there, token))?;
-    let hello = Hello { identity: reach.identity, purpose: Purpose::Table, versions: Versions::CURRENT };
-    let expected = Expected { role: Role::TableServer, rank: place, incarnation: None };
-    let token = token.unwrap_or_default().as_bytes();
-    let established = greet::greet(&mut stream, hello, expected, token)?;
-    let there = established.other;
-    Ok((acceptor::into_link(stream, established.keys, WaitLimits::default().patience)?, there))
 }
 
 /// The error of a table, found out at a server, or here if that is empty.

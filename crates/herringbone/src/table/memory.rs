@@ -8,13 +8,13 @@ use std::sync::{
 
 /// A server's memory for tables, which all of its ranges share.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(super) struct TableMemory {
     /// How many bytes rows, and what waits for the end of a step, may take up.
     limit: u64,
     used: Arc<AtomicU64>,
 }
 
-impl Memory {
+impl TableMemory {
     pub(super) fn new(limit: u64) -> Self {
         Self { limit, used: Arc::default() }
     }

@@ -2,8 +2,9 @@
 
 use super::{
     link::{MessageLink, ReceivedPayload},
-    memory::Memory,
-    service::{Arrival, Shared, TableOptions, lock},
+    memory::TableMemory,
+    options::TableOptions,
+    shared::{ServiceShared, TableArrival, lock},
     tables::{Reply, ReplyContent, ServedRequest, TableCaller, TableSummary, Tables, image::TableLoader},
 };
 use crate::{
@@ -16,16 +17,14 @@ use crate::{
     },
     transport::Broken,
 };
-pub(super) use disk::FoundAnswer;
-use disk::RestoreJob;
-use group::Group;
+use disk::Disk;
+use group::ServingGroup;
 use rustix::event::epoll;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     mem::MaybeUninit,
     os::fd::OwnedFd,
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -46,10 +45,10 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// What the thread has.
 pub(super) struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceShared>,
     patience: Option<Duration>,
     poller: OwnedFd,
-    memory: Memory,
+    memory: TableMemory,
     shards: BTreeMap<u32, Shard>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
@@ -57,13 +56,10 @@ pub(super) struct Serving {
     present: BTreeMap<(u32, u64), usize>,
     away: Vec<Away>,
     /// The other servers, if there are any that have copies.
-    group: Option<Group>,
+    group: Option<ServingGroup>,
     /// Connections that have something in line.
     to_write: BTreeSet<u64>,
-    /// Where snapshots are.
-    data: Option<PathBuf>,
-    /// Tables that are being restored.
-    restores: Vec<RestoreJob>,
+    disk: Disk,
 }
 
 /// A range, of which this server is the owner or has a copy.
@@ -84,7 +80,7 @@ struct HeldAnswer {
 
 struct Connection {
     link: MessageLink,
-    party: ConnectedParty,
+    process: ConnectedProcess,
     /// What it is to be told, of a range each, once what is in line has left.
     replies: VecDeque<(u32, Reply)>,
     /// The ranges whose requests go elsewhere.
@@ -95,7 +91,7 @@ struct Connection {
 
 /// Who is at the other end.
 #[derive(Clone, Copy)]
-enum ConnectedParty {
+enum ConnectedProcess {
     Worker(TableCaller),
     Server(ServerLife),
 }
@@ -108,23 +104,26 @@ struct Away {
 }
 
 impl Serving {
-    pub(super) fn new(options: &TableOptions, incarnation: u64, shared: Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn new(
+        options: &TableOptions,
+        incarnation: u64,
+        shared: Arc<ServiceShared>,
+    ) -> io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poller, shared.bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Self {
             shared,
             patience: options.patience,
             poller,
-            memory: Memory::new(options.memory_bytes),
+            memory: TableMemory::new(options.memory_bytes),
             shards: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: BELL + 1,
             present: BTreeMap::new(),
             away: Vec::new(),
-            group: options.group.as_ref().map(|group| Group::new(group, incarnation)),
+            group: options.group.as_ref().map(|group| ServingGroup::new(group, incarnation)),
             to_write: BTreeSet::new(),
-            data: options.data.clone(),
-            restores: Vec::new(),
+            disk: Disk::new(options.data.clone()),
         })
     }
 
@@ -170,7 +169,7 @@ impl Serving {
 
     fn take_arrivals(&mut self) {
         let arrivals = std::mem::take(&mut *lock(&self.shared.arrivals));
-        for Arrival { link, who } in arrivals {
+        for TableArrival { link, who } in arrivals {
             let number = self.next;
             let watched = link.fd().map(|fd| {
                 epoll::add(&self.poller, fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
@@ -180,13 +179,13 @@ impl Serving {
                 continue;
             }
             self.next += 1;
-            let party = match who.role {
+            let process = match who.role {
                 Role::TableServer => {
-                    ConnectedParty::Server(ServerLife { server: who.rank, life: who.incarnation })
+                    ConnectedProcess::Server(ServerLife { server: who.rank, life: who.incarnation })
                 }
                 _ => {
                     *self.present.entry((who.rank, who.incarnation)).or_default() += 1;
-                    ConnectedParty::Worker(TableCaller {
+                    ConnectedProcess::Worker(TableCaller {
                         connection: number,
                         worker: who.rank,
                         life: who.incarnation,
@@ -194,8 +193,8 @@ impl Serving {
                 }
             };
             let (replies, bounced, awaits_room) = (VecDeque::new(), BTreeSet::new(), false);
-            self.connections.insert(number, Connection { link, party, replies, bounced, awaits_room });
-            if let ConnectedParty::Server(peer) = party {
+            self.connections.insert(number, Connection { link, process, replies, bounced, awaits_room });
+            if let ConnectedProcess::Server(peer) = process {
                 self.greet_server(number, peer);
             }
         }
@@ -203,12 +202,12 @@ impl Serving {
 
     fn read(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let (mut received, party) = (Vec::new(), connection.party);
+        let (mut received, process) = (Vec::new(), connection.process);
         let result = connection.link.receive(&mut received);
         for ReceivedPayload { number: request, payload } in received {
-            match party {
-                ConnectedParty::Worker(caller) => self.request(&caller, request, payload),
-                ConnectedParty::Server(peer) => self.hear(number, peer, &payload),
+            match process {
+                ConnectedProcess::Worker(caller) => self.request(&caller, request, payload),
+                ConnectedProcess::Server(peer) => self.hear(number, peer, &payload),
             }
         }
         self.to_write.insert(number);
@@ -341,8 +340,8 @@ impl Serving {
             // The descriptor closes right after this.
             let _gone = epoll::delete(&self.poller, fd);
         }
-        match connection.party {
-            ConnectedParty::Worker(caller) => {
+        match connection.process {
+            ConnectedProcess::Worker(caller) => {
                 if !matches!(reason, Broken::Closed | Broken::Io(_)) {
                     crate::log::warn("tables", format_args!("a worker's connection was closed: {reason}"));
                 }
@@ -355,7 +354,7 @@ impl Serving {
                     self.carry_on(range, served);
                 }
             }
-            ConnectedParty::Server(peer) => self.miss_server(number, peer, reason, connection.link),
+            ConnectedProcess::Server(peer) => self.miss_server(number, peer, reason, connection.link),
         }
     }
 
@@ -395,7 +394,7 @@ impl Serving {
 }
 
 impl Shard {
-    fn new(range: u32, memory: &Memory, is_copy: bool) -> Self {
+    fn new(range: u32, memory: &TableMemory, is_copy: bool) -> Self {
         Self { tables: Tables::new(range, memory.clone(), is_copy), held: VecDeque::new(), loader: None }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     fold::fold_step,
     kept_push::KeptPush,
-    memory::Memory,
+    memory::TableMemory,
     rows::{Rows, row_cost, rows_of},
 };
 use crate::core::table::{
@@ -17,6 +17,7 @@ use std::{
 };
 
 pub(super) mod image;
+mod snapshots;
 
 use image::{FrozenTable, TableLoader};
 
@@ -29,7 +30,7 @@ const TABLES_MOST: usize = 4096;
 /// same in the same order have the same rows.
 pub(super) struct Tables {
     range: u32,
-    memory: Memory,
+    memory: TableMemory,
     /// A copy has room for what its owner has taken.
     is_copy: bool,
     numbers: BTreeMap<String, u32>,
@@ -163,7 +164,7 @@ impl ServedRequest {
 
 impl Tables {
     /// None, of a range.
-    pub(super) fn new(range: u32, memory: Memory, is_copy: bool) -> Self {
+    pub(super) fn new(range: u32, memory: TableMemory, is_copy: bool) -> Self {
         let (numbers, tables, changes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { range, memory, is_copy, numbers, tables, next: 0, changes, restored: None, is_loading: false }
     }
@@ -243,6 +244,8 @@ impl Tables {
                 self.change(&caller, number, request, Arc::new(payload), &mut ServedRequest::default())
                     .map(drop)
             }
+            // The image comes once the table has been restored.
+            TableOperation::Load { .. } | TableOperation::Unload if self.is_loading => Ok(()),
             TableOperation::Load { record } => self.load(&record).map(drop),
             TableOperation::Unload => {
                 self.unload();
@@ -538,71 +541,6 @@ impl Tables {
             }
             served.note(|| TableOperation::EndStep { table: number });
         }
-    }
-
-    fn want_save(&mut self, number: u32, caller: &TableCaller, save: WantedSave) -> Result<(), TableError> {
-        let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
-        table.state.life(caller.worker).ok_or(TableError::Unknown)?;
-        table.saves.push(save);
-        Ok(())
-    }
-
-    /// Freezes a table for the snapshots whose step has come.
-    fn save_ready(&mut self, number: u32, served: &mut ServedRequest) {
-        let Some(table) = self.tables.get_mut(&number) else { return };
-        let (version, has_clock) = (table.state.version(), table.spec.consistency.bound().is_some());
-        let ready: Vec<WantedSave> =
-            table.saves.extract_if(.., |save| !has_clock || version >= save.step).collect();
-        for WantedSave { connection, number: request, id, step } in ready {
-            if let Ok(frozen) = self.freeze(number) {
-                served.saves.push(ReadySave { connection, number: request, id, step, frozen });
-            }
-        }
-    }
-
-    /// Takes a record of a table that is restored. Returns whether it was the last.
-    pub(super) fn load(&mut self, record: &[u8]) -> Result<bool, TableError> {
-        let loader = match self.restored.take() {
-            None => TableLoader::begin(self, record)?,
-            Some(mut loader) => match loader.apply(self, record)? {
-                true => return Ok(true),
-                false => loader,
-            },
-        };
-        self.restored = Some(loader);
-        Ok(false)
-    }
-
-    /// No more records of it come.
-    pub(super) fn unload(&mut self) {
-        if let Some(loader) = self.restored.take() {
-            loader.abandon(self);
-        }
-    }
-
-    fn want_restore(
-        &self,
-        wanted: WantedRestore,
-        served: &mut ServedRequest,
-    ) -> Result<Option<TableAnswer>, TableError> {
-        let WantedRestore { name, spec, ranges, .. } = &wanted;
-        spec.check(name).map_err(|wrong| TableError::Unusable(wrong.0))?;
-        if self.range >= *ranges {
-            return Err(TableError::Malformed("a range that there is not".into()));
-        }
-        if self.restored.is_some() {
-            return Err(TableError::Restoring);
-        }
-        if self.numbers.contains_key(name) {
-            return Ok(Some(TableAnswer::Done));
-        }
-        served.restores.push(wanted);
-        Ok(None)
-    }
-
-    /// Whether a table is being restored.
-    pub(super) fn is_restoring(&self) -> bool {
-        self.restored.is_some()
     }
 
     /// Has the next step take effect, if it has ended.

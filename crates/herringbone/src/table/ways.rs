@@ -35,7 +35,7 @@ pub(super) struct Sent {
 }
 
 /// Requests and connections.
-pub(super) struct Ways {
+pub(super) struct RequestWays {
     /// Whether servers have copies of each other's ranges.
     have_copies: bool,
     routes: Routes,
@@ -66,7 +66,7 @@ struct KnownServer {
     is_lost: bool,
 }
 
-impl Ways {
+impl RequestWays {
     pub(super) fn new(servers: u32, have_copies: bool) -> Self {
         Self {
             have_copies,

@@ -1,13 +1,12 @@
 //! One server's machine: which epoch it is in, and what it does with the ranges that it has in it.
 
 use super::{
-    epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch, Tenure},
-    log::RangeLog,
+    epoch::{Epoch, EpochId, ServerLife, SettledEpoch, Tenure},
     message::{ImagePart, PeerMessage},
-    search::{Search, is_proposal_of},
+    search::is_proposal_of,
+    state::{HeldLog, LinkedPeer, NodeOutput, NodePhase, NodeTime, SentImage, TableNode},
 };
 use alloc::{
-    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -20,159 +19,6 @@ const BEAT: u64 = 200;
 /// was cut off, and gave this one up unheard, was silent for longer.
 const FRESH: u64 = 1_000;
 
-/// A server of tables among others.
-///
-/// It has no connections and no clock, and the tables are its caller's: its caller tells it what happens, in milliseconds from any
-/// beginning, and does what it [says](NodeOutput), in that order.
-#[derive(Debug)]
-pub struct TableNode {
-    pub(super) own: ServerLife,
-    /// How many servers there are, and ranges.
-    pub(super) servers: u32,
-    pub(super) replicas: u32,
-    pub(super) now: u64,
-    /// Those that it has a connection with.
-    pub(super) peers: BTreeMap<u32, Peer>,
-    /// Processes that have certainly ended without having given this one up.
-    pub(super) dead: BTreeSet<ServerLife>,
-    /// The last epoch of which it knows that it counts.
-    pub(super) settled: Option<SettledEpoch>,
-    /// Those after it that it has promised, and that may have come to count.
-    pub(super) possible: Vec<Epoch>,
-    pub(super) highest: EpochId,
-    pub(super) phase: NodePhase,
-    pub(super) ranges: BTreeMap<u32, HeldLog>,
-    pub(super) outputs: Vec<NodeOutput>,
-    next_beat: u64,
-    /// Since when it has been looking all the time: a process that was stopped takes nobody for silent at once.
-    awake_since: u64,
-}
-
-/// A server that this one has a connection with.
-#[derive(Clone, Debug)]
-pub(super) struct Peer {
-    pub(super) life: u64,
-    /// When there was a sign of life.
-    heard: u64,
-    /// It may go on without this one.
-    has_given_up: bool,
-    pub(super) epoch: Option<Epoch>,
-    pub(super) is_unsure: bool,
-    pub(super) whole: Vec<u32>,
-    /// Whether it has said where it stands.
-    pub(super) is_known: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum NodePhase {
-    /// It is in no epoch, and waits to be let in.
-    Outside,
-    Active,
-    /// One is lost, and it looks for the others.
-    Electing(Box<Search>),
-    /// It has proposed the next epoch, and waits for those promises.
-    Proposing {
-        epoch: Epoch,
-        settles_first: bool,
-        promises: BTreeMap<u32, Vec<HeldRange>>,
-    },
-    /// It has promised that epoch, and waits for the decider; or will say so once nothing of its ranges waits for copies.
-    Promised {
-        id: EpochId,
-        decider: u32,
-        is_said: bool,
-    },
-}
-
-/// What it has of a range.
-#[derive(Clone, Debug, Default)]
-pub(super) struct HeldLog {
-    pub(super) log: RangeLog,
-    /// The last epoch in which it held it whole.
-    pub(super) epoch: EpochId,
-    /// Whether it is the owner, or its owner waits for it: then it has all that workers were told of.
-    pub(super) is_whole: bool,
-    /// Whether it has a whole image, and executes what follows.
-    pub(super) is_loaded: bool,
-}
-
-/// An image that goes to a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentImage {
-    /// Of which range.
-    pub range: u32,
-    /// The place of the server.
-    pub to: u32,
-    /// The epoch for which it is.
-    pub epoch: EpochId,
-}
-
-/// What a node's caller is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeOutput {
-    /// Send this.
-    Send {
-        /// The place of the server.
-        to: u32,
-        /// What.
-        message: PeerMessage,
-    },
-    /// This server owns a range from now on: execute its requests.
-    Own {
-        /// Which.
-        range: u32,
-    },
-    /// It owns a range no more: workers that wait have to ask elsewhere.
-    Disown {
-        /// Which.
-        range: u32,
-    },
-    /// Forget a range, and all of its tables.
-    Forget {
-        /// Which.
-        range: u32,
-    },
-    /// Execute an operation of a range, of which this server has a copy.
-    Execute {
-        /// Which range.
-        range: u32,
-        /// What.
-        operation: Vec<u8>,
-    },
-    /// All copies have so many operations of a range: what came of these may be told.
-    Settled {
-        /// Which range.
-        range: u32,
-        /// How many.
-        sequence: u64,
-    },
-    /// Send an image of a range, in pieces, by [`TableNode::send_image`], until that refuses one.
-    SendImage(SentImage),
-    /// An image of a range comes: forget what there is of it.
-    BeginImage {
-        /// Which range.
-        range: u32,
-    },
-    /// A piece of it.
-    Load {
-        /// Which range.
-        range: u32,
-        /// The piece.
-        record: Vec<u8>,
-    },
-    /// It is whole.
-    EndImage {
-        /// Which range.
-        range: u32,
-        /// The last piece.
-        record: Vec<u8>,
-    },
-    /// A new epoch counts, and this server is in it.
-    Entered,
-    /// Others have gone on without this server.
-    LeftBehind,
-}
-
 impl TableNode {
     /// The server `own` of so many, each range of which is to have so many copies.
     pub fn new(own: ServerLife, servers: u32, replicas: u32) -> Self {
@@ -180,7 +26,6 @@ impl TableNode {
             own,
             servers,
             replicas,
-            now: 0,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
             settled: None,
@@ -189,16 +34,15 @@ impl TableNode {
             phase: NodePhase::Outside,
             ranges: BTreeMap::new(),
             outputs: Vec::new(),
-            next_beat: 0,
-            awake_since: 0,
+            time: NodeTime::default(),
         }
     }
 
     fn pass(&mut self, now: u64) {
-        if now > self.now + SILENCE_MILLISECONDS / 4 {
-            self.awake_since = now;
+        if now > self.time.now + SILENCE_MILLISECONDS / 4 {
+            self.time.awake_since = now;
         }
-        self.now = self.now.max(now);
+        self.time.now = self.time.now.max(now);
     }
 
     /// What is to be done.
@@ -212,7 +56,7 @@ impl TableNode {
         // It lives.
         self.dead.remove(&peer);
         let (epoch, whole) = (None, Vec::new());
-        let peer_of = Peer {
+        let peer_of = LinkedPeer {
             life: peer.life,
             heard: now,
             has_given_up: false,
@@ -224,7 +68,7 @@ impl TableNode {
         // What it said on an earlier connection about going on without this one still counts.
         let before = self.peers.get(&peer.server).filter(|before| before.life == peer.life);
         let has_given_up = before.is_some_and(|before| before.has_given_up);
-        self.peers.insert(peer.server, Peer { has_given_up, ..peer_of });
+        self.peers.insert(peer.server, LinkedPeer { has_given_up, ..peer_of });
         self.send(peer.server, self.standing());
         self.look();
     }
@@ -246,8 +90,8 @@ impl TableNode {
     /// Time has passed: to be told at least every 50 milliseconds.
     pub fn tick(&mut self, now: u64) {
         self.pass(now);
-        if now >= self.next_beat {
-            self.next_beat = now + BEAT;
+        if now >= self.time.next_beat {
+            self.time.next_beat = now + BEAT;
             self.tell_standing();
         }
         self.look();
@@ -294,11 +138,9 @@ impl TableNode {
     /// Whether a process is there and well.
     pub(super) fn is_well(&self, process: ServerLife) -> bool {
         process == self.own
-            || self
-                .peers
-                .get(&process.server)
-                .filter(|peer| peer.life == process.life)
-                .is_some_and(|peer| self.now < peer.heard.max(self.awake_since) + SILENCE_MILLISECONDS)
+            || self.peers.get(&process.server).filter(|peer| peer.life == process.life).is_some_and(|peer| {
+                self.time.now < peer.heard.max(self.time.awake_since) + SILENCE_MILLISECONDS
+            })
     }
 
     /// Looks after what has to be done by itself.

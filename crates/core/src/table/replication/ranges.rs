@@ -4,7 +4,7 @@ use super::{
     epoch::{EpochId, SettledEpoch, Tenure},
     log::RangeLog,
     message::{ImagePart, PeerMessage},
-    node::{HeldLog, NodeOutput, SentImage, TableNode},
+    state::{HeldLog, NodeOutput, SentImage, TableNode},
 };
 use alloc::vec::Vec;
 

@@ -4,13 +4,13 @@ use super::Serving;
 use crate::{
     core::table::{ImageRecord, TableAnswer, TableError, TableOperation},
     table::{
-        service::{Shared, lock},
+        shared::{FoundAnswer, ServiceShared, lock},
         snapshot::{SnapshotError, SnapshotSet, SnapshotWriter},
         tables::{ReadySave, Reply, ReplyContent, WantedRestore},
     },
 };
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
@@ -23,10 +23,16 @@ const AHEAD: usize = 16;
 /// How many are taken in one turn.
 const TURN: usize = 64;
 
-/// An answer that a thread has found.
-pub(in crate::table) struct FoundAnswer {
-    pub(in crate::table) range: u32,
-    reply: Reply,
+/// Where snapshots are, and what is read from there.
+pub(super) struct Disk {
+    data: Option<PathBuf>,
+    pub(super) restores: Vec<RestoreJob>,
+}
+
+impl Disk {
+    pub(super) fn new(data: Option<PathBuf>) -> Self {
+        Self { data, restores: Vec::new() }
+    }
 }
 
 /// A table that is being restored.
@@ -53,7 +59,7 @@ impl Serving {
     /// Writes a range to disk.
     pub(super) fn save(&mut self, range: u32, save: ReadySave) {
         let ReadySave { connection, number, id, step, frozen } = save;
-        let Some(dir) = self.data.clone() else {
+        let Some(dir) = self.disk.data.clone() else {
             return self.answer(range, connection, number, refused(NO_DATA));
         };
         let shared = self.shared.clone();
@@ -77,10 +83,10 @@ impl Serving {
     /// Reads a range from disk.
     pub(super) fn restore(&mut self, range: u32, wanted: WantedRestore) {
         let (connection, number) = (wanted.connection, wanted.number);
-        let Some(dir) = self.data.clone() else {
+        let Some(dir) = self.disk.data.clone() else {
             return self.answer(range, connection, number, refused(NO_DATA));
         };
-        if self.restores.iter().any(|job| job.range == range) {
+        if self.disk.restores.iter().any(|job| job.range == range) {
             return self.answer(range, connection, number, TableAnswer::Refused(TableError::Restoring));
         }
         let (to, found) = sync_channel(AHEAD);
@@ -95,7 +101,7 @@ impl Serving {
             last.into_iter().for_each(|last| send(last, &to, &shared));
         };
         match thread::Builder::new().name("hb-tables-restore".to_owned()).spawn(read) {
-            Ok(_) => self.restores.push(RestoreJob {
+            Ok(_) => self.disk.restores.push(RestoreJob {
                 range,
                 connection,
                 number,
@@ -123,7 +129,7 @@ impl Serving {
             served.replies.push(reply);
             self.carry_on(range, served);
         }
-        let jobs = std::mem::take(&mut self.restores);
+        let jobs = std::mem::take(&mut self.disk.restores);
         for mut job in jobs {
             let answer = (0..TURN).find_map(|_| match job.found.try_recv() {
                 Ok(found) => self.take_found(&mut job, found),
@@ -139,7 +145,7 @@ impl Serving {
                     }
                     self.answer(job.range, job.connection, job.number, answer);
                 }
-                Some(None) | None => self.restores.push(job),
+                Some(None) | None => self.disk.restores.push(job),
             }
         }
     }
@@ -176,7 +182,7 @@ impl Serving {
 
     /// What has come of a table that was being restored is dropped, here and in copies.
     pub(super) fn unload(&mut self, range: u32) {
-        if let Some(shard) = self.shards.get_mut(&range).filter(|shard| shard.tables.is_restoring()) {
+        if let Some(shard) = self.shards.get_mut(&range).filter(|shard| shard.tables.is_restoring(None)) {
             shard.tables.unload();
             self.tell_copies(range, vec![TableOperation::Unload]);
         }
@@ -204,7 +210,7 @@ fn read(
     range: u32,
     wanted: &WantedRestore,
     to: &SyncSender<FoundRecord>,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServiceShared>,
 ) -> Result<bool, SnapshotError> {
     let found = SnapshotSet::find(dir, &wanted.name)?;
     for refused in &found.refused {
@@ -221,7 +227,7 @@ fn read(
     Ok(true)
 }
 
-fn send(found: FoundRecord, to: &SyncSender<FoundRecord>, shared: &Shared) {
+fn send(found: FoundRecord, to: &SyncSender<FoundRecord>, shared: &ServiceShared) {
     // Nobody waits for it any more if it cannot be sent; the server looks by itself, too.
     let _unheard = to.send(found);
     let _rung = shared.bell.ring();

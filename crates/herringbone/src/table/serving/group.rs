@@ -8,7 +8,8 @@ use crate::{
     },
     table::{
         link::MessageLink,
-        service::{TableGroup, lock},
+        options::TableGroup,
+        shared::lock,
         tables::image::{ImageCursor, TableLoader},
     },
     transport::Broken,
@@ -24,13 +25,23 @@ const IMAGE_BYTES: usize = 4 << 20;
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The other servers.
-pub(super) struct Group {
+pub(super) struct ServingGroup {
     pub(super) node: TableNode,
     servers: Vec<String>,
     /// The connection with each server.
     connections: BTreeMap<u32, u64>,
     images: Vec<ImageJob>,
     began: Instant,
+}
+
+/// What comes after a piece of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ImageStep {
+    More,
+    /// The next table is being restored.
+    Later,
+    /// It was the last one, or no more are wanted.
+    Over,
 }
 
 /// An image that is being sent.
@@ -40,7 +51,7 @@ struct ImageJob {
     cursor: Option<ImageCursor>,
 }
 
-impl Group {
+impl ServingGroup {
     pub(super) fn new(group: &TableGroup, incarnation: u64) -> Self {
         let own = ServerLife { server: group.place, life: incarnation };
         Self {
@@ -242,7 +253,7 @@ impl Serving {
         let away: Vec<Away> = absent.map(|(worker, life)| Away { since, worker, life }).collect();
         self.away.extend(away);
         // What another server was reading from its disk does not come to an end.
-        if !self.restores.iter().any(|job| job.range == range) {
+        if !self.disk.restores.iter().any(|job| job.range == range) {
             self.unload(range);
         }
     }
@@ -259,7 +270,7 @@ impl Serving {
             connection.replies = kept.into();
             asked.extend(gone.into_iter().map(|(_, reply)| (*number, reply.number)));
         }
-        let restores = self.restores.extract_if(.., |job| job.range == range);
+        let restores = self.disk.restores.extract_if(.., |job| job.range == range);
         asked.extend(restores.map(|job| (job.connection, job.number)));
         for (connection, number) in asked {
             if let Some(there) = self.connections.get_mut(&connection) {
@@ -275,9 +286,8 @@ impl Serving {
     /// Answers leave whose operations all copies have.
     fn release(&mut self, range: u32, sequence: u64) {
         let Some(shard) = self.shards.get_mut(&range) else { return };
-        while let Some(HeldAnswer { connection, number, payload, .. }) =
-            shard.held.pop_front_if(|held| held.sequence <= sequence)
-        {
+        let ready = shard.held.partition_point(|held| held.sequence <= sequence);
+        for HeldAnswer { connection, number, payload, .. } in shard.held.drain(..ready) {
             if let Some(there) = self.connections.get_mut(&connection) {
                 there.link.send(number, payload);
                 self.to_write.insert(connection);
@@ -308,7 +318,7 @@ impl Serving {
         group.images.iter().any(|job| self.room_for_image(group, job))
     }
 
-    fn room_for_image(&self, group: &Group, job: &ImageJob) -> bool {
+    fn room_for_image(&self, group: &ServingGroup, job: &ImageJob) -> bool {
         let link = group.connections.get(&job.image.to).and_then(|number| self.connections.get(number));
         link.is_none_or(|connection| connection.link.queued() < IMAGE_BYTES)
     }
@@ -318,34 +328,37 @@ impl Serving {
         let Some(group) = &mut self.group else { return };
         let jobs = std::mem::take(&mut group.images);
         for mut job in jobs {
-            let is_over = loop {
-                let Some(group) = &self.group else { return };
-                if !self.room_for_image(group, &job) {
-                    break false;
-                }
-                if self.send_piece(&mut job) {
-                    break true;
-                }
-            };
-            if !is_over && let Some(group) = &mut self.group {
+            let mut step = ImageStep::More;
+            while step == ImageStep::More
+                && self.group.as_ref().is_some_and(|group| self.room_for_image(group, &job))
+            {
+                step = self.send_piece(&mut job);
+            }
+            if step != ImageStep::Over
+                && let Some(group) = &mut self.group
+            {
                 group.images.push(job);
             }
         }
     }
 
-    /// Sends the next piece of an image, or all that have to be together. Returns whether it was the last, or none is wanted.
-    fn send_piece(&mut self, job: &mut ImageJob) -> bool {
+    /// Sends the next piece of an image, or all that have to be together.
+    fn send_piece(&mut self, job: &mut ImageJob) -> ImageStep {
         let (Some(group), Some(shard)) = (&mut self.group, self.shards.get(&job.image.range)) else {
-            return true;
+            return ImageStep::Over;
         };
         let is_wanted = match &mut job.cursor {
             None => {
-                job.table = shard.tables.table_after(job.table);
-                let Some(table) = job.table else {
+                let next = shard.tables.table_after(job.table);
+                let Some(table) = next else {
                     group.node.send_image(job.image, shard.tables.last_record(), true);
                     self.carry_out();
-                    return true;
+                    return ImageStep::Over;
                 };
+                if shard.tables.is_restoring(next) {
+                    return ImageStep::Later;
+                }
+                job.table = next;
                 let mut cursor = shard.tables.image(table).ok();
                 let mut is_wanted = true;
                 while let Some(cursor) = cursor.as_mut().filter(|cursor| cursor.is_in_head())
@@ -366,7 +379,7 @@ impl Serving {
             },
         };
         self.carry_out();
-        !is_wanted
+        if is_wanted { ImageStep::More } else { ImageStep::Over }
     }
 }
 

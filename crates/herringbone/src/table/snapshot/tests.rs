@@ -7,7 +7,7 @@ use crate::{
         TableAnswer, TableRequest, TableSpec,
     },
     table::{
-        memory::Memory,
+        memory::TableMemory,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables},
     },
 };
@@ -61,7 +61,7 @@ fn load(
         let record = record.inspect_err(|_| tables.unload())?;
         tables.load(&record).unwrap();
     }
-    assert!(!tables.is_restoring());
+    assert!(!tables.is_restoring(None));
     Ok(())
 }
 
@@ -75,7 +75,8 @@ struct Cluster {
 
 impl Cluster {
     fn new(spec: &TableSpec, servers: u32) -> Self {
-        let servers = (0..servers).map(|range| Tables::new(range, Memory::new(1 << 30), false)).collect();
+        let servers =
+            (0..servers).map(|range| Tables::new(range, TableMemory::new(1 << 30), false)).collect();
         Self { servers, spec: spec.clone(), requests: 0, step: 0 }
     }
 
@@ -325,7 +326,7 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
 fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     let scratch = Scratch::new();
     let spec = TableSpec { workers: 2, ..spec(true, OptimizerKind::Adam) };
-    let mut tables = Tables::new(0, Memory::new(1 << 30), false);
+    let mut tables = Tables::new(0, TableMemory::new(1 << 30), false);
     let name = "ü/".repeat(66);
     let mut serve = |worker: u32, number, request: TableRequest, values: &[u8]| {
         let caller = TableCaller { connection: u64::from(worker), worker, life: 70 };

@@ -1,0 +1,172 @@
+//! What a server's machine knows, and what it has its caller do.
+
+use super::{
+    epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch},
+    log::RangeLog,
+    message::PeerMessage,
+    search::Search,
+};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+/// A server of tables among others.
+///
+/// It has no connections and no clock, and the tables are its caller's: its caller tells it what happens, in milliseconds from any
+/// beginning, and does what it [says](NodeOutput), in that order.
+#[derive(Debug)]
+pub struct TableNode {
+    pub(super) own: ServerLife,
+    /// How many servers there are, and ranges.
+    pub(super) servers: u32,
+    pub(super) replicas: u32,
+    /// Those that it has a connection with.
+    pub(super) peers: BTreeMap<u32, LinkedPeer>,
+    /// Processes that have certainly ended without having given this one up.
+    pub(super) dead: BTreeSet<ServerLife>,
+    /// The last epoch of which it knows that it counts.
+    pub(super) settled: Option<SettledEpoch>,
+    /// Those after it that it has promised, and that may have come to count.
+    pub(super) possible: Vec<Epoch>,
+    pub(super) highest: EpochId,
+    pub(super) phase: NodePhase,
+    pub(super) ranges: BTreeMap<u32, HeldLog>,
+    pub(super) outputs: Vec<NodeOutput>,
+    pub(super) time: NodeTime,
+}
+
+/// What time it is, for a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeTime {
+    pub(super) now: u64,
+    pub(super) next_beat: u64,
+    /// Since when it has been looking all the time: a process that was stopped takes nobody for silent at once.
+    pub(super) awake_since: u64,
+}
+
+/// A server that this one has a connection with.
+#[derive(Clone, Debug)]
+pub(super) struct LinkedPeer {
+    pub(super) life: u64,
+    /// When there was a sign of life.
+    pub(super) heard: u64,
+    /// It may go on without this one.
+    pub(super) has_given_up: bool,
+    pub(super) epoch: Option<Epoch>,
+    pub(super) is_unsure: bool,
+    pub(super) whole: Vec<u32>,
+    /// Whether it has said where it stands.
+    pub(super) is_known: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum NodePhase {
+    /// It is in no epoch, and waits to be let in.
+    Outside,
+    Active,
+    /// One is lost, and it looks for the others.
+    Electing(Box<Search>),
+    /// It has proposed the next epoch, and waits for those promises.
+    Proposing {
+        epoch: Epoch,
+        settles_first: bool,
+        promises: BTreeMap<u32, Vec<HeldRange>>,
+    },
+    /// It has promised that epoch, and waits for the decider; or will say so once nothing of its ranges waits for copies.
+    Promised {
+        id: EpochId,
+        decider: u32,
+        is_said: bool,
+    },
+}
+
+/// What it has of a range.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeldLog {
+    pub(super) log: RangeLog,
+    /// The last epoch in which it held it whole.
+    pub(super) epoch: EpochId,
+    /// Whether it is the owner, or its owner waits for it: then it has all that workers were told of.
+    pub(super) is_whole: bool,
+    /// Whether it has a whole image, and executes what follows.
+    pub(super) is_loaded: bool,
+}
+
+/// An image that goes to a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentImage {
+    /// Of which range.
+    pub range: u32,
+    /// The place of the server.
+    pub to: u32,
+    /// The epoch for which it is.
+    pub epoch: EpochId,
+}
+
+/// What a node's caller is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeOutput {
+    /// Send this.
+    Send {
+        /// The place of the server.
+        to: u32,
+        /// What.
+        message: PeerMessage,
+    },
+    /// This server owns a range from now on: execute its requests.
+    Own {
+        /// Which.
+        range: u32,
+    },
+    /// It owns a range no more: workers that wait have to ask elsewhere.
+    Disown {
+        /// Which.
+        range: u32,
+    },
+    /// Forget a range, and all of its tables.
+    Forget {
+        /// Which.
+        range: u32,
+    },
+    /// Execute an operation of a range, of which this server has a copy.
+    Execute {
+        /// Which range.
+        range: u32,
+        /// What.
+        operation: Vec<u8>,
+    },
+    /// All copies have so many operations of a range: what came of these may be told.
+    Settled {
+        /// Which range.
+        range: u32,
+        /// How many.
+        sequence: u64,
+    },
+    /// Send an image of a range, in pieces, by [`TableNode::send_image`], until that refuses one.
+    SendImage(SentImage),
+    /// An image of a range comes: forget what there is of it.
+    BeginImage {
+        /// Which range.
+        range: u32,
+    },
+    /// A piece of it.
+    Load {
+        /// Which range.
+        range: u32,
+        /// The piece.
+        record: Vec<u8>,
+    },
+    /// It is whole.
+    EndImage {
+        /// Which range.
+        range: u32,
+        /// The last piece.
+        record: Vec<u8>,
+    },
+    /// A new epoch counts, and this server is in it.
+    Entered,
+    /// Others have gone on without this server.
+    LeftBehind,
+}

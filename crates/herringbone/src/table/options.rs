@@ -1,0 +1,93 @@
+//! How a server keeps tables.
+
+use crate::{Error, Result, core::table::replication::SERVERS_MOST};
+use std::{
+    net::{SocketAddr, ToSocketAddrs, UdpSocket},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// How tables are kept.
+#[derive(Clone, Debug)]
+pub struct TableOptions {
+    /// How many bytes they may take up, with what waits for the end of a step.
+    pub memory_bytes: u64,
+    /// How long the others wait for a worker whose connection has ended without a goodbye; then they go on without it. `None`: until
+    /// it is back.
+    pub patience: Option<Duration>,
+    /// Where snapshots are written, and read: a directory that all servers see, or copies of one. `None`: there are none.
+    pub data: Option<PathBuf>,
+    /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
+    pub group: Option<TableGroup>,
+}
+
+/// Servers that have copies of each other's ranges.
+#[derive(Clone, Debug)]
+pub struct TableGroup {
+    /// All servers, each `host:port`, as workers name them in `HERRINGBONE_TABLES`: the same list on all of them.
+    pub servers: Vec<String>,
+    /// Which of them this one is, counted from 0.
+    pub place: u32,
+    /// How many copies each range is to have beside the one at its owner: fewer than there are servers.
+    pub replicas: u32,
+}
+
+impl TableGroup {
+    /// The group of the server that listens at an address of this machine.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if that is not one of `servers`, or could be several of them.
+    pub fn at(listen: SocketAddr, servers: Vec<String>, replicas: u32) -> Result<Self> {
+        let is_here = |address: SocketAddr| {
+            // An address of this machine can be bound.
+            listen.ip() == address.ip()
+                || listen.ip().is_unspecified() && UdpSocket::bind((address.ip(), 0)).is_ok()
+        };
+        let is_this = |server: &str| {
+            let addresses = server.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
+            addresses.into_iter().any(|address| address.port() == listen.port() && is_here(address))
+        };
+        let places: Vec<u32> =
+            (0..).zip(&servers).filter(|(_, server)| is_this(server)).map(|(place, _)| place).collect();
+        match *places {
+            [place] => Ok(Self { servers, place, replicas }),
+            _ => {
+                let problem =
+                    format!("{listen} is not one of {}: say which place it has, from 0", servers.join(", "));
+                Err(Error::config("servers", problem))
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there can be no such group.
+    pub(crate) fn check(&self) -> Result<()> {
+        let count = self.servers.len() as u32;
+        let wrong = |problem: String| Err(Error::config("servers", problem));
+        if !(2..=SERVERS_MOST).contains(&count) {
+            return wrong(format!(
+                "{count} servers with copies of each other's ranges: name 2 to {SERVERS_MOST}"
+            ));
+        }
+        if self.place >= count {
+            return wrong(format!("this server's place is {}, and {count} are named, from 0", self.place));
+        }
+        if self.replicas >= count {
+            return wrong(format!(
+                "{} copies on {count} servers: at most {} have room",
+                self.replicas,
+                count - 1
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for TableOptions {
+    /// Half of this machine's memory, and ten seconds.
+    fn default() -> Self {
+        let machine = rustix::system::sysinfo();
+        let memory = machine.totalram.saturating_mul(u64::from(machine.mem_unit.max(1)));
+        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)), data: None, group: None }
+    }
+}

@@ -1,0 +1,41 @@
+//! What the threads of a server of tables share.
+
+use super::{
+    link::MessageLink,
+    tables::{Reply, TableSummary},
+};
+use crate::{core::session::handshake::Identity, sys::doorbell::Bell};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+};
+
+/// What the threads of a server share.
+pub(super) struct ServiceShared {
+    pub(super) incarnation: u64,
+    pub(super) arrivals: Mutex<Vec<TableArrival>>,
+    pub(super) summaries: Mutex<Vec<TableSummary>>,
+    /// The servers that there is a connection with.
+    pub(super) linked: Mutex<BTreeSet<u32>>,
+    /// What threads have found that write to disk.
+    pub(super) found: Mutex<Vec<FoundAnswer>>,
+    pub(super) bell: Bell,
+    pub(super) is_over: AtomicBool,
+}
+
+/// An answer that a thread has found.
+pub(super) struct FoundAnswer {
+    pub(super) range: u32,
+    pub(super) reply: Reply,
+}
+
+/// One that has proved itself.
+pub(super) struct TableArrival {
+    pub(super) link: MessageLink,
+    pub(super) who: Identity,
+}
+
+/// What a thread that panicked has left is used as it is.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
