@@ -303,32 +303,34 @@ impl World {
         }
     }
 
+    fn send(&mut self, place: u32, to: u32, message: &PeerMessage) {
+        let now = self.now;
+        if self.planted == Planted::SilentIsDead && *message == PeerMessage::GiveUp {
+            return;
+        }
+        if matches!(message, PeerMessage::Propose { bases, .. } if bases.is_empty()) {
+            // All are new: what was is lost, and nobody has promised otherwise.
+            if self.servers.iter().flatten().any(|other| other.node.settled().is_some()) {
+                self.problem = Some(format!("{now}: server {place} begins anew, and others have not"));
+            }
+            self.acknowledged.clear();
+            self.last.clear();
+        }
+        let link = (place.min(to), place.max(to));
+        if self.links.contains(&link) {
+            let delay = 1 + self.rng.below(6);
+            let wire = self.wires.entry((place, to)).or_default();
+            let at = wire.words.back().map_or(0, |(at, _)| *at).max(now + delay);
+            // What goes over the wire is what is read from it.
+            wire.words.push_back((at, Word::Message(message.encode())));
+        }
+    }
+
     fn obey(&mut self, place: u32, output: NodeOutput) {
         let now = self.now;
         let Some(server) = self.servers[place as usize].as_mut() else { return };
         match output {
-            NodeOutput::Send { to, message } => {
-                if self.planted == Planted::SilentIsDead && message == PeerMessage::GiveUp {
-                    return;
-                }
-                if matches!(&message, PeerMessage::Propose { bases, .. } if bases.is_empty()) {
-                    // All are new: what was is lost, and nobody has promised otherwise.
-                    if self.servers.iter().flatten().any(|other| other.node.settled().is_some()) {
-                        self.problem =
-                            Some(format!("{now}: server {place} begins anew, and others have not"));
-                    }
-                    self.acknowledged.clear();
-                    self.last.clear();
-                }
-                let link = (place.min(to), place.max(to));
-                if self.links.contains(&link) {
-                    let delay = 1 + self.rng.below(6);
-                    let wire = self.wires.entry((place, to)).or_default();
-                    let at = wire.words.back().map_or(0, |(at, _)| *at).max(now + delay);
-                    // What goes over the wire is what is read from it.
-                    wire.words.push_back((at, Word::Message(message.encode())));
-                }
-            }
+            NodeOutput::Send { to, message } => self.send(place, to, &message),
             NodeOutput::Own { range } => {
                 let shard = server.shards.entry(range).or_default();
                 let has: BTreeSet<Push> = shard.pushes.iter().copied().collect();
@@ -356,11 +358,11 @@ impl World {
                     self.answers.push(Reply { at: now + 2, place, worker, number, range, answer });
                 }
             }
+            NodeOutput::Entered | NodeOutput::LeftBehind | NodeOutput::EndImage { .. } => {}
             NodeOutput::Forget { range } | NodeOutput::BeginImage { range } => {
                 drop(server.shards.remove(&range))
             }
             NodeOutput::Load { range, record } => server.shards.entry(range).or_default().load(&record),
-            NodeOutput::EndImage { .. } | NodeOutput::Entered | NodeOutput::LeftBehind => {}
             NodeOutput::Execute { range, operation } => {
                 server.shards.entry(range).or_default().execute(decode(&operation));
             }

@@ -153,7 +153,7 @@ impl PsLiteLine {
     /// [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen there; [`ErrorKind::Rendezvous`] if not all have come within the
     /// timeout of `config`, of which the token counts, too.
     pub fn schedule(&self, config: &Config) -> Result<()> {
-        let serving = Serving::begin(self, self.root()?, config, MEMORY)?;
+        let serving = RunningServer::begin(self, self.root()?, config, MEMORY)?;
         let (began, mut have_come) = (Instant::now(), false);
         loop {
             std::thread::sleep(LOOK);
@@ -177,7 +177,7 @@ impl PsLiteLine {
     pub fn serve(&self, config: &Config) -> Result<()> {
         let host = self.own_host.map_or_else(|| on_the_way_to(&self.host), Ok)?;
         let usual = TableOptions::default().memory_bytes;
-        let serving = Serving::begin(self, SocketAddr::from((host, self.own_port)), config, usual)?;
+        let serving = RunningServer::begin(self, SocketAddr::from((host, self.own_port)), config, usual)?;
         let member = self.enter(config, 0..self.servers)?;
         if member.nodes.step() > 0 {
             let number = member.number;
@@ -301,15 +301,16 @@ impl PsLiteWorker {
 }
 
 /// A server that runs until this is dropped.
-struct Serving {
+struct RunningServer {
     server: Arc<Server>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Serving {
+impl RunningServer {
     fn begin(line: &PsLiteLine, listen: SocketAddr, config: &Config, memory_bytes: u64) -> Result<Self> {
-        let tables = Some(TableOptions { memory_bytes, patience: Some(line.patience) });
+        let tables =
+            Some(TableOptions { memory_bytes, patience: Some(line.patience), data: None, group: None });
         let options = ServerOptions { token: config.token.clone(), tables, ..ServerOptions::new(listen) };
         let server = Arc::new(Server::bind(options)?);
         let (running, stop) = (server.clone(), server.stop());
@@ -319,7 +320,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {

@@ -1,11 +1,11 @@
 //! What a server's thread does: requests from workers, words from other servers, and answers once copies have what they are about.
 
 use super::{
-    link::{MessageLink, ReceivedPayload},
+    link::ReceivedPayload,
     memory::TableMemory,
     options::TableOptions,
     shared::{ServiceShared, TableArrival, lock},
-    tables::{Reply, ReplyContent, ServedRequest, TableCaller, TableSummary, Tables, image::TableLoader},
+    tables::{ServedRequest, TableCaller, TableSummary},
 };
 use crate::{
     core::{
@@ -17,20 +17,20 @@ use crate::{
     },
     transport::Broken,
 };
-use disk::Disk;
-use group::ServingGroup;
 use rustix::event::epoll;
+pub(super) use state::Serving;
+use state::{Away, ConnectedProcess, Disk, HeldAnswer, ServedConnection, ServingGroup, Shard};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     mem::MaybeUninit,
-    os::fd::OwnedFd,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 mod disk;
 mod group;
+mod state;
 
 /// After this many bytes in line on a connection no more rows are read for it.
 const QUEUED_BYTES: usize = 1 << 20;
@@ -42,66 +42,6 @@ const EVENTS: usize = 64;
 const BELL: u64 = 0;
 /// The longest sleep.
 const NAP: Duration = Duration::from_millis(20);
-
-/// What the thread has.
-pub(super) struct Serving {
-    shared: Arc<ServiceShared>,
-    patience: Option<Duration>,
-    poller: OwnedFd,
-    memory: TableMemory,
-    shards: BTreeMap<u32, Shard>,
-    connections: BTreeMap<u64, Connection>,
-    next: u64,
-    /// Workers that have connections: rank, and life of the process.
-    present: BTreeMap<(u32, u64), usize>,
-    away: Vec<Away>,
-    /// The other servers, if there are any that have copies.
-    group: Option<ServingGroup>,
-    /// Connections that have something in line.
-    to_write: BTreeSet<u64>,
-    disk: Disk,
-}
-
-/// A range, of which this server is the owner or has a copy.
-struct Shard {
-    tables: Tables,
-    /// Answers that wait for copies, by the number of operations that these must have.
-    held: VecDeque<HeldAnswer>,
-    /// A table whose image comes.
-    loader: Option<TableLoader>,
-}
-
-struct HeldAnswer {
-    sequence: u64,
-    connection: u64,
-    number: u64,
-    payload: Vec<u8>,
-}
-
-struct Connection {
-    link: MessageLink,
-    process: ConnectedProcess,
-    /// What it is to be told, of a range each, once what is in line has left.
-    replies: VecDeque<(u32, Reply)>,
-    /// The ranges whose requests go elsewhere.
-    bounced: BTreeSet<u32>,
-    /// Whether the poller says when the socket takes something.
-    awaits_room: bool,
-}
-
-/// Who is at the other end.
-#[derive(Clone, Copy)]
-enum ConnectedProcess {
-    Worker(TableCaller),
-    Server(ServerLife),
-}
-
-/// A worker that has no connection any more, and has not said goodbye.
-struct Away {
-    since: Instant,
-    worker: u32,
-    life: u64,
-}
 
 impl Serving {
     pub(super) fn new(
@@ -193,7 +133,8 @@ impl Serving {
                 }
             };
             let (replies, bounced, awaits_room) = (VecDeque::new(), BTreeSet::new(), false);
-            self.connections.insert(number, Connection { link, process, replies, bounced, awaits_room });
+            self.connections
+                .insert(number, ServedConnection { link, process, replies, bounced, awaits_room });
             if let ConnectedProcess::Server(peer) = process {
                 self.greet_server(number, peer);
             }
@@ -391,16 +332,4 @@ impl Serving {
             }
         }
     }
-}
-
-impl Shard {
-    fn new(range: u32, memory: &TableMemory, is_copy: bool) -> Self {
-        Self { tables: Tables::new(range, memory.clone(), is_copy), held: VecDeque::new(), loader: None }
-    }
-}
-
-/// An answer that sends a request elsewhere.
-fn bounce(connection: u64, number: u64) -> Reply {
-    let answer = TableAnswer::Elsewhere { owner: None, is_lost: false };
-    Reply { connection, number, content: ReplyContent::Answer(answer) }
 }

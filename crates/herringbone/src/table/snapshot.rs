@@ -10,7 +10,7 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
-use super::tables::image::FrozenTable;
+use super::tables::walk::FrozenTable;
 use crate::core::{
     session::TooLong,
     table::{IMAGE_CLOCKS, ImageHead, ImageRecord, Ranges, TableSpec, WorkerClock},

@@ -16,10 +16,11 @@ use std::{
     sync::Arc,
 };
 
-pub(super) mod image;
+mod image;
 mod snapshots;
+pub(super) mod walk;
 
-use image::{FrozenTable, TableLoader};
+use walk::{FrozenTable, TableLoader};
 
 /// How many pulls of a table may wait at once.
 const WAITING_MOST: usize = 1 << 20;

@@ -1,6 +1,6 @@
 //! Snapshots of a server's ranges, written and read by threads of their own.
 
-use super::Serving;
+use super::state::{FoundRecord, RestoreJob, Serving};
 use crate::{
     core::table::{ImageRecord, TableAnswer, TableError, TableOperation},
     table::{
@@ -10,10 +10,10 @@ use crate::{
     },
 };
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
-        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+        mpsc::{SyncSender, TryRecvError, sync_channel},
     },
     thread,
 };
@@ -22,38 +22,6 @@ use std::{
 const AHEAD: usize = 16;
 /// How many are taken in one turn.
 const TURN: usize = 64;
-
-/// Where snapshots are, and what is read from there.
-pub(super) struct Disk {
-    data: Option<PathBuf>,
-    pub(super) restores: Vec<RestoreJob>,
-}
-
-impl Disk {
-    pub(super) fn new(data: Option<PathBuf>) -> Self {
-        Self { data, restores: Vec::new() }
-    }
-}
-
-/// A table that is being restored.
-pub(super) struct RestoreJob {
-    pub(super) range: u32,
-    pub(super) connection: u64,
-    pub(super) number: u64,
-    /// Of the snapshot, once it is known.
-    id: Option<u64>,
-    has_begun: bool,
-    found: Receiver<FoundRecord>,
-}
-
-/// What a thread finds on disk.
-enum FoundRecord {
-    /// A snapshot: its records follow.
-    Snapshot(u64),
-    Record(Vec<u8>),
-    Nothing,
-    Failed(String),
-}
 
 impl Serving {
     /// Writes a range to disk.

@@ -1,38 +1,20 @@
 //! A server among others that have copies of its ranges, and it of theirs: what its [`TableNode`] says is done here.
 
-use super::{Away, HeldAnswer, Serving, Shard, bounce};
+use super::state::{Away, HeldAnswer, ImageJob, Serving, ServingGroup, Shard};
 use crate::{
     core::table::{
         RequestAddress, TableAnswer, TableError, TableOperation,
-        replication::{NodeOutput, PeerMessage, SentImage, ServerLife, TableNode},
+        replication::{NodeOutput, PeerMessage, ServerLife},
     },
-    table::{
-        link::MessageLink,
-        options::TableGroup,
-        shared::lock,
-        tables::image::{ImageCursor, TableLoader},
-    },
+    table::{link::MessageLink, shared::lock, tables::walk::TableLoader},
     transport::Broken,
 };
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// After this many bytes in line to a server no more of an image is.
 const IMAGE_BYTES: usize = 4 << 20;
 /// For how long the last words to a server may take.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-
-/// The other servers.
-pub(super) struct ServingGroup {
-    pub(super) node: TableNode,
-    servers: Vec<String>,
-    /// The connection with each server.
-    connections: BTreeMap<u32, u64>,
-    images: Vec<ImageJob>,
-    began: Instant,
-}
 
 /// What comes after a piece of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,30 +24,6 @@ enum ImageStep {
     Later,
     /// It was the last one, or no more are wanted.
     Over,
-}
-
-/// An image that is being sent.
-struct ImageJob {
-    image: SentImage,
-    table: Option<u32>,
-    cursor: Option<ImageCursor>,
-}
-
-impl ServingGroup {
-    pub(super) fn new(group: &TableGroup, incarnation: u64) -> Self {
-        let own = ServerLife { server: group.place, life: incarnation };
-        Self {
-            node: TableNode::new(own, group.servers.len() as u32, group.replicas),
-            servers: group.servers.clone(),
-            connections: BTreeMap::new(),
-            images: Vec::new(),
-            began: Instant::now(),
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
-    }
 }
 
 impl Serving {
@@ -275,9 +233,8 @@ impl Serving {
         for (connection, number) in asked {
             if let Some(there) = self.connections.get_mut(&connection) {
                 there.bounced.insert(range);
-                if let super::ReplyContent::Answer(answer) = bounce(connection, number).content {
-                    there.link.send(number, answer.encode());
-                }
+                let answer = TableAnswer::Elsewhere { owner: None, is_lost: false };
+                there.link.send(number, answer.encode());
                 self.to_write.insert(connection);
             }
         }

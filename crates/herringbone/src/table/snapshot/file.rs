@@ -11,7 +11,7 @@
 use super::error::SnapshotError;
 use crate::{
     core::table::{ImageHead, ImageRecord, PAYLOAD_BYTES, TableError, WorkerClock},
-    table::tables::image::FrozenTable,
+    table::tables::walk::FrozenTable,
 };
 use crc32c::{crc32c, crc32c_append};
 use std::{

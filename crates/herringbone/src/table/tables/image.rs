@@ -1,131 +1,28 @@
 //! Images of tables: out of a table record by record, and into the tables of another server or of a later one.
 //!
 //! A **live** image is sent to a copy while the table goes on changing. The copy is the same bit for bit at the end if it gets, in
-//! one order, the records and all that changes the table: first the [records of the head](ImageCursor::is_in_head) without anything
+//! one order, the records and all that changes the table: first the [records of the head](super::walk::ImageCursor::is_in_head) without anything
 //! between them, then blocks of rows, and between these each [operation](crate::core::table::TableOperation) at the time at which it
 //! was executed here.
 
-use super::{Change, ServedRequest, Table, Tables};
-use crate::{
-    core::{
-        session::TooLong,
-        table::{BODY_BYTES, IMAGE_CLOCKS, ImageHead, ImageRecord, RowKeys, TableError, WorkerClock},
-    },
-    table::{
-        chunks::{PlacedRows, RowBlock},
-        kept_push::KeptPush,
-        rows::row_cost,
-    },
+use super::{
+    Change, ServedRequest, Table, Tables,
+    walk::{FrozenTable, ImageCursor, TableLoader},
 };
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use crate::{
+    core::table::{ImageHead, ImageRecord, RowKeys, TableError},
+    table::{kept_push::KeptPush, rows::row_cost},
+};
+use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
-
-/// How far an image of a table has been walked.
-pub(in crate::table) struct ImageCursor {
-    head: VecDeque<HeadRecord>,
-    /// How many records have been there.
-    records: u64,
-    /// The place of the next row.
-    next: u64,
-    is_over: bool,
-}
-
-/// A record before the first row, with the bytes behind it: those of a payload from some place on.
-struct HeadRecord {
-    record: ImageRecord,
-    values: Option<(Arc<Vec<u8>>, usize)>,
-}
-
-/// A table as it was at one moment, without the pushes that it kept. What it costs: [`Rows::freeze`](crate::table::rows::Rows::freeze).
-pub(in crate::table) struct FrozenTable {
-    pub(in crate::table) head: ImageHead,
-    cursor: ImageCursor,
-    rows: Box<dyn PlacedRows>,
-}
-
-/// A table that comes record by record.
-#[derive(Debug)]
-pub(in crate::table) struct TableLoader {
-    name: String,
-    pub(in crate::table) number: u32,
-    /// Of the table.
-    all_keys: Range<u64>,
-    /// How many records have come.
-    records: u64,
-    /// How many rows, with those of other ranges.
-    rows: u64,
-}
-
-impl ImageCursor {
-    fn new(head: &ImageHead, table: &Table, has_kept: bool) -> Self {
-        let mut records = VecDeque::from([HeadRecord::from(ImageRecord::Head(Box::new(head.clone())))]);
-        let clocks: Vec<WorkerClock> = table.state.worker_clocks().collect();
-        records.extend(
-            clocks.chunks(IMAGE_CLOCKS).map(|part| HeadRecord::from(ImageRecord::Clocks(part.to_vec()))),
-        );
-        let kept = table.state.kept().filter(|_| has_kept);
-        records.extend(kept.map(|(step, worker, push)| HeadRecord {
-            record: ImageRecord::Kept { step, worker, keys: push.keys.clone() },
-            values: Some((push.payload.clone(), push.values_at)),
-        }));
-        Self { head: records, records: 0, next: 0, is_over: false }
-    }
-
-    /// Whether records are left that a copy needs before it can be told of anything that changes the table. They have been as they
-    /// are since the image began.
-    pub(in crate::table) fn is_in_head(&self) -> bool {
-        !self.head.is_empty()
-    }
-
-    /// The next record, if one is left.
-    fn next(&mut self, rows: &dyn PlacedRows) -> Result<Option<Vec<u8>>, TableError> {
-        self.records += 1;
-        if let Some(HeadRecord { record, values }) = self.head.pop_front() {
-            let mut bytes = encode(&record)?;
-            if let Some((payload, values_at)) = values {
-                bytes.extend_from_slice(&payload[values_at..]);
-            }
-            return Ok(Some(bytes));
-        }
-        if self.is_over {
-            return Ok(None);
-        }
-        if self.next < rows.places() {
-            let RowBlock { keys, bytes, next } = rows.block(self.next, BODY_BYTES);
-            self.next = next;
-            let mut record = encode(&ImageRecord::Rows { keys })?;
-            record.extend_from_slice(&bytes);
-            return Ok(Some(record));
-        }
-        self.is_over = true;
-        encode(&ImageRecord::End { records: self.records - 1, rows: self.next }).map(Some)
-    }
-}
-
-impl From<ImageRecord> for HeadRecord {
-    fn from(record: ImageRecord) -> Self {
-        Self { record, values: None }
-    }
-}
-
-fn encode(record: &ImageRecord) -> Result<Vec<u8>, TableError> {
-    record.encode().map_err(|too_long: TooLong| TableError::Malformed(too_long.to_string()))
-}
-
-impl FrozenTable {
-    /// The next record of its image, if one is left.
-    pub(in crate::table) fn next(&mut self) -> Result<Option<Vec<u8>>, TableError> {
-        self.cursor.next(&*self.rows)
-    }
-}
 
 impl Tables {
     /// Begins a live image of a table. It shares the pushes that the table keeps, and holds them until they are sent.
     pub(in crate::table) fn image(&self, number: u32) -> Result<ImageCursor, TableError> {
         let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
-        Ok(ImageCursor::new(&self.image_head(number, table)?, table, true))
+        Ok(ImageCursor::new(&self.image_head(number, table)?, &table.state, true))
     }
 
     /// The next record of a live image, if one is left.
@@ -189,7 +86,11 @@ impl Tables {
     pub(in crate::table) fn freeze(&self, number: u32) -> Result<FrozenTable, TableError> {
         let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
         let head = self.image_head(number, table)?;
-        Ok(FrozenTable { cursor: ImageCursor::new(&head, table, false), rows: table.rows.freeze(), head })
+        Ok(FrozenTable {
+            cursor: ImageCursor::new(&head, &table.state, false),
+            rows: table.rows.freeze(),
+            head,
+        })
     }
 
     /// The number that the next table gets.

@@ -1,6 +1,6 @@
 //! Tables that are written to disk as they are at a step, and made as they were.
 
-use super::{ReadySave, ServedRequest, TableCaller, Tables, WantedRestore, WantedSave, image::TableLoader};
+use super::{ReadySave, ServedRequest, TableCaller, Tables, WantedRestore, WantedSave, walk::TableLoader};
 use crate::core::table::{TableAnswer, TableError};
 
 impl Tables {
