@@ -100,6 +100,7 @@ def test_servers_are_killed_and_come_back_while_a_worker_pushes(three: Servers) 
         assert max(waited) < 5, "on a busy machine; a second else"
 
 
+@pytest.mark.full
 def test_a_server_that_is_stopped_and_wakes_up_acknowledges_nothing(three: Servers) -> None:
     with three.connect() as servers:
         table = servers.table("t", rows=300, width=1, dtype=np.float64, consistency="sync")
