@@ -23,6 +23,7 @@ PARTS = [
     ("Dependency engine", "engine", "dependency.py", ["Engine"]),
     ("Parameter server", "herringbone", "tables.py", ["ParameterServer"]),
     ("A table", "table", "tables.py", ["Table"]),
+    ("An embedding on servers", "herringbone.embedding", "embedding.py", ["TableEmbedding"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),

@@ -12,6 +12,7 @@ Arrays are numpy's, or torch's tensors on the CPU.
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -136,15 +137,15 @@ class ParameterServer:
         if initializer not in ("zeros", "normal", None):
             raise ArgumentError(f'table {name!r}: initializer is "zeros", "normal" or None, not {initializer!r}')
         spec = _Spec(
-            rows=rows,
-            width=width,
+            rows=_whole(name, "rows", rows),
+            width=_whole(name, "width", width),
             dtype=_dtype(name, dtype),
             sparse=sparse,
             initializer=initializer or "missing",
-            seed=seed,
-            deviation=deviation,
+            seed=_whole(name, "seed", seed),
+            deviation=_number(name, "deviation", deviation),
             optimizer=optimizer,
-            numbers=[(parameter, float(number)) for parameter, number in (numbers or {}).items()],
+            numbers=[(parameter, _number(name, parameter, number)) for parameter, number in (numbers or {}).items()],
             bound=_bound(name, consistency),
             counts_nan=nan == "count",
         )
@@ -255,8 +256,9 @@ class Table:
 
         After ``assigns=1`` what is pushed takes the place of what was there, until ``assigns=0``. This gives a table its first values.
         """
-        for parameter, number in numbers.items():
-            self._native.tune(parameter, float(number))
+        checked = [(parameter, _number(self.name, parameter, number)) for parameter, number in numbers.items()]
+        for parameter, number in checked:
+            self._native.tune(parameter, number)
 
     def close(self) -> None:
         """Take part no more: the steps of other workers do without this one."""
@@ -264,6 +266,10 @@ class Table:
 
     def _values(self, call: str, values: Any, rows: int | None) -> Any:
         """An array over the memory of rows, so many or any number."""
+        if isinstance(values, list | tuple) and self._dtype in ("f32", "f64"):
+            import numpy as np
+
+            values = np.asarray(values, NAMES[self._dtype])
         array, name = _look(values)
         if TYPES.get(name) != self._dtype:
             raise ArgumentError(f"{call}: values are {name}, and the table {self.name!r} has {self._dtype}")
@@ -301,10 +307,28 @@ def _dtype(name: str, dtype: Any) -> str:
     return TYPES[text]
 
 
+def _whole(name: str, what: str, number: Any) -> int:
+    """A whole number of a table, from 0."""
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        raise ArgumentError(f"table {name!r}: {what} is {number!r}; pass a whole number") from None
+    if not 0 <= whole < 1 << 64:
+        raise ArgumentError(f"table {name!r}: {what} is {whole}; it is a number from 0, below 2**64")
+    return whole
+
+
+def _number(name: str, what: str, number: Any) -> float:
+    try:
+        return float(number)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"table {name!r}: {what} is {number!r}; pass a number") from None
+
+
 def _bound(name: str, consistency: str | int) -> int | None:
     """For how many steps pushes may be missing from a pull; ``None`` if for any number."""
-    if isinstance(consistency, int) and not isinstance(consistency, bool) and consistency >= 0:
-        return consistency
+    if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__") and operator.index(consistency) >= 0:
+        return operator.index(consistency)
     if consistency not in ("sync", "async"):
         raise ArgumentError(f'table {name!r}: consistency is "sync", "async" or a number of steps from 0, not {consistency!r}')
     return 0 if consistency == "sync" else None
@@ -317,6 +341,8 @@ def _look(value: Any) -> tuple[Any, str]:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         array = np.asarray(value)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         return array, str(array.dtype)
     tensor = value.detach()
     if tensor.device.type != "cpu":

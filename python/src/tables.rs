@@ -180,7 +180,8 @@ impl PyTable {
 
     fn close(&self, py: Python<'_>) {
         let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(closed));
+        // Calls of other threads have handles of their own.
+        py.detach(|| closed.inspect(|table| table.leave()));
     }
 }
 

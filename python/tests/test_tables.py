@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 
@@ -66,6 +68,13 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
             (herringbone.ArgumentError, "no optimizer is called", lambda: servers.table("u", rows=9, optimizer="lamb")),
             (herringbone.ArgumentError, "elements of int32", lambda: servers.table("u", rows=9, dtype=np.int32)),
             (herringbone.ArgumentError, "a number of steps", lambda: servers.table("u", rows=9, consistency="eventual")),
+            (herringbone.ArgumentError, "rows is 9.5; pass a whole number", lambda: servers.table("u", rows=9.5)),
+            (herringbone.ArgumentError, "width is -1", lambda: servers.table("u", rows=9, width=-1)),
+            (
+                herringbone.ArgumentError,
+                "learning_rate is 'x'",
+                lambda: servers.table("u", rows=9, numbers={"learning_rate": "x"}),
+            ),
             (herringbone.TableError, "the server is full", lambda: servers.table("u", rows=1 << 30)),
             (herringbone.TableError, "there is no such table", lambda: servers.drop_table("u")),
         ]:
@@ -78,6 +87,59 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
         herringbone.ParameterServer(address, rank=0, workers=1)
     with pytest.raises(herringbone.ConfigError, match="HERRINGBONE_TABLES"):
         herringbone.ParameterServer([], rank=0, workers=1)
+
+
+def test_lists_and_arrays_of_other_machines_are_taken(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        table = servers.table("t", rows=np.int64(10), width=2, consistency=np.int64(2))
+        table.push([3, 4], [[1, 2], [3, 4]])
+        table.push(np.array([3], ">i8"), np.array([[10, 20]], ">f4"))
+        assert table.pull([3, 4]).tolist() == [[11, 22], [3, 4]]
+
+
+def test_to_close_a_table_ends_a_pull_of_another_thread(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=2, timeout=60) as servers:
+        table = servers.table("t", rows=10, consistency="sync")
+        table.end_step()
+        errors: list[herringbone.TableError] = []
+
+        def pull() -> None:
+            try:
+                table.pull([1])
+            except herringbone.TableError as error:
+                errors.append(error)
+
+        puller = threading.Thread(target=pull)
+        puller.start()
+        time.sleep(0.3)
+        table.close()
+        puller.join(20)
+        assert "there is no such table" in str(errors[0])
+        # It can be opened again, and goes on where the others are.
+        assert servers.table("t", rows=10, consistency="sync").step == 1
+
+
+def test_a_push_that_is_refused_in_part_is_withdrawn() -> None:
+    """Two servers, one of which is full."""
+    with contextlib.ExitStack() as stack:
+        addresses = []
+        for memory in ["16M", "60K"]:
+            command = [python(), "-m", "herringbone", "serve", "--tables", "--listen", "127.0.0.1:0", "--memory", memory]
+            server = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+            stack.callback(server.kill)
+            assert server.stdout is not None
+            addresses.append(server.stdout.readline().split()[-1])
+        servers = stack.enter_context(herringbone.ParameterServer(addresses, rank=0, workers=1, timeout=20))
+        with pytest.raises(herringbone.TableError, match="the server is full"):
+            servers.table("dense", rows=1 << 20)
+        with pytest.raises(herringbone.TableError, match="there is no such table"):
+            servers.drop_table("dense")
+        table = servers.table("t", rows=1000, width=100, sparse=True, consistency="sync")
+        with pytest.raises(herringbone.TableError, match="the server is full"):
+            table.push_range(0, np.ones((1000, 100), np.float32))
+        assert table.step == 0
+        table.push([0, 999], np.full((2, 100), 7, np.float32))
+        assert table.pull([0, 1, 999]).sum(axis=1).tolist() == [700, 0, 700] and table.step == 1
 
 
 def test_ctrl_c_ends_a_pull_that_waits(address: str) -> None:

@@ -3,9 +3,9 @@
 use herringbone_core::{
     element::DType,
     table::{
-        Asking, Consistency, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber, OptimizerKind,
-        OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys, TableAnswer,
-        TableError, TableRequest, TableSpec, TakenPush, WorkerClock,
+        Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber,
+        OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys,
+        TableAnswer, TableError, TableRequest, TableSpec, TakenPush, WorkerClock,
     },
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -81,7 +81,12 @@ impl World {
     fn start(&mut self, number: u32) {
         self.lives += 1;
         let entered = self.state.enter(number, self.lives).unwrap();
-        self.drop_half(number, &entered.dropped);
+        if entered.has_half {
+            let who = Asking { worker: number, life: self.lives, step: entered.step };
+            let dropped = self.state.withdraw(who).unwrap();
+            assert!(!dropped.is_empty());
+            self.drop_half(number, &dropped);
+        }
         let worker = &mut self.workers[number as usize];
         assert!(entered.step >= worker.step, "no step that has ended is forgotten");
         *worker = Worker { life: self.lives, step: entered.step, is_there: true, ..Worker::default() };
@@ -308,7 +313,11 @@ fn messages_come_back_as_they_were() {
         TableError::TooMany { what: "tables".into(), limit: 2 },
         TableError::Malformed("bytes".into()),
     ];
-    let answers = [TableAnswer::Opened { table: 1, step: 2 }, TableAnswer::Done, TableAnswer::Rows];
+    let answers = [
+        TableAnswer::Opened { table: 1, step: 2, has_half: true, is_new: false },
+        TableAnswer::Done,
+        TableAnswer::Rows,
+    ];
     for answer in answers.into_iter().chain(refused.map(TableAnswer::Refused)) {
         let payload = answer.encode();
         assert_eq!(TableAnswer::decode(&payload).unwrap(), (answer, &[][..]));
@@ -372,6 +381,20 @@ fn clocks_of_an_image_are_those_of_a_range() {
     assert!(state.push(who, 4, true, 14) == Ok(TakenPush::Kept));
     assert_eq!(state.end_step().unwrap().pushes, [(0, vec![10, 11]), (1, vec![12, 14])]);
     assert_eq!(state.version(), 5);
+}
+
+/// A worker that dies while it ends a step may have ended it on another range: its next life ends it here, too.
+#[test]
+fn a_step_that_was_half_ended_is_ended_by_the_next_life() {
+    let mut state: RangeState<u32, ()> = RangeState::new(Consistency::Sync, 1);
+    state.enter(0, 7).unwrap();
+    state.push(Asking { worker: 0, life: 7, step: 0 }, 1, false, 5).unwrap();
+    assert_eq!(state.enter(0, 8), Ok(Entered { step: 0, has_half: true }));
+    let who = Asking { worker: 0, life: 8, step: 0 };
+    assert!(state.withdraw(Asking { step: 1, ..who }).is_err());
+    state.push(who, 1, true, 6).unwrap();
+    assert_eq!(state.end_step().unwrap().pushes, [(0, vec![5, 6])]);
+    assert_eq!(state.enter(0, 9), Ok(Entered { step: 1, has_half: false }));
 }
 
 #[test]

@@ -162,7 +162,7 @@ const ORDERS: [Order; 6] = [
             "torch/parts torch/sparse",
             "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
-            "kvstore",
+            "embedding kvstore",
             "tables",
             "elastic torch/rendezvous torch/rendezvous_server",
             "dependency hosts joining state torch/frames torch/handles",

@@ -80,6 +80,13 @@ pub enum TableRequest {
         /// What it is to be.
         number: f64,
     },
+    /// To drop what was pushed in a step of a sync table that has not ended.
+    Withdraw {
+        /// The table.
+        table: u32,
+        /// How many steps the worker has ended.
+        step: u64,
+    },
     /// To take part in it no more: the other workers' steps do without it.
     Leave {
         /// The table.
@@ -121,9 +128,18 @@ pub enum TableAnswer {
         table: u32,
         /// How many steps this worker has ended in it, perhaps in an earlier life.
         step: u64,
+        /// Whether pushes are kept of a step that it has not ended.
+        has_half: bool,
+        /// Whether this made the table.
+        is_new: bool,
     },
     /// It is done.
     Done,
+    /// There is no table of the name.
+    Dropped {
+        /// Whether there was one.
+        was_there: bool,
+    },
     /// The range is as in this snapshot; or there is none, and nothing was done.
     Restored {
         /// The snapshot's number.
@@ -238,6 +254,7 @@ impl TableRequest {
             Self::Push { table, .. }
             | Self::Pull { table, .. }
             | Self::Tune { table, .. }
+            | Self::Withdraw { table, .. }
             | Self::Leave { table }
             | Self::Save { table, .. } => Some(*table),
             Self::Open { .. } | Self::Drop { .. } | Self::Restore { .. } | Self::Locate => None,
@@ -284,6 +301,11 @@ impl TableRequest {
                 to.text("a table's name", name);
             }
             Self::Locate => to.u8(7),
+            Self::Withdraw { table, step } => {
+                to.u8(10);
+                to.u32(*table);
+                to.u64(*step);
+            }
             Self::Save { table, id, step } => {
                 to.u8(8);
                 to.u32(*table);
@@ -333,6 +355,7 @@ impl TableRequest {
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
             7 => Self::Locate,
+            10 => Self::Withdraw { table: from.u32()?, step: from.u64()? },
             8 => Self::Save { table: from.u32()?, id: from.u64()?, step: from.u64()? },
             9 => {
                 let (name, spec) = TableSpec::read(from)?;
@@ -369,16 +392,22 @@ impl TableAnswer {
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
-            Self::Opened { table, step } => {
+            Self::Opened { table, step, has_half, is_new } => {
                 to.u8(1);
                 to.u32(*table);
                 to.u64(*step);
+                to.bool(*has_half);
+                to.bool(*is_new);
             }
             Self::Done => to.u8(2),
             Self::Rows => to.u8(3),
             Self::Refused(error) => {
                 to.u8(4);
                 error.write(&mut to);
+            }
+            Self::Dropped { was_there } => {
+                to.u8(7);
+                to.bool(*was_there);
             }
             Self::Restored { id } => {
                 to.u8(6);
@@ -409,12 +438,18 @@ impl TableAnswer {
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
-            1 => Self::Opened { table: from.u32()?, step: from.u64()? },
+            1 => Self::Opened {
+                table: from.u32()?,
+                step: from.u64()?,
+                has_half: from.bool()?,
+                is_new: from.bool()?,
+            },
             2 => Self::Done,
             3 => Self::Rows,
             4 => Self::Refused(TableError::read(from)?),
             5 => Self::Elsewhere { owner: from.option(Reader::u32)?, is_lost: from.bool()? },
             6 => Self::Restored { id: from.option(Reader::u64)? },
+            7 => Self::Dropped { was_there: from.bool()? },
             _ => return Err(Malformed("an answer that is unknown: install the same release everywhere")),
         })
     }

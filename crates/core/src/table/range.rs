@@ -3,8 +3,9 @@
 //! A worker's **clock** counts the steps that it has ended. The machine says when a push changes the rows, and when a pull is
 //! answered; the rows are its caller's. It has no connections and no clock of its own.
 //!
-//! * Of a worker that restarts, or leaves, the pushes of the step that it has not ended are dropped where steps take effect at
-//!   their end (sync), and stay where each push takes effect at once.
+//! * Of a worker that leaves, the pushes of the step that it has not ended are dropped where steps take effect at their end
+//!   (sync), and stay where each push takes effect at once. One that restarts ends that step, or withdraws them: it knows whether it has ended the
+//!   step on another range.
 //! * The pushes of a step that it has ended count, whatever becomes of it.
 //! * A request that a worker repeats on a new connection counts once: a push has a number, and a number that is not above that of
 //!   its last push is an old one.
@@ -76,12 +77,12 @@ pub struct Asking {
 }
 
 /// Where a worker begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entered<P> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
     /// How many steps it has ended.
     pub step: u64,
-    /// Of an earlier life, the pushes of a step that it has not ended.
-    pub dropped: Vec<P>,
+    /// Whether pushes of a step are kept that it has not ended, perhaps in an earlier life.
+    pub has_half: bool,
 }
 
 /// What becomes of a push.
@@ -115,24 +116,22 @@ impl<P, Q> RangeState<P, Q> {
         }
     }
 
-    /// A worker takes part, in its first life or a later one, of which what is left of a step is dropped. Returns how many steps it
-    /// has ended, and what was dropped.
+    /// A worker takes part, in its first life or a later one.
     ///
     /// # Errors
     /// [`TableError::Worker`].
-    pub fn enter(&mut self, worker: u32, life: u64) -> Result<Entered<P>, TableError> {
+    pub fn enter(&mut self, worker: u32, life: u64) -> Result<Entered, TableError> {
         if worker >= self.workers {
             return Err(TableError::Worker { worker, workers: self.workers });
         }
         let known = self.clocks.get(&worker).copied().unwrap_or_default();
-        if known.life == life && !known.has_left {
-            return Ok(Entered { step: known.step, dropped: Vec::new() });
+        if known.life != life || known.has_left {
+            // One that comes back after the others went on without it goes on where they are.
+            let step = if known.has_left { known.step.max(self.version()) } else { known.step };
+            self.clocks.insert(worker, Clock { life, step, number: 0, has_left: false });
         }
-        let dropped = self.drop_half(worker);
-        // One that comes back after the others went on without it goes on where they are.
-        let step = if known.has_left { known.step.max(self.version()) } else { known.step };
-        self.clocks.insert(worker, Clock { life, step, number: 0, has_left: false });
-        Ok(Entered { step, dropped })
+        let step = self.clocks[&worker].step;
+        Ok(Entered { step, has_half: self.kept.contains_key(&(step, worker)) })
     }
 
     /// A worker's push of a number, which may end its step.
@@ -161,6 +160,18 @@ impl<P, Q> RangeState<P, Q> {
         }
         self.kept.entry((who.step, who.worker)).or_default().push(push);
         Ok(TakenPush::Kept)
+    }
+
+    /// Drops what a worker has pushed in the step that it has not ended, if steps take effect at their end. Returns it.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn withdraw(&mut self, who: Asking) -> Result<Vec<P>, TableError> {
+        let step = self.clock(who)?.step;
+        if who.step != step {
+            return Err(TableError::Step { expected: step, found: who.step });
+        }
+        Ok(self.drop_half(who.worker))
     }
 
     /// Whether a push of this number was taken before.

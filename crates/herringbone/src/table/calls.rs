@@ -20,15 +20,22 @@ struct State {
     open: usize,
     /// Where rows go.
     rows: Vec<u8>,
-    answers: Vec<ServerAnswer>,
+    answers: Vec<RangeAnswer>,
     failure: Option<CallFailure>,
 }
 
-/// What a server has answered.
+/// What was answered for a range.
 #[derive(Clone, Debug)]
-pub(super) struct ServerAnswer {
-    pub(super) server: u32,
+pub(super) struct RangeAnswer {
+    pub(super) range: u32,
     pub(super) answer: TableAnswer,
+}
+
+/// Whose answer it is: a range's, and the server's that has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerSource {
+    pub(super) range: u32,
+    pub(super) server: u32,
 }
 
 /// Why a call fails.
@@ -62,7 +69,8 @@ impl TableCall {
     }
 
     /// A request is answered, with these rows for a place in the call's.
-    pub(super) fn answered(&self, server: u32, answer: TableAnswer, rows: &[u8], place: Range<usize>) {
+    pub(super) fn answered(&self, from: AnswerSource, answer: TableAnswer, rows: &[u8], place: Range<usize>) {
+        let AnswerSource { range, server } = from;
         let mut state = self.state();
         match answer {
             TableAnswer::Refused(problem) => state.fail(CallFailure::Refused { server, problem }),
@@ -71,7 +79,7 @@ impl TableCall {
                 let (expected, found) = (place.len() as u64, rows.len() as u64);
                 state.fail(CallFailure::Refused { server, problem: TableError::Length { expected, found } });
             }
-            answer => state.answers.push(ServerAnswer { server, answer }),
+            answer => state.answers.push(RangeAnswer { range, answer }),
         }
         state.open -= 1;
         if state.open == 0 {
@@ -100,7 +108,7 @@ impl TableCall {
         self.state().failure.clone()
     }
 
-    pub(super) fn answers(&self) -> Vec<ServerAnswer> {
+    pub(super) fn answers(&self) -> Vec<RangeAnswer> {
         std::mem::take(&mut self.state().answers)
     }
 

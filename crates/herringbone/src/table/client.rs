@@ -1,7 +1,7 @@
 //! What programs hold: a parameter server, and its tables.
 
 use super::{
-    calls::{ServerAnswer, TableCall},
+    calls::{RangeAnswer, TableCall},
     connections::{Connections, WorkerReach, refused},
     keys::{Distinct, add_up, first_nan},
 };
@@ -25,7 +25,10 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -42,15 +45,20 @@ pub struct ParameterServer {
     tables: Arc<Mutex<BTreeMap<String, Weak<RemoteTable>>>>,
 }
 
+/// For how long a rank is tried that seems to be there.
+const RETURN: Duration = Duration::from_secs(3);
+
 /// By how many steps servers may differ in where a worker is, before one of them counts as started anew.
 const APART: u64 = 1024;
 
-/// What a server has answered to a worker that opens a table.
+/// What was answered for a range of a table that a worker opens.
 #[derive(Clone, Copy, Debug)]
 struct Opened {
-    server: u32,
+    range: u32,
     table: u32,
     step: u64,
+    has_half: bool,
+    is_new: bool,
 }
 
 /// A table on a parameter server: rows of one width, by their keys.
@@ -65,6 +73,7 @@ pub struct RemoteTable {
     /// How many steps this worker has ended. Who has the lock sends: so the requests of all threads say it in the order in which
     /// they are sent.
     step: Mutex<u64>,
+    has_left: AtomicBool,
 }
 
 impl ParameterServer {
@@ -111,7 +120,8 @@ impl ParameterServer {
         let spec = TableSpec { workers, ..spec };
         spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(table) = tables.get(name).and_then(Weak::upgrade) {
+        let is_open = |table: &Arc<RemoteTable>| !table.has_left.load(Ordering::SeqCst);
+        if let Some(table) = tables.get(name).and_then(Weak::upgrade).filter(is_open) {
             let differs = table.spec.difference(&spec);
             if differs.is_empty() {
                 return Ok(table);
@@ -153,7 +163,7 @@ impl ParameterServer {
     }
 
     /// The snapshot of which all ranges are, those aside that were there.
-    fn restored(&self, name: &str, answers: &[ServerAnswer]) -> Result<Option<u64>> {
+    fn restored(&self, name: &str, answers: &[RangeAnswer]) -> Result<Option<u64>> {
         let ids: BTreeSet<Option<u64>> = answers
             .iter()
             .filter_map(|answer| match answer.answer {
@@ -170,8 +180,20 @@ impl ParameterServer {
         Err(refused(name, "", TableError::Unusable(what.to_owned())))
     }
 
-    /// Opens a table on all servers.
+    /// Opens a table on all servers. Who was killed and comes back at once may meet the connection that it had.
     fn open(&self, name: &str, spec: TableSpec) -> Result<RemoteTable> {
+        let began = Instant::now();
+        loop {
+            match self.try_to_open(name, &spec) {
+                Err(error) if is_there_twice(&error) && began.elapsed() < RETURN => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn try_to_open(&self, name: &str, spec: &TableSpec) -> Result<RemoteTable> {
         let reach = &self.connections.reach;
         let ranges = Ranges::new(spec.rows, reach.servers.len() as u32);
         let call = TableCall::new(0);
@@ -181,17 +203,16 @@ impl ParameterServer {
             self.connections.send(range, &request, &[], &call, 0..0);
         }
         let result = self.connections.wait("open", name, &call);
-        let opened = call.answers().into_iter().filter_map(|ServerAnswer { server, answer }| match answer {
-            TableAnswer::Opened { table, step } => Some(Opened { server, table, step }),
+        let opened = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
+            TableAnswer::Opened { table, step, has_half, is_new } => {
+                Some(Opened { range, table, step, has_half, is_new })
+            }
             _ => None,
         });
         let mut opened: Vec<Opened> = opened.collect();
-        opened.sort_unstable_by_key(|opened| opened.server);
+        opened.sort_unstable_by_key(|opened| opened.range);
         if let Err(error) = result.and_then(|()| self.catch_up(name, &opened)) {
-            let call = TableCall::new(0);
-            for Opened { server, table, .. } in opened {
-                self.connections.send(server, &TableRequest::Leave { table }, &[], &call, 0..0);
-            }
+            self.undo(name, &opened);
             return Err(error);
         }
         Ok(RemoteTable {
@@ -200,12 +221,26 @@ impl ParameterServer {
             ranges,
             numbers: opened.iter().map(|opened| opened.table).collect(),
             step: Mutex::new(opened.iter().map(|opened| opened.step).max().unwrap_or_default()),
-            spec,
+            has_left: AtomicBool::new(false),
+            spec: spec.clone(),
         })
     }
 
-    /// Where the others have gone on without this worker, or it was lost while it ended a step, servers differ in how many steps it
-    /// has ended: it goes on where it is furthest.
+    /// A table that could not be opened everywhere is left, and is no more where it was made for this.
+    fn undo(&self, name: &str, opened: &[Opened]) {
+        let call = TableCall::new(0);
+        for Opened { range, table, is_new, .. } in opened {
+            let request = match is_new {
+                true => TableRequest::Drop { name: name.to_owned() },
+                false => TableRequest::Leave { table: *table },
+            };
+            self.connections.send(*range, &request, &[], &call, 0..0);
+        }
+    }
+
+    /// Where the others have gone on without this worker, or an earlier life of it died while it ended a step, ranges differ in how many
+    /// steps it has ended: it goes on where it is furthest. A step that ended on one range ends on all: all had what was pushed in it.
+    /// What was pushed in a step that has ended on none is withdrawn.
     fn catch_up(&self, name: &str, opened: &[Opened]) -> Result<()> {
         let most = opened.iter().map(|opened| opened.step).max().unwrap_or_default();
         if opened.iter().any(|opened| most - opened.step > APART) {
@@ -214,11 +249,14 @@ impl ParameterServer {
             return Err(refused(name, "", TableError::Unusable(what.to_owned())));
         }
         let call = TableCall::new(0);
-        for Opened { server, table, step } in opened {
-            for step in *step..most {
+        for Opened { range, table, step, has_half, .. } in opened.iter().copied() {
+            for step in step..most {
                 let keys = RowKeys::Listed(Vec::new());
-                let request = TableRequest::Push { table: *table, step, ends: true, keys };
-                self.connections.send(*server, &request, &[], &call, 0..0);
+                let request = TableRequest::Push { table, step, ends: true, keys };
+                self.connections.send(range, &request, &[], &call, 0..0);
+            }
+            if has_half && step == most {
+                self.connections.send(range, &TableRequest::Withdraw { table, step }, &[], &call, 0..0);
             }
         }
         self.connections.wait("open", name, &call)
@@ -230,10 +268,15 @@ impl ParameterServer {
     /// [`ErrorKind::Table`] if there is none of the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let call = TableCall::new(0);
-        for server in 0..self.connections.reach.servers.len() as u32 {
-            self.connections.send(server, &TableRequest::Drop { name: name.to_owned() }, &[], &call, 0..0);
+        for range in 0..self.connections.reach.servers.len() as u32 {
+            self.connections.send(range, &TableRequest::Drop { name: name.to_owned() }, &[], &call, 0..0);
         }
-        self.connections.wait("drop_table", name, &call)
+        self.connections.wait("drop_table", name, &call)?;
+        let was_there = |answer: &RangeAnswer| answer.answer == TableAnswer::Dropped { was_there: true };
+        match call.answers().iter().any(was_there) {
+            true => Ok(()),
+            false => Err(refused(name, "", TableError::Unknown)),
+        }
     }
 }
 
@@ -299,7 +342,16 @@ impl RemoteTable {
     /// # Errors
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn end_step(&self) -> Result<()> {
-        self.push_bytes(&RowKeys::Listed(Vec::new()), &[], false)
+        let call = TableCall::new(0);
+        let mut step = self.lock_step();
+        for (range, table) in (0..).zip(&self.numbers) {
+            let keys = RowKeys::Listed(Vec::new());
+            let request = TableRequest::Push { table: *table, step: *step, ends: true, keys };
+            self.connections.send(range, &request, &[], &call, 0..0);
+        }
+        *step += 1;
+        drop(step);
+        self.connections.wait("push", &self.name, &call)
     }
 
     /// The rows of `keys`, row after row, into `values`. It waits until the table's [consistency](crate::core::table::Consistency)
@@ -352,9 +404,9 @@ impl RemoteTable {
         let tuned = self.spec.optimizer.with(parameter, number);
         tuned.map_err(|Unusable(what)| refused(&self.name, "", TableError::Unusable(what)))?;
         let call = TableCall::new(0);
-        for (server, table) in (0..).zip(&self.numbers) {
+        for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Tune { table: *table, parameter: parameter.to_owned(), number };
-            self.connections.send(server, &request, &[], &call, 0..0);
+            self.connections.send(range, &request, &[], &call, 0..0);
         }
         self.connections.wait("tune", &self.name, &call)
     }
@@ -375,6 +427,18 @@ impl RemoteTable {
         }
         self.connections.wait("snapshot", &self.name, &call)?;
         Ok(id)
+    }
+
+    /// Takes part no more: the steps of other workers do without this one, and calls of other threads that wait end with an error. To
+    /// drop the last handle does the same.
+    pub fn leave(&self) {
+        if self.has_left.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let call = TableCall::new(0);
+        for (range, table) in (0..).zip(&self.numbers) {
+            self.connections.send(range, &TableRequest::Leave { table: *table }, &[], &call, 0..0);
+        }
     }
 
     fn check_type<T: Element>(&self) -> Result<()> {
@@ -447,26 +511,62 @@ impl RemoteTable {
         {
             return Err(refused(&self.name, "", TableError::NotANumber { key: keys.get(at / row) }));
         }
+        let pieces = self.ranges.cut(keys, self.rows_at_once(keys));
+        if let (true, [piece]) = (self.ranges.count() == 1 && !more, &*pieces) {
+            return self.push_at_once(piece, values);
+        }
         let call = TableCall::new(0);
-        let mut ended = self.lock_step();
-        let step = *ended;
-        for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
+        let ended = self.lock_step();
+        for RangePiece { range, keys, at } in pieces {
             let table = self.numbers[range as usize];
             let values = &values[at.start * row..at.end * row];
-            let request = TableRequest::Push { table, step, ends: false, keys };
+            let request = TableRequest::Push { table, step: *ended, ends: false, keys };
             self.connections.send(range, &request, values, &call, 0..0);
         }
-        if !more {
-            // Behind all pieces on each connection, so that a step is over only when all of it is there.
-            for (server, table) in (0..).zip(&self.numbers) {
-                let keys = RowKeys::Listed(Vec::new());
-                let request = TableRequest::Push { table: *table, step, ends: true, keys };
-                self.connections.send(server, &request, &[], &call, 0..0);
-            }
-            *ended += 1;
-        }
         drop(ended);
-        self.connections.wait("push", &self.name, &call)
+        match self.connections.wait("push", &self.name, &call) {
+            Ok(()) if more => Ok(()),
+            // All of it is there: whoever dies now has ended the step on some ranges, and in its next life ends it on the others.
+            Ok(()) => self.end_step(),
+            Err(error) => {
+                self.withdraw();
+                Err(error)
+            }
+        }
+    }
+
+    /// A push of one message ends its step, too.
+    fn push_at_once(&self, piece: &RangePiece, values: &[u8]) -> Result<()> {
+        let call = TableCall::new(0);
+        let mut step = self.lock_step();
+        let RangePiece { range, keys, .. } = piece;
+        let table = self.numbers[*range as usize];
+        let request = TableRequest::Push { table, step: *step, ends: true, keys: keys.clone() };
+        self.connections.send(*range, &request, values, &call, 0..0);
+        *step += 1;
+        drop(step);
+        let pushed = self.connections.wait("push", &self.name, &call);
+        if matches!(pushed.as_ref().map_err(Error::kind), Err(ErrorKind::Table { .. })) {
+            // It was refused, and the step goes on.
+            *self.lock_step() -= 1;
+        }
+        pushed
+    }
+
+    /// A push that was refused in part is no push: of a sync table, what was pushed in the step is dropped.
+    fn withdraw(&self) {
+        if !self.spec.consistency.is_sync() {
+            return;
+        }
+        let call = TableCall::new(0);
+        let step = self.lock_step();
+        for (range, table) in (0..).zip(&self.numbers) {
+            let request = TableRequest::Withdraw { table: *table, step: *step };
+            self.connections.send(range, &request, &[], &call, 0..0);
+        }
+        drop(step);
+        // The error that is told is the push's.
+        let _withdrawn = self.connections.wait("push", &self.name, &call);
     }
 
     fn pull_bytes(&self, keys: &RowKeys, take: impl FnOnce(&[u8])) -> Result<()> {
@@ -492,11 +592,12 @@ impl RemoteTable {
 
 impl Drop for RemoteTable {
     fn drop(&mut self) {
-        let call = TableCall::new(0);
-        for (server, table) in (0..).zip(&self.numbers) {
-            self.connections.send(server, &TableRequest::Leave { table: *table }, &[], &call, 0..0);
-        }
+        self.leave();
     }
+}
+
+fn is_there_twice(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Table { problem: TableError::Twice { .. }, .. })
 }
 
 fn is_restoring(error: &Error) -> bool {

@@ -292,6 +292,7 @@ impl Tables {
             | TableRequest::Locate => {
                 return Err(TableError::Malformed("it changes nothing".into()));
             }
+            TableRequest::Drop { .. } if is_repeated => return Ok(TableAnswer::Dropped { was_there: true }),
             _ if is_repeated => return Ok(TableAnswer::Done),
             TableRequest::Tune { table, parameter, number } => {
                 self.tune(table, worker, &parameter, number)?;
@@ -301,12 +302,16 @@ impl Tables {
                 self.leave(table, worker, life, served);
                 TableAnswer::Done
             }
-            TableRequest::Drop { name } => {
-                self.drop_table(&name, served)?;
+            TableRequest::Withdraw { table, step } => {
+                let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
+                let dropped = table.state.withdraw(caller.asking(step))?;
+                let freed = table.free(&dropped);
+                self.memory.give_back(freed);
                 TableAnswer::Done
             }
+            TableRequest::Drop { name } => TableAnswer::Dropped { was_there: self.drop_table(&name, served) },
         };
-        if answer == TableAnswer::Done {
+        if !matches!(answer, TableAnswer::Opened { .. }) {
             self.changes.insert(worker, Change { life, number });
         }
         served.note(|| TableOperation::Request { worker, life, number, payload: noted.to_vec() });
@@ -333,6 +338,7 @@ impl Tables {
         spec: &TableSpec,
         ranges: u32,
     ) -> Result<TableAnswer, TableError> {
+        let is_new = !self.numbers.contains_key(name);
         let number = match self.numbers.get(name) {
             Some(number) => *number,
             None => self.make(name, spec, ranges)?,
@@ -348,11 +354,8 @@ impl Tables {
         if !differs.is_empty() {
             return Err(TableError::Differs { what: differs.join(", ") });
         }
-        let Entered { step, dropped } = table.state.enter(caller.worker, caller.life)?;
-        let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
-        table.used -= freed;
-        self.memory.give_back(freed);
-        Ok(TableAnswer::Opened { table: number, step })
+        let Entered { step, has_half } = table.state.enter(caller.worker, caller.life)?;
+        Ok(TableAnswer::Opened { table: number, step, has_half, is_new })
     }
 
     /// # Errors
@@ -467,8 +470,7 @@ impl Tables {
         {
             served.replies.extend(table.state.take_waiting_of(worker).into_iter().map(refused));
             let dropped = table.state.leave(worker);
-            let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
-            table.used -= freed;
+            let freed = table.free(&dropped);
             self.memory.give_back(freed);
         }
     }
@@ -498,12 +500,13 @@ impl Tables {
         self.tables.values().flat_map(lives).collect()
     }
 
-    fn drop_table(&mut self, name: &str, served: &mut ServedRequest) -> Result<(), TableError> {
-        let number = self.numbers.remove(name).ok_or(TableError::Unknown)?;
-        let mut table = self.tables.remove(&number).ok_or(TableError::Unknown)?;
+    /// Forgets a table. Returns whether there was one.
+    fn drop_table(&mut self, name: &str, served: &mut ServedRequest) -> bool {
+        let number = self.numbers.remove(name);
+        let Some(mut table) = number.and_then(|number| self.tables.remove(&number)) else { return false };
         self.memory.give_back(table.used);
         served.replies.extend(table.state.take_waiting().into_iter().map(refused));
-        Ok(())
+        true
     }
 
     /// A connection has ended: nobody waits there for rows any more.
@@ -650,6 +653,13 @@ pub struct TableSummary {
 }
 
 impl Table {
+    /// What pushes took up that are dropped.
+    fn free(&mut self, dropped: &[KeptPush]) -> u64 {
+        let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
+        self.used -= freed;
+        freed
+    }
+
     fn check_keys(&self, keys: &RowKeys) -> Result<(), TableError> {
         if keys.are_right(&self.keys) {
             return Ok(());

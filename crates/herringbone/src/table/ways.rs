@@ -1,7 +1,7 @@
 //! A worker's requests that are not answered, and the connections on which they go.
 
 use super::{
-    calls::TableCall,
+    calls::{AnswerSource, TableCall},
     link::{MessageLink, ReceivedPayload},
 };
 use crate::{
@@ -179,7 +179,7 @@ impl RequestWays {
         self.nobody.remove(&range);
         self.routes.answered(range, number);
         if let Some(Sent { call, place, .. }) = self.open.remove(&number) {
-            call.answered(server, answer, rows, place);
+            call.answered(AnswerSource { range, server }, answer, rows, place);
         }
     }
 
