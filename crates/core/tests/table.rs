@@ -145,6 +145,8 @@ impl World {
                 self.state.pull(self.asking(number), (number, self.workers[number as usize].step)).unwrap()
             }
             Event::Leave => {
+                // Nobody answers them.
+                self.state.take_waiting_of(number);
                 let dropped = self.state.leave(number);
                 self.drop_half(number, &dropped);
                 self.workers[number as usize].is_there = false;

@@ -113,7 +113,7 @@ impl Cluster {
         payload.extend_from_slice(values);
         self.requests += 1;
         let mut served = ServedRequest::default();
-        self.servers[range as usize].serve(&caller, self.requests, payload, |_, _| true, &mut served);
+        self.servers[range as usize].serve(&caller, self.requests, payload, |_, _| false, &mut served);
         match served.replies.pop().map(|reply| reply.content) {
             Some(ReplyContent::Answer(answer)) => answer,
             other => panic!("{other:?}"),
