@@ -5,7 +5,11 @@ use herringbone_core::{
     table::{
         Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber,
         OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys,
-        TableAnswer, TableError, TableRequest, TableSpec, TakenPush, WorkerClock,
+        TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, WorkerClock,
+        replication::{
+            Candidacy, CopyPlace, Epoch, EpochId, HeldRange, ImagePart, PeerMessage, ServerLife,
+            SettledEpoch, TableNode, Tenure,
+        },
     },
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -288,6 +292,10 @@ fn messages_come_back_as_they_were() {
         TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },
         TableRequest::Leave { table: 3 },
         TableRequest::Drop { name: name() },
+        TableRequest::Withdraw { table: 1, step: 9 },
+        TableRequest::Save { table: 1, id: 2, step: 9 },
+        TableRequest::Restore { name: name(), spec: spec(), ranges: 3 },
+        TableRequest::Locate,
     ];
     for request in requests {
         let mut payload = request.encode().unwrap();
@@ -313,17 +321,88 @@ fn messages_come_back_as_they_were() {
         TableError::Worker { worker: 9, workers: 3 },
         TableError::Twice { worker: 1 },
         TableError::TooMany { what: "tables".into(), limit: 2 },
+        TableError::Restoring,
         TableError::Malformed("bytes".into()),
     ];
     let answers = [
         TableAnswer::Opened { table: 1, step: 2, has_half: true, is_new: false },
         TableAnswer::Done,
         TableAnswer::Rows,
+        TableAnswer::Dropped { was_there: true },
+        TableAnswer::Restored { id: Some(7) },
+        TableAnswer::Elsewhere { owner: Some(2), is_lost: false },
     ];
     for answer in answers.into_iter().chain(refused.map(TableAnswer::Refused)) {
         let payload = answer.encode();
         assert_eq!(TableAnswer::decode(&payload).unwrap(), (answer, &[][..]));
     }
+}
+
+#[test]
+fn words_between_servers_come_back_as_they_were_and_damaged_ones_are_no_panic() {
+    let id = |counter| EpochId { counter, decider: 2 };
+    let members = [(0, 7), (2, u64::MAX)].into_iter().collect();
+    let epoch = Epoch { id: id(4), members };
+    let copies = vec![CopyPlace { server: 2, sequence: Some(9) }, CopyPlace { server: 1, sequence: None }];
+    let tenures = vec![Tenure { last: id(4), owner: Some(0), copies }, Tenure::default()];
+    let settled = SettledEpoch { epoch: epoch.clone(), tenures };
+    let process = ServerLife { server: 1, life: 3 };
+    let held = HeldRange { range: 1, epoch: id(3), sequence: 8, is_settled: true };
+    let candidacy = Candidacy {
+        settled: Some(settled.clone()),
+        possible: vec![epoch.clone()],
+        highest: id(9),
+        dead: vec![process],
+        replaced: vec![process, process],
+    };
+    let image = |part| PeerMessage::Image { epoch: id(4), range: 1, part, record: vec![5; 40] };
+    let messages = [
+        PeerMessage::Standing {
+            epoch: Some(epoch.clone()),
+            is_unsure: true,
+            proposes: Some(id(5)),
+            whole: vec![0, 2],
+        },
+        PeerMessage::Call { settled: id(1) },
+        PeerMessage::Come(candidacy),
+        PeerMessage::Withdraw,
+        PeerMessage::GiveUp,
+        PeerMessage::Propose { epoch, bases: vec![id(1), id(2)] },
+        PeerMessage::Promise { id: id(4), held: vec![held] },
+        PeerMessage::Refuse { id: id(4), highest: id(6) },
+        PeerMessage::Commit(settled),
+        PeerMessage::Operate { epoch: id(4), range: 1, sequence: 5, stable: 4, operation: vec![1, 2, 3] },
+        PeerMessage::Executed { epoch: id(4), range: 1, sequence: 5 },
+        image(ImagePart::Begin { sequence: 5 }),
+        image(ImagePart::Record),
+        image(ImagePart::End),
+        image(ImagePart::Counted),
+    ];
+    for message in messages {
+        let payload = message.encode();
+        assert_eq!(PeerMessage::decode(&payload).as_ref(), Ok(&message));
+        let mut node = TableNode::new(ServerLife { server: 0, life: 7 }, 3, 1);
+        node.linked(ServerLife { server: 2, life: u64::MAX }, 0);
+        for at in 0..payload.len() {
+            // What is cut short may be a shorter operation; nothing is a panic, also not for a server that believes it.
+            let mut damaged = payload.clone();
+            damaged[at] ^= 0x41;
+            for bytes in [&payload[..at], &damaged] {
+                if let Ok(message) = PeerMessage::decode(bytes) {
+                    node.receive(2, message, at as u64);
+                    node.outputs();
+                }
+            }
+        }
+        node.receive(2, message, 300);
+    }
+    let request = TableOperation::Request { worker: 1, life: 2, number: 3, payload: vec![4; 9] };
+    let give_up = TableOperation::GiveUp { table: 1, worker: 2, life: 3 };
+    let load = TableOperation::Load { record: vec![6; 5] };
+    for operation in [request, TableOperation::EndStep { table: 8 }, give_up, load, TableOperation::Unload] {
+        assert_eq!(TableOperation::decode(&operation.encode()), Ok(operation));
+    }
+    assert!(TableOperation::decode(&[]).is_err() && TableOperation::decode(&[9]).is_err());
 }
 
 #[test]
