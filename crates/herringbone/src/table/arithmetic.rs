@@ -4,6 +4,7 @@
 //! for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
 
 use crate::core::table::{OptimizerKind, OptimizerParameter, OptimizerSpec};
+use crate::sys::plain::Plain;
 use half::{bf16, f16};
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -48,7 +49,7 @@ macro_rules! real {
 real!(f32, f64);
 
 /// A type of rows' elements.
-pub(super) trait Scalar: Copy + Default + Send + Sync + 'static {
+pub(super) trait Scalar: Copy + Default + Send + Plain + Sync + 'static {
     /// What optimizers calculate in.
     type Real: Real + Scalar;
     fn read(bytes: &[u8]) -> Self;

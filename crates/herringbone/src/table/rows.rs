@@ -4,9 +4,12 @@ use super::{
     arithmetic::{Real, Rule, Scalar, planes},
     chunks::{PlacedRows, RowChunks, RowShape},
 };
-use crate::core::{
-    element::DType,
-    table::{Initializer, OptimizerSpec, RowKeys, TableError, TableSpec},
+use crate::{
+    core::{
+        element::DType,
+        table::{Initializer, OptimizerSpec, RowKeys, TableError, TableSpec},
+    },
+    sys::plain,
 };
 use half::bf16;
 use std::{collections::HashMap, ops::Range};
@@ -171,14 +174,18 @@ impl<S: Scalar> Rows for RowStore<S> {
                     &fresh
                 }
             };
-            values.iter().for_each(|value| value.write(into));
+            // Rows travel as they lie in the memory of this machine, which is little-endian.
+            into.extend_from_slice(plain::bytes(values));
         }
         Ok(())
     }
 
     fn not_a_number(&self, keys: &RowKeys, pushed: &[u8]) -> Option<u64> {
-        let has_nan =
-            |row: &[u8]| row.chunks_exact(size_of::<S>()).any(|bytes| S::read(bytes).real().is_nan());
+        // Without a way out in the middle it is done with many elements at once.
+        let has_nan = |row: &[u8]| {
+            let elements = row.chunks_exact(size_of::<S>());
+            elements.fold(false, |found, bytes| found | S::read(bytes).real().is_nan())
+        };
         let row_bytes = self.rows.shape.width * size_of::<S>();
         let found = pushed.chunks_exact(row_bytes).position(has_nan)?;
         Some(keys.get(found))
