@@ -322,6 +322,7 @@ fn messages_come_back_as_they_were() {
         TableError::Twice { worker: 1 },
         TableError::TooMany { what: "tables".into(), limit: 2 },
         TableError::Restoring,
+        TableError::Passed,
         TableError::Malformed("bytes".into()),
     ];
     let answers = [

@@ -99,6 +99,9 @@ pub enum TableError {
     /// Its rows are read from a snapshot.
     #[error("it is being restored: wait a moment")]
     Restoring,
+    /// The workers have ended more steps than the snapshot was to have.
+    #[error("the step of this snapshot is over: take another one")]
+    Passed,
     /// Bytes that make no message.
     #[error("a malformed message: {0}")]
     Malformed(String),
@@ -126,6 +129,7 @@ impl TableError {
             Self::TooMany { what, limit } => (12, [*limit, 0, 0, 0], what),
             Self::Malformed(what) => (13, [0; 4], what),
             Self::Restoring => (14, [0; 4], ""),
+            Self::Passed => (15, [0; 4], ""),
         };
         to.u8(code);
         numbers.into_iter().for_each(|number| to.u64(number));
@@ -151,6 +155,7 @@ impl TableError {
             12 => Self::TooMany { what, limit: one },
             13 => Self::Malformed(what),
             14 => Self::Restoring,
+            15 => Self::Passed,
             _ => return Err(Malformed("a reason that is unknown: install the same release everywhere")),
         })
     }

@@ -419,6 +419,17 @@ impl RemoteTable {
     /// [`ErrorKind::Table`] if it cannot be written: then earlier snapshots are as they were. [`ErrorKind::TableServerLost`],
     /// [`ErrorKind::Timeout`].
     pub fn snapshot(&self) -> Result<u64> {
+        let began = Instant::now();
+        loop {
+            match self.try_snapshot() {
+                // A server was lost, and the next owner has gone on meanwhile; or another thread has ended the step.
+                Err(error) if is_passed(&error) && began.elapsed() < self.connections.reach.timeout => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    fn try_snapshot(&self) -> Result<u64> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (id, step, call) = (since.as_nanos() as u64, self.step(), TableCall::new(0));
         for (range, table) in (0..).zip(&self.numbers) {
@@ -529,7 +540,9 @@ impl RemoteTable {
             // All of it is there: whoever dies now has ended the step on some ranges, and in its next life ends it on the others.
             Ok(()) => self.end_step(),
             Err(error) => {
-                self.withdraw();
+                if matches!(error.kind(), ErrorKind::Table { .. }) {
+                    self.withdraw();
+                }
                 Err(error)
             }
         }
@@ -598,6 +611,10 @@ impl Drop for RemoteTable {
 
 fn is_there_twice(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Table { problem: TableError::Twice { .. }, .. })
+}
+
+fn is_passed(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Table { problem: TableError::Passed, .. })
 }
 
 fn is_restoring(error: &Error) -> bool {

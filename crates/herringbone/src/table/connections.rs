@@ -63,6 +63,8 @@ pub(super) struct Connections {
 struct Shared {
     servers: Vec<String>,
     reach: Reach,
+    /// Whether servers have copies of each other's ranges.
+    have_copies: bool,
     ways: Mutex<RequestWays>,
     poller: OwnedFd,
     bell: Bell,
@@ -82,7 +84,9 @@ impl Connections {
         epoll::add(&poller, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(|error| at(error.into()))?;
         let is_over = AtomicBool::new(false);
-        let shared = Arc::new(Shared { servers, reach, ways: Mutex::new(ways), poller, bell, is_over });
+        let have_copies = links.iter().any(|link| link.there.world > 1);
+        let ways = Mutex::new(ways);
+        let shared = Arc::new(Shared { servers, reach, have_copies, ways, poller, bell, is_over });
         for FirstConnection { server, link, there } in links {
             shared.admit(server, link, &there);
         }
@@ -204,7 +208,10 @@ impl Shared {
             for server in absent {
                 let address = &self.servers[server as usize];
                 match connect_once(address, &self.reach, None) {
-                    Ok((link, there)) => self.admit(server, link, &there),
+                    Ok((link, there)) => match check_group(&self.servers, server, &there, self.have_copies) {
+                        Ok(()) => self.admit(server, link, &there),
+                        Err(error) => lock(&self.ways).is_other(server, &error.to_string()),
+                    },
                     Err(error) => lock(&self.ways).is_away(server, &error),
                 }
             }
@@ -283,7 +290,8 @@ fn first_connections(
             let whom = format!("the server of tables at {address}");
             match connect_once(address, reach, None) {
                 Ok((link, there)) => {
-                    check_group(servers, server, &there)?;
+                    let have_copies = links.first().map_or(there.world > 1, |link| link.there.world > 1);
+                    check_group(servers, server, &there, have_copies)?;
                     links.push(FirstConnection { server, link, there });
                 }
                 Err(error) if error.may_pass() && Instant::now() + AGAIN < deadline => {
@@ -304,17 +312,26 @@ fn first_connections(
     }
 }
 
-/// Servers with copies have a list of each other, which has to be the worker's.
-fn check_group(servers: &[String], server: u32, there: &Identity) -> Result<()> {
-    if there.world == 1 || (there.world as usize == servers.len() && there.rank == server) {
-        return Ok(());
-    }
-    let (address, rank, world) = (&servers[server as usize], there.rank, there.world);
-    let problem = format!(
-        "{address} is at place {server} of {} here, and says that it is at place {rank} of {world}: name the servers as they \
-         name each other with --servers, in the same order",
-        servers.len()
-    );
+/// Servers with copies have a list of each other, which has to be the worker's; and either all have copies, or none.
+fn check_group(servers: &[String], server: u32, there: &Identity, have_copies: bool) -> Result<()> {
+    let Identity { rank, world, .. } = *there;
+    let address = &servers[server as usize];
+    let is_of_group = world as usize == servers.len() && rank == server;
+    let problem = match (world > 1, have_copies) {
+        (false, false) => return Ok(()),
+        (true, true) if is_of_group => return Ok(()),
+        (true, true) => format!(
+            "{address} is at place {server} of {} here, and says that it is at place {rank} of {world}: name the servers as they \
+             name each other with --servers, in the same order",
+            servers.len()
+        ),
+        (false, true) => {
+            format!("{address} was started without --servers, and others with it: start it as the others")
+        }
+        (true, false) => {
+            format!("{address} was started with --servers, and others without it: start all of them with it")
+        }
+    };
     Err(Error::config(crate::config::settings::TABLES.name, problem))
 }
 

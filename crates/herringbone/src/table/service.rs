@@ -129,6 +129,21 @@ impl ServiceShared {
         while !self.is_over.load(Ordering::SeqCst) {
             if !lock(&self.linked).contains(&server) {
                 match connect_once(address, reach, Some(server)) {
+                    Ok((_, there)) if there.world != reach.identity.world => {
+                        let problem = format!(
+                            "it has {} servers in its list, and this one {}",
+                            there.world, reach.identity.world
+                        );
+                        if problem != before {
+                            crate::log::warn(
+                                "tables",
+                                format_args!(
+                                    "the server at {address}: {problem}; give all the same --servers"
+                                ),
+                            );
+                            before = problem;
+                        }
+                    }
                     Ok((link, there)) => {
                         let process = ServerLife { server, life: there.incarnation };
                         lock(&self.linked).insert(process.server);

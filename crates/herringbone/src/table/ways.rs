@@ -236,6 +236,15 @@ impl RequestWays {
         }
     }
 
+    /// At a server's address is another one, which is of no use.
+    pub(super) fn is_other(&mut self, server: u32, reason: &str) {
+        let known = &mut self.servers[server as usize];
+        if known.reason != reason {
+            known.reason = reason.to_owned();
+            crate::log::warn("tables", reason);
+        }
+    }
+
     /// A server without copies is lost.
     fn give_up(&mut self, server: u32, reason: &str) {
         let known = &mut self.servers[server as usize];

@@ -135,6 +135,12 @@ impl TableNode {
         self.look();
     }
 
+    /// Whether there is a connection with a process, and signs of life on it.
+    pub fn hears(&mut self, process: ServerLife, now: u64) -> bool {
+        self.pass(now);
+        self.is_well(process)
+    }
+
     /// Whether a process is there and well.
     pub(super) fn is_well(&self, process: ServerLife) -> bool {
         process == self.own
@@ -295,11 +301,9 @@ impl TableNode {
         self.servers
     }
 
-    /// Whether all servers are in its epoch, and none of them has a range.
+    /// Whether no server of its epoch has a range.
     pub fn is_lost(&self, range: u32) -> bool {
-        let is_full =
-            self.settled.as_ref().is_some_and(|settled| settled.epoch.members.len() == self.servers as usize);
-        self.is_active() && is_full && self.owner(range).is_none()
+        self.is_active() && self.owner(range).is_none()
     }
 
     /// Whether it is in an epoch, and no one of it is lost.

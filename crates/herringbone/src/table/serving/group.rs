@@ -63,16 +63,26 @@ impl Serving {
         self.carry_out();
     }
 
-    /// A connection with another server has come about.
+    /// A connection with another server has come about. Of two processes in one place the one that is well stays.
     pub(super) fn greet_server(&mut self, number: u64, peer: ServerLife) {
         let Some(group) = &mut self.group else { return };
-        lock(&self.shared.linked).insert(peer.server);
-        let before = group.connections.insert(peer.server, number);
         let now = group.now();
-        if let Some(before) = before.filter(|before| *before != number) {
+        let life = group.node.life_of(peer.server).filter(|life| *life != peer.life);
+        if life.is_some_and(|life| group.node.hears(ServerLife { life, ..peer }, now)) {
+            if group.sent_away.insert(peer) {
+                let address = &group.servers[peer.server as usize];
+                let what = "two processes are servers of one place: the one that came later is sent away";
+                crate::log::warn("tables", format_args!("the server at {address}: {what}"));
+            }
+            self.connections.remove(&number).into_iter().for_each(|connection| say_goodbye(connection.link));
+            return;
+        }
+        lock(&self.shared.linked).insert(peer.server);
+        if let Some(before) = group.connections.insert(peer.server, number) {
             let life = group.node.life_of(peer.server).unwrap_or_default();
             group.node.unlinked(ServerLife { life, ..peer }, false, now);
-            self.connections.remove(&before);
+            // If its process lives it is not to take this for the end of this one.
+            self.connections.remove(&before).into_iter().for_each(|connection| say_goodbye(connection.link));
         }
         if let Some(group) = &mut self.group {
             group.node.linked(peer, now);
@@ -126,12 +136,19 @@ impl Serving {
         self.send_images();
     }
 
-    /// Does what the node says.
+    /// Does what the node says, in that order: what comes of one thing is done after all that was said before it.
     fn carry_out(&mut self) {
-        while let Some(outputs) = self.group.as_mut().map(|group| group.node.outputs())
-            && !outputs.is_empty()
+        if let Some(group) = &mut self.group
+            && !std::mem::replace(&mut group.is_carrying_out, true)
         {
-            outputs.into_iter().for_each(|output| self.obey(output));
+            while let Some(outputs) = self.group.as_mut().map(|group| group.node.outputs())
+                && !outputs.is_empty()
+            {
+                outputs.into_iter().for_each(|output| self.obey(output));
+            }
+            if let Some(group) = &mut self.group {
+                group.is_carrying_out = false;
+            }
         }
     }
 

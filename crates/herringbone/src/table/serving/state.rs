@@ -92,6 +92,10 @@ pub(super) struct ServingGroup {
     /// The connection with each server.
     pub(super) connections: BTreeMap<u32, u64>,
     pub(super) images: Vec<ImageJob>,
+    /// Whether what the node says is being done.
+    pub(super) is_carrying_out: bool,
+    /// Processes that came to a place that another one has.
+    pub(super) sent_away: BTreeSet<ServerLife>,
     pub(super) began: Instant,
 }
 
@@ -110,6 +114,8 @@ impl ServingGroup {
             servers: group.servers.clone(),
             connections: BTreeMap::new(),
             images: Vec::new(),
+            is_carrying_out: false,
+            sent_away: BTreeSet::new(),
             began: Instant::now(),
         }
     }

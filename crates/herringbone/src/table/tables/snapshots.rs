@@ -12,6 +12,10 @@ impl Tables {
     ) -> Result<(), TableError> {
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
         table.state.life(caller.worker).ok_or(TableError::Unknown)?;
+        // Of a sync table all ranges are written as they are at the same step.
+        if table.spec.consistency.is_sync() && table.state.version() > save.step {
+            return Err(TableError::Passed);
+        }
         table.saves.push(save);
         Ok(())
     }
