@@ -240,7 +240,9 @@ class Tool(Target):
         return {0: (1, 0, 0), MISSING: (0, 0, 1)}.get(self.code, (0, 1, 0))
 
 
-UNCHECKED = ["make demo, lab-links, codec-rates, compression-links, compression-study, named-figures and table-figures (they measure)"]
+UNCHECKED = [
+    "make demo, lab-links, codec-rates, compression-links, compression-study, named-figures and table-figures (they measure)"
+]
 if not os.environ.get("HOROVOD"):
     UNCHECKED.append("make conformance-horovod (Horovod's sources: HOROVOD=folder says where)")
 """Of the Makefile, what `full` leaves out, too."""
