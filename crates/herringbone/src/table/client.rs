@@ -107,6 +107,13 @@ impl ParameterServer {
         Ok(Self { connections: Connections::open(reach)?, tables: Arc::default() })
     }
 
+    /// Servers that do not answer are lost after this time.
+    #[cfg(test)]
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        self.connections.set_patience(patience);
+        self
+    }
+
     /// Takes part in a table, which is made if there is none of the name. All workers give the same name and the same
     /// specification; the number of workers is that of this parameter server.
     ///

@@ -101,6 +101,11 @@ impl Connections {
         Ok(Arc::new(Self { reach: worker, shared, threads }))
     }
 
+    #[cfg(test)]
+    pub(super) fn set_patience(&self, patience: Duration) {
+        lock(&self.shared.ways).set_patience(patience);
+    }
+
     /// Sends a request to whoever has a range; rows that answer it go to a place in the call's.
     pub(super) fn send(
         &self,

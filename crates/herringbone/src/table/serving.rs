@@ -31,6 +31,8 @@ use std::{
 mod disk;
 mod group;
 mod state;
+#[cfg(test)]
+mod tests;
 
 /// After this many bytes in line on a connection no more rows are read for it.
 const QUEUED_BYTES: usize = 1 << 20;
@@ -70,25 +72,30 @@ impl Serving {
     pub(super) fn run(&mut self) {
         let mut summed_up = Instant::now();
         while !self.shared.is_over.load(Ordering::SeqCst) {
-            for number in self.sleep() {
-                if number == BELL {
-                    // What it rang for is looked at now.
-                    let _drained = self.shared.bell.drain();
-                    self.take_arrivals();
-                } else {
-                    self.read(number);
-                }
-                self.write_all();
-            }
-            self.look_after_group();
-            self.look_after_disk();
-            self.give_up_those_away();
-            self.write_all();
+            self.turn();
             if summed_up.elapsed() >= NAP {
                 summed_up = Instant::now();
                 *lock(&self.shared.summaries) = self.summaries();
             }
         }
+    }
+
+    /// Does what is to be done, or sleeps a bit.
+    fn turn(&mut self) {
+        for number in self.sleep() {
+            if number == BELL {
+                // What it rang for is looked at now.
+                let _drained = self.shared.bell.drain();
+                self.take_arrivals();
+            } else {
+                self.read(number);
+            }
+            self.write_all();
+        }
+        self.look_after_group();
+        self.look_after_disk();
+        self.give_up_those_away();
+        self.write_all();
     }
 
     fn summaries(&self) -> Vec<TableSummary> {

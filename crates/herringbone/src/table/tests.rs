@@ -16,9 +16,18 @@ use std::{
     time::Duration,
 };
 
+mod groups;
+
+/// A server that runs.
+type Running = (Stop, Option<JoinHandle<()>>);
+
+fn run(server: Server) -> Running {
+    (server.stop(), Some(std::thread::spawn(move || server.run())))
+}
+
 /// Servers that run until this is dropped.
 struct Servers {
-    running: Vec<(Stop, Option<JoinHandle<()>>)>,
+    running: Vec<Running>,
     addresses: Vec<String>,
 }
 
@@ -39,8 +48,7 @@ impl Servers {
                 ServerOptions { tables, ..ServerOptions::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
             let server = Server::bind(options).unwrap();
             addresses.push(server.address().to_string());
-            let stop = server.stop();
-            running.push((stop, Some(std::thread::spawn(move || server.run()))));
+            running.push(run(server));
         }
         Self { running, addresses }
     }

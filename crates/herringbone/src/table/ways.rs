@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For how long calls of a server fail, or all say that nobody has a range, until it counts as lost.
+/// What [`RequestWays::patience`] is where nobody says otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// After so long without an answer another server is asked who has the range: its own may have been stopped, or cut off.
@@ -49,6 +49,8 @@ pub(super) struct RequestWays {
     doubted: BTreeMap<u32, Instant>,
     /// Since when nobody has a range.
     nobody: BTreeMap<u32, Instant>,
+    /// For how long calls of a server fail, or all say that nobody has a range, until it counts as lost.
+    patience: Duration,
     began: Instant,
 }
 
@@ -79,8 +81,15 @@ impl RequestWays {
             asked: BTreeMap::new(),
             doubted: BTreeMap::new(),
             nobody: BTreeMap::new(),
+            patience: PATIENCE,
             began: Instant::now(),
         }
+    }
+
+    /// To be told sooner, or later, that something is lost.
+    #[cfg(test)]
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     fn now(&self) -> u64 {
@@ -230,7 +239,7 @@ impl RequestWays {
         let waited = known.absent.map(|since| since.elapsed()).unwrap_or_default();
         let is_refused =
             matches!(error, GreetError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused);
-        if !self.have_copies && (is_refused || waited >= PATIENCE || !error.may_pass()) {
+        if !self.have_copies && (is_refused || waited >= self.patience || !error.may_pass()) {
             let reason = format!("{}; then: {error}", known.reason);
             self.give_up(server, &reason);
         }
@@ -285,7 +294,8 @@ impl RequestWays {
         }
         let reason = "the servers that had this range have ended, and no copy of it is left: start all servers again, and \
                       restore a snapshot";
-        let late = |since: &Instant| since.elapsed() >= PATIENCE;
+        let patience = self.patience;
+        let late = |since: &Instant| since.elapsed() >= patience;
         let lost: Vec<u32> =
             self.nobody.iter().filter(|(_, since)| late(since)).map(|(range, _)| *range).collect();
         for range in lost {

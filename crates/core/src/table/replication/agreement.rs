@@ -46,7 +46,7 @@ impl TableNode {
     }
 
     /// The epochs that count or may count.
-    fn bases(&self) -> impl Iterator<Item = &Epoch> {
+    pub(super) fn bases(&self) -> impl Iterator<Item = &Epoch> {
         self.settled.iter().map(|settled| &settled.epoch).chain(&self.possible)
     }
 

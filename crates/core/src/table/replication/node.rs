@@ -28,6 +28,7 @@ impl TableNode {
             replicas,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
+            given_up_by: BTreeSet::new(),
             settled: None,
             possible: Vec::new(),
             highest: EpochId::default(),
@@ -50,27 +51,35 @@ impl TableNode {
         core::mem::take(&mut self.outputs)
     }
 
-    /// There is a connection with a process.
-    pub fn linked(&mut self, peer: ServerLife, now: u64) {
+    /// There is a connection with a process. Of two processes in one place the first one stays while it is well: then this
+    /// returns `false`, and the caller ends the new connection. Otherwise the new connection takes the place of one that there was,
+    /// which the caller ends.
+    ///
+    /// On a connection that it ends it says [`PeerMessage::GiveUp`] first: the process at the other end is not to take that
+    /// for the end of this one.
+    pub fn linked(&mut self, peer: ServerLife, now: u64) -> bool {
         self.pass(now);
+        let before = self.life_of(peer.server).map(|life| ServerLife { life, ..peer });
+        if before.is_some_and(|before| before != peer && self.is_well(before)) {
+            return false;
+        }
+        before.into_iter().for_each(|before| self.unlinked(before, false, now));
         // It lives.
         self.dead.remove(&peer);
-        let (epoch, whole) = (None, Vec::new());
-        let peer_of = LinkedPeer {
+        let linked = LinkedPeer {
             life: peer.life,
             heard: now,
-            has_given_up: false,
-            epoch,
+            // What it said on an earlier connection about going on without this one still counts.
+            has_given_up: self.given_up_by.contains(&peer),
+            epoch: None,
             is_unsure: false,
-            whole,
+            whole: Vec::new(),
             is_known: false,
         };
-        // What it said on an earlier connection about going on without this one still counts.
-        let before = self.peers.get(&peer.server).filter(|before| before.life == peer.life);
-        let has_given_up = before.is_some_and(|before| before.has_given_up);
-        self.peers.insert(peer.server, LinkedPeer { has_given_up, ..peer_of });
+        self.peers.insert(peer.server, linked);
         self.send(peer.server, self.standing());
         self.look();
+        true
     }
 
     /// A connection has ended: by the other side, or by a failure.
@@ -81,6 +90,9 @@ impl TableNode {
         };
         if by_other_side && !known.has_given_up && now <= known.heard + FRESH {
             self.dead.insert(peer);
+        }
+        if known.has_given_up && self.bases().any(|epoch| epoch.has(peer)) {
+            self.given_up_by.insert(peer);
         }
         self.peers.remove(&peer.server);
         self.look_for_the_lost(peer);
@@ -133,12 +145,6 @@ impl TableNode {
             }
         }
         self.look();
-    }
-
-    /// Whether there is a connection with a process, and signs of life on it.
-    pub fn hears(&mut self, process: ServerLife, now: u64) -> bool {
-        self.pass(now);
-        self.is_well(process)
     }
 
     /// Whether a process is there and well.
@@ -270,6 +276,8 @@ impl TableNode {
                 peer.has_given_up = false;
             }
         }
+        // Of the others no epoch of this one is left that they could go on with.
+        self.given_up_by.clear();
     }
 
     /// Whether this server may execute requests of a range.

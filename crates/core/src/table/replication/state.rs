@@ -26,6 +26,8 @@ pub struct TableNode {
     pub(super) peers: BTreeMap<u32, LinkedPeer>,
     /// Processes that have certainly ended without having given this one up.
     pub(super) dead: BTreeSet<ServerLife>,
+    /// Processes without a connection that had given this one up.
+    pub(super) given_up_by: BTreeSet<ServerLife>,
     /// The last epoch of which it knows that it counts.
     pub(super) settled: Option<SettledEpoch>,
     /// Those after it that it has promised, and that may have come to count.

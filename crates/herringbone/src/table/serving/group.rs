@@ -67,8 +67,7 @@ impl Serving {
     pub(super) fn greet_server(&mut self, number: u64, peer: ServerLife) {
         let Some(group) = &mut self.group else { return };
         let now = group.now();
-        let life = group.node.life_of(peer.server).filter(|life| *life != peer.life);
-        if life.is_some_and(|life| group.node.hears(ServerLife { life, ..peer }, now)) {
+        if !group.node.linked(peer, now) {
             if group.sent_away.insert(peer) {
                 let address = &group.servers[peer.server as usize];
                 let what = "two processes are servers of one place: the one that came later is sent away";
@@ -79,13 +78,8 @@ impl Serving {
         }
         lock(&self.shared.linked).insert(peer.server);
         if let Some(before) = group.connections.insert(peer.server, number) {
-            let life = group.node.life_of(peer.server).unwrap_or_default();
-            group.node.unlinked(ServerLife { life, ..peer }, false, now);
             // If its process lives it is not to take this for the end of this one.
             self.connections.remove(&before).into_iter().for_each(|connection| say_goodbye(connection.link));
-        }
-        if let Some(group) = &mut self.group {
-            group.node.linked(peer, now);
         }
         self.carry_out();
     }

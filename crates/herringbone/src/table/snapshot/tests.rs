@@ -4,7 +4,7 @@ use super::{SnapshotError, SnapshotSet, SnapshotWriter};
 use crate::{
     core::table::{
         Consistency, ImageRecord, Initializer, OptimizerKind, OptimizerSpec, Ranges, RequestAddress, RowKeys,
-        TableAnswer, TableRequest, TableSpec,
+        TableAnswer, TableError, TableRequest, TableSpec,
     },
     table::{
         memory::TableMemory,
@@ -184,6 +184,16 @@ fn find(dir: &Path) -> Option<SnapshotSet> {
     let found = SnapshotSet::find(dir, NAME).unwrap();
     assert!(found.refused.is_empty(), "{:?}", found.refused);
     found.set
+}
+
+#[test]
+fn a_range_whose_step_is_over_is_in_no_snapshot_of_that_step() {
+    let spec = spec(false, OptimizerKind::Sgd);
+    let mut cluster = Cluster::new(&spec, 2);
+    cluster.open();
+    (0..2).for_each(|seed| cluster.push(seed, true));
+    let answer = cluster.serve(1, &TableRequest::Save { table: 0, id: 1, step: 1 }, &[]);
+    assert_eq!(answer, TableAnswer::Refused(TableError::Passed));
 }
 
 #[test]
