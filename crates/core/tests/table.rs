@@ -363,6 +363,7 @@ fn words_between_servers_come_back_as_they_were_and_damaged_ones_are_no_panic() 
             is_unsure: true,
             proposes: Some(id(5)),
             whole: vec![0, 2],
+            hears: vec![process],
         },
         PeerMessage::Call { settled: id(1) },
         PeerMessage::Come(candidacy),

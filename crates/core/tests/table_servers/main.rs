@@ -47,17 +47,21 @@ struct End {
     taken_over: u64,
     answered: u64,
     is_whole: bool,
+    epochs: u64,
+    troubles: u64,
     sent_away: u64,
 }
 
 fn run(seed: u64, planted: Planted) -> End {
     let mut world = World::new(seed, planted);
     let steps = 6_000;
+    let mut troubles = 0;
     let each = 60 + world.rng.below(400);
     for step in 0..steps {
         world.step();
         if (200..steps / 2).contains(&step) && world.rng.one_in(each) {
             world.trouble();
+            troubles += 1;
         }
         if step == steps / 2 {
             world.heal();
@@ -83,17 +87,21 @@ fn run(seed: u64, planted: Planted) -> End {
         taken_over: world.taken_over,
         answered: world.answered,
         is_whole: all_there,
+        epochs: world.epochs.len() as u64,
+        troubles,
         sent_away: world.sent_away,
     }
 }
 
 #[test]
 fn no_two_servers_acknowledge_and_nothing_is_lost() {
-    let seeds = std::env::var("TABLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    let seeds = std::env::var("TABLE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
     let (mut taken, mut answered, mut whole, mut sent_away) = (0, 0, 0, 0);
     for seed in 0..seeds {
         let end = run(seed, Planted::Nothing);
         assert_eq!(end.problem, None, "seed {seed}");
+        let most = 8 + 2 * end.troubles;
+        assert!(end.epochs <= most, "seed {seed}: {} epochs, {} troubles", end.epochs, end.troubles);
         taken += end.taken_over;
         answered += end.answered;
         whole += u64::from(end.is_whole);
@@ -117,5 +125,46 @@ fn planted_errors_are_found() {
     ] {
         let found = (0..400).map(|seed| run(seed, planted)).position(|end| end.problem.is_some());
         assert!(found.is_some(), "{planted:?} is not found");
+    }
+}
+
+/// How many epochs come to count until all is quiet.
+fn epochs_of(world: &mut World, disturb: impl FnOnce(&mut World)) -> usize {
+    let before = world.epochs.len();
+    disturb(world);
+    (0..500).for_each(|_| world.step());
+    world.epochs.len() - before
+}
+
+#[test]
+fn each_disturbance_takes_few_epochs() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, Planted::Nothing);
+        let count = world.count() as usize;
+        let (one, other) = (world.rng.below(count as u64) as usize, world.rng.below(count as u64) as usize);
+        let start = |world: &mut World, slot: usize| world.start(slot, slot as u32);
+        assert_eq!(epochs_of(&mut world, |_| {}), 1, "seed {seed}: all start");
+        assert_eq!(epochs_of(&mut world, |world| world.kill(one)), 1, "seed {seed}: one is killed");
+        // It comes, and then it has its ranges back.
+        let started = epochs_of(&mut world, |world| start(world, one));
+        assert!((1..=2).contains(&started), "seed {seed}: one is started: {started}");
+        let broken = epochs_of(&mut world, |world| world.break_link((0, count - 1)));
+        assert!(broken <= 1, "seed {seed}: a connection breaks: {broken}");
+        let restarted = epochs_of(&mut world, |world| {
+            for slot in [one, other] {
+                world.kill(slot);
+                start(world, slot);
+            }
+        });
+        assert!(restarted <= 6, "seed {seed}: two are started again: {restarted}");
+        if count > 2 {
+            let parted = epochs_of(&mut world, |world| {
+                world.cut.insert((1, 2));
+            });
+            assert!(parted <= 1, "seed {seed}: two do not hear each other: {parted}");
+            // The cable between them is silent for long.
+            let parted = epochs_of(&mut world, |world| (0..1_000).for_each(|_| world.step()));
+            assert!(parted <= 2, "seed {seed}: two have not heard each other for long: {parted}");
+        }
     }
 }

@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) answered: u64,
     /// How many processes were sent away.
     pub(super) sent_away: u64,
+    /// All epochs that came to count, and when.
+    pub(super) epochs: BTreeMap<EpochId, u64>,
 }
 
 impl World {
@@ -110,6 +112,7 @@ impl World {
             taken_over: 0,
             answered: 0,
             sent_away: 0,
+            epochs: BTreeMap::new(),
             rng,
         };
         (0..servers).for_each(|server| world.start(server as usize, server));
@@ -221,7 +224,7 @@ impl World {
                 {
                     continue;
                 }
-                if self.is_up(caller) && self.is_up(there) && self.rng.one_in(3) {
+                if self.is_up(caller) && self.is_up(there) && self.rng.one_in(20) {
                     self.connect(caller, there);
                 }
             }
@@ -323,7 +326,11 @@ impl World {
                     self.answers.push(Reply { at: now + 2, slot, worker, number, range, answer });
                 }
             }
-            NodeOutput::Entered | NodeOutput::LeftBehind | NodeOutput::EndImage { .. } => {}
+            NodeOutput::Entered => {
+                let id = epoch_of(server);
+                self.epochs.entry(id).or_insert(now);
+            }
+            NodeOutput::LeftBehind | NodeOutput::EndImage { .. } => {}
             NodeOutput::Forget { range } | NodeOutput::BeginImage { range } => {
                 drop(server.shards.remove(&range))
             }

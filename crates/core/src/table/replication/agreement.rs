@@ -17,6 +17,10 @@ use alloc::{
     vec::Vec,
 };
 
+/// For so many milliseconds a decider waits until all that have come to it hear each other: servers call each other ten times a
+/// second. Then it goes on with those that do.
+const JOINING: u64 = 1_000;
+
 /// What all that have met know together.
 struct Met {
     /// The last epoch of which one knows that it counts.
@@ -42,7 +46,12 @@ impl TableNode {
         let is_in = |server: &u32| self.bases().any(|epoch| epoch.members.contains_key(server));
         let absent = (0..self.servers).filter(|server| !is_in(server)).map(|server| (server, true)).collect();
         let election = Election::new(self.own.server, self.shrink(), &absent);
-        self.phase = NodePhase::Electing(Box::new(Search { election, comers: BTreeMap::new(), at: None }));
+        self.phase = NodePhase::Electing(Box::new(Search {
+            election,
+            comers: BTreeMap::new(),
+            since: self.time.now,
+            at: None,
+        }));
     }
 
     /// The epochs that count or may count.
@@ -123,7 +132,7 @@ impl TableNode {
         let settled = candidacy.settled.as_ref().map(|settled| settled.epoch.id).unwrap_or_default();
         let own = self.own.server;
         let NodePhase::Electing(search) = &mut self.phase else { return };
-        let Search { election, comers, at } = &mut **search;
+        let Search { election, comers, at, .. } = &mut **search;
         let gone = candidacy.dead.iter().chain(&candidacy.replaced).map(|process| (process.server, true));
         election.learn(&gone.collect());
         for server in comers.keys().copied().filter(|server| !is_well(server)).collect::<Vec<_>>() {
@@ -164,8 +173,12 @@ impl TableNode {
     fn decide(&mut self, left: &[u32]) {
         let Some(met) = self.met() else { return };
         let Met { settled, bases, highest, dead, replaced } = met;
-        let members: BTreeMap<u32, u64> =
-            left.iter().filter_map(|server| self.expected(*server)).map(|it| (it.server, it.life)).collect();
+        let here: Vec<ServerLife> = left.iter().filter_map(|server| self.expected(*server)).collect();
+        let members = self.joined(&here);
+        let NodePhase::Electing(search) = &self.phase else { return };
+        if members.len() < here.len() && self.time.now < search.since + JOINING {
+            return;
+        }
         // Who has not heard of the epoch that counts, and is not in it, has been left behind.
         let strangers: BTreeMap<u32, bool> = left
             .iter()
@@ -199,6 +212,23 @@ impl TableNode {
             self.highest = self.highest.max(highest);
             self.propose(members, false);
         }
+    }
+
+    /// The most of these processes that all hear each other, with this one: an epoch of others would be over as soon as it counts.
+    fn joined(&self, processes: &[ServerLife]) -> BTreeMap<u32, u64> {
+        let joined_with = |first: ServerLife| {
+            let mut joined = Vec::from([self.own]);
+            for process in [first].iter().chain(processes) {
+                if !joined.contains(process) && joined.iter().all(|other| self.are_joined(*process, *other)) {
+                    joined.push(*process);
+                }
+            }
+            joined
+        };
+        let sets = processes.iter().map(|first| joined_with(*first));
+        // Of equal ones the first.
+        let most = sets.rev().max_by_key(Vec::len).unwrap_or_default();
+        most.into_iter().map(|process| (process.server, process.life)).collect()
     }
 
     pub(super) fn settled_id(&self) -> Option<EpochId> {
@@ -235,9 +265,12 @@ impl TableNode {
             })
         };
         if self.own.server == 0 && (1..self.servers).all(is_new) {
-            let lives = self.peers.iter().map(|(server, peer)| (*server, peer.life));
-            let members = lives.chain([(0, self.own.life)]).collect();
-            self.propose(members, false);
+            let lives =
+                self.peers.iter().map(|(server, peer)| ServerLife { server: *server, life: peer.life });
+            let members = self.joined(&lives.chain([self.own]).collect::<Vec<_>>());
+            if members.len() == self.servers as usize {
+                self.propose(members, false);
+            }
         }
     }
 
@@ -252,9 +285,14 @@ impl TableNode {
             let is_outside = peer.is_known && peer.epoch.is_none() && !peer.is_unsure;
             is_outside && !epoch.members.contains_key(server) && self.is_well(process)
         });
-        let new: BTreeMap<u32, u64> = new.map(|(server, peer)| (*server, peer.life)).collect();
-        if !new.is_empty() || self.can_improve(epoch, tenures) {
-            let members = epoch.members.clone().into_iter().chain(new).collect();
+        let mut next: Vec<ServerLife> = epoch.processes().collect();
+        for process in new.map(|(server, peer)| ServerLife { server: *server, life: peer.life }) {
+            if next.iter().all(|other| self.are_joined(process, *other)) {
+                next.push(process);
+            }
+        }
+        if next.len() > epoch.members.len() || self.can_improve(epoch, tenures) {
+            let members = next.into_iter().map(|process| (process.server, process.life)).collect();
             self.propose(members, true);
         }
     }

@@ -23,6 +23,8 @@ pub enum PeerMessage {
         proposes: Option<EpochId>,
         /// The ranges that it holds whole.
         whole: Vec<u32>,
+        /// The processes that it has a connection with, and signs of life.
+        hears: Vec<ServerLife>,
     },
     /// To look for the others with it, for one is lost.
     Call {
@@ -129,12 +131,13 @@ impl PeerMessage {
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
-            Self::Standing { epoch, is_unsure, proposes, whole } => {
+            Self::Standing { epoch, is_unsure, proposes, whole, hears } => {
                 to.u8(1);
                 to.option(epoch.as_ref(), |to, epoch| epoch.write(to));
                 to.bool(*is_unsure);
                 to.option(proposes.as_ref(), |to, id| id.write(to));
                 to.ranks(whole);
+                to.list("servers", hears, |to, process| process.write(to));
             }
             Self::Call { settled } => {
                 to.u8(2);
@@ -214,6 +217,7 @@ impl PeerMessage {
                 is_unsure: from.bool()?,
                 proposes: from.option(EpochId::read)?,
                 whole: from.list(server)?,
+                hears: from.list(ServerLife::read)?,
             },
             2 => Self::Call { settled: EpochId::read(from)? },
             3 => Self::Come(Candidacy::read(from)?),

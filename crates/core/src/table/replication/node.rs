@@ -28,6 +28,7 @@ impl TableNode {
             replicas,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
+            told: Vec::new(),
             given_up_by: BTreeSet::new(),
             settled: None,
             possible: Vec::new(),
@@ -74,10 +75,11 @@ impl TableNode {
             epoch: None,
             is_unsure: false,
             whole: Vec::new(),
+            hears: Vec::new(),
             is_known: false,
         };
         self.peers.insert(peer.server, linked);
-        self.send(peer.server, self.standing());
+        self.tell_standing();
         self.look();
         true
     }
@@ -115,8 +117,9 @@ impl TableNode {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.heard = now;
         match message {
-            PeerMessage::Standing { epoch, is_unsure, proposes, whole } => {
-                (peer.epoch, peer.is_unsure, peer.whole, peer.is_known) = (epoch, is_unsure, whole, true);
+            PeerMessage::Standing { epoch, is_unsure, proposes, whole, hears } => {
+                (peer.epoch, peer.is_unsure, peer.is_known) = (epoch, is_unsure, true);
+                (peer.whole, peer.hears) = (whole, hears);
                 self.compare(from);
                 self.drop_void(from, proposes);
             }
@@ -155,8 +158,31 @@ impl TableNode {
             })
     }
 
+    /// The other processes that are well.
+    fn heard(&self) -> impl Iterator<Item = ServerLife> + '_ {
+        let processes =
+            self.peers.iter().map(|(server, peer)| ServerLife { server: *server, life: peer.life });
+        processes.filter(|process| self.is_well(*process))
+    }
+
+    /// Whether two processes hear each other, as far as they have said.
+    pub(super) fn are_joined(&self, one: ServerLife, other: ServerLife) -> bool {
+        let hears = |one: ServerLife, other: ServerLife| {
+            let peer = self.peers.get(&one.server).filter(|peer| peer.life == one.life);
+            if one == self.own {
+                self.is_well(other)
+            } else {
+                peer.is_some_and(|peer| peer.hears.contains(&other))
+            }
+        };
+        one == other || (hears(one, other) && hears(other, one))
+    }
+
     /// Looks after what has to be done by itself.
     fn look(&mut self) {
+        if !self.heard().eq(self.told.iter().copied()) {
+            self.tell_standing();
+        }
         let is_lost = |epoch: &Epoch| epoch.processes().any(|process| !self.is_well(process));
         let lacks_one = match &self.phase {
             NodePhase::Outside | NodePhase::Electing(_) => false,
@@ -247,6 +273,7 @@ impl TableNode {
     }
 
     pub(super) fn tell_standing(&mut self) {
+        self.told = self.heard().collect();
         let standing = self.standing();
         let peers: Vec<u32> = self.peers.keys().copied().collect();
         peers.into_iter().for_each(|peer| self.send(peer, standing.clone()));
@@ -262,7 +289,8 @@ impl TableNode {
             NodePhase::Proposing { epoch, .. } => Some(epoch.id),
             _ => None,
         };
-        PeerMessage::Standing { epoch, is_unsure: !self.possible.is_empty(), proposes, whole }
+        let hears = self.heard().collect();
+        PeerMessage::Standing { epoch, is_unsure: !self.possible.is_empty(), proposes, whole, hears }
     }
 
     pub(super) fn send(&mut self, to: u32, message: PeerMessage) {

@@ -13,6 +13,8 @@ pub(super) struct Search {
     pub(super) election: Election,
     /// Those that have come here, and what they bring.
     pub(super) comers: BTreeMap<u32, Candidacy>,
+    /// Since when.
+    pub(super) since: u64,
     /// Where this one has gone.
     pub(super) at: Option<u32>,
 }

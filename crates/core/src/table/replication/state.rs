@@ -26,6 +26,8 @@ pub struct TableNode {
     pub(super) peers: BTreeMap<u32, LinkedPeer>,
     /// Processes that have certainly ended without having given this one up.
     pub(super) dead: BTreeSet<ServerLife>,
+    /// Those that it has told others that it hears.
+    pub(super) told: Vec<ServerLife>,
     /// Processes without a connection that had given this one up.
     pub(super) given_up_by: BTreeSet<ServerLife>,
     /// The last epoch of which it knows that it counts.
@@ -59,6 +61,8 @@ pub(super) struct LinkedPeer {
     pub(super) epoch: Option<Epoch>,
     pub(super) is_unsure: bool,
     pub(super) whole: Vec<u32>,
+    /// The processes that it hears.
+    pub(super) hears: Vec<ServerLife>,
     /// Whether it has said where it stands.
     pub(super) is_known: bool,
 }
