@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -185,3 +186,33 @@ def test_a_list_that_differs_is_refused(three: Servers) -> None:
     with pytest.raises(herringbone.ConfigError, match="name the servers as they name each other"):
         herringbone.ParameterServer(three.addresses[::-1], rank=0, workers=1, timeout=20)
     assert os.environ.get("HERRINGBONE_TABLES") is None
+
+
+def test_status_shows_owners_and_who_is_behind(three: Servers) -> None:
+    with three.connect(0, 2) as first, three.connect(1, 2) as second:
+        tables = [servers.table("lagging", rows=90, width=2, dtype=np.float64, consistency=2) for servers in (first, second)]
+        for worker, steps in enumerate((3, 1)):
+            for _ in range(steps):
+                tables[worker].push(np.array([4, 40, 80], np.uint64), np.ones((3, 2)))
+
+        def status(*options: str) -> str:
+            command = [python(), "-m", "herringbone", "status", three.addresses[0], *options]
+            return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
+
+        page = status()
+        assert "3 of 3 servers answer, 1 copy of each range" in page, page
+        [row] = [line for line in page.splitlines() if line.startswith(" lagging  dense")]
+        assert "90 of 90" in row and "rank 1: 2" in row, page
+        three.kill(1)
+        owners: list[int | None] = []
+
+        def is_taken_over() -> bool:
+            nonlocal owners
+            members = json.loads(status("--json"))["members"]
+            answers = [member["tables"] for member in members if member["answers"]]
+            assert len(members) == 3
+            owners = [entry["owner"] for entry in answers[0]["ranges"]] if len(answers) == 2 else []
+            return 1 not in owners and len(owners) == 3
+
+        until(is_taken_over)
+        assert owners == [0, 2, 2]

@@ -2,6 +2,7 @@
 
 mod ask;
 mod json;
+mod tables;
 mod text;
 mod waits;
 
@@ -18,14 +19,14 @@ use std::time::{Duration, Instant};
 /// How often it is looked again where nobody says how often.
 const USUAL_PAUSE: &str = "2";
 
-/// Show how a job stands: its members, what each does and whom it waits for, its links, its reducers
+/// Show how a job stands: its members, what each does and whom it waits for, its links, its reducers; or servers of tables
 ///
 /// Asks one member of the job for the others, and then all of them at once, workers and reducers: one that is stopped, or
-/// cut off, is shown as such. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN; without
+/// cut off, is shown as such. Of servers of tables that have copies of each other's ranges one is enough, of others name each: they say which tables they keep, what these take up, who owns which range, how far workers are behind, and which keys are hot. The token is read from --token-file, HERRINGBONE_TOKEN_FILE or HERRINGBONE_TOKEN; without
 /// these it is that of the job, if the member that is asked is a process of this user on this host. Rank 0's log says its address at HERRINGBONE_LOG=info, and the property `address` of a communicator that of each rank.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where a member of the job listens; of several the first that answers counts [default: HERRINGBONE_STORE]
+    /// Where a member of the job listens; of several the first that answers counts; or servers of tables [default: HERRINGBONE_STORE, or else HERRINGBONE_TABLES]
     #[arg(value_name = "ADDR:PORT", value_parser = address)]
     addresses: Vec<String>,
     /// One JSON object instead of tables; with --watch one in each line
@@ -80,15 +81,22 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     }
 }
 
-/// Where rank 0 listens, if the environment says so.
+/// Where rank 0 listens, if the environment says so, or where servers of tables do.
 fn environment_addresses() -> Result<Vec<String>, Failure> {
     let store = ALL.iter().find(|setting| setting.name == "HERRINGBONE_STORE");
     let found = store.map(|setting| setting.find(&Environment::of_process())).transpose()?.flatten();
     let found = found.filter(|found| address(&found.text).is_ok());
-    found.map(|found| vec![found.text]).ok_or(Failure::Usage {
-        problem: "no address to ask".to_owned(),
-        hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info",
-    })
+    if let Some(found) = found {
+        return Ok(vec![found.text]);
+    }
+    let servers = herringbone::table::servers_from_env()?;
+    if servers.is_empty() {
+        return Err(Failure::Usage {
+            problem: "no address to ask".to_owned(),
+            hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info",
+        });
+    }
+    Ok(servers)
 }
 
 fn show(round: &Round, json: bool, redraws: bool, out: &mut dyn Write) -> Result<(), Failure> {

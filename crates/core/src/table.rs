@@ -6,6 +6,7 @@
 //! elsewhere.
 
 mod error;
+mod hot;
 mod image;
 mod message;
 mod operation;
@@ -17,6 +18,7 @@ mod routes;
 mod spec;
 
 pub use error::{TableError, Unusable};
+pub use hot::HotKeys;
 pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
 pub use message::{BODY_BYTES, PAYLOAD_BYTES, RequestAddress, RowKeys, TableAnswer, TableRequest};
 pub use operation::TableOperation;

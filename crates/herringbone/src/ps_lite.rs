@@ -157,8 +157,9 @@ impl PsLiteLine {
         let (began, mut have_come) = (Instant::now(), false);
         loop {
             std::thread::sleep(LOOK);
-            let nodes = serving.server.tables().into_iter().find(|table| table.name == NODES);
-            let (present, steps) = nodes.map_or((0, 0), |nodes| (nodes.workers, nodes.version));
+            let Some(status) = serving.server.tables() else { continue };
+            let nodes = status.tables.into_iter().find(|table| table.name == NODES);
+            let (present, steps) = nodes.map_or((0, 0), |nodes| (nodes.present, nodes.version));
             have_come |= steps > 0;
             if have_come && present == 0 {
                 return Ok(());

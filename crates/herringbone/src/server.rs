@@ -18,6 +18,7 @@ use crate::{
     core::session::{
         Refusal,
         handshake::{Claim, Policy, Purpose, Versions},
+        status::TableServerStatus,
     },
     descriptors::raise_limit_of_descriptors,
     engine::control::SIGN_OF_LIFE,
@@ -26,7 +27,7 @@ use crate::{
         greet::{self, GreetError},
     },
     sys::fork::Guarded,
-    table::{TableGroup, TableOptions, TableService, TableSummary},
+    table::{TableGroup, TableOptions, TableService},
 };
 use enlist::Enlisting;
 use jobs::Jobs;
@@ -166,9 +167,9 @@ impl Server {
         self.jobs.stats()
     }
 
-    /// What there is to tell of the tables that it keeps.
-    pub fn tables(&self) -> Vec<TableSummary> {
-        self.tables.as_deref().map(TableService::summaries).unwrap_or_default()
+    /// How the tables stand that it keeps; `None` if it keeps none, or was busy all the time.
+    pub fn tables(&self) -> Option<TableServerStatus> {
+        self.tables.as_deref().and_then(TableService::status)
     }
 
     /// Serves jobs until it is stopped. Then it drains: its workers are told, finish what is under way without it, and no
@@ -212,6 +213,7 @@ impl Server {
                 let (jobs, tables) = (self.jobs.clone(), self.tables.clone());
                 acceptor.spawn_handler(caller, claim, move |stream, claim| match claim.hello().purpose {
                     Purpose::Table => admit_to_tables(tables.as_deref(), stream, claim),
+                    Purpose::Status => jobs.answer(stream, claim, tables.as_deref()),
                     _ => jobs.admit(stream, claim),
                 });
             }

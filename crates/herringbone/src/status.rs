@@ -7,7 +7,10 @@ pub use crate::core::session::{
     Role,
     handshake::Identity,
     membership::{Member, MemberId, Roster},
-    status::{Activity, GroupStatus, InFlight, JobStatus, LinkStatus, ServedJob, Status, Way},
+    status::{
+        Activity, GroupStatus, HotKey, InFlight, JobStatus, LinkStatus, RangeStatus, ServedJob, Status,
+        TableServerStatus, TableStatus, TableWorker, Way,
+    },
 };
 
 use crate::{

@@ -51,4 +51,3 @@ pub use client::{ParameterServer, RemoteTable, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
 pub use options::{TableGroup, TableOptions};
 pub(crate) use service::TableService;
-pub use tables::TableSummary;

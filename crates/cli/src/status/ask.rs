@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use herringbone::status::{
-    Activity, Answer, AskError, JobStatus, LinkStatus, Member, MemberId, Role, Roster, ask,
+    Activity, Answer, AskError, JobStatus, LinkStatus, MemberId, Role, Roster, TableServerStatus, ask,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,6 +61,10 @@ impl Asker {
     pub(super) fn ask_all(&mut self, twice: bool) -> Result<Round, Failure> {
         let (address, first) = self.first()?;
         let job = first.identity.job;
+        if let (None, Some(tables)) = (&first.roster, tables_of(&first)) {
+            let members = self.table_servers(tables);
+            return Ok(Round { job, roster: None, members });
+        }
         let Some(roster) = first.roster.clone() else {
             let member = self.of_one(address, first, twice);
             return Ok(Round { job, roster: None, members: vec![member] });
@@ -81,6 +85,18 @@ impl Asker {
             members.iter().filter_map(|member| member.heard.as_ref().ok().map(|heard| (member, heard)));
         self.before = answers.map(|(member, heard)| (member.address.clone(), heard.answer.clone())).collect();
         Ok(Round { job, roster: Some(roster), members })
+    }
+
+    /// All servers of tables that the first one names, or that are named to this command.
+    fn table_servers(&self, tables: &TableServerStatus) -> Vec<AskedMember> {
+        let addresses = if tables.servers.is_empty() { &self.addresses } else { &tables.servers };
+        self.each(addresses, |address| AskedMember {
+            name: address.clone(),
+            role: Role::TableServer,
+            id: None,
+            address: address.clone(),
+            heard: heard(|| ask(address, self.token.as_deref(), None, PATIENCE), None, false),
+        })
     }
 
     /// The process that has answered is all there is to be asked.
@@ -124,7 +140,7 @@ impl Asker {
     }
 
     /// Does something with each member, many at once; what comes of it, in their order.
-    fn each<T: Send>(&self, members: &[Member], does: impl Fn(&Member) -> T + Sync) -> Vec<T> {
+    fn each<M: Sync, T: Send>(&self, members: &[M], does: impl Fn(&M) -> T + Sync) -> Vec<T> {
         let next = AtomicUsize::new(0);
         let take = || {
             let mut done = Vec::new();
@@ -141,6 +157,13 @@ impl Asker {
         });
         all.sort_by_key(|(at, _)| *at);
         all.into_iter().map(|(_, member)| member).collect()
+    }
+}
+
+fn tables_of(answer: &Answer) -> Option<&TableServerStatus> {
+    match &answer.status.activity {
+        Activity::Serves { tables, .. } => tables.as_ref(),
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ask::{AskedMember, Round, rates};
 use super::waits::{self, group, name};
-use herringbone::status::{Activity, JobStatus, MemberId, Way};
+use herringbone::status::{Activity, JobStatus, MemberId, TableServerStatus, Way};
 use serde_json::{Map, Value, json};
 
 /// All of it.
@@ -75,7 +75,7 @@ fn member(round: &Round, member: &AskedMember) -> Value {
                 .map(|now| stands(round, round.job, now, member.stood(round.job)));
             fields.extend(job_status.into_iter().flatten());
         }
-        Activity::Serves { served, jobs, unlisted } => {
+        Activity::Serves { served, jobs, unlisted, tables } => {
             let jobs = jobs.iter().map(|served| {
                 let (now, before) = (served.job_status.as_ref(), member.stood(served.job));
                 let mut job = now.map(|now| stands(round, served.job, now, before)).unwrap_or_default();
@@ -88,9 +88,56 @@ fn member(round: &Round, member: &AskedMember) -> Value {
                 ("jobs_unlisted".to_owned(), json!(unlisted)),
                 ("jobs_served".to_owned(), json!(served)),
             ]);
+            fields.extend(tables.as_ref().map(|server| ("tables".to_owned(), table_server(server))));
         }
     }
     Value::Object(fields)
+}
+
+fn table_server(server: &TableServerStatus) -> Value {
+    let ranges = server.ranges.iter().map(|range| {
+        json!({
+            "range": range.range,
+            "owner": range.owner,
+            "copies": range.copies,
+            "unconfirmed": range.unconfirmed,
+        })
+    });
+    let tables = server.tables.iter().map(|table| {
+        let workers = table.workers.iter().map(|worker| {
+            json!({
+                "rank": worker.worker,
+                "step": worker.step,
+                "connected": worker.is_here,
+                "left": worker.has_left,
+            })
+        });
+        let hot = table.hot.iter().map(|hot| json!({"key": hot.key, "share": f64::from(hot.share) / 1e6}));
+        json!({
+            "name": table.name,
+            "range": table.range,
+            "what": table.kind,
+            "keys": table.keys,
+            "rows": table.rows,
+            "bytes": table.bytes,
+            "steps": table.version,
+            "pulls_waiting": table.waiting,
+            "pushes_with_nan": table.not_numbers,
+            "workers_connected": table.present,
+            "workers": workers.collect::<Vec<_>>(),
+            "hot_keys": hot.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "place": server.place,
+        "servers": server.servers,
+        "replicas": server.replicas,
+        "memory": server.used,
+        "memory_limit": server.limit,
+        "ranges": ranges.collect::<Vec<_>>(),
+        "tables": tables.collect::<Vec<_>>(),
+        "tables_unlisted": server.unlisted,
+    })
 }
 
 fn stands(round: &Round, job: u64, now: &JobStatus, before: Option<&JobStatus>) -> Map<String, Value> {

@@ -1,6 +1,7 @@
 //! The page for people: who is there, what each does, who waits for whom, and what moves where.
 
 use super::ask::{AskedMember, Round, rates};
+use super::tables;
 use super::waits::{self, Wait, name, names};
 use crate::table;
 use herringbone::core::session::Ranks;
@@ -27,19 +28,22 @@ pub(super) fn page(round: &Round) -> String {
     if waits.len() > LINES {
         page.push_str(&format!("{} more are waited for\n", waits.len() - LINES));
     }
-    for part in [links(round), served(round)].into_iter().flatten() {
+    for part in [links(round), served(round)].into_iter().flatten().chain(tables::parts(round)) {
         page.push('\n');
         page.push_str(&part);
     }
     page
 }
 
-fn counted(count: usize, what: &str) -> String {
+pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn head(round: &Round) -> String {
     let Some(roster) = &round.roster else {
+        if let Some(head) = tables::head(round) {
+            return head;
+        }
         let activity = round.members.iter().filter_map(|member| member.heard.as_ref().ok()).next();
         return match activity.map(|heard| (&heard.answer.status.activity, heard.answer.identity.world)) {
             Some((Activity::Forms { missing }, world)) => {
@@ -71,7 +75,7 @@ fn members(round: &Round) -> String {
     shown(&table::text(&columns, &["for"], round.members.iter().map(|member| row(round, member))))
 }
 
-fn shown(table: &str) -> String {
+pub(super) fn shown(table: &str) -> String {
     let lines: Vec<&str> = table.lines().map(str::trim_end).collect();
     lines.join("\n") + "\n"
 }
@@ -90,8 +94,9 @@ fn row(round: &Round, member: &AskedMember) -> [String; 5] {
     let Some(job_status) = member.job_status(round.job) else {
         let does = match &status.activity {
             Activity::Forms { .. } => "waits for ranks to come".to_owned(),
-            Activity::Serves { jobs, .. } if round.roster.is_none() => {
-                format!("serves {}", counted(jobs.len(), "job"))
+            Activity::Serves { jobs, tables, .. } if round.roster.is_none() => {
+                let tables = tables.as_ref().map_or("", |_| "keeps tables, ");
+                format!("{tables}serves {}", counted(jobs.len(), "job"))
             }
             Activity::Serves { jobs, .. } if !jobs.iter().any(|served| served.job == round.job) => {
                 "no worker of this job has called it".to_owned()
@@ -219,7 +224,7 @@ fn way(
 }
 
 /// A number of bytes in three digits.
-fn quantity(bytes: f64) -> String {
+pub(super) fn quantity(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB"];
     let (mut value, mut unit) = (bytes, 0);
     while value >= 999.5 && unit + 1 < units.len() {

@@ -11,6 +11,10 @@ use super::{
 use crate::group::Rank;
 use alloc::{string::String, vec::Vec};
 
+mod tables;
+
+pub use tables::{HotKey, RangeStatus, TABLE_WORKERS, TABLES, TableServerStatus, TableStatus, TableWorker};
+
 /// How many jobs a reducer lists.
 pub const JOBS: usize = 64;
 /// How many groups a process lists.
@@ -43,7 +47,7 @@ pub enum Activity {
     },
     /// It is a worker of a job. Nothing is known if its engine was busy all the time.
     Works(Option<JobStatus>),
-    /// It is a reducer.
+    /// It is a reducer, a server of tables, or both.
     Serves {
         /// How many jobs it has served since it began, the present ones included.
         served: u64,
@@ -51,6 +55,8 @@ pub enum Activity {
         jobs: Vec<ServedJob>,
         /// How many more there are.
         unlisted: u32,
+        /// Its tables, if it keeps any. Nothing is known if it was busy all the time.
+        tables: Option<TableServerStatus>,
     },
 }
 
@@ -196,7 +202,7 @@ impl Status {
                 to.u8(2);
                 to.option(job_status.as_ref(), |to, job_status| job_status.write(to));
             }
-            Activity::Serves { served, jobs, unlisted } => {
+            Activity::Serves { served, jobs, unlisted, tables } => {
                 to.u8(3);
                 to.u64(*served);
                 to.list("the list of jobs", jobs, |to, job| {
@@ -205,6 +211,7 @@ impl Status {
                     to.option(job.job_status.as_ref(), |to, job_status| job_status.write(to));
                 });
                 to.u32(*unlisted);
+                to.option(tables.as_ref(), |to, tables| tables.write(to));
             }
         }
     }
@@ -219,7 +226,12 @@ impl Status {
                     let (job, world) = (from.u64()?, from.u32()?);
                     Ok(ServedJob { job, world, job_status: from.option(JobStatus::read)? })
                 };
-                Activity::Serves { served: from.u64()?, jobs: from.list(job)?, unlisted: from.u32()? }
+                Activity::Serves {
+                    served: from.u64()?,
+                    jobs: from.list(job)?,
+                    unlisted: from.u32()?,
+                    tables: from.option(TableServerStatus::read)?,
+                }
             }
             _ => return Err(Malformed("it does what this version does not know")),
         };

@@ -4,8 +4,9 @@ use herringbone_core::session::{
     fence::Member,
     membership::MemberId,
     status::{
-        Activity, GROUPS, GroupStatus, InFlight, JOBS, JobStatus, LINKS, LinkStatus, OPERATIONS, ServedJob,
-        Status, WAITS, Way,
+        Activity, GROUPS, GroupStatus, HotKey, InFlight, JOBS, JobStatus, LINKS, LinkStatus, OPERATIONS,
+        RangeStatus, ServedJob, Status, TABLE_WORKERS, TABLES, TableServerStatus, TableStatus, TableWorker,
+        WAITS, Way,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -66,6 +67,54 @@ fn any_job_status() -> impl Strategy<Value = JobStatus> {
     )
 }
 
+fn any_table() -> impl Strategy<Value = TableStatus> {
+    let worker = any::<(u32, u64, bool, bool)>().prop_map(|(worker, step, is_here, has_left)| TableWorker {
+        worker,
+        step,
+        is_here,
+        has_left,
+    });
+    let hot = any::<(u64, u32)>().prop_map(|(key, share)| HotKey { key, share });
+    let lists = (vec(worker, 0..4), vec(hot, 0..4));
+    (any_text(), any_text(), any::<(u32, u32, [u64; 6])>(), lists).prop_map(
+        |(name, kind, (range, present, numbers), (workers, hot))| {
+            let [keys, rows, bytes, version, waiting, not_numbers] = numbers;
+            TableStatus {
+                name,
+                range,
+                kind,
+                keys,
+                rows,
+                bytes,
+                version,
+                waiting,
+                not_numbers,
+                present,
+                workers,
+                hot,
+            }
+        },
+    )
+}
+
+fn any_table_server() -> impl Strategy<Value = TableServerStatus> {
+    let range = (any::<(u32, u64)>(), option::of(any::<u32>()), vec(any::<u32>(), 0..4))
+        .prop_map(|((range, unconfirmed), owner, copies)| RangeStatus { range, owner, copies, unconfirmed });
+    let lists = (vec(any_text(), 0..4), vec(range, 0..4), vec(any_table(), 0..3));
+    (any::<(u32, u32, u64, u64, u32)>(), lists).prop_map(
+        |((place, replicas, used, limit, unlisted), (servers, ranges, tables))| TableServerStatus {
+            place,
+            servers,
+            replicas,
+            used,
+            limit,
+            ranges,
+            tables,
+            unlisted,
+        },
+    )
+}
+
 /// What processes say of themselves.
 pub(crate) fn any_status() -> impl Strategy<Value = Message> {
     let job = (any::<(u64, u32)>(), option::of(any_job_status()))
@@ -73,11 +122,9 @@ pub(crate) fn any_status() -> impl Strategy<Value = Message> {
     let activity = prop_oneof![
         vec(any::<u32>(), 0..5).prop_map(|missing| Activity::Forms { missing }),
         option::of(any_job_status()).prop_map(Activity::Works),
-        (any::<(u64, u32)>(), vec(job, 0..3)).prop_map(|((served, unlisted), jobs)| Activity::Serves {
-            served,
-            jobs,
-            unlisted
-        }),
+        (any::<(u64, u32)>(), vec(job, 0..3), option::of(any_table_server())).prop_map(
+            |((served, unlisted), jobs, tables)| Activity::Serves { served, jobs, unlisted, tables }
+        ),
     ];
     (any::<u32>(), any_text(), activity)
         .prop_map(|(process, host, activity)| Message::Status(Status { process, host, activity }))
@@ -116,7 +163,28 @@ fn the_longest_answer_can_be_sent() {
         ..JobStatus::default()
     };
     let job = ServedJob { job: 1, world: 2, job_status: Some(job_status(JOBS)) };
-    let activity = Activity::Serves { served: 64, jobs: vec![job; JOBS], unlisted: 0 };
+    let table = TableStatus {
+        name: "x".repeat(256),
+        range: 1,
+        kind: "x".repeat(256),
+        keys: 1,
+        rows: 1,
+        bytes: 1,
+        version: 1,
+        waiting: 1,
+        not_numbers: 1,
+        present: 1,
+        workers: vec![TableWorker { worker: 1, step: 1, is_here: true, has_left: false }; TABLE_WORKERS],
+        hot: vec![HotKey { key: 1, share: 1 }; 8],
+    };
+    let range = RangeStatus { range: 1, owner: Some(2), copies: vec![1; 63], unconfirmed: 1 };
+    let tables = TableServerStatus {
+        servers: vec!["x".repeat(256); 64],
+        ranges: vec![range; 64],
+        tables: vec![table; TABLES],
+        ..TableServerStatus::default()
+    };
+    let activity = Activity::Serves { served: 64, jobs: vec![job; JOBS], unlisted: 0, tables: Some(tables) };
     let serves = Message::Status(Status { process: 1, host: "here".to_owned(), activity });
     for message in [works(job_status(1)), serves] {
         let bytes = message.encode(crc32c).expect("it is within its bounds");

@@ -10,7 +10,7 @@ use crate::{
         session::{
             control::Message,
             handshake::{Claim, Identity},
-            status::{Activity, JOBS, JobStatus, ServedJob, Status},
+            status::{Activity, JOBS, JobStatus, ServedJob, Status, TableServerStatus},
         },
     },
     engine::status::job_status,
@@ -32,6 +32,16 @@ const LOOK: Duration = Duration::from_micros(100);
 pub(crate) struct Inquiry {
     stream: TcpStream,
     claim: Claim,
+}
+
+/// What a reducer has to say, which may be a server of tables, too.
+pub(crate) struct ReducerAnswer {
+    /// How many jobs it has served since it began, the present ones included.
+    pub(crate) served: u64,
+    /// The present ones: each has a number, a world and an engine.
+    pub(crate) present: Vec<(u64, u32, Arc<Node>)>,
+    /// Its tables, if it keeps any.
+    pub(crate) tables: Option<TableServerStatus>,
 }
 
 /// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
@@ -65,13 +75,9 @@ impl Inquiry {
         self.answer(own, [], Activity::Forms { missing })
     }
 
-    /// A reducer answers that has served so many jobs: each present one has a number, a world and an engine.
-    pub(crate) fn answer_of_reducer(
-        self,
-        own: Identity,
-        served: u64,
-        mut present: Vec<(u64, u32, Arc<Node>)>,
-    ) -> Result<(), GreetError> {
+    /// A reducer answers, or a server of tables.
+    pub(crate) fn answer_of_reducer(self, own: Identity, reducer: ReducerAnswer) -> Result<(), GreetError> {
+        let ReducerAnswer { served, mut present, tables } = reducer;
         let unlisted = present.len().saturating_sub(JOBS) as u32;
         present.truncate(JOBS);
         let of = present.len();
@@ -80,7 +86,7 @@ impl Inquiry {
             world,
             job_status: job_status_soon(&node, of),
         });
-        self.answer(own, [], Activity::Serves { served, jobs: jobs.collect(), unlisted })
+        self.answer(own, [], Activity::Serves { served, jobs: jobs.collect(), unlisted, tables })
     }
 
     /// Says who answers, what comes before the status, and the status.

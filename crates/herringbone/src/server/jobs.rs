@@ -13,12 +13,13 @@ use crate::{
     execute::staging::Staging,
     fabric::{
         acceptor,
-        answer::Inquiry,
+        answer::{Inquiry, ReducerAnswer},
         greet::{self, GreetError},
         reducers,
     },
     node::{EventHandler, Node},
     sys::{doorbell::Bell, segment::Segment},
+    table::TableService,
     transport::{
         Broken,
         endpoint::{Endpoint, Endpoints, Link},
@@ -108,7 +109,6 @@ impl Jobs {
         match claim.hello().purpose {
             Purpose::Greeting => return self.greet(stream, claim),
             Purpose::Enlist => return self.tell_hubs(stream, claim),
-            Purpose::Status => return self.answer(who.job, Inquiry::new(stream, claim)),
             _ => {}
         }
         if claim.hello().purpose != Purpose::Data || who.role != Role::Worker || who.world as usize >= MEMBERS
@@ -194,14 +194,21 @@ impl Jobs {
         present.into_iter().map(summary).collect()
     }
 
-    /// Answers who asks how this process stands. `job` is the one that is asked about, 0 if it was not said.
-    fn answer(&self, job: u64, inquiry: Inquiry) -> Result<(), GreetError> {
+    /// Answers who asks how this process stands: with its jobs, and the tables that it keeps beside, if it does.
+    pub(super) fn answer(
+        &self,
+        stream: TcpStream,
+        claim: Claim,
+        tables: Option<&TableService>,
+    ) -> Result<(), GreetError> {
+        let own = self.identity(claim.hello().identity.job);
         let (present, served) = {
             let table = self.table();
             let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.world, job.node.clone());
             (table.present.iter().map(of).collect::<Vec<_>>(), table.past.served)
         };
-        inquiry.answer_of_reducer(self.identity(job), served, present)
+        let tables = tables.map(|tables| tables.status().unwrap_or_default());
+        Inquiry::new(stream, claim).answer_of_reducer(own, ReducerAnswer { served, present, tables })
     }
 
     /// Returns whether there is a link now.

@@ -28,6 +28,11 @@ impl TableMemory {
         }
     }
 
+    /// In bytes.
+    pub(super) fn used_and_limit(&self) -> (u64, u64) {
+        (self.used.load(Relaxed), self.limit)
+    }
+
     pub(super) fn take(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
     }

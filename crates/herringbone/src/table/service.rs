@@ -6,7 +6,6 @@ use super::{
     reach::{Reach, connect_once},
     serving::Serving,
     shared::{ServiceShared, TableArrival, lock},
-    tables::TableSummary,
 };
 use crate::{
     config::WaitLimits,
@@ -14,6 +13,7 @@ use crate::{
         session::{
             Refusal, Role,
             handshake::{Claim, Identity},
+            status::TableServerStatus,
         },
         table::replication::ServerLife,
     },
@@ -29,6 +29,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc::channel,
     },
     thread::JoinHandle,
     time::Duration,
@@ -36,6 +37,8 @@ use std::{
 
 /// Between two calls of a server that is not there.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long who asks waits for the thread that has the tables.
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// The threads that serve tables.
 pub(crate) struct TableService {
@@ -52,7 +55,7 @@ impl TableService {
         let shared = Arc::new(ServiceShared {
             incarnation,
             arrivals: Mutex::default(),
-            summaries: Mutex::default(),
+            inquiries: Mutex::default(),
             linked: Mutex::default(),
             found: Mutex::default(),
             bell: Bell::new()?,
@@ -111,9 +114,12 @@ impl TableService {
         Ok(())
     }
 
-    /// What there is to tell of its tables.
-    pub(crate) fn summaries(&self) -> Vec<TableSummary> {
-        lock(&self.shared.summaries).clone()
+    /// How it stands; `None` if its thread was busy all the time.
+    pub(crate) fn status(&self) -> Option<TableServerStatus> {
+        let (sender, answer) = channel();
+        lock(&self.shared.inquiries).push(sender);
+        self.shared.bell.ring().ok()?;
+        answer.recv_timeout(PATIENCE).ok()
     }
 }
 

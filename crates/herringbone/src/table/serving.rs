@@ -5,11 +5,14 @@ use super::{
     memory::TableMemory,
     options::TableOptions,
     shared::{ServiceShared, TableArrival, lock},
-    tables::{ServedRequest, TableCaller, TableSummary},
+    tables::{ServedRequest, TableCaller},
 };
 use crate::{
     core::{
-        session::Role,
+        session::{
+            Role,
+            status::{TABLES, TableServerStatus},
+        },
         table::{
             RequestAddress, TableAnswer, TableError, TableRequest,
             replication::{SERVERS_MOST, ServerLife},
@@ -70,13 +73,8 @@ impl Serving {
     }
 
     pub(super) fn run(&mut self) {
-        let mut summed_up = Instant::now();
         while !self.shared.is_over.load(Ordering::SeqCst) {
             self.turn();
-            if summed_up.elapsed() >= NAP {
-                summed_up = Instant::now();
-                *lock(&self.shared.summaries) = self.summaries();
-            }
         }
     }
 
@@ -87,6 +85,7 @@ impl Serving {
                 // What it rang for is looked at now.
                 let _drained = self.shared.bell.drain();
                 self.take_arrivals();
+                self.answer_inquiries();
             } else {
                 self.read(number);
             }
@@ -98,9 +97,25 @@ impl Serving {
         self.write_all();
     }
 
-    fn summaries(&self) -> Vec<TableSummary> {
+    /// Tells those who ask how this server stands.
+    fn answer_inquiries(&self) {
+        let inquiries = std::mem::take(&mut *lock(&self.shared.inquiries));
+        for inquiry in inquiries {
+            // Who does not wait any more does not hear it.
+            let _unheard = inquiry.send(self.status());
+        }
+    }
+
+    fn status(&self) -> TableServerStatus {
         let is_present = |worker, life| self.present.contains_key(&(worker, life));
-        self.shards.values().flat_map(|shard| shard.tables.summaries(is_present)).collect()
+        let group = self.group.as_ref().map(ServingGroup::status).unwrap_or_default();
+        let mut tables: Vec<_> =
+            self.shards.values().flat_map(|shard| shard.tables.status(is_present)).collect();
+        tables.sort_by(|one, other| (&one.name, one.range).cmp(&(&other.name, other.range)));
+        let unlisted = tables.len().saturating_sub(TABLES) as u32;
+        tables.truncate(TABLES);
+        let (used, limit) = self.memory.used_and_limit();
+        TableServerStatus { used, limit, tables, unlisted, ..group }
     }
 
     /// The connections that are ready.

@@ -1,20 +1,21 @@
 //! What the threads of a server of tables share.
 
-use super::{
-    link::MessageLink,
-    tables::{Reply, TableSummary},
+use super::{link::MessageLink, tables::Reply};
+use crate::{
+    core::session::{handshake::Identity, status::TableServerStatus},
+    sys::doorbell::Bell,
 };
-use crate::{core::session::handshake::Identity, sys::doorbell::Bell};
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool, mpsc::Sender},
 };
 
 /// What the threads of a server share.
 pub(super) struct ServiceShared {
     pub(super) incarnation: u64,
     pub(super) arrivals: Mutex<Vec<TableArrival>>,
-    pub(super) summaries: Mutex<Vec<TableSummary>>,
+    /// Those who ask how this server stands.
+    pub(super) inquiries: Mutex<Vec<Sender<TableServerStatus>>>,
     /// The servers that there is a connection with.
     pub(super) linked: Mutex<BTreeSet<u32>>,
     /// What threads have found that write to disk.

@@ -6,9 +6,12 @@ use super::{
     memory::TableMemory,
     rows::{Rows, row_cost, rows_of},
 };
-use crate::core::table::{
-    Asking, BODY_BYTES, Entered, NotANumber, OptimizerSpec, RangeState, Ranges, RequestAddress, RowKeys,
-    TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable, WorkerClock,
+use crate::core::{
+    session::status::TableStatus,
+    table::{
+        Asking, BODY_BYTES, Entered, HotKeys, NotANumber, OptimizerSpec, RangeState, Ranges, RequestAddress,
+        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,6 +21,7 @@ use std::{
 
 mod image;
 mod snapshots;
+mod status;
 pub(super) mod walk;
 
 use walk::{FrozenTable, TableLoader};
@@ -63,6 +67,7 @@ struct Table {
     not_numbers: u64,
     /// Snapshots that are to be taken of it.
     saves: Vec<WantedSave>,
+    hot: HotKeys,
 }
 
 /// A snapshot that is to be taken once so many steps have ended.
@@ -390,6 +395,7 @@ impl Tables {
             owed: 0,
             not_numbers: 0,
             saves: Vec::new(),
+            hot: HotKeys::default(),
             spec: spec.clone(),
         };
         self.tables.insert(number, table);
@@ -424,6 +430,7 @@ impl Tables {
         let reserved = push.reserved;
         self.check_room(reserved)?;
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
+        table.hot.count(&push.keys);
         match table.state.push(who, push_number, ends, push)? {
             TakenPush::Now(push) => table.rows.push(&push.keys, push.values()),
             TakenPush::Kept => {}
@@ -446,6 +453,7 @@ impl Tables {
         if table.state.waiting() + table.owed >= WAITING_MOST {
             return Err(TableError::TooMany { what: "pulls that wait".into(), limit: WAITING_MOST as u64 });
         }
+        table.hot.count(&pull.keys);
         table.state.pull(who, pull)
     }
 
@@ -594,20 +602,9 @@ impl Tables {
     }
 
     /// All tables, for people. `is_present` as for [`serve`](Self::serve).
-    pub(super) fn summaries(&self, is_present: impl Fn(u32, u64) -> bool) -> Vec<TableSummary> {
+    pub(super) fn status(&self, is_present: impl Fn(u32, u64) -> bool) -> Vec<TableStatus> {
         let of = |(name, number): (&String, &u32)| {
-            let table = self.tables.get(number)?;
-            let here = |clock: &WorkerClock| !clock.has_left && is_present(clock.worker, clock.life);
-            Some(TableSummary {
-                name: name.clone(),
-                range: self.range,
-                is_copy: self.is_copy,
-                rows: table.rows.held(),
-                bytes: table.used,
-                version: table.state.version(),
-                workers: table.state.worker_clocks().filter(here).count(),
-                not_numbers: table.not_numbers,
-            })
+            Some(self.tables.get(number)?.status(name, self.range, &is_present))
         };
         self.numbers.iter().filter_map(of).collect()
     }
@@ -629,27 +626,6 @@ fn refused(pull: WaitingPull) -> Reply {
 fn values_at(payload: &[u8]) -> Result<usize, TableError> {
     let (_, values) = TableRequest::decode(&payload[RequestAddress::BYTES..])?;
     Ok(payload.len() - values.len())
-}
-
-/// What there is to tell of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableSummary {
-    /// Its name.
-    pub name: String,
-    /// Which of its ranges.
-    pub range: u32,
-    /// Whether it is a copy of another server's range.
-    pub is_copy: bool,
-    /// How many of its rows take up memory on this server.
-    pub rows: u64,
-    /// How many bytes.
-    pub bytes: u64,
-    /// How many steps all its workers have ended.
-    pub version: u64,
-    /// How many of its workers are connected.
-    pub workers: usize,
-    /// Pushes with a NaN that were taken.
-    pub not_numbers: u64,
 }
 
 impl Table {

@@ -61,7 +61,7 @@ fn works(now: JobStatus, before: Option<JobStatus>) -> Result<(Activity, Option<
 
 fn reduces(job_status: JobStatus) -> Result<(Activity, Option<Activity>), AskError> {
     let job = ServedJob { job: JOB, world: 3, job_status: Some(job_status) };
-    Ok((Activity::Serves { served: 4, jobs: vec![job], unlisted: 0 }, None))
+    Ok((Activity::Serves { served: 4, jobs: vec![job], unlisted: 0, tables: None }, None))
 }
 
 fn lines(members: Vec<AskedMember>) -> Vec<String> {

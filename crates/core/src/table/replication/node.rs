@@ -332,6 +332,16 @@ impl TableNode {
         self.peers.get(&server).map(|peer| peer.life)
     }
 
+    /// This server's place.
+    pub fn place(&self) -> u32 {
+        self.own.server
+    }
+
+    /// How many copies each range is to have.
+    pub fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
     /// How many servers there are, and ranges.
     pub fn servers(&self) -> u32 {
         self.servers

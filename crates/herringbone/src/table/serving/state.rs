@@ -1,7 +1,10 @@
 //! What a server's thread has.
 
 use crate::{
-    core::table::replication::{SentImage, ServerLife, TableNode},
+    core::{
+        session::status::{RangeStatus, TableServerStatus},
+        table::replication::{SentImage, ServerLife, TableNode},
+    },
     table::{
         link::MessageLink,
         memory::TableMemory,
@@ -117,6 +120,27 @@ impl ServingGroup {
             is_carrying_out: false,
             sent_away: BTreeSet::new(),
             began: Instant::now(),
+        }
+    }
+
+    /// Who has which range, as far as is known here.
+    pub(super) fn status(&self) -> TableServerStatus {
+        let tenures = self.node.settled().map(|settled| &*settled.tenures).unwrap_or_default();
+        let ranges = (0..).zip(tenures).map(|(range, tenure)| {
+            let progress = self.node.progress(range).filter(|_| self.node.executes(range));
+            RangeStatus {
+                range,
+                owner: tenure.owner,
+                copies: tenure.copies.iter().map(|copy| copy.server).collect(),
+                unconfirmed: progress.map_or(0, |progress| progress.executed - progress.settled),
+            }
+        });
+        TableServerStatus {
+            place: self.node.place(),
+            servers: self.servers.clone(),
+            replicas: self.node.replicas(),
+            ranges: ranges.collect(),
+            ..TableServerStatus::default()
         }
     }
 

@@ -42,7 +42,7 @@ impl Turned {
         let shared = Arc::new(ServiceShared {
             incarnation,
             arrivals: Mutex::default(),
-            summaries: Mutex::default(),
+            inquiries: Mutex::default(),
             linked: Mutex::default(),
             found: Mutex::default(),
             bell: Bell::new().unwrap(),

@@ -97,7 +97,7 @@ impl Cluster {
         for (range, tables) in (0..).zip(&mut cluster.servers) {
             let loaded = load(set, tables, spec, range, servers);
             assert!(
-                loaded.is_ok() || tables.summaries(|_, _| true).is_empty(),
+                loaded.is_ok() || tables.status(|_, _| true).is_empty(),
                 "what is refused leaves nothing"
             );
             loaded?;
