@@ -184,7 +184,10 @@ fn read(
     for refused in &found.refused {
         crate::log::warn("tables", format_args!("a newer snapshot is left out: {refused}"));
     }
-    let Some(set) = found.set else { return Ok(false) };
+    let Some(set) = found.set else {
+        // A table that was trained is not to begin anew unnoticed.
+        return found.refused.into_iter().next().map_or(Ok(false), Err);
+    };
     let records = set.restore(&wanted.spec, 0, range, wanted.ranges)?;
     let what = format_args!("range {range} of {:?} is restored as after step {}", wanted.name, set.step);
     crate::log::info("tables", what);
