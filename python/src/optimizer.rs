@@ -17,11 +17,11 @@ pub(crate) type PyNumbers = Vec<(String, f64)>;
 
 /// Each optimizer's name with its numbers, as they are if nothing is said.
 #[pyfunction]
-pub(crate) fn optimizers() -> Vec<(&'static str, Vec<(&'static str, f64)>)> {
+pub(crate) fn optimizers() -> Vec<(String, Vec<(&'static str, f64)>)> {
     let numbers = |kind: OptimizerKind| {
         kind.parameters().into_iter().map(|(parameter, number)| (parameter.name(), number)).collect()
     };
-    OptimizerKind::ALL.into_iter().map(|kind| (kind.name(), numbers(kind))).collect()
+    OptimizerKind::ALL.into_iter().map(|kind| (kind.name().to_owned(), numbers(kind))).collect()
 }
 
 /// An optimizer and its state of one array; wrong memory in a call is wrong memory access, so its users are this package's modules.
@@ -41,7 +41,7 @@ impl PyLocalOptimizer {
     /// Take other numbers from the next step on.
     fn set(&self, numbers: PyNumbers) -> PyResult<()> {
         let mut optimizer = self.lock();
-        let spec = optimizer_spec(optimizer.spec().kind.name(), &numbers).map_err(errors::argument)?;
+        let spec = optimizer_spec(&optimizer.spec().kind.to_string(), &numbers).map_err(errors::argument)?;
         optimizer.set(spec).map_err(|error| to_python(&error))
     }
 
@@ -87,8 +87,8 @@ impl PyLocalOptimizer {
 /// What cannot be, in words.
 pub(crate) fn optimizer_spec(name: &str, numbers: &PyNumbers) -> Result<OptimizerSpec, String> {
     let kind = OptimizerKind::from_name(name).ok_or_else(|| {
-        let known = OptimizerKind::ALL.map(OptimizerKind::name).join(", ");
-        format!("no optimizer is called {name:?}; use one of {known}")
+        let known = OptimizerKind::ALL.map(|kind| kind.name().to_owned()).join(", ");
+        format!("no optimizer is called {name:?}; use one of {known}, or own:NAME of a server that has it")
     })?;
     let with = |spec: OptimizerSpec, (parameter, number): &(String, f64)| spec.with(parameter, *number);
     numbers.iter().try_fold(OptimizerSpec::of(kind), with).map_err(|Unusable(what)| what)

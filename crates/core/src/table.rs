@@ -22,7 +22,7 @@ pub use hot::HotKeys;
 pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
 pub use message::{BODY_BYTES, PAYLOAD_BYTES, RequestAddress, RowKeys, TableAnswer, TableRequest};
 pub use operation::TableOperation;
-pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, PARAMETERS};
+pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, OwnOptimizerName, PARAMETERS};
 pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
 pub use ranges::{RangePiece, Ranges};
 pub use routes::{RoutedRequest, Routes};

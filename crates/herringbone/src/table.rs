@@ -34,6 +34,7 @@ mod link;
 mod local_optimizer;
 mod memory;
 mod options;
+mod own;
 mod reach;
 mod rows;
 #[cfg(test)]
@@ -50,4 +51,5 @@ mod ways;
 pub use client::{ParameterServer, RemoteTable, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
 pub use options::{TableGroup, TableOptions};
+pub use own::{OwnOptimizer, RowStep};
 pub(crate) use service::TableService;

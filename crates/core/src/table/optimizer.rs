@@ -5,26 +5,41 @@ use crate::session::{Malformed, Reader, Writer};
 use alloc::{format, string::String, vec::Vec};
 use core::fmt;
 
+/// The longest name of an [own](OptimizerKind::Own) optimizer, in bytes.
+const OWN_BYTES: usize = 24;
+/// What comes before the name of an own optimizer.
+const OWN: &str = "own:";
+/// In messages, where the others have their places in [`OptimizerKind::ALL`].
+const OWN_CODE: u8 = u8::MAX;
+
 /// Which optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum OptimizerKind {
     /// What is pushed is added: `w += g`.
-    Add = 0,
+    Add,
     /// What is pushed takes the place of what was there: `w = g`.
-    Assign = 1,
+    Assign,
     /// Stochastic gradient descent, with momentum as in MXNet: `v = momentum·v - rate·g; w += v`.
-    Sgd = 2,
+    Sgd,
     /// Nesterov's accelerated gradient, as in MXNet.
-    Nag = 3,
+    Nag,
     /// `h += g²; w -= rate·g / (√h + epsilon)` (Duchi et al., JMLR 2011).
-    Adagrad = 4,
+    Adagrad,
     /// `s = rho·s + (1-rho)·g²; w -= rate·g / (√s + epsilon)` (Tieleman and Hinton, 2012).
-    Rmsprop = 5,
+    Rmsprop,
     /// Adam (Kingma and Ba, ICLR 2015), with a count of steps for each row.
-    Adam = 6,
+    Adam,
     /// Adam with weight decay beside the gradient (Loshchilov and Hutter, ICLR 2019).
-    AdamW = 7,
+    AdamW,
+    /// One that servers have beside these.
+    Own(OwnOptimizerName),
+}
+
+/// The name of an optimizer that is not of this library: 1 to 24 small letters, digits, `-` and `_`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnOptimizerName {
+    length: u8,
+    bytes: [u8; OWN_BYTES],
 }
 
 /// A number that an optimizer takes.
@@ -67,7 +82,7 @@ pub struct OptimizerSpec {
 }
 
 impl OptimizerKind {
-    /// All of them.
+    /// All but those that servers have beside them.
     pub const ALL: [Self; 8] = [
         Self::Add,
         Self::Assign,
@@ -79,8 +94,8 @@ impl OptimizerKind {
         Self::AdamW,
     ];
 
-    /// What people call it.
-    pub fn name(self) -> &'static str {
+    /// What people call it; an own one by its name alone.
+    pub fn name(&self) -> &str {
         match self {
             Self::Add => "add",
             Self::Assign => "assign",
@@ -90,11 +105,32 @@ impl OptimizerKind {
             Self::Rmsprop => "rmsprop",
             Self::Adam => "adam",
             Self::AdamW => "adamw",
+            Self::Own(name) => name.as_str(),
         }
     }
 
-    /// The one of this name, in small or large letters.
+    /// The one of this name, without `own:`, that servers have beside the others.
+    ///
+    /// # Errors
+    /// If nothing can have this name.
+    pub fn own(name: &str) -> Result<Self, Unusable> {
+        let is_right = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        if name.is_empty() || name.len() > OWN_BYTES || !name.bytes().all(is_right) {
+            let what = format!(
+                "{name:?} as the name of an optimizer: 1 to {OWN_BYTES} small letters, digits, - and _"
+            );
+            return Err(Unusable(what));
+        }
+        let mut bytes = [0; OWN_BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(Self::Own(OwnOptimizerName { length: name.len() as u8, bytes }))
+    }
+
+    /// The one of this name, in small or large letters; after `own:` one that servers have beside the others.
     pub fn from_name(name: &str) -> Option<Self> {
+        if let Some(own) = name.strip_prefix(OWN) {
+            return Self::own(own).ok();
+        }
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
@@ -113,11 +149,28 @@ impl OptimizerKind {
             Self::Adagrad => (0.01, &[(Epsilon, 1e-7)]),
             Self::Rmsprop => (0.001, &[(Rho, 0.9), (Epsilon, 1e-8)]),
             Self::Adam | Self::AdamW => (0.001, &[(Beta1, 0.9), (Beta2, 0.999), (Epsilon, 1e-8)]),
+            // It may want any of them.
+            Self::Own(_) => {
+                (0.01, &[(Momentum, 0.0), (Beta1, 0.0), (Beta2, 0.0), (Epsilon, 0.0), (Rho, 0.0)])
+            }
         };
         let decay = if self == Self::AdamW { 0.01 } else { 0.0 };
         let common =
             [(LearningRate, rate), (WeightDecay, decay), (RescaleGrad, 1.0), (ClipGradient, f64::INFINITY)];
         common.into_iter().chain(own.iter().copied()).chain([(Assigns, 0.0)]).collect()
+    }
+}
+
+impl OwnOptimizerName {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for OwnOptimizerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -200,7 +253,8 @@ impl OptimizerSpec {
 
     /// Whether the other keeps the same numbers for each row: only how it changes rows may differ.
     pub fn is_same_but_for_numbers(&self, other: &Self) -> bool {
-        let has_velocity = |spec: &Self| spec.number(OptimizerParameter::Momentum) != 0.0;
+        let has_velocity =
+            |spec: &Self| spec.kind == OptimizerKind::Sgd && spec.number(OptimizerParameter::Momentum) != 0.0;
         self.kind == other.kind && has_velocity(self) == has_velocity(other)
     }
 
@@ -227,14 +281,24 @@ impl OptimizerSpec {
     }
 
     pub(super) fn write(&self, to: &mut Writer) {
-        to.u8(self.kind as u8);
+        match &self.kind {
+            OptimizerKind::Own(name) => {
+                to.u8(OWN_CODE);
+                to.text("an optimizer's name", name.as_str());
+            }
+            kind => {
+                to.u8(OptimizerKind::ALL.iter().position(|known| known == kind).unwrap_or_default() as u8)
+            }
+        }
         self.numbers.iter().for_each(|number| to.u64(number.to_bits()));
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let code = from.u8()?;
-        let kind = OptimizerKind::ALL.into_iter().find(|kind| *kind as u8 == code);
-        let kind = kind.ok_or(Malformed("an optimizer that is unknown"))?;
+        const UNKNOWN: Malformed = Malformed("an optimizer that is unknown");
+        let kind = match from.u8()? {
+            OWN_CODE => OptimizerKind::own(&from.text()?).map_err(|_| UNKNOWN)?,
+            code => OptimizerKind::ALL.get(usize::from(code)).copied().ok_or(UNKNOWN)?,
+        };
         let mut numbers = [0.0; PARAMETERS];
         for number in &mut numbers {
             *number = f64::from_bits(from.u64()?);
@@ -245,7 +309,10 @@ impl OptimizerSpec {
 
 impl fmt::Display for OptimizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::Own(name) => f.pad(&format!("{OWN}{}", name.as_str())),
+            kind => f.pad(kind.name()),
+        }
     }
 }
 
@@ -258,7 +325,7 @@ impl fmt::Display for OptimizerSpec {
             .filter(|entry| differs(entry))
             .map(|(parameter, _)| format!("{}={}", parameter.name(), self.number(*parameter)))
             .collect();
-        f.write_str(self.kind.name())?;
+        write!(f, "{}", self.kind)?;
         if numbers.is_empty() { Ok(()) } else { write!(f, "({})", numbers.join(", ")) }
     }
 }

@@ -3,10 +3,14 @@
 //! All numbers that do not depend on an element are made in `f64` and rounded once to the type of the arithmetic, which is `f32`
 //! for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
 
+use super::own::{OwnOptimizer, RowStep};
 use crate::core::table::{OptimizerKind, OptimizerParameter, OptimizerSpec};
 use crate::sys::plain::Plain;
 use half::{bf16, f16};
-use std::ops::{Add, Div, Mul, Sub};
+use std::{
+    ops::{Add, Div, Mul, Sub},
+    sync::Arc,
+};
 
 /// A type in which optimizers calculate.
 pub(super) trait Real:
@@ -23,10 +27,17 @@ pub(super) trait Real:
     fn from_f64(number: f64) -> Self;
     fn sqrt(self) -> Self;
     fn is_nan(self) -> bool;
+    fn step_own(
+        own: &dyn OwnOptimizer,
+        row: &mut [Self],
+        state: &mut [Self],
+        gradient: &[Self],
+        at: RowStep<'_>,
+    );
 }
 
 macro_rules! real {
-    ($($real:ty),*) => { $(
+    ($($real:ty, $step:ident;)*) => { $(
         impl Real for $real {
             #[inline]
             fn from_f64(number: f64) -> Self {
@@ -42,11 +53,24 @@ macro_rules! real {
             fn is_nan(self) -> bool {
                 self.is_nan()
             }
+
+            fn step_own(
+                own: &dyn OwnOptimizer,
+                row: &mut [Self],
+                state: &mut [Self],
+                gradient: &[Self],
+                at: RowStep<'_>,
+            ) {
+                own.$step(row, state, gradient, at);
+            }
         }
     )* };
 }
 
-real!(f32, f64);
+real! {
+    f32, step_f32;
+    f64, step_f64;
+}
 
 /// A type of rows' elements.
 pub(super) trait Scalar: Copy + Default + Send + Plain + Sync + 'static {
@@ -94,9 +118,11 @@ scalar! {
 }
 
 /// An optimizer, its numbers rounded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rule<R> {
     spec: OptimizerSpec,
+    /// Of a kind that is the server's own.
+    own: Option<Arc<dyn OwnOptimizer>>,
     rate: R,
     decay: R,
     rescale: R,
@@ -121,10 +147,10 @@ pub(super) struct StoredRow<'a, S: Scalar> {
     pub(super) steps: &'a mut u32,
 }
 
-/// How many numbers an optimizer keeps for each element.
+/// How many numbers an optimizer of this library keeps for each element.
 pub(super) fn planes(spec: &OptimizerSpec) -> usize {
     match spec.kind {
-        OptimizerKind::Add | OptimizerKind::Assign => 0,
+        OptimizerKind::Add | OptimizerKind::Assign | OptimizerKind::Own(_) => 0,
         OptimizerKind::Sgd => usize::from(spec.number(OptimizerParameter::Momentum) != 0.0),
         OptimizerKind::Nag | OptimizerKind::Adagrad | OptimizerKind::Rmsprop => 1,
         OptimizerKind::Adam | OptimizerKind::AdamW => 2,
@@ -133,10 +159,15 @@ pub(super) fn planes(spec: &OptimizerSpec) -> usize {
 
 impl<R: Real> Rule<R> {
     pub(super) fn new(spec: OptimizerSpec) -> Self {
+        Self::with_own(spec, None)
+    }
+
+    pub(super) fn with_own(spec: OptimizerSpec, own: Option<Arc<dyn OwnOptimizer>>) -> Self {
         let number = |parameter| R::from_f64(spec.number(parameter));
         let rest = |parameter| R::from_f64(1.0 - spec.number(parameter));
         Self {
             spec,
+            own,
             rate: number(OptimizerParameter::LearningRate),
             decay: number(OptimizerParameter::WeightDecay),
             rescale: number(OptimizerParameter::RescaleGrad),
@@ -158,6 +189,9 @@ impl<R: Real> Rule<R> {
             return values.iter_mut().zip(pushed).for_each(|(value, pushed)| *value = pushed);
         }
         *steps = steps.saturating_add(1);
+        if let OptimizerKind::Own(_) = self.spec.kind {
+            return self.step_own(values, state, *steps, pushed);
+        }
         let (first, second) = state.split_at_mut(values.len().min(state.len()));
         let each = values.iter_mut().zip(pushed);
         match self.spec.kind {
@@ -196,6 +230,7 @@ impl<R: Real> Rule<R> {
                     *value = S::of(value.real() - step);
                 }
             }
+            OptimizerKind::Own(_) => {}
             OptimizerKind::Adam | OptimizerKind::AdamW => {
                 let rate = self.corrected_rate(*steps);
                 let decays_apart = self.spec.kind == OptimizerKind::AdamW;
@@ -211,6 +246,25 @@ impl<R: Real> Rule<R> {
                 }
             }
         }
+    }
+
+    fn step_own<S: Scalar<Real = R>>(
+        &self,
+        values: &mut [S],
+        state: &mut [R],
+        steps: u32,
+        pushed: impl Iterator<Item = S>,
+    ) {
+        let Some(own) = &self.own else { return };
+        let mut row: Vec<R> = values.iter().map(|value| value.real()).collect();
+        let gradient: Vec<R> = pushed.map(|pushed| self.limited(pushed)).collect();
+        R::step_own(&**own, &mut row, state, &gradient, RowStep { optimizer: &self.spec, steps });
+        values.iter_mut().zip(row).for_each(|(value, real)| *value = S::of(real));
+    }
+
+    /// The same optimizer with other numbers.
+    pub(super) fn tuned(&self, spec: OptimizerSpec) -> Self {
+        Self::with_own(spec, self.own.clone())
     }
 
     /// What was pushed, rescaled and cut.

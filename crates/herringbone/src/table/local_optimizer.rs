@@ -5,7 +5,7 @@ use crate::{
     Error, ErrorKind, Result,
     core::{
         element::{DType, Element},
-        table::{OptimizerSpec, Unusable},
+        table::{OptimizerKind, OptimizerSpec, Unusable},
     },
     sys::{
         plain::{self, Plain},
@@ -58,6 +58,10 @@ impl LocalOptimizer {
     /// and `f64`.
     pub fn new(spec: OptimizerSpec, dtype: DType, elements: usize) -> Result<Self> {
         spec.check().map_err(unusable)?;
+        if let OptimizerKind::Own(_) = spec.kind {
+            let problem = format_args!("{} in this process: servers of tables have it", spec.kind);
+            return Err(Error::unsupported(problem));
+        }
         let numbers = planes(&spec) * elements;
         let state = match dtype {
             DType::F64 => State::Double(vec![0.0; numbers]),
@@ -244,7 +248,7 @@ fn restore_planes<R: Plain>(state: &mut [R], elements: usize, listed: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::table::{OptimizerKind, PARAMETERS};
+    use crate::core::table::PARAMETERS;
 
     fn numbers(count: usize, salt: u32) -> Vec<f32> {
         let mixed = |at: usize| (at as u32 ^ salt).wrapping_mul(0x9e37_79b9) >> 8;

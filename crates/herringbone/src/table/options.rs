@@ -1,9 +1,11 @@
 //! How a server keeps tables.
 
+use super::own::OwnOptimizer;
 use crate::{Error, Result, core::table::replication::SERVERS_MOST};
 use std::{
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +21,8 @@ pub struct TableOptions {
     pub data: Option<PathBuf>,
     /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
     pub group: Option<TableGroup>,
+    /// The optimizers that this server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind).
+    pub optimizers: Vec<Arc<dyn OwnOptimizer>>,
 }
 
 /// Servers that have copies of each other's ranges.
@@ -88,6 +92,12 @@ impl Default for TableOptions {
     fn default() -> Self {
         let machine = rustix::system::sysinfo();
         let memory = machine.totalram.saturating_mul(u64::from(machine.mem_unit.max(1)));
-        Self { memory_bytes: memory / 2, patience: Some(Duration::from_secs(10)), data: None, group: None }
+        Self {
+            memory_bytes: memory / 2,
+            patience: Some(Duration::from_secs(10)),
+            data: None,
+            group: None,
+            optimizers: Vec::new(),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The rows of a range in memory, with what the optimizer keeps for them.
 
 use super::{
-    arithmetic::{Real, Rule, Scalar, planes},
+    arithmetic::{Real, Rule, Scalar},
     chunks::{PlacedRows, RowChunks, RowShape},
+    own::FoundOptimizer,
 };
 use crate::{
     core::{
@@ -35,6 +36,8 @@ pub(super) trait Rows: Send {
     fn tune(&mut self, optimizer: OptimizerSpec);
     /// How many rows take up memory.
     fn held(&self) -> u64;
+    /// How many bytes a row takes up.
+    fn row_cost(&self) -> u64;
     /// The rows by their places, as they are.
     fn placed(&self) -> &dyn PlacedRows;
     /// The rows by their places, as they are now and for ever. It costs a pointer for each chunk of 64 KiB, and then a copy of each
@@ -57,18 +60,18 @@ pub(super) trait Rows: Send {
 }
 
 /// The rows of a range of a table, none of which was pushed to.
-pub(super) fn rows_of(spec: &TableSpec, range: Range<u64>) -> Box<dyn Rows> {
+pub(super) fn rows_of(spec: &TableSpec, optimizer: &FoundOptimizer, range: Range<u64>) -> Box<dyn Rows> {
     match spec.dtype {
-        DType::F64 => Box::new(RowStore::<f64>::new(spec, range)),
-        DType::Bf16 => Box::new(RowStore::<bf16>::new(spec, range)),
-        _ => Box::new(RowStore::<f32>::new(spec, range)),
+        DType::F64 => Box::new(RowStore::<f64>::new(spec, optimizer, range)),
+        DType::Bf16 => Box::new(RowStore::<bf16>::new(spec, optimizer, range)),
+        _ => Box::new(RowStore::<f32>::new(spec, optimizer, range)),
     }
 }
 
-/// How many bytes a row takes up.
-pub(super) fn row_cost(spec: &TableSpec) -> u64 {
+/// How many bytes a row takes up for which so many numbers are kept for each element.
+pub(super) fn row_cost(spec: &TableSpec, planes: usize) -> u64 {
     let real = if spec.dtype == DType::F64 { size_of::<f64>() } else { size_of::<f32>() };
-    let state = planes(&spec.optimizer) * spec.width as usize * real;
+    let state = planes * spec.width as usize * real;
     let elements = (spec.row_bytes() + state + size_of::<u32>()) as u64;
     if spec.sparse { elements + INDEX_BYTES } else { elements }
 }
@@ -86,12 +89,12 @@ struct RowStore<S: Scalar> {
 }
 
 impl<S: Scalar> RowStore<S> {
-    fn new(spec: &TableSpec, range: Range<u64>) -> Self {
-        let shape = RowShape { width: spec.width as usize, planes: planes(&spec.optimizer) };
+    fn new(spec: &TableSpec, optimizer: &FoundOptimizer, range: Range<u64>) -> Self {
+        let shape = RowShape { width: spec.width as usize, planes: optimizer.planes() };
         let mut store = Self {
             initializer: spec.initializer,
-            rule: Rule::new(spec.optimizer),
-            row_cost: row_cost(spec),
+            rule: optimizer.rule::<S>(),
+            row_cost: row_cost(spec, shape.planes),
             places: spec.sparse.then(HashMap::new),
             is_loading: false,
             rows: RowChunks::new(shape, &range, spec.sparse),
@@ -146,7 +149,7 @@ impl<S: Scalar> Rows for RowStore<S> {
     }
 
     fn push(&mut self, keys: &RowKeys, pushed: &[u8]) {
-        let (rule, shape) = (self.rule, self.rows.shape);
+        let (rule, shape) = (self.rule.clone(), self.rows.shape);
         let mut left = keys.iter().zip(pushed.chunks_exact(shape.width * size_of::<S>())).peekable();
         while let Some((key, row)) = left.next() {
             let Some(place) = self.place_or_new(key) else { continue };
@@ -192,11 +195,15 @@ impl<S: Scalar> Rows for RowStore<S> {
     }
 
     fn tune(&mut self, optimizer: OptimizerSpec) {
-        self.rule = Rule::new(optimizer);
+        self.rule = self.rule.tuned(optimizer);
     }
 
     fn held(&self) -> u64 {
         self.rows.places()
+    }
+
+    fn row_cost(&self) -> u64 {
+        self.row_cost
     }
 
     fn placed(&self) -> &dyn PlacedRows {

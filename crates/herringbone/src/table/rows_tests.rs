@@ -2,6 +2,7 @@
 
 use super::{
     chunks::{PlacedRows, RowBlock},
+    own::OwnOptimizers,
     rows::{Rows, rows_of},
 };
 use crate::core::{
@@ -12,6 +13,10 @@ use proptest::{collection::vec, prelude::*};
 
 /// Some chunks of rows, the last of which is not full, and a range that does not begin at 0.
 const KEYS: std::ops::Range<u64> = 70..1170;
+
+fn empty(spec: &TableSpec, keys: std::ops::Range<u64>) -> Box<dyn Rows> {
+    rows_of(spec, &OwnOptimizers::default().find(spec.optimizer).unwrap(), keys)
+}
 
 fn any_spec() -> impl Strategy<Value = TableSpec> {
     let optimizers = [
@@ -87,7 +92,7 @@ proptest! {
         during in vec((any_keys(), 0..3_u32), 0..30),
         most_bytes in 1..60_000_usize,
     ) {
-        let (mut source, mut copy) = (rows_of(&spec, KEYS), rows_of(&spec, KEYS));
+        let (mut source, mut copy) = (empty(&spec, KEYS), empty(&spec, KEYS));
         // What the copy has had before is forgotten.
         copy.push(&RowKeys::Run { first: 80, count: 9 }, &pushed(&spec, &RowKeys::Run { first: 80, count: 9 }, 1));
         before.iter().for_each(|keys| source.push(keys, &pushed(&spec, keys, 2)));
@@ -126,12 +131,12 @@ proptest! {
         before in vec(any_keys(), 0..6),
         after in vec(any_keys(), 1..6),
     ) {
-        let mut store = rows_of(&spec, KEYS);
+        let mut store = empty(&spec, KEYS);
         before.iter().for_each(|keys| store.push(keys, &pushed(&spec, keys, 2)));
         let (frozen, then) = (store.freeze(), image(store.placed()));
         after.iter().for_each(|keys| store.push(keys, &pushed(&spec, keys, 3)));
         prop_assert!(image(&*frozen) == then);
-        let mut copy = rows_of(&spec, KEYS);
+        let mut copy = empty(&spec, KEYS);
         load_all(&*frozen, &mut *copy).unwrap();
         after.iter().for_each(|keys| copy.push(keys, &pushed(&spec, keys, 3)));
         prop_assert!(image(store.placed()) == image(copy.placed()));
@@ -139,11 +144,11 @@ proptest! {
 
     #[test]
     fn ranges_of_another_number_take_their_rows(spec in any_spec(), pushes in vec(any_keys(), 0..6), cut in KEYS) {
-        let mut whole = rows_of(&spec, KEYS);
+        let mut whole = empty(&spec, KEYS);
         pushes.iter().for_each(|keys| whole.push(keys, &pushed(&spec, keys, 2)));
         let mut held = 0;
         for range in [KEYS.start..cut, cut..KEYS.end] {
-            let mut part = rows_of(&spec, range.clone());
+            let mut part = empty(&spec, range.clone());
             load_all(whole.placed(), &mut *part).unwrap();
             held += part.held();
             let keys = RowKeys::Run { first: range.start, count: range.end - range.start };
@@ -162,7 +167,7 @@ proptest! {
         listed in vec(any::<u64>(), 0..20),
         bytes in vec(any::<u8>(), 0..2000),
     ) {
-        let mut store = rows_of(&spec, KEYS);
+        let mut store = empty(&spec, KEYS);
         for keys in [RowKeys::Run { first, count: count.max(1) }, RowKeys::Run { first: 70, count: u64::MAX }, RowKeys::Listed(listed)] {
             store.begin_loading();
             // Bytes that are exactly as long as rows of the keys are rows; a key of no row of the range has no place.
@@ -177,11 +182,11 @@ proptest! {
 fn rows_that_are_missing_or_come_twice_are_refused() {
     for sparse in [false, true] {
         let spec = TableSpec { sparse, ..TableSpec::new(2000, 4) };
-        let mut store = rows_of(&spec, KEYS);
+        let mut store = empty(&spec, KEYS);
         let keys = RowKeys::Run { first: KEYS.start, count: KEYS.end - KEYS.start };
         store.push(&keys, &pushed(&spec, &keys, 5));
         let (first, second) = (store.placed().block(0, 999), store.placed().block(500, 999));
-        let mut copy = rows_of(&spec, KEYS);
+        let mut copy = empty(&spec, KEYS);
         assert!(copy.load(&first.keys, &first.bytes).is_err(), "it does not load");
         copy.begin_loading();
         copy.load(&first.keys, &first.bytes).unwrap();

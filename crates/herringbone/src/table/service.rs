@@ -3,6 +3,7 @@
 use super::{
     link::MessageLink,
     options::TableOptions,
+    own::OwnOptimizers,
     reach::{Reach, connect_once},
     serving::Serving,
     shared::{ServiceShared, TableArrival, lock},
@@ -52,6 +53,8 @@ pub(crate) struct TableService {
 impl TableService {
     /// Starts them. `token` is that of the group's servers.
     pub(crate) fn start(options: &TableOptions, incarnation: u64, token: Option<String>) -> io::Result<Self> {
+        let optimizers = OwnOptimizers::new(&options.optimizers);
+        let optimizers = optimizers.map_err(|wrong| io::Error::new(io::ErrorKind::InvalidInput, wrong.0))?;
         let shared = Arc::new(ServiceShared {
             incarnation,
             arrivals: Mutex::default(),
@@ -61,7 +64,7 @@ impl TableService {
             bell: Bell::new()?,
             is_over: AtomicBool::new(false),
         });
-        let mut serving = Serving::new(options, incarnation, shared.clone())?;
+        let mut serving = Serving::new(options, optimizers, incarnation, shared.clone())?;
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work)
         };

@@ -4,6 +4,7 @@ use super::{
     link::ReceivedPayload,
     memory::TableMemory,
     options::TableOptions,
+    own::OwnOptimizers,
     shared::{ServiceShared, TableArrival, lock},
     tables::{ServedRequest, TableCaller},
 };
@@ -51,6 +52,7 @@ const NAP: Duration = Duration::from_millis(20);
 impl Serving {
     pub(super) fn new(
         options: &TableOptions,
+        optimizers: OwnOptimizers,
         incarnation: u64,
         shared: Arc<ServiceShared>,
     ) -> io::Result<Self> {
@@ -61,6 +63,7 @@ impl Serving {
             patience: options.patience,
             poller,
             memory: TableMemory::new(options.memory_bytes),
+            optimizers,
             shards: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: BELL + 1,
@@ -204,7 +207,10 @@ impl Serving {
     fn serve(&mut self, range: u32, caller: &TableCaller, number: u64, payload: Vec<u8>) {
         let mut served = self.served();
         let present = &self.present;
-        let shard = self.shards.entry(range).or_insert_with(|| Shard::new(range, &self.memory, false));
+        let shard = self
+            .shards
+            .entry(range)
+            .or_insert_with(|| Shard::new(range, &self.memory, &self.optimizers, false));
         let is_present = |worker, life| present.contains_key(&(worker, life));
         shard.tables.serve(caller, number, payload, is_present, &mut served);
         self.carry_on(range, served);

@@ -4,6 +4,7 @@ use super::{
     fold::fold_step,
     kept_push::KeptPush,
     memory::TableMemory,
+    own::OwnOptimizers,
     rows::{Rows, row_cost, rows_of},
 };
 use crate::core::{
@@ -36,6 +37,7 @@ const TABLES_MOST: usize = 4096;
 pub(super) struct Tables {
     range: u32,
     memory: TableMemory,
+    optimizers: OwnOptimizers,
     /// A copy has room for what its owner has taken.
     is_copy: bool,
     numbers: BTreeMap<String, u32>,
@@ -170,9 +172,19 @@ impl ServedRequest {
 
 impl Tables {
     /// None, of a range.
-    pub(super) fn new(range: u32, memory: TableMemory, is_copy: bool) -> Self {
-        let (numbers, tables, changes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { range, memory, is_copy, numbers, tables, next: 0, changes, restored: None, is_loading: false }
+    pub(super) fn new(range: u32, memory: TableMemory, optimizers: OwnOptimizers, is_copy: bool) -> Self {
+        Self {
+            range,
+            memory,
+            optimizers,
+            is_copy,
+            numbers: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            next: 0,
+            changes: BTreeMap::new(),
+            restored: None,
+            is_loading: false,
+        }
     }
 
     /// Whether this is a copy of another server's range.
@@ -379,7 +391,9 @@ impl Tables {
         }
         let keys = Ranges::new(spec.rows, ranges).keys(self.range);
         let dense = if spec.sparse { 0 } else { keys.end - keys.start };
-        let used = dense.saturating_mul(row_cost(spec));
+        let optimizer = self.optimizers.find(spec.optimizer);
+        let optimizer = optimizer.map_err(|Unusable(what)| TableError::Unusable(what))?;
+        let used = dense.saturating_mul(row_cost(spec, optimizer.planes()));
         self.check_room(used)?;
         self.memory.take(used);
         let number = self.next;
@@ -389,7 +403,7 @@ impl Tables {
             optimizer: spec.optimizer,
             ranges,
             state: RangeState::new(spec.consistency, spec.workers),
-            rows: rows_of(spec, keys.clone()),
+            rows: rows_of(spec, &optimizer, keys.clone()),
             keys,
             used,
             owed: 0,

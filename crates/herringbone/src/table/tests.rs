@@ -17,6 +17,7 @@ use std::{
 };
 
 mod groups;
+mod own;
 
 /// A server that runs.
 type Running = (Stop, Option<JoinHandle<()>>);
@@ -37,13 +38,14 @@ impl Servers {
     }
 
     fn with_memory(count: usize, memory_bytes: u64) -> Self {
+        Self::with(count, &TableOptions { memory_bytes, ..TableOptions::default() })
+    }
+
+    fn with(count: usize, options: &TableOptions) -> Self {
         let (mut running, mut addresses) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let tables = Some(TableOptions {
-                memory_bytes,
-                patience: Some(Duration::from_millis(300)),
-                ..TableOptions::default()
-            });
+            let patience = Some(Duration::from_millis(300));
+            let tables = Some(TableOptions { patience, ..options.clone() });
             let options =
                 ServerOptions { tables, ..ServerOptions::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
             let server = Server::bind(options).unwrap();

@@ -164,7 +164,7 @@ impl Serving {
                 group.images.push(ImageJob { image, table: None, cursor: None });
             }
             NodeOutput::BeginImage { range } => {
-                let mut shard = Shard::new(range, &self.memory, true);
+                let mut shard = Shard::new(range, &self.memory, &self.optimizers, true);
                 shard.tables.begin_loading();
                 self.shards.insert(range, shard);
             }
@@ -185,7 +185,7 @@ impl Serving {
     }
 
     fn copy_of(&mut self, range: u32) -> &mut Shard {
-        self.shards.entry(range).or_insert_with(|| Shard::new(range, &self.memory, true))
+        self.shards.entry(range).or_insert_with(|| Shard::new(range, &self.memory, &self.optimizers, true))
     }
 
     /// What an owner has done can be done by its copies; if not, this is no copy, and people have to know.

@@ -9,6 +9,7 @@ use crate::{
         link::MessageLink,
         memory::TableMemory,
         options::TableGroup,
+        own::OwnOptimizers,
         shared::ServiceShared,
         tables::walk::{ImageCursor, TableLoader},
         tables::{Reply, TableCaller, Tables},
@@ -28,6 +29,7 @@ pub(in crate::table) struct Serving {
     pub(super) patience: Option<Duration>,
     pub(super) poller: OwnedFd,
     pub(super) memory: TableMemory,
+    pub(super) optimizers: OwnOptimizers,
     pub(super) shards: BTreeMap<u32, Shard>,
     pub(super) connections: BTreeMap<u64, ServedConnection>,
     pub(super) next: u64,
@@ -83,8 +85,9 @@ pub(super) struct Away {
 }
 
 impl Shard {
-    pub(super) fn new(range: u32, memory: &TableMemory, is_copy: bool) -> Self {
-        Self { tables: Tables::new(range, memory.clone(), is_copy), held: VecDeque::new(), loader: None }
+    pub(super) fn new(range: u32, memory: &TableMemory, optimizers: &OwnOptimizers, is_copy: bool) -> Self {
+        let tables = Tables::new(range, memory.clone(), optimizers.clone(), is_copy);
+        Self { tables, held: VecDeque::new(), loader: None }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
     table::{
         TableGroup, TableOptions,
         link::MessageLink,
+        own::OwnOptimizers,
         shared::{ServiceShared, TableArrival, lock},
     },
     transport::tcp::TcpLink,
@@ -52,7 +53,7 @@ impl Turned {
         let group = Some(TableGroup { servers: names, place, replicas: 1 });
         let options = TableOptions { memory_bytes: 1 << 30, group, ..TableOptions::default() };
         let who = Identity { role: Role::TableServer, job: 0, rank: place, world: servers, incarnation };
-        Self { serving: Serving::new(&options, incarnation, shared).unwrap(), who }
+        Self { serving: Serving::new(&options, OwnOptimizers::default(), incarnation, shared).unwrap(), who }
     }
 
     fn arrive(&self, who: Identity, socket: UnixStream) {

@@ -8,6 +8,7 @@ use crate::{
     },
     table::{
         memory::TableMemory,
+        own::OwnOptimizers,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables},
     },
 };
@@ -75,8 +76,9 @@ struct Cluster {
 
 impl Cluster {
     fn new(spec: &TableSpec, servers: u32) -> Self {
-        let servers =
-            (0..servers).map(|range| Tables::new(range, TableMemory::new(1 << 30), false)).collect();
+        let servers = (0..servers)
+            .map(|range| Tables::new(range, TableMemory::new(1 << 30), OwnOptimizers::default(), false))
+            .collect();
         Self { servers, spec: spec.clone(), requests: 0, step: 0 }
     }
 
@@ -336,7 +338,7 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
 fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     let scratch = Scratch::new();
     let spec = TableSpec { workers: 2, ..spec(true, OptimizerKind::Adam) };
-    let mut tables = Tables::new(0, TableMemory::new(1 << 30), false);
+    let mut tables = Tables::new(0, TableMemory::new(1 << 30), OwnOptimizers::default(), false);
     let name = "ü/".repeat(66);
     let mut serve = |worker: u32, number, request: TableRequest, values: &[u8]| {
         let caller = TableCaller { connection: u64::from(worker), worker, life: 70 };

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::table::{ImageHead, ImageRecord, RowKeys, TableError},
-    table::{kept_push::KeptPush, rows::row_cost},
+    table::kept_push::KeptPush,
 };
 use std::sync::Arc;
 
@@ -205,7 +205,7 @@ impl TableLoader {
         }
         Ok(match keys {
             RowKeys::Listed(listed) if table.spec.sparse => {
-                listed.iter().filter(|key| table.keys.contains(key)).count() as u64 * row_cost(&table.spec)
+                listed.iter().filter(|key| table.keys.contains(key)).count() as u64 * table.rows.row_cost()
             }
             _ => 0,
         })

@@ -8,6 +8,7 @@ use crate::{
     },
     table::{
         memory::TableMemory,
+        own::OwnOptimizers,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables},
     },
 };
@@ -25,7 +26,7 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let tables = Tables::new(0, TableMemory::new(1 << 30), false);
+        let tables = Tables::new(0, TableMemory::new(1 << 30), OwnOptimizers::default(), false);
         Self { tables, numbers: vec![0; WORKERS as usize], waiting: Vec::new() }
     }
 
@@ -144,7 +145,7 @@ impl Pair {
     fn new(spec: &TableSpec) -> Self {
         let mut source = Site::new();
         (0..WORKERS).for_each(|worker| drop(source.serve(worker, &open(spec), &[])));
-        let copy = Tables::new(0, TableMemory::new(1 << 30), true);
+        let copy = Tables::new(0, TableMemory::new(1 << 30), OwnOptimizers::default(), true);
         Self { source, copy, steps: vec![0; WORKERS as usize], cursor: None, is_copied: false }
     }
 
@@ -250,7 +251,7 @@ fn an_image_that_makes_no_sense_leaves_no_table() {
         let records = records(&pair.source.tables, 0);
         let load = |records: &[Vec<u8>], limit: u64| {
             let memory = TableMemory::new(limit);
-            let mut tables = Tables::new(0, memory.clone(), false);
+            let mut tables = Tables::new(0, memory.clone(), OwnOptimizers::default(), false);
             let mut loader = TableLoader::begin(&mut tables, &records[0])?;
             let loaded = records[1..].iter().try_fold(false, |_, record| loader.apply(&mut tables, record));
             assert!(loaded.is_ok() || tables.status(|_, _| true).is_empty() && memory.check(limit).is_ok());
