@@ -28,7 +28,7 @@ impl TableNode {
             replicas,
             peers: BTreeMap::new(),
             dead: BTreeSet::new(),
-            told: Vec::new(),
+            announced: Vec::new(),
             given_up_by: BTreeSet::new(),
             settled: None,
             possible: Vec::new(),
@@ -180,7 +180,7 @@ impl TableNode {
 
     /// Looks after what has to be done by itself.
     fn look(&mut self) {
-        if !self.heard().eq(self.told.iter().copied()) {
+        if !self.heard().eq(self.announced.iter().copied()) {
             self.tell_standing();
         }
         let is_lost = |epoch: &Epoch| epoch.processes().any(|process| !self.is_well(process));
@@ -273,7 +273,7 @@ impl TableNode {
     }
 
     pub(super) fn tell_standing(&mut self) {
-        self.told = self.heard().collect();
+        self.announced = self.heard().collect();
         let standing = self.standing();
         let peers: Vec<u32> = self.peers.keys().copied().collect();
         peers.into_iter().for_each(|peer| self.send(peer, standing.clone()));

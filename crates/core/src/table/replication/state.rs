@@ -27,7 +27,7 @@ pub struct TableNode {
     /// Processes that have certainly ended without having given this one up.
     pub(super) dead: BTreeSet<ServerLife>,
     /// Those that it has told others that it hears.
-    pub(super) told: Vec<ServerLife>,
+    pub(super) announced: Vec<ServerLife>,
     /// Processes without a connection that had given this one up.
     pub(super) given_up_by: BTreeSet<ServerLife>,
     /// The last epoch of which it knows that it counts.
