@@ -22,7 +22,9 @@ np = pytest.importorskip("numpy")
 ONE = np.ones((2, 3), np.float32)
 
 
-@pytest.mark.parametrize("servers, workers", [(1, 1), (3, 2), (2, 3)])
+@pytest.mark.parametrize(
+    "servers, workers", [pytest.param(1, 1, marks=pytest.mark.full), (3, 2), pytest.param(2, 3, marks=pytest.mark.full)]
+)
 def test_workers_share_values_on_servers(group: Group, servers: int, workers: int) -> None:
     tables = ["--tables", str(servers)]
     script = [python(), str(WORKERS / "kvstore_async.py"), "everything"]
@@ -31,6 +33,7 @@ def test_workers_share_values_on_servers(group: Group, servers: int, workers: in
     assert status == 0, output
 
 
+@pytest.mark.full
 def test_the_others_do_without_a_worker_that_is_killed(group: Group, address: str) -> None:  # noqa: F811
     group.start_ranks("kvstore_async.py", 3, "killed", HERRINGBONE_TABLES=address)
     statuses = [status for status, _ in group.finish()]
@@ -42,11 +45,13 @@ def test_a_worker_that_comes_back_finds_the_values(group: Group, address: str) -
     assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
 
 
+@pytest.mark.full
 def test_workers_that_call_different_things_are_told(group: Group, address: str) -> None:  # noqa: F811
     group.start_ranks("kvstore_async.py", 2, "mistaken", HERRINGBONE_TABLES=address)
     assert group.finish() == [(0, "MismatchError\n")] * 2
 
 
+@pytest.mark.full
 def test_a_worker_that_an_exception_ends_is_not_waited_for(group: Group, address: str) -> None:  # noqa: F811
     group.start_ranks("kvstore_async.py", 2, "fails", HERRINGBONE_TABLES=address)
     assert [status for status, _ in group.finish()] == [0, 1], "".join(group.lines)

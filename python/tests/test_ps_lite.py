@@ -50,7 +50,7 @@ class Started:
 ROLES = ["worker", "server", "scheduler", "worker", "server"]
 
 
-@pytest.mark.parametrize("work", ["everything", "synchronous"])
+@pytest.mark.parametrize("work", ["everything", pytest.param("synchronous", marks=pytest.mark.full)])
 def test_one_program_is_all_roles(work: str) -> None:
     statuses, output = Started(work, ROLES).finish()
     assert statuses == [0] * 5, output
@@ -64,6 +64,7 @@ def test_workers_ids_are_their_ranks() -> None:
     assert statuses == [0] * 5 and output == "rank 1 of 2\nrank 0 of 2\n", output
 
 
+@pytest.mark.full
 def test_all_end_though_a_worker_is_killed() -> None:
     job = Started("killed", ["worker 0", "server", "scheduler", "worker 1", "server"])
     statuses, output = job.finish()
@@ -79,6 +80,7 @@ def test_the_job_fails_without_its_scheduler() -> None:
     assert "it is the job's scheduler: start the whole job again" in output
 
 
+@pytest.mark.full
 def test_a_worker_too_many_is_told() -> None:
     job = Started("everything", ["worker 0", "server", "scheduler", "worker 0", "server"], HERRINGBONE_TIMEOUT_S="5")
     statuses, output = job.finish()
@@ -86,6 +88,7 @@ def test_a_worker_too_many_is_told() -> None:
     assert sum(status != 0 for status in statuses) >= 1
 
 
+@pytest.mark.full
 def test_without_a_token_only_loopback_is_used() -> None:
     statuses, output = Started("everything", ["scheduler"], DMLC_PS_ROOT_URI="0.0.0.0").finish()
     assert statuses == [1] and "no job token is set" in output, output
