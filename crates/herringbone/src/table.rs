@@ -43,6 +43,7 @@ mod service;
 mod serving;
 mod shared;
 mod snapshot;
+mod spare;
 mod tables;
 #[cfg(test)]
 mod tests;

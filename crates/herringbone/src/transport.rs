@@ -26,7 +26,7 @@ use crate::{
     sys::span::Span,
     transport::ticket::{OpKey, Token},
 };
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// Where the payload of an outgoing message lies.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub(crate) enum Payload {
     None,
     /// Bytes of its own: a control message, or what is left of a message whose operation has failed.
     Owned(Vec<u8>),
+    /// Bytes that others keep, too, perhaps to send them again.
+    Kept(Arc<Vec<u8>>),
     /// A stretch of this process's staging segment.
     Staged(Range<usize>),
     /// A stretch of a user's buffer of a running operation.
@@ -53,6 +55,7 @@ impl Payload {
         match self {
             Payload::None => 0,
             Payload::Owned(bytes) => bytes.len(),
+            Payload::Kept(bytes) => bytes.len(),
             Payload::Staged(range) | Payload::User { range, .. } => range.len(),
         }
     }

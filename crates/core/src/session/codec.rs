@@ -99,6 +99,15 @@ impl Writer {
         }
     }
 
+    /// As [`list`](Self::list), of numbers of 64 bits.
+    pub(crate) fn u64s(&mut self, field: &'static str, numbers: &[u64]) {
+        if self.fits(field, numbers.len(), LIST_ITEMS) {
+            self.bytes.reserve(size_of::<u32>() + size_of_val(numbers));
+            self.u32(numbers.len() as u32);
+            numbers.iter().for_each(|number| self.u64(*number));
+        }
+    }
+
     pub(crate) fn option<T>(&mut self, value: Option<&T>, write: impl Fn(&mut Self, &T)) {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -204,6 +213,16 @@ impl<'a> Reader<'a> {
             return Err(Malformed("it ends too early"));
         }
         (0..length).map(|_| read(self)).collect()
+    }
+
+    /// As [`list`](Self::list), of numbers of 64 bits.
+    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
+        let length = self.u32()? as usize;
+        if length > LIST_ITEMS {
+            return Err(Malformed("a list is too long"));
+        }
+        let numbers = self.bytes(length * size_of::<u64>())?.as_chunks().0;
+        Ok(numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
     }
 
     /// A part of at most `limit` bytes, all of which `read` takes.

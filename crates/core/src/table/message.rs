@@ -228,7 +228,7 @@ impl RowKeys {
             }
             Self::Listed(keys) => {
                 to.u8(1);
-                to.list("a list of keys", keys, |to, key| to.u64(*key));
+                to.u64s("a list of keys", keys);
             }
         }
     }
@@ -236,7 +236,7 @@ impl RowKeys {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         match from.u8()? {
             0 => Ok(Self::Run { first: from.u64()?, count: from.u64()? }),
-            1 => from.list(Reader::u64).map(Self::Listed),
+            1 => from.u64s().map(Self::Listed),
             _ => Err(Malformed("keys of an unknown kind")),
         }
     }

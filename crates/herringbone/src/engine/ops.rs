@@ -127,6 +127,7 @@ impl Memory for Buffers<'_> {
         match payload {
             Payload::None => f(Some(Span::of(&mut []))),
             Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
+            Payload::Kept(bytes) => f(Some(Span::of_shared(bytes))),
             Payload::Staged(range) => f(Some(self.staging.segment().span(range.clone()))),
             Payload::User { op, output, range } => {
                 let access = self.table.get(*op).and_then(|operation| operation.user(*output));

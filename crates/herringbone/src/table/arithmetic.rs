@@ -80,6 +80,8 @@ pub(super) trait Scalar: Copy + Default + Send + Plain + Sync + 'static {
     fn write(self, into: &mut Vec<u8>);
     fn real(self) -> Self::Real;
     fn of(real: Self::Real) -> Self;
+    /// Adds elements that lie in `bytes`.
+    fn add_all(sums: &mut [Self], bytes: &[u8]);
 }
 
 macro_rules! scalar {
@@ -105,6 +107,13 @@ macro_rules! scalar {
             #[inline]
             fn of(real: $real) -> Self {
                 $from(real)
+            }
+
+            // Apart from the other optimizers, so that it is done with many elements at once.
+            fn add_all(sums: &mut [Self], bytes: &[u8]) {
+                for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks().0) {
+                    *sum = $from($to(*sum) + $to(Self::from_le_bytes(*bytes)));
+                }
             }
         }
     )* };
@@ -136,6 +145,8 @@ pub(super) struct Rule<R> {
     rest_of_rho: R,
     epsilon: R,
     assigns: bool,
+    /// Whether what is pushed is taken as it is: rescaled by 1, and not cut.
+    is_plain: bool,
 }
 
 /// A row: its elements, and what the optimizer keeps for it.
@@ -143,8 +154,8 @@ pub(super) struct StoredRow<'a, S: Scalar> {
     pub(super) values: &'a mut [S],
     /// As many stretches of the row's width as [`planes`] says.
     pub(super) state: &'a mut [S::Real],
-    /// How many steps it has taken.
-    pub(super) steps: &'a mut u32,
+    /// How many steps it has taken, if its optimizer keeps anything: else nobody asks.
+    pub(super) steps: Option<&'a mut u32>,
 }
 
 /// How many numbers an optimizer of this library keeps for each element.
@@ -179,20 +190,30 @@ impl<R: Real> Rule<R> {
             rest_of_rho: rest(OptimizerParameter::Rho),
             epsilon: number(OptimizerParameter::Epsilon),
             assigns: spec.number(OptimizerParameter::Assigns) != 0.0,
+            is_plain: spec.number(OptimizerParameter::RescaleGrad) == 1.0
+                && spec.number(OptimizerParameter::ClipGradient) == f64::INFINITY,
         }
     }
 
-    /// Changes a row by what was pushed to it.
-    pub(super) fn step<S: Scalar<Real = R>>(&self, row: StoredRow<'_, S>, pushed: impl Iterator<Item = S>) {
+    /// Changes a row by what was pushed to it: elements as they lie in `bytes`.
+    pub(super) fn step<S: Scalar<Real = R>>(&self, row: StoredRow<'_, S>, bytes: &[u8]) {
         let StoredRow { values, state, steps } = row;
+        let pushed = bytes.chunks_exact(size_of::<S>()).map(S::read);
         if self.assigns {
             return values.iter_mut().zip(pushed).for_each(|(value, pushed)| *value = pushed);
         }
-        *steps = steps.saturating_add(1);
+        let steps = steps.map_or(0, |steps| {
+            *steps = steps.saturating_add(1);
+            *steps
+        });
         if let OptimizerKind::Own(_) = self.spec.kind {
-            return self.step_own(values, state, *steps, pushed);
+            return self.step_own(values, state, steps, pushed);
         }
         let (first, second) = state.split_at_mut(values.len().min(state.len()));
+        if self.spec.kind == OptimizerKind::Add && self.is_plain {
+            // The same bits as below.
+            return S::add_all(values, bytes);
+        }
         let each = values.iter_mut().zip(pushed);
         match self.spec.kind {
             OptimizerKind::Add => {
@@ -232,7 +253,7 @@ impl<R: Real> Rule<R> {
             }
             OptimizerKind::Own(_) => {}
             OptimizerKind::Adam | OptimizerKind::AdamW => {
-                let rate = self.corrected_rate(*steps);
+                let rate = self.corrected_rate(steps);
                 let decays_apart = self.spec.kind == OptimizerKind::AdamW;
                 for (((value, pushed), mean), square) in each.zip(first).zip(second) {
                     let before = value.real();

@@ -1,9 +1,12 @@
 //! A call of a program: requests to several servers, whose answers are collected.
 
-use crate::core::table::{TableAnswer, TableError};
+use crate::{
+    core::table::{TableAnswer, TableError},
+    sys::region::Region,
+};
 use std::{
     ops::Range,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,7 +22,7 @@ struct State {
     /// How many requests have no answer yet.
     open: usize,
     /// Where rows go.
-    rows: Vec<u8>,
+    rows: Region,
     answers: Vec<RangeAnswer>,
     failure: Option<CallFailure>,
 }
@@ -53,10 +56,15 @@ pub(super) enum CallFailure {
 }
 
 impl TableCall {
-    /// One that is told so many bytes of rows.
-    pub(super) fn new(rows: usize) -> std::sync::Arc<Self> {
-        let state = State { open: 0, rows: vec![0; rows], answers: Vec::new(), failure: None };
-        std::sync::Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
+    /// One that is told no rows.
+    pub(super) fn new() -> Arc<Self> {
+        Self::filling(Region::zeroed(0))
+    }
+
+    /// One whose rows go there. Of rows that come after the memory was revoked nothing is done.
+    pub(super) fn filling(rows: Region) -> Arc<Self> {
+        let state = State { open: 0, rows, answers: Vec::new(), failure: None };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,7 +82,11 @@ impl TableCall {
         let mut state = self.state();
         match answer {
             TableAnswer::Refused(problem) => state.fail(CallFailure::Refused { server, problem }),
-            TableAnswer::Rows if rows.len() == place.len() => state.rows[place].copy_from_slice(rows),
+            TableAnswer::Rows if rows.len() == place.len() => {
+                if let Some(access) = state.rows.access() {
+                    access.span().slice(place).write(rows);
+                }
+            }
             TableAnswer::Rows => {
                 let (expected, found) = (place.len() as u64, rows.len() as u64);
                 state.fail(CallFailure::Refused { server, problem: TableError::Length { expected, found } });
@@ -110,11 +122,6 @@ impl TableCall {
 
     pub(super) fn answers(&self) -> Vec<RangeAnswer> {
         std::mem::take(&mut self.state().answers)
-    }
-
-    /// The rows, once all are there.
-    pub(super) fn with_rows(&self, take: impl FnOnce(&[u8])) {
-        take(&self.state().rows);
     }
 }
 

@@ -180,7 +180,7 @@ impl<S: Scalar> RowChunk<S> {
         StoredRow {
             values: &mut self.values[at * width..(at + 1) * width],
             state: &mut self.state[at * state..(at + 1) * state],
-            steps: &mut self.steps[at],
+            steps: (shape.planes > 0).then(|| &mut self.steps[at]),
         }
     }
 }
@@ -194,6 +194,8 @@ impl<S: Scalar> StoredRow<'_, S> {
         each.for_each(|(value, bytes)| *value = S::read(bytes));
         let each = self.state.iter_mut().zip(state.chunks_exact(size_of::<S::Real>()));
         each.for_each(|(kept, bytes)| *kept = Scalar::read(bytes));
-        *self.steps = steps.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        if let Some(taken) = self.steps {
+            *taken = steps.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        }
     }
 }

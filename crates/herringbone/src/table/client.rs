@@ -20,7 +20,8 @@ use crate::{
     },
     sys::{
         plain::{self, Plain},
-        region::Region,
+        region::{Access, Region},
+        span::Span,
     },
 };
 use std::{
@@ -59,6 +60,15 @@ struct Opened {
     step: u64,
     has_half: bool,
     is_new: bool,
+}
+
+/// A push that was sent, and not answered yet.
+struct SentPush {
+    call: Arc<TableCall>,
+    /// Whether it ends its step.
+    ends: bool,
+    /// Whether more pushes of its step follow.
+    more: bool,
 }
 
 /// A table on a parameter server: rows of one width, by their keys.
@@ -153,10 +163,10 @@ impl ParameterServer {
         let (began, ranges) = (Instant::now(), reach.servers.len() as u32);
         let spec = TableSpec { workers: reach.workers, ..spec.clone() };
         loop {
-            let call = TableCall::new(0);
+            let call = TableCall::new();
             for range in 0..ranges {
                 let (name, spec) = (name.to_owned(), spec.clone());
-                self.connections.send(range, &TableRequest::Restore { name, spec, ranges }, &[], &call, 0..0);
+                self.connections.ask(range, &TableRequest::Restore { name, spec, ranges }, &call);
             }
             match self.connections.wait("restore", name, &call) {
                 // Another worker has begun it.
@@ -203,11 +213,11 @@ impl ParameterServer {
     fn try_to_open(&self, name: &str, spec: &TableSpec) -> Result<RemoteTable> {
         let reach = &self.connections.reach;
         let ranges = Ranges::new(spec.rows, reach.servers.len() as u32);
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for range in 0..ranges.count() {
             let (name, spec) = (name.to_owned(), spec.clone());
             let request = TableRequest::Open { name, spec, ranges: ranges.count() };
-            self.connections.send(range, &request, &[], &call, 0..0);
+            self.connections.ask(range, &request, &call);
         }
         let result = self.connections.wait("open", name, &call);
         let opened = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
@@ -235,13 +245,13 @@ impl ParameterServer {
 
     /// A table that could not be opened everywhere is left, and is no more where it was made for this.
     fn undo(&self, name: &str, opened: &[Opened]) {
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for Opened { range, table, is_new, .. } in opened {
             let request = match is_new {
                 true => TableRequest::Drop { name: name.to_owned() },
                 false => TableRequest::Leave { table: *table },
             };
-            self.connections.send(*range, &request, &[], &call, 0..0);
+            self.connections.ask(*range, &request, &call);
         }
     }
 
@@ -255,15 +265,15 @@ impl ParameterServer {
                 "a server of it was started anew, and has lost its rows: drop the table, and make it again";
             return Err(refused(name, "", TableError::Unusable(what.to_owned())));
         }
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for Opened { range, table, step, has_half, .. } in opened.iter().copied() {
             for step in step..most {
                 let keys = RowKeys::Listed(Vec::new());
                 let request = TableRequest::Push { table, step, ends: true, keys };
-                self.connections.send(range, &request, &[], &call, 0..0);
+                self.connections.ask(range, &request, &call);
             }
             if has_half && step == most {
-                self.connections.send(range, &TableRequest::Withdraw { table, step }, &[], &call, 0..0);
+                self.connections.ask(range, &TableRequest::Withdraw { table, step }, &call);
             }
         }
         self.connections.wait("open", name, &call)
@@ -274,9 +284,9 @@ impl ParameterServer {
     /// # Errors
     /// [`ErrorKind::Table`] if there is none of the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for range in 0..self.connections.reach.servers.len() as u32 {
-            self.connections.send(range, &TableRequest::Drop { name: name.to_owned() }, &[], &call, 0..0);
+            self.connections.ask(range, &TableRequest::Drop { name: name.to_owned() }, &call);
         }
         self.connections.wait("drop_table", name, &call)?;
         let was_there = |answer: &RangeAnswer| answer.answer == TableAnswer::Dropped { was_there: true };
@@ -316,7 +326,8 @@ impl RemoteTable {
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn push<T: Element + Plain>(&self, keys: &[u64], values: &[T], more: bool) -> Result<()> {
         self.check_type::<T>()?;
-        self.push_rows(keys, plain::bytes(values), more)
+        let sent = self.send_rows(keys, Span::of_shared(plain::bytes(values)), more)?;
+        self.finish_push(&sent)
     }
 
     /// As [`push`](Self::push), for rows whose keys follow each other, from `first`.
@@ -325,7 +336,8 @@ impl RemoteTable {
     /// As [`push`](Self::push).
     pub fn push_range<T: Element + Plain>(&self, first: u64, values: &[T], more: bool) -> Result<()> {
         self.check_type::<T>()?;
-        self.push_run(first, plain::bytes(values), more)
+        let sent = self.send_run(first, Span::of_shared(plain::bytes(values)), more)?;
+        self.finish_push(&sent)
     }
 
     /// As [`push`](Self::push), of values in a region, which are elements of the table's type.
@@ -333,7 +345,8 @@ impl RemoteTable {
     /// # Errors
     /// As [`push`](Self::push); [`ErrorKind::Closed`] if the region was revoked.
     pub fn push_region(&self, keys: &[u64], values: &Region, more: bool) -> Result<()> {
-        self.push_rows(keys, &bytes_of(values)?, more)
+        let sent = self.send_rows(keys, access(values)?.span(), more)?;
+        self.finish_push(&sent)
     }
 
     /// As [`push_range`](Self::push_range), of values in a region, which are elements of the table's type.
@@ -341,7 +354,8 @@ impl RemoteTable {
     /// # Errors
     /// As [`push_region`](Self::push_region).
     pub fn push_range_region(&self, first: u64, values: &Region, more: bool) -> Result<()> {
-        self.push_run(first, &bytes_of(values)?, more)
+        let sent = self.send_run(first, access(values)?.span(), more)?;
+        self.finish_push(&sent)
     }
 
     /// Ends this worker's step without a push.
@@ -349,12 +363,12 @@ impl RemoteTable {
     /// # Errors
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn end_step(&self) -> Result<()> {
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         let mut step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
             let keys = RowKeys::Listed(Vec::new());
             let request = TableRequest::Push { table: *table, step: *step, ends: true, keys };
-            self.connections.send(range, &request, &[], &call, 0..0);
+            self.connections.ask(range, &request, &call);
         }
         *step += 1;
         drop(step);
@@ -365,11 +379,11 @@ impl RemoteTable {
     /// holds for this worker's step.
     ///
     /// # Errors
-    /// As [`push`](Self::push); of a table without an initializer, [`ErrorKind::Table`] for rows that nobody has pushed.
+    /// As [`push`](Self::push); of a table without an initializer, [`ErrorKind::Table`] for rows that nobody has pushed. Other rows
+    /// may be in `values` then.
     pub fn pull<T: Element + Plain>(&self, keys: &[u64], values: &mut [T]) -> Result<()> {
         self.check_type::<T>()?;
-        self.check_length(keys.len(), size_of_val(values))?;
-        self.pull_rows(keys, |rows| plain::bytes_mut(values).copy_from_slice(rows))
+        Region::lend(values, |values| self.pull_region(keys, values))
     }
 
     /// As [`pull`](Self::pull), for rows whose keys follow each other, from `first`.
@@ -378,8 +392,7 @@ impl RemoteTable {
     /// As [`pull`](Self::pull).
     pub fn pull_range<T: Element + Plain>(&self, first: u64, values: &mut [T]) -> Result<()> {
         self.check_type::<T>()?;
-        let keys = self.run_of(first, size_of_val(values))?;
-        self.pull_bytes(&keys, |rows| plain::bytes_mut(values).copy_from_slice(rows))
+        Region::lend(values, |values| self.pull_range_region(first, values))
     }
 
     /// As [`pull`](Self::pull), into a region, for elements of the table's type.
@@ -388,8 +401,23 @@ impl RemoteTable {
     /// As [`pull`](Self::pull); [`ErrorKind::Closed`] if the region was revoked.
     pub fn pull_region(&self, keys: &[u64], values: &Region) -> Result<()> {
         self.check_length(keys.len(), values.len())?;
-        let mut result = Ok(());
-        self.pull_rows(keys, |rows| result = write_to(values, rows)).and(result)
+        if keys.is_sorted_by(|one, next| one < next) {
+            return self.pull_rows(&RowKeys::Listed(keys.to_vec()), values);
+        }
+        let mut distinct = keys.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let (row, rows) = (self.spec.row_bytes(), Region::zeroed(distinct.len() * self.spec.row_bytes()));
+        let distinct = RowKeys::Listed(distinct);
+        self.pull_rows(&distinct, &rows)?;
+        let (rows, values) = (access(&rows)?, access(values)?);
+        let RowKeys::Listed(distinct) = distinct else { return Ok(()) };
+        for (place, key) in keys.iter().enumerate() {
+            let at = distinct.partition_point(|other| other < key);
+            let row_at = |at: usize| at * row..(at + 1) * row;
+            values.span().slice(row_at(place)).copy_from(rows.span().slice(row_at(at)));
+        }
+        Ok(())
     }
 
     /// As [`pull_range`](Self::pull_range), into a region, for elements of the table's type.
@@ -397,9 +425,7 @@ impl RemoteTable {
     /// # Errors
     /// As [`pull_region`](Self::pull_region).
     pub fn pull_range_region(&self, first: u64, values: &Region) -> Result<()> {
-        let keys = self.run_of(first, values.len())?;
-        let mut result = Ok(());
-        self.pull_bytes(&keys, |rows| result = write_to(values, rows)).and(result)
+        self.pull_rows(&self.run_of(first, values.len())?, values)
     }
 
     /// Changes a number of the optimizer, such as `learning_rate`, for what takes effect after it: in a sync table also the pushes of
@@ -410,10 +436,10 @@ impl RemoteTable {
     pub fn tune(&self, parameter: &str, number: f64) -> Result<()> {
         let tuned = self.spec.optimizer.with(parameter, number);
         tuned.map_err(|Unusable(what)| refused(&self.name, "", TableError::Unusable(what)))?;
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Tune { table: *table, parameter: parameter.to_owned(), number };
-            self.connections.send(range, &request, &[], &call, 0..0);
+            self.connections.ask(range, &request, &call);
         }
         self.connections.wait("tune", &self.name, &call)
     }
@@ -438,10 +464,10 @@ impl RemoteTable {
 
     fn try_snapshot(&self) -> Result<u64> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let (id, step, call) = (since.as_nanos() as u64, self.step(), TableCall::new(0));
+        let (id, step, call) = (since.as_nanos() as u64, self.step(), TableCall::new());
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Save { table: *table, id, step };
-            self.connections.send(range, &request, &[], &call, 0..0);
+            self.connections.ask(range, &request, &call);
         }
         self.connections.wait("snapshot", &self.name, &call)?;
         Ok(id)
@@ -453,9 +479,9 @@ impl RemoteTable {
         if self.has_left.swap(true, Ordering::SeqCst) {
             return;
         }
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         for (range, table) in (0..).zip(&self.numbers) {
-            self.connections.send(range, &TableRequest::Leave { table: *table }, &[], &call, 0..0);
+            self.connections.ask(range, &TableRequest::Leave { table: *table }, &call);
         }
     }
 
@@ -467,34 +493,18 @@ impl RemoteTable {
         Err(refused(&self.name, "", TableError::Unusable(what)))
     }
 
-    fn push_rows(&self, keys: &[u64], rows: &[u8], more: bool) -> Result<()> {
+    fn send_rows(&self, keys: &[u64], rows: Span<'_>, more: bool) -> Result<SentPush> {
         self.check_length(keys.len(), rows.len())?;
         if keys.is_sorted_by(|one, next| one < next) {
-            return self.push_bytes(&RowKeys::Listed(keys.to_vec()), rows, more);
+            return self.send_push(&RowKeys::Listed(keys.to_vec()), rows, more);
         }
-        let Distinct { keys, rows } = add_up(self.spec.dtype, keys, rows, self.spec.row_bytes());
-        self.push_bytes(&RowKeys::Listed(keys), &rows, more)
+        let Distinct { keys, rows } = add_up(self.spec.dtype, keys, &rows.to_vec(), self.spec.row_bytes());
+        self.send_push(&RowKeys::Listed(keys), Span::of_shared(&rows), more)
     }
 
-    fn push_run(&self, first: u64, rows: &[u8], more: bool) -> Result<()> {
+    fn send_run(&self, first: u64, rows: Span<'_>, more: bool) -> Result<SentPush> {
         let keys = self.run_of(first, rows.len())?;
-        self.push_bytes(&keys, rows, more)
-    }
-
-    /// The rows of keys in any order, each perhaps several times.
-    fn pull_rows(&self, keys: &[u64], take: impl FnOnce(&[u8])) -> Result<()> {
-        if keys.is_sorted_by(|one, next| one < next) {
-            return self.pull_bytes(&RowKeys::Listed(keys.to_vec()), take);
-        }
-        let mut distinct = keys.to_vec();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let row = self.spec.row_bytes();
-        self.pull_bytes(&RowKeys::Listed(distinct.clone()), |rows| {
-            let places = keys.iter().map(|key| distinct.partition_point(|other| other < key));
-            let all: Vec<u8> = places.flat_map(|at| &rows[at * row..(at + 1) * row]).copied().collect();
-            take(&all);
-        })
+        self.send_push(&keys, rows, more)
     }
 
     /// The keys from `first` of as many rows as have so many bytes.
@@ -521,7 +531,8 @@ impl RemoteTable {
         Err(refused(&self.name, "", error))
     }
 
-    fn push_bytes(&self, keys: &RowKeys, values: &[u8], more: bool) -> Result<()> {
+    /// Sends a push, of which nobody waits for the answers yet.
+    fn send_push(&self, keys: &RowKeys, values: Span<'_>, more: bool) -> Result<SentPush> {
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
         if self.spec.not_a_number == NotANumber::Refused
@@ -530,47 +541,37 @@ impl RemoteTable {
             return Err(refused(&self.name, "", TableError::NotANumber { key: keys.get(at / row) }));
         }
         let pieces = self.ranges.cut(keys, self.rows_at_once(keys));
-        if let (true, [piece]) = (self.ranges.count() == 1 && !more, &*pieces) {
-            return self.push_at_once(piece, values);
-        }
-        let call = TableCall::new(0);
-        let ended = self.lock_step();
+        // A push of one message ends its step, too.
+        let ends = self.ranges.count() == 1 && !more && pieces.len() == 1;
+        let call = TableCall::new();
+        let mut step = self.lock_step();
         for RangePiece { range, keys, at } in pieces {
             let table = self.numbers[range as usize];
-            let values = &values[at.start * row..at.end * row];
-            let request = TableRequest::Push { table, step: *ended, ends: false, keys };
+            let values = values.slice(at.start * row..at.end * row);
+            let request = TableRequest::Push { table, step: *step, ends, keys };
             self.connections.send(range, &request, values, &call, 0..0);
         }
-        drop(ended);
-        match self.connections.wait("push", &self.name, &call) {
-            Ok(()) if more => Ok(()),
+        *step += u64::from(ends);
+        Ok(SentPush { call, ends, more })
+    }
+
+    /// Waits until a push is taken, and ends its step unless more of it follows.
+    fn finish_push(&self, sent: &SentPush) -> Result<()> {
+        let is_refused = |error: &Error| matches!(error.kind(), ErrorKind::Table { .. });
+        match self.connections.wait("push", &self.name, &sent.call) {
+            Ok(()) if sent.more || sent.ends => Ok(()),
             // All of it is there: whoever dies now has ended the step on some ranges, and in its next life ends it on the others.
             Ok(()) => self.end_step(),
             Err(error) => {
-                if matches!(error.kind(), ErrorKind::Table { .. }) {
-                    self.withdraw();
+                match is_refused(&error) {
+                    // It was refused, and the step goes on.
+                    true if sent.ends => *self.lock_step() -= 1,
+                    true => self.withdraw(),
+                    false => {}
                 }
                 Err(error)
             }
         }
-    }
-
-    /// A push of one message ends its step, too.
-    fn push_at_once(&self, piece: &RangePiece, values: &[u8]) -> Result<()> {
-        let call = TableCall::new(0);
-        let mut step = self.lock_step();
-        let RangePiece { range, keys, .. } = piece;
-        let table = self.numbers[*range as usize];
-        let request = TableRequest::Push { table, step: *step, ends: true, keys: keys.clone() };
-        self.connections.send(*range, &request, values, &call, 0..0);
-        *step += 1;
-        drop(step);
-        let pushed = self.connections.wait("push", &self.name, &call);
-        if matches!(pushed.as_ref().map_err(Error::kind), Err(ErrorKind::Table { .. })) {
-            // It was refused, and the step goes on.
-            *self.lock_step() -= 1;
-        }
-        pushed
     }
 
     /// A push that was refused in part is no push: of a sync table, what was pushed in the step is dropped.
@@ -578,30 +579,32 @@ impl RemoteTable {
         if !self.spec.consistency.is_sync() {
             return;
         }
-        let call = TableCall::new(0);
+        let call = TableCall::new();
         let step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Withdraw { table: *table, step: *step };
-            self.connections.send(range, &request, &[], &call, 0..0);
+            self.connections.ask(range, &request, &call);
         }
         drop(step);
         // The error that is told is the push's.
         let _withdrawn = self.connections.wait("push", &self.name, &call);
     }
 
-    fn pull_bytes(&self, keys: &RowKeys, take: impl FnOnce(&[u8])) -> Result<()> {
+    /// Pulls rows of distinct keys, ascending.
+    fn pull_rows(&self, keys: &RowKeys, into: &Region) -> Result<()> {
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
-        let call = TableCall::new(keys.len() * row);
+        drop(access(into)?);
+        let call = TableCall::filling(into.clone());
         let ended = self.lock_step();
         for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
             let request = TableRequest::Pull { table: self.numbers[range as usize], step: *ended, keys };
-            self.connections.send(range, &request, &[], &call, at.start * row..at.end * row);
+            let none = Span::of_shared(&[]);
+            self.connections.send(range, &request, none, &call, at.start * row..at.end * row);
         }
         drop(ended);
         self.connections.wait("pull", &self.name, &call)?;
-        call.with_rows(take);
-        Ok(())
+        access(into).map(drop)
     }
 
     /// How many rows go into a message with their keys.
@@ -636,14 +639,6 @@ pub fn servers_from_env() -> Result<Vec<String>> {
     Ok(Environment::of_process().listed(&TABLES)?.unwrap_or_default())
 }
 
-/// What is in a region.
-fn bytes_of(region: &Region) -> Result<Vec<u8>> {
-    let access = region.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
-    Ok(access.span().to_vec())
-}
-
-fn write_to(region: &Region, bytes: &[u8]) -> Result<()> {
-    let access = region.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
-    access.span().write(bytes);
-    Ok(())
+fn access(region: &Region) -> Result<Access<'_>> {
+    region.access().ok_or_else(|| Error::new(ErrorKind::Closed))
 }

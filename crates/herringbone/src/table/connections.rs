@@ -5,6 +5,7 @@ use super::{
     link::MessageLink,
     reach::{Reach, connect_once},
     shared::lock,
+    spare,
     ways::{RequestWays, Sent},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
         table::{RequestAddress, TableError, TableRequest},
     },
     fabric::greet,
-    sys::doorbell::Bell,
+    sys::{doorbell::Bell, span::Span},
     transport::tcp::TcpLink,
 };
 use rustix::event::epoll;
@@ -106,22 +107,31 @@ impl Connections {
         lock(&self.shared.ways).set_patience(patience);
     }
 
-    /// Sends a request to whoever has a range; rows that answer it go to a place in the call's.
+    /// Sends a request without values to whoever has a range.
+    pub(super) fn ask(&self, range: u32, request: &TableRequest, call: &Arc<TableCall>) {
+        self.send(range, request, Span::of_shared(&[]), call, 0..0);
+    }
+
+    /// Sends a request to whoever has a range, with values; rows that answer it go to a place in the call's.
     pub(super) fn send(
         &self,
         range: u32,
         request: &TableRequest,
-        values: &[u8],
+        values: Span<'_>,
         call: &Arc<TableCall>,
         place: Range<usize>,
     ) {
         call.opens();
-        let mut payload = RequestAddress { range, is_first: false }.encode().to_vec();
-        match request.encode() {
-            Ok(head) => payload.extend_from_slice(&head),
+        let head = match request.encode() {
+            Ok(head) => head,
             Err(error) => return call.lost(range, &error.to_string()),
-        }
-        payload.extend_from_slice(values);
+        };
+        let values_at = RequestAddress::BYTES + head.len();
+        let mut payload = spare::buffer(values_at + values.len());
+        payload[..RequestAddress::BYTES].copy_from_slice(&RequestAddress { range, is_first: false }.encode());
+        payload[RequestAddress::BYTES..values_at].copy_from_slice(&head);
+        values.read(&mut payload[values_at..]);
+        let payload = Arc::new(payload);
         let sent = lock(&self.shared.ways).send(Sent { range, call: call.clone(), place, payload });
         sent.into_iter().for_each(|server| self.shared.write(&mut lock(&self.shared.ways), server));
     }

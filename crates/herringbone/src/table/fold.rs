@@ -33,17 +33,20 @@ pub(super) fn fold_step(
     let workers: Vec<u32> = step.pushes.iter().map(|(worker, _)| *worker).collect();
     let are_same =
         |pushes: &Vec<KeptPush>| pushes.iter().map(|push| &push.keys).eq(first.iter().map(|push| &push.keys));
+    let mut sums = Vec::new();
     if others.iter().all(|(_, pushes)| are_same(pushes)) {
         for (at, push) in first.iter().enumerate().filter(|(_, push)| !push.keys.is_empty()) {
             let sources: Vec<&[u8]> = step.pushes.iter().map(|(_, pushes)| pushes[at].values()).collect();
-            apply(&push.keys, &sum(dtype, &workers, &sources));
+            sum(dtype, &workers, &sources, &mut sums);
+            apply(&push.keys, &sums);
         }
         return;
     }
     for (keys, pushed) in by_row(row_bytes, step) {
         let workers: Vec<u32> = pushed.iter().map(|pushed| pushed.worker).collect();
         let sources: Vec<&[u8]> = pushed.iter().map(|pushed| pushed.row).collect();
-        apply(&keys, &sum(dtype, &workers, &sources));
+        sum(dtype, &workers, &sources, &mut sums);
+        apply(&keys, &sums);
     }
 }
 
@@ -66,14 +69,13 @@ fn by_row(
     rows.into_iter().map(|((_, key), pushed)| (RowKeys::Run { first: key, count: 1 }, pushed))
 }
 
-/// The sum of sources of these workers, ascending.
-fn sum(dtype: DType, workers: &[u32], sources: &[&[u8]]) -> Vec<u8> {
-    let mut into = vec![0; sources[0].len()];
+/// Makes `into` the sum of sources of these workers, ascending.
+fn sum(dtype: DType, workers: &[u32], sources: &[&[u8]], into: &mut Vec<u8>) {
+    into.resize(sources[0].len(), 0);
     let with_merges = sources.iter().zip(merges(workers));
     let sources: Vec<Source<'_>> = with_merges
         .map(|(source, merges)| Source { span: Span::of_shared(source), form: Form::Plain, merges })
         .collect();
-    let target = Target::of(Span::of(&mut into), Form::Plain);
+    let target = Target::of(Span::of(into), Form::Plain);
     fold(dtype, ReduceOp::Sum, target, &sources, Some(workers.len() as u32));
-    into
 }

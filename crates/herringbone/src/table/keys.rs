@@ -1,6 +1,9 @@
 //! Keys and values as programs give them, made into what messages carry.
 
-use crate::core::element::{DType, Element, Number};
+use crate::{
+    core::element::{DType, Element, Number},
+    sys::span::Span,
+};
 use half::bf16;
 
 /// Rows by their keys, each key once, ascending; row after row.
@@ -39,10 +42,22 @@ fn add_up_elements<E: Element>(keys: &[u64], rows: &[u8], row_bytes: usize) -> D
     distinct
 }
 
+/// How many bytes are looked at at once.
+const BLOCK: usize = 4096;
+
 /// Where the first NaN begins.
-pub(super) fn first_nan(dtype: DType, values: &[u8]) -> Option<usize> {
-    fn find<const N: usize>(values: &[u8], is_nan: impl Fn([u8; N]) -> bool) -> Option<usize> {
-        values.as_chunks().0.iter().position(|bytes| is_nan(*bytes)).map(|at| at * N)
+pub(super) fn first_nan(dtype: DType, values: Span<'_>) -> Option<usize> {
+    fn find<const N: usize>(values: Span<'_>, is_nan: impl Fn([u8; N]) -> bool) -> Option<usize> {
+        let mut block = [0; BLOCK];
+        (0..values.len()).step_by(BLOCK).find_map(|from| {
+            let block = &mut block[..BLOCK.min(values.len() - from)];
+            values.slice(from..from + block.len()).read(block);
+            let elements = block.as_chunks().0;
+            // Without a way out in the middle it is done with many elements at once.
+            let has_nan = elements.iter().fold(false, |found, bytes| found | is_nan(*bytes));
+            let at = if has_nan { elements.iter().position(|bytes| is_nan(*bytes)) } else { None };
+            at.map(|at| from + at * N)
+        })
     }
     match dtype {
         DType::F64 => find(values, |bytes| f64::from_le_bytes(bytes).is_nan()),

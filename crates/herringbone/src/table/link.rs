@@ -4,6 +4,7 @@
 //! kept or refused as soon as it is read, and an answer's place is there before its request is sent. So a connection can always be
 //! drained.
 
+use super::spare;
 use crate::{
     core::{
         table::{PAYLOAD_BYTES, replication::PEER_BYTES},
@@ -16,7 +17,7 @@ use crate::{
         ticket::Token,
     },
 };
-use std::os::fd::BorrowedFd;
+use std::{os::fd::BorrowedFd, sync::Arc};
 
 /// One end of a connection for requests and answers.
 #[derive(Debug)]
@@ -62,9 +63,17 @@ impl MessageLink {
 
     /// Puts a payload in line.
     pub(super) fn send(&mut self, number: u64, payload: Vec<u8>) {
+        self.put_in_line(number, Payload::Owned(payload));
+    }
+
+    /// Puts a payload in line that the caller keeps, too.
+    pub(super) fn send_kept(&mut self, number: u64, payload: &Arc<Vec<u8>>) {
+        self.put_in_line(number, Payload::Kept(payload.clone()));
+    }
+
+    fn put_in_line(&mut self, number: u64, payload: Payload) {
         let header = Header { length: payload.len() as u32, ..Header::new(self.sends, 0, 0, number) };
         self.queued += payload.len();
-        let payload = Payload::Owned(payload);
         self.link.send(Outgoing { header, fingerprint: None, payload, priority: 0, done: None }, false);
     }
 
@@ -108,14 +117,18 @@ impl Memory for Payloads {
     fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R {
         match payload {
             Payload::Owned(bytes) => f(Some(Span::of_shared(bytes))),
+            Payload::Kept(bytes) => f(Some(Span::of_shared(bytes))),
             _ => f(Some(Span::of_shared(&[]))),
         }
     }
 
     fn checksum(&mut self, frame: &Outgoing) -> u32 {
-        match &frame.payload {
-            Payload::Owned(bytes) => crc32c::crc32c(bytes),
-            _ => 0,
+        self.with(&frame.payload, |span| span.map_or(0, Span::crc32c))
+    }
+
+    fn spent(&mut self, payload: Payload) {
+        if let Payload::Owned(bytes) = payload {
+            spare::keep(bytes);
         }
     }
 }
@@ -133,7 +146,7 @@ impl Inbox for Arrivals<'_> {
             return Err(Broken::Protocol("a frame that is neither a request nor an answer"));
         }
         match header.length as usize {
-            length if (1..=self.most).contains(&length) => Ok(Destination::Owned(vec![0; length])),
+            length if (1..=self.most).contains(&length) => Ok(Destination::Owned(spare::buffer(length))),
             _ => Err(Broken::Protocol("a request or an answer of an impossible length")),
         }
     }

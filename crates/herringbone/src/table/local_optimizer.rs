@@ -208,8 +208,8 @@ fn step_blocks<S: Scalar + Plain>(
         gradients.slice(bytes.clone()).read(plain::bytes_mut(pushed));
         let state = &mut state[begin * planes..end * planes];
         *steps = before;
-        let row = StoredRow { values: &mut *values, state, steps: &mut *steps };
-        rule.step(row, pushed.iter().copied());
+        let row = StoredRow { values: &mut *values, state, steps: Some(&mut *steps) };
+        rule.step(row, plain::bytes(pushed));
         weights.slice(bytes).write(plain::bytes(values));
     }
     Ok(())

@@ -33,7 +33,7 @@ pub trait OwnOptimizer: fmt::Debug + Send + Sync {
 pub struct RowStep<'a> {
     /// The table's optimizer with its numbers, as they were last set.
     pub optimizer: &'a OptimizerSpec,
-    /// How many steps the row has taken, this one included.
+    /// How many steps the row has taken, this one included; 0 if the optimizer keeps nothing.
     pub steps: u32,
 }
 

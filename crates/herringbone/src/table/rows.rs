@@ -10,7 +10,7 @@ use crate::{
         element::DType,
         table::{Initializer, OptimizerSpec, RowKeys, TableError, TableSpec},
     },
-    sys::plain,
+    sys::{plain, span::Span},
 };
 use half::bf16;
 use std::{collections::HashMap, ops::Range};
@@ -18,6 +18,9 @@ use std::{collections::HashMap, ops::Range};
 /// What a row of a sparse table costs in addition to its elements, about: its key, and key and place in an index that is up to twice
 /// as large.
 const INDEX_BYTES: u64 = 48;
+/// How many rows ahead one is fetched to this core, and how many bytes of it.
+const AHEAD: usize = 8;
+const FETCHED: usize = 512;
 
 /// The rows of a range.
 pub(super) trait Rows: Send {
@@ -25,11 +28,11 @@ pub(super) trait Rows: Send {
     fn needs(&self, keys: &RowKeys) -> u64;
     /// Changes rows by what was pushed to them: as many bytes as they have.
     fn push(&mut self, keys: &RowKeys, pushed: &[u8]);
-    /// Appends rows to `into`.
+    /// Writes rows to `into`, which has as many bytes as they have.
     ///
     /// # Errors
     /// [`TableError::Missing`].
-    fn read(&self, keys: &RowKeys, into: &mut Vec<u8>) -> Result<(), TableError>;
+    fn read(&self, keys: &RowKeys, into: &mut [u8]) -> Result<(), TableError>;
     /// The first key whose row has a NaN.
     fn not_a_number(&self, keys: &RowKeys, pushed: &[u8]) -> Option<u64>;
     /// Takes other numbers of the same optimizer.
@@ -129,6 +132,16 @@ impl<S: Scalar> RowStore<S> {
         Some(place)
     }
 
+    /// Has the row of a key among some brought to this core, as it is needed soon: rows that are listed lie anywhere.
+    fn fetch(&self, keys: &RowKeys, number: usize) {
+        if let RowKeys::Listed(keys) = keys
+            && self.places.is_none()
+            && let Some(place) = keys.get(number).and_then(|key| self.place(*key))
+        {
+            Span::of_shared(plain::bytes(self.rows.values(place))).fetch(FETCHED);
+        }
+    }
+
     fn add(&mut self, key: u64) -> usize {
         let place = self.rows.add(key);
         if let Some(places) = &mut self.places {
@@ -150,24 +163,31 @@ impl<S: Scalar> Rows for RowStore<S> {
 
     fn push(&mut self, keys: &RowKeys, pushed: &[u8]) {
         let (rule, shape) = (self.rule.clone(), self.rows.shape);
-        let mut left = keys.iter().zip(pushed.chunks_exact(shape.width * size_of::<S>())).peekable();
-        while let Some((key, row)) = left.next() {
+        let mut left =
+            keys.iter().enumerate().zip(pushed.chunks_exact(shape.width * size_of::<S>())).peekable();
+        while let Some(((number, key), row)) = left.next() {
+            self.fetch(keys, number + AHEAD);
             let Some(place) = self.place_or_new(key) else { continue };
             let at = self.rows.at(place);
             let (chunk, end) = self.rows.chunk(place);
-            rule.step(chunk.row(at, shape), row.chunks_exact(size_of::<S>()).map(S::read));
-            // A chunk is made writable once for all of a dense table's rows that are in it.
-            let until = if self.places.is_none() { self.range.start + end as u64 } else { 0 };
-            while let Some((next, row)) = left.next_if(|(next, _)| *next < until) {
+            rule.step(chunk.row(at, shape), row);
+            // A chunk is made writable once for all rows of a run that are in it.
+            let until = match keys {
+                RowKeys::Run { .. } if self.places.is_none() => self.range.start + end as u64,
+                _ => 0,
+            };
+            while let Some(((_, next), row)) = left.next_if(|((_, next), _)| *next < until) {
                 let at = at + (next - key) as usize;
-                rule.step(chunk.row(at, shape), row.chunks_exact(size_of::<S>()).map(S::read));
+                rule.step(chunk.row(at, shape), row);
             }
         }
     }
 
-    fn read(&self, keys: &RowKeys, into: &mut Vec<u8>) -> Result<(), TableError> {
+    fn read(&self, keys: &RowKeys, into: &mut [u8]) -> Result<(), TableError> {
         let mut fresh = Vec::new();
-        for key in keys.iter() {
+        let rows = into.chunks_exact_mut(self.rows.shape.width * size_of::<S>());
+        for (number, (key, into)) in keys.iter().zip(rows).enumerate() {
+            self.fetch(keys, number + AHEAD);
             let values = match self.place(key) {
                 Some(place) => self.rows.values(place),
                 None if self.initializer == Initializer::Missing => return Err(TableError::Missing { key }),
@@ -178,7 +198,7 @@ impl<S: Scalar> Rows for RowStore<S> {
                 }
             };
             // Rows travel as they lie in the memory of this machine, which is little-endian.
-            into.extend_from_slice(plain::bytes(values));
+            into.copy_from_slice(plain::bytes(values));
         }
         Ok(())
     }

@@ -152,7 +152,8 @@ proptest! {
             load_all(whole.placed(), &mut *part).unwrap();
             held += part.held();
             let keys = RowKeys::Run { first: range.start, count: range.end - range.start };
-            let (mut expected, mut found) = (Vec::new(), Vec::new());
+            let mut expected = vec![0; keys.len() * spec.row_bytes()];
+            let mut found = expected.clone();
             whole.read(&keys, &mut expected).unwrap();
             part.read(&keys, &mut found).unwrap();
             prop_assert_eq!(expected, found);

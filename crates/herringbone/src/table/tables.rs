@@ -2,10 +2,11 @@
 
 use super::{
     fold::fold_step,
-    kept_push::KeptPush,
+    kept_push::{KeptPayload, KeptPush},
     memory::TableMemory,
     own::OwnOptimizers,
     rows::{Rows, row_cost, rows_of},
+    spare,
 };
 use crate::core::{
     session::status::TableStatus,
@@ -202,8 +203,8 @@ impl Tables {
         is_present: impl Fn(u32, u64) -> bool,
         served: &mut ServedRequest,
     ) {
-        let request = match TableRequest::decode(payload.get(RequestAddress::BYTES..).unwrap_or_default()) {
-            Ok((request, _)) => request,
+        let (request, values_at) = match decode(&payload) {
+            Ok(decoded) => decoded,
             Err(error) => return served.answer(caller, number, TableAnswer::Refused(error)),
         };
         let table = request.table();
@@ -232,7 +233,8 @@ impl Tables {
                 if matches!(request, TableRequest::Open { .. }) && named.and_then(replaces).is_some() {
                     Err(TableError::Twice { worker: caller.worker })
                 } else {
-                    self.change(caller, number, request, Arc::new(payload), served).map(Some)
+                    let payload = KeptPayload { bytes: Arc::new(payload), values_at };
+                    self.change(caller, number, request, payload, served).map(Some)
                 }
             }
         };
@@ -253,14 +255,13 @@ impl Tables {
     pub(super) fn execute(&mut self, operation: TableOperation) -> Result<(), TableError> {
         match operation {
             TableOperation::Request { worker, life, number, payload } => {
-                let (request, _) =
-                    TableRequest::decode(payload.get(RequestAddress::BYTES..).unwrap_or_default())?;
+                let (request, values_at) = decode(&payload)?;
                 let caller = TableCaller { connection: 0, worker, life };
                 if self.is_loading && !self.has(&request) {
                     return Ok(());
                 }
-                self.change(&caller, number, request, Arc::new(payload), &mut ServedRequest::default())
-                    .map(drop)
+                let payload = KeptPayload { bytes: Arc::new(payload), values_at };
+                self.change(&caller, number, request, payload, &mut ServedRequest::default()).map(drop)
             }
             // The image comes once the table has been restored.
             TableOperation::Load { .. } | TableOperation::Unload if self.is_loading => Ok(()),
@@ -286,18 +287,17 @@ impl Tables {
         caller: &TableCaller,
         number: u64,
         request: TableRequest,
-        payload: Arc<Vec<u8>>,
+        payload: KeptPayload,
         served: &mut ServedRequest,
     ) -> Result<TableAnswer, TableError> {
         let TableCaller { worker, life, .. } = *caller;
         let before = self.changes.get(&worker).copied();
         let is_repeated = before.is_some_and(|before| before.life == life && number <= before.number);
-        let noted = payload.clone();
+        let noted = served.operations.is_some().then(|| payload.clone());
         let answer = match request {
             TableRequest::Open { name, spec, ranges } => self.open(caller, &name, &spec, ranges)?,
             TableRequest::Push { table, step, ends, keys } => {
-                let values_at = values_at(&payload)?;
-                let push = KeptPush { keys, payload, values_at, reserved: 0 };
+                let push = KeptPush { keys, payload, reserved: 0 };
                 if !self.push(table, caller.asking(step), number, ends, push)? {
                     return Ok(TableAnswer::Done);
                 }
@@ -331,7 +331,10 @@ impl Tables {
         if !matches!(answer, TableAnswer::Opened { .. }) {
             self.changes.insert(worker, Change { life, number });
         }
-        served.note(|| TableOperation::Request { worker, life, number, payload: noted.to_vec() });
+        if let Some(noted) = noted {
+            let payload = noted.bytes.to_vec();
+            served.note(|| TableOperation::Request { worker, life, number, payload });
+        }
         Ok(answer)
     }
 
@@ -439,7 +442,7 @@ impl Tables {
             return Err(TableError::NotANumber { key });
         }
         let new_rows = table.rows.needs(&push.keys);
-        let kept = if table.spec.consistency.is_sync() { push.payload.len() as u64 } else { 0 };
+        let kept = if table.spec.consistency.is_sync() { push.payload.bytes.len() as u64 } else { 0 };
         push.reserved = new_rows + kept;
         let reserved = push.reserved;
         self.check_room(reserved)?;
@@ -596,9 +599,10 @@ impl Tables {
             return TableAnswer::Refused(TableError::Unknown).encode();
         };
         table.owed = table.owed.saturating_sub(1);
-        let mut payload = TableAnswer::Rows.encode();
-        payload.reserve_exact(keys.len() * table.spec.row_bytes());
-        let read = table.rows.read(keys, &mut payload);
+        let head = TableAnswer::Rows.encode();
+        let mut payload = spare::buffer(head.len() + keys.len() * table.spec.row_bytes());
+        payload[..head.len()].copy_from_slice(&head);
+        let read = table.rows.read(keys, &mut payload[head.len()..]);
         self.advance(number, served);
         match read {
             Ok(()) => payload,
@@ -636,10 +640,10 @@ fn refused(pull: WaitingPull) -> Reply {
     Reply { connection: pull.connection, number: pull.number, content }
 }
 
-/// Where the values of a push begin in its payload.
-fn values_at(payload: &[u8]) -> Result<usize, TableError> {
-    let (_, values) = TableRequest::decode(&payload[RequestAddress::BYTES..])?;
-    Ok(payload.len() - values.len())
+/// The request of a payload, and where the values behind it begin.
+fn decode(payload: &[u8]) -> Result<(TableRequest, usize), TableError> {
+    let behind = payload.get(RequestAddress::BYTES..).unwrap_or_default();
+    TableRequest::decode(behind).map(|(request, values)| (request, payload.len() - values.len()))
 }
 
 impl Table {

@@ -3,6 +3,7 @@
 use super::{
     calls::{AnswerSource, TableCall},
     link::{MessageLink, ReceivedPayload},
+    spare,
 };
 use crate::{
     core::{
@@ -31,7 +32,7 @@ pub(super) struct Sent {
     /// Where rows go.
     pub(super) place: Range<usize>,
     /// It is sent again if its server is lost.
-    pub(super) payload: Vec<u8>,
+    pub(super) payload: Arc<Vec<u8>>,
 }
 
 /// Requests and connections.
@@ -121,11 +122,13 @@ impl RequestWays {
 
     fn put_in_line(&mut self, routed: RoutedRequest) {
         let RoutedRequest { number, server, is_first } = routed;
-        let Some(sent) = self.open.get(&number) else { return };
+        let Some(sent) = self.open.get_mut(&number) else { return };
         let address = RequestAddress { range: sent.range, is_first }.encode();
-        let payload = [&address, &sent.payload[RequestAddress::BYTES..]].concat();
+        if sent.payload[..RequestAddress::BYTES] != address {
+            Arc::make_mut(&mut sent.payload)[..RequestAddress::BYTES].copy_from_slice(&address);
+        }
         if let Some(link) = &mut self.servers[server as usize].link {
-            link.send(number, payload);
+            link.send_kept(number, &sent.payload);
         }
     }
 
@@ -159,6 +162,7 @@ impl RequestWays {
                 Ok((answer, rows)) => self.answered(server, number, answer, rows),
                 Err(problem) => self.answered(server, number, TableAnswer::Refused(problem), &[]),
             }
+            spare::keep(payload);
         }
         result.map_err(|reason| reason.to_string())
     }
@@ -187,8 +191,9 @@ impl RequestWays {
         }
         self.nobody.remove(&range);
         self.routes.answered(range, number);
-        if let Some(Sent { call, place, .. }) = self.open.remove(&number) {
+        if let Some(Sent { call, place, payload, .. }) = self.open.remove(&number) {
             call.answered(AnswerSource { range, server }, answer, rows, place);
+            Arc::into_inner(payload).into_iter().for_each(spare::keep);
         }
     }
 

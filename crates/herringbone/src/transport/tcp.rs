@@ -63,6 +63,8 @@ pub(crate) trait Memory {
     fn with<R>(&self, payload: &Payload, f: impl FnOnce(Option<Span<'_>>) -> R) -> R;
     /// The checksum of a frame's payload.
     fn checksum(&mut self, frame: &Outgoing) -> u32;
+    /// A payload has been written in full.
+    fn spent(&mut self, _payload: Payload) {}
 }
 
 impl TcpLink {
@@ -197,6 +199,7 @@ impl TcpLink {
                         let Some(mut sent) = self.sending.take() else { break };
                         sent.head.clear();
                         self.spare = sent.head;
+                        memory.spent(sent.payload);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::table::{ImageHead, ImageRecord, RowKeys, TableError},
-    table::kept_push::KeptPush,
+    table::kept_push::{KeptPayload, KeptPush},
 };
 use std::sync::Arc;
 
@@ -173,7 +173,8 @@ impl TableLoader {
             ImageRecord::Kept { step, worker, keys } => {
                 // Rows that it makes cost nothing before its step has ended.
                 let cost = fits(bytes.len() as u64)?;
-                let push = KeptPush { keys, payload: Arc::new(bytes.to_vec()), values_at: 0, reserved: cost };
+                let payload = KeptPayload { bytes: Arc::new(bytes.to_vec()), values_at: 0 };
+                let push = KeptPush { keys, payload, reserved: cost };
                 load_kept(table, step, worker, push)?;
                 cost
             }

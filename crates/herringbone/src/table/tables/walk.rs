@@ -7,10 +7,10 @@ use crate::{
     },
     table::{
         chunks::{PlacedRows, RowBlock},
-        kept_push::KeptPush,
+        kept_push::{KeptPayload, KeptPush},
     },
 };
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range};
 
 /// How far an image of a table has been walked.
 pub(in crate::table) struct ImageCursor {
@@ -22,10 +22,10 @@ pub(in crate::table) struct ImageCursor {
     is_over: bool,
 }
 
-/// A record before the first row, with the bytes behind it: those of a payload from some place on.
+/// A record before the first row, with the values behind it.
 struct HeadRecord {
     record: ImageRecord,
-    values: Option<(Arc<Vec<u8>>, usize)>,
+    values: Option<KeptPayload>,
 }
 
 /// A table as it was at one moment, without the pushes that it kept. What it costs: [`Rows::freeze`](crate::table::rows::Rows::freeze).
@@ -58,7 +58,7 @@ impl ImageCursor {
         let kept = state.kept().filter(|_| has_kept);
         records.extend(kept.map(|(step, worker, push)| HeadRecord {
             record: ImageRecord::Kept { step, worker, keys: push.keys.clone() },
-            values: Some((push.payload.clone(), push.values_at)),
+            values: Some(push.payload.clone()),
         }));
         Self { head: records, records: 0, next: 0, is_over: false }
     }
@@ -74,8 +74,8 @@ impl ImageCursor {
         self.records += 1;
         if let Some(HeadRecord { record, values }) = self.head.pop_front() {
             let mut bytes = encode(&record)?;
-            if let Some((payload, values_at)) = values {
-                bytes.extend_from_slice(&payload[values_at..]);
+            if let Some(values) = values {
+                bytes.extend_from_slice(values.values());
             }
             return Ok(Some(bytes));
         }
