@@ -234,6 +234,16 @@ class Table:
         self.push(keys, values)
         return self.pull(keys, out)
 
+    def set_codecs(self, push: str = "plain", pull: str = "plain") -> None:
+        """Have values travel coded from now on, in this worker's pushes and pulls: ``"bf16"``, ``"fp16"``, ``"int8"`` or ``"plain"``.
+
+        Of a table of float32 only. Servers keep and change rows as they are. Each row is coded by itself, ``"int8"`` to 255 multiples
+        of 1/127 of its largest magnitude. What a codec loses is lost: nothing is fed back. Keys are never coded.
+
+        Raises :class:`ArgumentError` for another codec; :class:`TableError` for a table of other elements.
+        """
+        self._native.set_codecs(push, pull)
+
     def end_step(self) -> None:
         """End this worker's step without a push."""
         self._native.end_step()

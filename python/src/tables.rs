@@ -9,8 +9,11 @@ use crate::{
 };
 use herringbone::{
     Config, Region, Rendezvous,
-    core::table::{Consistency, Initializer, NotANumber, TableSpec},
-    table::{ParameterServer, RemoteTable, servers_from_env},
+    core::{
+        codec::Codec,
+        table::{Consistency, Initializer, NotANumber, TableSpec, Unusable, ValueCodec},
+    },
+    table::{ParameterServer, RemoteTable, TableCodecs, servers_from_env},
 };
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -178,6 +181,13 @@ impl PyTable {
         to_the_end(py, move || table.tune(&parameter, number))
     }
 
+    /// Have values travel coded from now on, by codecs of these names.
+    fn set_codecs(&self, push: &str, pull: &str) -> PyResult<()> {
+        let table = self.open()?;
+        let codecs = TableCodecs { push: value_codec(push)?, pull: value_codec(pull)? };
+        table.set_codecs(codecs).map_err(|error| to_python(&error))
+    }
+
     fn close(&self, py: Python<'_>) {
         let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Calls of other threads have handles of their own.
@@ -207,6 +217,11 @@ fn keys_at(keys: Option<PySpan>, owner: &Bound<'_, PyAny>) -> PyResult<Option<Ve
     let access = region.access().ok_or_else(|| errors::closed("the keys' memory was revoked"))?;
     let bytes = access.span().to_vec();
     Ok(Some(bytes.as_chunks().0.iter().map(|eight| u64::from_ne_bytes(*eight)).collect()))
+}
+
+fn value_codec(name: &str) -> PyResult<ValueCodec> {
+    let codec: Codec = name.parse().map_err(|error| errors::argument(format!("{error}")))?;
+    ValueCodec::new(codec).map_err(|Unusable(what)| errors::argument(what))
 }
 
 fn table_spec(name: &str, spec: &PySpec) -> PyResult<TableSpec> {

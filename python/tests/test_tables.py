@@ -186,3 +186,22 @@ def test_torchs_tensors_are_taken_and_returned(address: str) -> None:
         assert torch.equal(table.pull(torch.tensor([2, 4, 5])), torch.tensor([[-0.5] * 3, [-0.5] * 3, [0.0] * 3]).bfloat16())
         table.tune(learning_rate=1.0)
         assert torch.equal(table.push_pull(torch.tensor([2]), out), torch.zeros(1, 3, dtype=torch.bfloat16))
+
+
+def test_values_travel_coded(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1) as servers:
+        table = servers.table("coded", rows=10, width=3)
+        values = np.array([[1, 2.0001, 127], [0.3, -0.2, 0.1]], np.float32)
+        table.set_codecs(push="bf16")
+        table.push([3, 7], values)
+        kept = table.pull([3, 7])
+        assert (kept == (((values.view(np.uint32) + 0x8000) >> 16) << 16).view(np.float32)).all(), kept
+        table.set_codecs(pull="int8")
+        assert (table.pull([3]) == [[1, 2, 127]]).all()
+        with pytest.raises(herringbone.ArgumentError, match="fed back"):
+            table.set_codecs(push="topk:0.1")
+        with pytest.raises(herringbone.ArgumentError, match="zip"):
+            table.set_codecs(pull="zip")
+        doubles = servers.table("doubles", rows=10, dtype=np.float64)
+        with pytest.raises(herringbone.TableError, match="only f32"):
+            doubles.set_codecs(push="int8")

@@ -16,6 +16,7 @@ mod ranges;
 pub mod replication;
 mod routes;
 mod spec;
+mod values;
 
 pub use error::{TableError, Unusable};
 pub use hot::HotKeys;
@@ -29,3 +30,4 @@ pub use routes::{RoutedRequest, Routes};
 pub use spec::{
     BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,
 };
+pub use values::ValueCodec;

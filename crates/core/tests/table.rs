@@ -1,11 +1,12 @@
 //! Tables: who sees which pushes, how keys are cut, and what messages say.
 
 use herringbone_core::{
+    codec::Codec,
     element::DType,
     table::{
         Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber,
         OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys,
-        TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, WorkerClock,
+        TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, ValueCodec, WorkerClock,
         replication::{
             Candidacy, CopyPlace, Epoch, EpochId, HeldRange, ImagePart, PeerMessage, ServerLife,
             SettledEpoch, TableNode, Tenure,
@@ -285,10 +286,11 @@ fn spec() -> TableSpec {
 fn messages_come_back_as_they_were() {
     let name = || "embeddings".to_owned();
     let keys = RowKeys::Listed(vec![1, 5, 1 << 39]);
+    let int8 = ValueCodec::new(Codec::Int8).unwrap();
     let requests = [
         TableRequest::Open { name: name(), spec: spec(), ranges: 3 },
-        TableRequest::Push { table: 3, step: 7, ends: true, keys: keys.clone() },
-        TableRequest::Pull { table: 3, step: 7, keys: RowKeys::Run { first: 9, count: 4 } },
+        TableRequest::Push { table: 3, step: 7, ends: true, codec: ValueCodec::PLAIN, keys: keys.clone() },
+        TableRequest::Pull { table: 3, step: 7, codec: int8, keys: RowKeys::Run { first: 9, count: 4 } },
         TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },
         TableRequest::Leave { table: 3 },
         TableRequest::Drop { name: name() },

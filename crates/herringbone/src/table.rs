@@ -49,7 +49,7 @@ mod tables;
 mod tests;
 mod ways;
 
-pub use client::{ParameterServer, RemoteTable, servers_from_env};
+pub use client::{ParameterServer, RemoteTable, TableCodecs, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
 pub use options::{TableGroup, TableOptions};
 pub use own::{OwnOptimizer, RowStep};

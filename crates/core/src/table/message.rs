@@ -4,7 +4,7 @@
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
 //! reserved because of a number in a head: keys and values are there, or it is malformed.
 
-use super::{TableError, spec::TableSpec};
+use super::{TableError, spec::TableSpec, values::ValueCodec};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
@@ -59,6 +59,8 @@ pub enum TableRequest {
         step: u64,
         /// Whether this ends one more.
         ends: bool,
+        /// How the values are coded.
+        codec: ValueCodec,
         /// Which rows.
         keys: RowKeys,
     },
@@ -68,6 +70,8 @@ pub enum TableRequest {
         table: u32,
         /// How many steps the worker has ended.
         step: u64,
+        /// How the values of the answer are to be coded.
+        codec: ValueCodec,
         /// Which rows.
         keys: RowKeys,
     },
@@ -273,17 +277,19 @@ impl TableRequest {
                 spec.write(name, &mut to);
                 to.u32(*ranges);
             }
-            Self::Push { table, step, ends, keys } => {
+            Self::Push { table, step, ends, codec, keys } => {
                 to.u8(2);
                 to.u32(*table);
                 to.u64(*step);
                 to.bool(*ends);
+                codec.write(&mut to);
                 keys.write(&mut to);
             }
-            Self::Pull { table, step, keys } => {
+            Self::Pull { table, step, codec, keys } => {
                 to.u8(3);
                 to.u32(*table);
                 to.u64(*step);
+                codec.write(&mut to);
                 keys.write(&mut to);
             }
             Self::Tune { table, parameter, number } => {
@@ -345,9 +351,15 @@ impl TableRequest {
                 table: from.u32()?,
                 step: from.u64()?,
                 ends: from.bool()?,
+                codec: ValueCodec::read(from)?,
                 keys: RowKeys::read(from)?,
             },
-            3 => Self::Pull { table: from.u32()?, step: from.u64()?, keys: RowKeys::read(from)? },
+            3 => Self::Pull {
+                table: from.u32()?,
+                step: from.u64()?,
+                codec: ValueCodec::read(from)?,
+                keys: RowKeys::read(from)?,
+            },
             4 => {
                 let (table, parameter) = (from.u32()?, from.text()?);
                 Self::Tune { table, parameter, number: f64::from_bits(from.u64()?) }

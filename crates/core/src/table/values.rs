@@ -94,7 +94,9 @@ mod tests {
     use super::*;
 
     fn rows(width: usize, count: usize) -> Vec<f32> {
-        (0..width * count).map(|at| ((at * 7919) % 2003) as f32 * (1.0 + (at / width) as f32) - 900.0).collect()
+        (0..width * count)
+            .map(|at| ((at * 7919) % 2003) as f32 * (1.0 + (at / width) as f32) - 900.0)
+            .collect()
     }
 
     #[test]

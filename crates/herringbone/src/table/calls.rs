@@ -1,10 +1,11 @@
 //! A call of a program: requests to several servers, whose answers are collected.
 
 use crate::{
-    core::table::{TableAnswer, TableError},
-    sys::region::Region,
+    core::table::{TableAnswer, TableError, ValueCodec},
+    sys::{plain, region::Region},
 };
 use std::{
+    borrow::Cow,
     ops::Range,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -23,6 +24,7 @@ struct State {
     open: usize,
     /// Where rows go.
     rows: Region,
+    form: RowForm,
     answers: Vec<RangeAnswer>,
     failure: Option<CallFailure>,
 }
@@ -55,15 +57,38 @@ pub(super) enum CallFailure {
     },
 }
 
+/// How rows come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowForm {
+    pub(super) codec: ValueCodec,
+    /// Elements of a row.
+    pub(super) width: usize,
+}
+
+impl RowForm {
+    /// Rows as they are, of so many bytes.
+    fn plain(self, rows: &[u8], bytes: usize) -> Result<Cow<'_, [u8]>, TableError> {
+        if !self.codec.is_plain() {
+            let count = bytes / (self.width * size_of::<f32>());
+            let values = self.codec.decode(self.width, count, rows)?;
+            return Ok(Cow::Owned(plain::bytes(&values).to_vec()));
+        }
+        match rows.len() == bytes {
+            true => Ok(Cow::Borrowed(rows)),
+            false => Err(TableError::Length { expected: bytes as u64, found: rows.len() as u64 }),
+        }
+    }
+}
+
 impl TableCall {
     /// One that is told no rows.
     pub(super) fn new() -> Arc<Self> {
-        Self::filling(Region::zeroed(0))
+        Self::filling(Region::zeroed(0), RowForm { codec: ValueCodec::PLAIN, width: 1 })
     }
 
     /// One whose rows go there. Of rows that come after the memory was revoked nothing is done.
-    pub(super) fn filling(rows: Region) -> Arc<Self> {
-        let state = State { open: 0, rows, answers: Vec::new(), failure: None };
+    pub(super) fn filling(rows: Region, form: RowForm) -> Arc<Self> {
+        let state = State { open: 0, rows, form, answers: Vec::new(), failure: None };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -82,15 +107,14 @@ impl TableCall {
         let mut state = self.state();
         match answer {
             TableAnswer::Refused(problem) => state.fail(CallFailure::Refused { server, problem }),
-            TableAnswer::Rows if rows.len() == place.len() => {
-                if let Some(access) = state.rows.access() {
-                    access.span().slice(place).write(rows);
+            TableAnswer::Rows => match state.form.plain(rows, place.len()) {
+                Ok(rows) => {
+                    if let Some(access) = state.rows.access() {
+                        access.span().slice(place).write(&rows);
+                    }
                 }
-            }
-            TableAnswer::Rows => {
-                let (expected, found) = (place.len() as u64, rows.len() as u64);
-                state.fail(CallFailure::Refused { server, problem: TableError::Length { expected, found } });
-            }
+                Err(problem) => state.fail(CallFailure::Refused { server, problem }),
+            },
             answer => state.answers.push(RangeAnswer { range, answer }),
         }
         state.open -= 1;

@@ -1,9 +1,10 @@
 //! What programs hold: a parameter server, and its tables.
 
 use super::{
-    calls::{RangeAnswer, TableCall},
+    calls::{RangeAnswer, RowForm, TableCall},
     connections::{Connections, WorkerReach, refused},
     keys::{Distinct, add_up, first_nan},
+    shared::lock,
 };
 use crate::{
     Config, Error, ErrorKind, Result,
@@ -12,10 +13,10 @@ use crate::{
         settings::{Environment, TABLES},
     },
     core::{
-        element::Element,
+        element::{DType, Element},
         table::{
             BODY_BYTES, NotANumber, RangePiece, Ranges, RowKeys, TableAnswer, TableError, TableRequest,
-            TableSpec, Unusable,
+            TableSpec, Unusable, ValueCodec,
         },
     },
     sys::{
@@ -84,6 +85,16 @@ pub struct RemoteTable {
     /// they are sent.
     step: Mutex<u64>,
     has_left: AtomicBool,
+    codecs: Mutex<TableCodecs>,
+}
+
+/// How values travel between this worker and the servers of a table. Keys are never coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCodecs {
+    /// What is pushed.
+    pub push: ValueCodec,
+    /// What is pulled.
+    pub pull: ValueCodec,
 }
 
 impl ParameterServer {
@@ -239,6 +250,7 @@ impl ParameterServer {
             numbers: opened.iter().map(|opened| opened.table).collect(),
             step: Mutex::new(opened.iter().map(|opened| opened.step).max().unwrap_or_default()),
             has_left: AtomicBool::new(false),
+            codecs: Mutex::default(),
             spec: spec.clone(),
         })
     }
@@ -269,7 +281,8 @@ impl ParameterServer {
         for Opened { range, table, step, has_half, .. } in opened.iter().copied() {
             for step in step..most {
                 let keys = RowKeys::Listed(Vec::new());
-                let request = TableRequest::Push { table, step, ends: true, keys };
+                let codec = ValueCodec::PLAIN;
+                let request = TableRequest::Push { table, step, ends: true, codec, keys };
                 self.connections.ask(range, &request, &call);
             }
             if has_half && step == most {
@@ -311,6 +324,21 @@ impl RemoteTable {
     /// How many steps this worker has ended.
     pub fn step(&self) -> u64 {
         *self.lock_step()
+    }
+
+    /// Has values travel coded from now on, in pushes and pulls of this worker: rows of f32. A server decodes what comes before it
+    /// changes rows. What a codec loses is lost: nothing is fed back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Table`] for a table of other elements.
+    pub fn set_codecs(&self, codecs: TableCodecs) -> Result<()> {
+        let is_plain = codecs == TableCodecs::default();
+        if !is_plain && self.spec.dtype != DType::F32 {
+            let what = format!("coded values of {}: only f32 can be", self.spec.dtype);
+            return Err(refused(&self.name, "", TableError::Unusable(what)));
+        }
+        *lock(&self.codecs) = codecs;
+        Ok(())
     }
 
     fn lock_step(&self) -> MutexGuard<'_, u64> {
@@ -367,7 +395,8 @@ impl RemoteTable {
         let mut step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
             let keys = RowKeys::Listed(Vec::new());
-            let request = TableRequest::Push { table: *table, step: *step, ends: true, keys };
+            let request =
+                TableRequest::Push { table: *table, step: *step, ends: true, codec: ValueCodec::PLAIN, keys };
             self.connections.ask(range, &request, &call);
         }
         *step += 1;
@@ -543,16 +572,29 @@ impl RemoteTable {
         let pieces = self.ranges.cut(keys, self.rows_at_once(keys));
         // A push of one message ends its step, too.
         let ends = self.ranges.count() == 1 && !more && pieces.len() == 1;
-        let call = TableCall::new();
+        let (call, codec) = (TableCall::new(), lock(&self.codecs).push);
         let mut step = self.lock_step();
         for RangePiece { range, keys, at } in pieces {
             let table = self.numbers[range as usize];
             let values = values.slice(at.start * row..at.end * row);
-            let request = TableRequest::Push { table, step: *step, ends, keys };
-            self.connections.send(range, &request, values, &call, 0..0);
+            let request = TableRequest::Push { table, step: *step, ends, codec, keys };
+            if codec.is_plain() {
+                self.connections.send(range, &request, values, &call, 0..0);
+            } else {
+                let coded = self.coded(codec, values);
+                self.connections.send(range, &request, Span::of_shared(&coded), &call, 0..0);
+            }
         }
         *step += u64::from(ends);
         Ok(SentPush { call, ends, more })
+    }
+
+    fn coded(&self, codec: ValueCodec, values: Span<'_>) -> Vec<u8> {
+        let mut rows = vec![0.0_f32; values.len() / size_of::<f32>()];
+        values.read(plain::bytes_mut(&mut rows));
+        let mut coded = Vec::new();
+        codec.encode(self.spec.width as usize, &rows, &mut coded);
+        coded
     }
 
     /// Waits until a push is taken, and ends its step unless more of it follows.
@@ -595,10 +637,12 @@ impl RemoteTable {
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
         drop(access(into)?);
-        let call = TableCall::filling(into.clone());
+        let codec = lock(&self.codecs).pull;
+        let call = TableCall::filling(into.clone(), RowForm { codec, width: self.spec.width as usize });
         let ended = self.lock_step();
         for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
-            let request = TableRequest::Pull { table: self.numbers[range as usize], step: *ended, keys };
+            let table = self.numbers[range as usize];
+            let request = TableRequest::Pull { table, step: *ended, codec, keys };
             let none = Span::of_shared(&[]);
             self.connections.send(range, &request, none, &call, at.start * row..at.end * row);
         }

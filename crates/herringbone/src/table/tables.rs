@@ -8,12 +8,17 @@ use super::{
     rows::{Rows, row_cost, rows_of},
     spare,
 };
-use crate::core::{
-    session::status::TableStatus,
-    table::{
-        Asking, BODY_BYTES, Entered, HotKeys, NotANumber, OptimizerSpec, RangeState, Ranges, RequestAddress,
-        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable,
+use crate::{
+    core::{
+        element::DType,
+        session::status::TableStatus,
+        table::{
+            Asking, BODY_BYTES, Entered, HotKeys, NotANumber, OptimizerSpec, RangeState, Ranges,
+            RequestAddress, RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
+            TakenPush, Unusable, ValueCodec,
+        },
     },
+    sys::plain,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -86,6 +91,7 @@ struct WantedSave {
 struct WaitingPull {
     connection: u64,
     number: u64,
+    codec: ValueCodec,
     keys: RowKeys,
 }
 
@@ -120,6 +126,7 @@ pub(super) enum ReplyContent {
     /// These rows, as they are when they are [written](Tables::payload).
     Rows {
         table: u32,
+        codec: ValueCodec,
         keys: RowKeys,
     },
 }
@@ -209,8 +216,8 @@ impl Tables {
         };
         let table = request.table();
         let result = match request {
-            TableRequest::Pull { table, step, keys } => {
-                let pull = WaitingPull { connection: caller.connection, number, keys };
+            TableRequest::Pull { table, step, codec, keys } => {
+                let pull = WaitingPull { connection: caller.connection, number, codec, keys };
                 self.pull(table, caller.asking(step), pull).map(|()| None)
             }
             TableRequest::Save { table, id, step } => {
@@ -296,7 +303,8 @@ impl Tables {
         let noted = served.operations.is_some().then(|| payload.clone());
         let answer = match request {
             TableRequest::Open { name, spec, ranges } => self.open(caller, &name, &spec, ranges)?,
-            TableRequest::Push { table, step, ends, keys } => {
+            TableRequest::Push { table, step, ends, codec, keys } => {
+                let payload = self.table(table)?.plain(codec, &keys, payload)?;
                 let push = KeptPush { keys, payload, reserved: 0 };
                 if !self.push(table, caller.asking(step), number, ends, push)? {
                     return Ok(TableAnswer::Done);
@@ -336,6 +344,10 @@ impl Tables {
             served.note(|| TableOperation::Request { worker, life, number, payload });
         }
         Ok(answer)
+    }
+
+    fn table(&self, number: u32) -> Result<&Table, TableError> {
+        self.tables.get(&number).ok_or(TableError::Unknown)
     }
 
     fn named(&self, request: &TableRequest) -> Option<u32> {
@@ -428,7 +440,7 @@ impl Tables {
         ends: bool,
         mut push: KeptPush,
     ) -> Result<bool, TableError> {
-        let table = self.tables.get(&number).ok_or(TableError::Unknown)?;
+        let table = self.table(number)?;
         if table.state.knows(who, push_number) {
             return Ok(false);
         }
@@ -462,6 +474,7 @@ impl Tables {
     fn pull(&mut self, table: u32, who: Asking, pull: WaitingPull) -> Result<(), TableError> {
         let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
         table.check_keys(&pull.keys)?;
+        table.check_codec(pull.codec)?;
         let bytes = pull.keys.len().saturating_mul(table.spec.row_bytes());
         if bytes > BODY_BYTES {
             let limit = (BODY_BYTES / table.spec.row_bytes()) as u64;
@@ -558,9 +571,9 @@ impl Tables {
     pub(super) fn advance(&mut self, number: u32, served: &mut ServedRequest) {
         loop {
             let Some(table) = self.tables.get_mut(&number) else { return };
-            for WaitingPull { connection, number: pull, keys } in table.state.ready() {
+            for WaitingPull { connection, number: pull, codec, keys } in table.state.ready() {
                 table.owed += 1;
-                let content = ReplyContent::Rows { table: number, keys };
+                let content = ReplyContent::Rows { table: number, codec, keys };
                 served.replies.push(Reply { connection, number: pull, content });
             }
             self.save_ready(number, served);
@@ -591,21 +604,23 @@ impl Tables {
 
     /// What goes to a connection as the payload of an answer. If these were rows, their table may have more to say afterwards.
     pub(super) fn payload(&mut self, content: &ReplyContent, served: &mut ServedRequest) -> Vec<u8> {
-        let (number, keys) = match content {
+        let (number, (codec, keys)) = match content {
             ReplyContent::Answer(answer) => return answer.encode(),
-            ReplyContent::Rows { table, keys } => (*table, keys),
+            ReplyContent::Rows { table, codec, keys } => (*table, (*codec, keys)),
         };
         let Some(table) = self.tables.get_mut(&number) else {
             return TableAnswer::Refused(TableError::Unknown).encode();
         };
         table.owed = table.owed.saturating_sub(1);
+        let width = table.spec.width as usize;
         let head = TableAnswer::Rows.encode();
         let mut payload = spare::buffer(head.len() + keys.len() * table.spec.row_bytes());
         payload[..head.len()].copy_from_slice(&head);
         let read = table.rows.read(keys, &mut payload[head.len()..]);
         self.advance(number, served);
         match read {
-            Ok(()) => payload,
+            Ok(()) if codec.is_plain() => payload,
+            Ok(()) => coded(codec, width, &payload, head.len()),
             Err(error) => TableAnswer::Refused(error).encode(),
         }
     }
@@ -654,6 +669,29 @@ impl Table {
         freed
     }
 
+    fn check_codec(&self, codec: ValueCodec) -> Result<(), TableError> {
+        if codec.is_plain() || self.spec.dtype == DType::F32 {
+            return Ok(());
+        }
+        let what = format!("values of {} coded by {}: only f32 can be", self.spec.dtype, codec.codec());
+        Err(TableError::Unusable(what))
+    }
+
+    /// The values of a push as they are.
+    fn plain(
+        &self,
+        codec: ValueCodec,
+        keys: &RowKeys,
+        payload: KeptPayload,
+    ) -> Result<KeptPayload, TableError> {
+        if codec.is_plain() {
+            return Ok(payload);
+        }
+        self.check_codec(codec)?;
+        let values = codec.decode(self.spec.width as usize, keys.len(), payload.values())?;
+        Ok(KeptPayload { bytes: Arc::new(plain::bytes(&values).to_vec()), values_at: 0 })
+    }
+
     fn check_keys(&self, keys: &RowKeys) -> Result<(), TableError> {
         if keys.are_right(&self.keys) {
             return Ok(());
@@ -662,6 +700,15 @@ impl Table {
         let (begin, end) = (self.keys.start, self.keys.end.saturating_sub(1));
         Err(TableError::RowKeys { first, last, begin, end })
     }
+}
+
+/// The payload of an answer whose rows of f32 are as they are from some place on, coded.
+fn coded(codec: ValueCodec, width: usize, payload: &[u8], rows_at: usize) -> Vec<u8> {
+    let (head, rows) = payload.split_at(rows_at);
+    let rows: Vec<f32> = rows.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let mut coded = head.to_vec();
+    codec.encode(width, &rows, &mut coded);
+    coded
 }
 
 impl TableCaller {

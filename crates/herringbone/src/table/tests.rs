@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+mod coded;
 mod groups;
 mod own;
 

@@ -4,7 +4,7 @@ use super::{SnapshotError, SnapshotSet, SnapshotWriter};
 use crate::{
     core::table::{
         Consistency, ImageRecord, Initializer, OptimizerKind, OptimizerSpec, Ranges, RequestAddress, RowKeys,
-        TableAnswer, TableError, TableRequest, TableSpec,
+        TableAnswer, TableError, TableRequest, TableSpec, ValueCodec,
     },
     table::{
         memory::TableMemory,
@@ -136,12 +136,18 @@ impl Cluster {
             let number = |key: u64, at: u64| ((key * 5 + at * 3 + seed) % 37) as f32 - 18.0;
             let values = piece.keys.iter().flat_map(|key| (0..24).map(move |at| number(key, at)));
             let values: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-            let push = TableRequest::Push { table: 0, step: self.step, ends, keys: piece.keys };
+            let push = TableRequest::Push {
+                table: 0,
+                step: self.step,
+                ends,
+                codec: ValueCodec::PLAIN,
+                keys: piece.keys,
+            };
             assert_eq!(self.serve(piece.range, &push, &values), TableAnswer::Done);
         }
         for range in missing {
             let keys = RowKeys::Listed(Vec::new());
-            let push = TableRequest::Push { table: 0, step: self.step, ends, keys };
+            let push = TableRequest::Push { table: 0, step: self.step, ends, codec: ValueCodec::PLAIN, keys };
             assert_eq!(self.serve(range, &push, &[]), TableAnswer::Done);
         }
         self.step += u64::from(ends);
@@ -351,7 +357,13 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
         serve(0, &open, &[]);
         serve(number, &request, values);
     };
-    let push = |step| TableRequest::Push { table: 0, step, ends: true, keys: RowKeys::Listed(vec![3]) };
+    let push = |step| TableRequest::Push {
+        table: 0,
+        step,
+        ends: true,
+        codec: ValueCodec::PLAIN,
+        keys: RowKeys::Listed(vec![3]),
+    };
     serve(0, 1, push(0), &[1; 96]);
     serve(1, 1, push(0), &[2; 96]);
     serve(0, 2, push(1), &[3; 96]);

@@ -4,7 +4,7 @@ use super::{FrozenTable, ImageCursor, TableLoader};
 use crate::{
     core::table::{
         Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES, RequestAddress,
-        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
+        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, ValueCodec,
     },
     table::{
         memory::TableMemory,
@@ -195,11 +195,19 @@ impl Pair {
                 let values: Vec<u8> = (0..keys.len() * 200).flat_map(|at| number(at).to_le_bytes()).collect();
                 let step = self.steps[worker as usize];
                 self.steps[worker as usize] += u64::from(ends);
-                self.change(worker, &TableRequest::Push { table: 0, step, ends, keys }, &values);
+                self.change(
+                    worker,
+                    &TableRequest::Push { table: 0, step, ends, codec: ValueCodec::PLAIN, keys },
+                    &values,
+                );
             }
             Event::Pull { worker } => {
                 let (step, keys) = (self.steps[worker as usize], RowKeys::Run { first: 3, count: 2 });
-                self.change(worker, &TableRequest::Pull { table: 0, step, keys }, &[]);
+                self.change(
+                    worker,
+                    &TableRequest::Pull { table: 0, step, codec: ValueCodec::PLAIN, keys },
+                    &[],
+                );
             }
             Event::Tell => self.tell(),
             Event::Tune { rate } => {
