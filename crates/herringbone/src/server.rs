@@ -27,7 +27,7 @@ use crate::{
         greet::{self, GreetError},
     },
     sys::fork::Guarded,
-    table::{TableGroup, TableOptions, TableService},
+    table::{TableOptions, TableService},
 };
 use enlist::Enlisting;
 use jobs::Jobs;
@@ -132,7 +132,7 @@ impl Server {
         let policy = Policy { versions: Versions::CURRENT, job: None, world: None };
         let listener = Guarded::new(listener).map_err(at)?;
         let tables = options.tables.as_ref();
-        tables.and_then(|tables| tables.group.as_ref()).map_or(Ok(()), TableGroup::check)?;
+        tables.map_or(Ok(()), TableOptions::check)?;
         let tables = tables.map(|tables| TableService::start(tables, incarnation, options.token.clone()));
         let tables = tables.transpose().map_err(at)?.map(Arc::new);
         let acceptor = Acceptor::new(&who, listener, token.as_bytes(), policy).map_err(at)?;

@@ -32,6 +32,7 @@ mod kept_push;
 mod keys;
 mod link;
 mod local_optimizer;
+mod mark;
 mod memory;
 mod options;
 mod own;

@@ -69,6 +69,9 @@ fn run(seed: u64, planted: Planted) -> End {
         if step == steps - 1_500 {
             world.pushing = false;
         }
+        if world.is_void {
+            return End::default();
+        }
         if world.problem.is_some() {
             break;
         }

@@ -78,6 +78,8 @@ pub(super) struct World {
     pub(super) answered: u64,
     /// How many processes were sent away.
     pub(super) sent_away: u64,
+    /// Whether nothing is promised any more.
+    pub(super) is_void: bool,
     /// All epochs that came to count, and when.
     pub(super) epochs: BTreeMap<EpochId, u64>,
 }
@@ -112,6 +114,7 @@ impl World {
             taken_over: 0,
             answered: 0,
             sent_away: 0,
+            is_void: false,
             epochs: BTreeMap::new(),
             rng,
         };
@@ -271,9 +274,14 @@ impl World {
         if self.planted == Planted::SilentIsDead && *message == PeerMessage::GiveUp {
             return;
         }
-        if matches!(message, PeerMessage::Propose { bases, .. } if bases.is_empty()) {
+        if let PeerMessage::Propose { bases, epoch } = message
+            && bases.is_empty()
+        {
+            // With a process that was started by mistake, those that are left believe that all are new. Nothing could tell them.
+            let second = self.servers[self.second()].as_ref();
+            self.is_void |= second.is_some_and(|it| epoch.members.get(&it.place) == Some(&it.life));
             // All are new: what was is lost, and nobody has promised otherwise.
-            if self.servers.iter().flatten().any(|other| other.node.settled().is_some()) {
+            if !self.is_void && self.servers.iter().flatten().any(|other| other.node.settled().is_some()) {
                 self.problem = Some(format!("{now}: server {slot} begins anew, and others have not"));
             }
             self.acknowledged.clear();
@@ -416,7 +424,8 @@ impl World {
                     self.cut.insert(link_of(slot, other));
                 }
             }
-            7 => match self.servers[self.second()] {
+            // Of two servers, each would take the other one for replaced, if both places had two processes in turn.
+            7 if count > 2 => match self.servers[self.second()] {
                 Some(_) => self.kill(self.second()),
                 None => self.start(self.second(), place),
             },

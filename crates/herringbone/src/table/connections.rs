@@ -3,6 +3,7 @@
 use super::{
     calls::{CallFailure, TableCall},
     link::MessageLink,
+    mark::disagreement,
     reach::{Reach, connect_once},
     shared::lock,
     spare,
@@ -64,8 +65,8 @@ pub(super) struct Connections {
 struct Shared {
     servers: Vec<String>,
     reach: Reach,
-    /// Whether servers have copies of each other's ranges.
-    have_copies: bool,
+    /// A server that answered first: the others are of its group.
+    first: Identity,
     ways: Mutex<RequestWays>,
     poller: OwnedFd,
     bell: Bell,
@@ -85,9 +86,8 @@ impl Connections {
         epoll::add(&poller, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(|error| at(error.into()))?;
         let is_over = AtomicBool::new(false);
-        let have_copies = links.iter().any(|link| link.there.world > 1);
-        let ways = Mutex::new(ways);
-        let shared = Arc::new(Shared { servers, reach, have_copies, ways, poller, bell, is_over });
+        let (first, ways) = (links[0].there, Mutex::new(ways));
+        let shared = Arc::new(Shared { servers, reach, first, ways, poller, bell, is_over });
         for FirstConnection { server, link, there } in links {
             shared.admit(server, link, &there);
         }
@@ -223,7 +223,7 @@ impl Shared {
             for server in absent {
                 let address = &self.servers[server as usize];
                 match connect_once(address, &self.reach, None) {
-                    Ok((link, there)) => match check_group(&self.servers, server, &there, self.have_copies) {
+                    Ok((link, there)) => match check_group(&self.servers, server, &there, &self.first) {
                         Ok(()) => self.admit(server, link, &there),
                         Err(error) => lock(&self.ways).is_other(server, &error.to_string()),
                     },
@@ -305,8 +305,7 @@ fn first_connections(
             let whom = format!("the server of tables at {address}");
             match connect_once(address, reach, None) {
                 Ok((link, there)) => {
-                    let have_copies = links.first().map_or(there.world > 1, |link| link.there.world > 1);
-                    check_group(servers, server, &there, have_copies)?;
+                    check_group(servers, server, &there, links.first().map_or(&there, |link| &link.there))?;
                     links.push(FirstConnection { server, link, there });
                 }
                 Err(error) if error.may_pass() && Instant::now() + AGAIN < deadline => {
@@ -327,14 +326,16 @@ fn first_connections(
     }
 }
 
-/// Servers with copies have a list of each other, which has to be the worker's; and either all have copies, or none.
-fn check_group(servers: &[String], server: u32, there: &Identity, have_copies: bool) -> Result<()> {
+/// Servers with copies have a list of each other, which has to be the worker's, and that of the first that answered; and either all
+/// have copies, or none.
+fn check_group(servers: &[String], server: u32, there: &Identity, first: &Identity) -> Result<()> {
     let Identity { rank, world, .. } = *there;
     let address = &servers[server as usize];
     let is_of_group = world as usize == servers.len() && rank == server;
-    let problem = match (world > 1, have_copies) {
+    let problem = match (world > 1, first.world > 1) {
         (false, false) => return Ok(()),
-        (true, true) if is_of_group => return Ok(()),
+        (true, true) if is_of_group && there.job == first.job => return Ok(()),
+        (true, true) if is_of_group => disagreement(address, &servers[first.rank as usize]),
         (true, true) => format!(
             "{address} is at place {server} of {} here, and says that it is at place {rank} of {world}: name the servers as they \
              name each other with --servers, in the same order",

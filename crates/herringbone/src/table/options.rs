@@ -1,8 +1,9 @@
 //! How a server keeps tables.
 
 use super::own::OwnOptimizer;
-use crate::{Error, Result, core::table::replication::SERVERS_MOST};
+use crate::{Error, Result, core::table::replication::SERVERS_MOST, fabric::greet::random_number};
 use std::{
+    fs,
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
     path::PathBuf,
     sync::Arc,
@@ -42,6 +43,7 @@ impl TableGroup {
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) if that is not one of `servers`, or could be several of them.
     pub fn at(listen: SocketAddr, servers: Vec<String>, replicas: u32) -> Result<Self> {
+        check_different(&servers)?;
         let is_here = |address: SocketAddr| {
             // An address of this machine can be bound.
             listen.ip() == address.ip()
@@ -73,6 +75,7 @@ impl TableGroup {
                 "{count} servers with copies of each other's ranges: name 2 to {SERVERS_MOST}"
             ));
         }
+        check_different(&self.servers)?;
         if self.place >= count {
             return wrong(format!("this server's place is {}, and {count} are named, from 0", self.place));
         }
@@ -84,6 +87,37 @@ impl TableGroup {
             ));
         }
         Ok(())
+    }
+}
+
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if a server is named twice.
+fn check_different(servers: &[String]) -> Result<()> {
+    let twice = (1..).zip(servers).find(|(next, server)| servers[*next..].contains(server));
+    twice.map_or(Ok(()), |(_, server)| {
+        Err(Error::config(
+            "servers",
+            format!("{server} is named twice: each server has one place in the list"),
+        ))
+    })
+}
+
+impl TableOptions {
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there can be no such group, or nothing can be written to where snapshots
+    /// are to be: that is told at the start, not at the first snapshot.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.group.as_ref().map_or(Ok(()), TableGroup::check)?;
+        let Some(data) = &self.data else { return Ok(()) };
+        let written = random_number().and_then(|number| {
+            fs::create_dir_all(data)?;
+            let probe = data.join(format!("{number:016x}.temporary"));
+            fs::write(&probe, "is there room?").and(fs::remove_file(&probe))
+        });
+        written.map_err(|error| {
+            let data = data.display();
+            Error::config("data", format!("{data} is to have snapshots, and cannot be written: {error}"))
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     link::MessageLink,
-    options::TableOptions,
+    options::{TableGroup, TableOptions},
     own::OwnOptimizers,
     reach::{Reach, connect_once},
     serving::Serving,
@@ -10,13 +10,10 @@ use super::{
 };
 use crate::{
     config::WaitLimits,
-    core::{
-        session::{
-            Refusal, Role,
-            handshake::{Claim, Identity},
-            status::TableServerStatus,
-        },
-        table::replication::ServerLife,
+    core::session::{
+        Refusal, Role,
+        handshake::{Claim, Identity},
+        status::TableServerStatus,
     },
     fabric::{
         acceptor,
@@ -33,21 +30,22 @@ use std::{
         mpsc::channel,
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Between two calls of a server that is not there.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long who asks waits for the thread that has the tables.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// Between two calls of a server that refuses this one, after some: somebody has to do something first.
+const REFUSED: Duration = Duration::from_secs(5);
 
 /// The threads that serve tables.
 pub(crate) struct TableService {
     shared: Arc<ServiceShared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Among how many servers it is, and where.
-    place: u32,
-    servers: u32,
+    /// The servers that it is among.
+    group: Option<TableGroup>,
 }
 
 impl TableService {
@@ -60,6 +58,7 @@ impl TableService {
             arrivals: Mutex::default(),
             inquiries: Mutex::default(),
             linked: Mutex::default(),
+            heard: Mutex::default(),
             found: Mutex::default(),
             bell: Bell::new()?,
             is_over: AtomicBool::new(false),
@@ -69,47 +68,58 @@ impl TableService {
             std::thread::Builder::new().name(name.to_owned()).spawn(work)
         };
         let mut threads = vec![spawn("hb-tables", Box::new(move || serving.run()))?];
-        let (place, servers) =
-            options.group.as_ref().map_or((0, 1), |group| (group.place, group.servers.len() as u32));
-        for (server, address) in (0..place).zip(options.group.iter().flat_map(|group| &group.servers)) {
-            let identity =
-                Identity { role: Role::TableServer, job: 0, rank: place, world: servers, incarnation };
-            let reach = Reach { token: token.clone(), identity };
-            let (shared, address) = (shared.clone(), address.clone());
-            threads.push(spawn(
-                "hb-table-peers",
-                Box::new(move || shared.keep_calling(server, &address, &reach)),
-            )?);
+        if let Some(group) = &options.group {
+            for server in 0..group.place {
+                let identity = own_identity(group, incarnation);
+                let reach = Reach { token: token.clone(), identity };
+                let (shared, group) = (shared.clone(), group.clone());
+                let call = move || shared.keep_calling(server, &group, &reach);
+                threads.push(spawn("hb-table-peers", Box::new(call))?);
+            }
         }
-        Ok(Self { shared, threads: Mutex::new(threads), place, servers })
+        Ok(Self { shared, threads: Mutex::new(threads), group: options.group.clone() })
+    }
+
+    /// Why a server that calls is not let in, if it is not.
+    fn objection(&self, who: &Identity) -> Option<String> {
+        let Some(group) = &self.group else {
+            return Some("this server was started without --servers: start all of them with it".to_owned());
+        };
+        let taken = || lock(&self.shared.heard).get(&who.rank).is_some_and(|life| *life != who.incarnation);
+        let rank = who.rank;
+        if let Some(difference) = group.difference(&Identity { world: who.world.max(2), ..*who }) {
+            Some(difference)
+        } else if rank == group.place {
+            Some(format!(
+                "it is at place {rank} of --servers, as this one: give each server a --place of its own"
+            ))
+        } else if !(group.place..group.servers.len() as u32).contains(&rank) {
+            Some(format!(
+                "it is at place {rank}, and calls place {}: servers call those before them",
+                group.place
+            ))
+        } else if taken() {
+            Some(format!("place {rank} of --servers has another process, which lives: end it, or this one"))
+        } else {
+            None
+        }
     }
 
     /// Lets a worker in that has proved itself, or another server of the group.
     pub(crate) fn admit(&self, mut stream: TcpStream, claim: Claim) -> Result<(), GreetError> {
         let who = claim.hello().identity;
-        let is_peer = who.role == Role::TableServer
-            && who.world == self.servers
-            && (self.place + 1..self.servers).contains(&who.rank);
-        if who.role == Role::TableServer && !is_peer {
-            let problem = format!(
-                "a server at place {} of {} calls the one at place {} of {}: give all the same list of servers",
-                who.rank, who.world, self.place, self.servers
-            );
-            let refusal = Refusal::Unusable { setting: "servers".to_owned(), problem };
-            greet::refuse(&mut stream, claim, &refusal);
+        let is_peer = who.role == Role::TableServer;
+        if let Some(problem) = is_peer.then(|| self.objection(&who)).flatten() {
+            greet::refuse(&mut stream, claim, &Refusal::Unusable { setting: "servers".to_owned(), problem });
             return Ok(());
         }
         if who.role != Role::Worker && !is_peer {
             greet::refuse(&mut stream, claim, &Refusal::Unexpected { role: who.role, rank: who.rank });
             return Ok(());
         }
-        let own = Identity {
-            role: Role::TableServer,
-            job: who.job,
-            rank: self.place,
-            world: self.servers,
-            incarnation: self.shared.incarnation,
-        };
+        let incarnation = self.shared.incarnation;
+        let alone = Identity { role: Role::TableServer, job: who.job, rank: 0, world: 1, incarnation };
+        let own = self.group.as_ref().map_or(alone, |group| own_identity(group, incarnation));
         let keys = greet::welcome(&mut stream, claim, own)?.keys;
         let link = acceptor::into_link(stream, keys, WaitLimits::default().patience)?;
         let link = if is_peer { MessageLink::of_peer(link) } else { MessageLink::of_server(link) };
@@ -132,48 +142,51 @@ impl ServiceShared {
         self.bell.ring()
     }
 
-    /// Calls a server whenever there is no connection with it.
-    fn keep_calling(&self, server: u32, address: &str, reach: &Reach) {
-        let mut before = String::new();
+    /// Calls a server whenever there is no connection with it. One that refuses this one is called less and less often, and
+    /// people are told once why.
+    fn keep_calling(&self, server: u32, group: &TableGroup, reach: &Reach) {
+        let address = &group.servers[server as usize];
+        let (mut told, mut pause) = (String::new(), AGAIN);
         while !self.is_over.load(Ordering::SeqCst) {
-            if !lock(&self.linked).contains(&server) {
-                match connect_once(address, reach, Some(server)) {
-                    Ok((_, there)) if there.world != reach.identity.world => {
-                        let problem = format!(
-                            "it has {} servers in its list, and this one {}",
-                            there.world, reach.identity.world
-                        );
-                        if problem != before {
-                            crate::log::warn(
-                                "tables",
-                                format_args!(
-                                    "the server at {address}: {problem}; give all the same --servers"
-                                ),
-                            );
-                            before = problem;
-                        }
-                    }
-                    Ok((link, there)) => {
-                        let process = ServerLife { server, life: there.incarnation };
-                        lock(&self.linked).insert(process.server);
-                        if self.arrive(TableArrival { link: MessageLink::of_peer(link), who: there }).is_err()
-                        {
+            let is_linked = lock(&self.linked).contains(&server);
+            let called = (!is_linked).then(|| connect_once(address, reach, Some(server)));
+            let problem = match called {
+                None => None,
+                Some(Ok((link, there))) => match group.difference(&there) {
+                    None => {
+                        lock(&self.linked).insert(server);
+                        let arrival = TableArrival { link: MessageLink::of_peer(link), who: there };
+                        if self.arrive(arrival).is_err() {
                             return;
                         }
+                        None
                     }
-                    Err(error) if error.may_pass() => {}
-                    Err(error) => {
-                        let problem = error.to_string();
-                        if problem != before {
-                            crate::log::warn("tables", format_args!("the server at {address}: {problem}"));
-                            before = problem;
-                        }
-                    }
-                }
+                    difference => difference,
+                },
+                Some(Err(error)) => (!error.may_pass()).then(|| error.to_string()),
+            };
+            pause = if problem.is_some() { (2 * pause).min(REFUSED) } else { AGAIN };
+            if let Some(problem) = problem.filter(|problem| *problem != told) {
+                crate::log::warn("tables", format_args!("the server at {address}: {problem}"));
+                told = problem;
             }
-            std::thread::sleep(AGAIN);
+            self.rest(pause);
         }
     }
+
+    /// Sleeps, unless it is over.
+    fn rest(&self, pause: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < pause && !self.is_over.load(Ordering::SeqCst) {
+            std::thread::sleep(AGAIN.min(pause.saturating_sub(began.elapsed())));
+        }
+    }
+}
+
+/// What a server of a group says of itself.
+fn own_identity(group: &TableGroup, incarnation: u64) -> Identity {
+    let (rank, world) = (group.place, group.servers.len() as u32);
+    Identity { role: Role::TableServer, job: group.mark(), rank, world, incarnation }
 }
 
 impl Drop for TableService {
@@ -186,4 +199,11 @@ impl Drop for TableService {
             let _ended = thread.join();
         }
     }
+}
+
+/// Calls a server of tables as another one of a group would, and ends the connection.
+#[cfg(test)]
+pub(super) fn call_as(group: &TableGroup, address: &str) -> Result<(), GreetError> {
+    let reach = Reach { token: None, identity: own_identity(group, 1) };
+    connect_once(address, &reach, None).map(drop)
 }

@@ -76,8 +76,14 @@ impl Serving {
     }
 
     pub(super) fn run(&mut self) {
+        let mut listened = Instant::now();
         while !self.shared.is_over.load(Ordering::SeqCst) {
             self.turn();
+            if listened.elapsed() >= NAP {
+                listened = Instant::now();
+                let heard = self.group.iter().flat_map(|group| group.node.heard());
+                *lock(&self.shared.heard) = heard.map(|process| (process.server, process.life)).collect();
+            }
         }
     }
 

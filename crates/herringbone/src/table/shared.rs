@@ -6,7 +6,7 @@ use crate::{
     sys::doorbell::Bell,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool, mpsc::Sender},
 };
 
@@ -18,6 +18,8 @@ pub(super) struct ServiceShared {
     pub(super) inquiries: Mutex<Vec<Sender<TableServerStatus>>>,
     /// The servers that there is a connection with.
     pub(super) linked: Mutex<BTreeSet<u32>>,
+    /// The processes of other servers that are well: the life of each, by its place.
+    pub(super) heard: Mutex<BTreeMap<u32, u64>>,
     /// What threads have found that write to disk.
     pub(super) found: Mutex<Vec<FoundAnswer>>,
     pub(super) bell: Bell,

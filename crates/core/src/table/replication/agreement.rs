@@ -72,8 +72,10 @@ impl TableNode {
 
     fn candidacy(&self) -> Candidacy {
         let of_bases: BTreeSet<ServerLife> = self.bases().flat_map(Epoch::processes).collect();
+        // One that had given this one up may have gone on with others before it ended.
         let is_replaced = |process: &&ServerLife| {
-            self.peers.get(&process.server).is_some_and(|peer| peer.life != process.life)
+            let is_other = self.peers.get(&process.server).is_some_and(|peer| peer.life != process.life);
+            is_other && !self.given_up_by.contains(process)
         };
         Candidacy {
             settled: self.settled.clone(),

@@ -158,8 +158,8 @@ impl TableNode {
             })
     }
 
-    /// The other processes that are well.
-    fn heard(&self) -> impl Iterator<Item = ServerLife> + '_ {
+    /// The other processes that there is a connection with, and signs of life on it.
+    pub fn heard(&self) -> impl Iterator<Item = ServerLife> + '_ {
         let processes =
             self.peers.iter().map(|(server, peer)| ServerLife { server: *server, life: peer.life });
         processes.filter(|process| self.is_well(*process))

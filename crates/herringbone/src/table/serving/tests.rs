@@ -45,6 +45,7 @@ impl Turned {
             arrivals: Mutex::default(),
             inquiries: Mutex::default(),
             linked: Mutex::default(),
+            heard: Mutex::default(),
             found: Mutex::default(),
             bell: Bell::new().unwrap(),
             is_over: AtomicBool::new(false),

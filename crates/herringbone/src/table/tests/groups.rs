@@ -115,3 +115,73 @@ fn a_range_that_nobody_has_any_more_is_lost_before_the_time_is_up() {
     table.pull(&[29], &mut row).unwrap();
     assert_eq!(row, [1.0], "others go on");
 }
+
+/// Why a server cannot be started.
+fn unstarted(options: ServerOptions) -> String {
+    let error = Server::bind(options).err().expect("it cannot be started");
+    assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_list_with_a_server_twice_and_a_directory_that_cannot_be_written_are_told_at_the_start() {
+    let free = addresses(2);
+    let twice = [free.clone(), free[..1].to_vec()].concat();
+    assert!(unstarted(options(&twice, 1, 1, None)).contains("is named twice"));
+    let found = TableGroup::at(free[0].parse().unwrap(), twice, 1).unwrap_err();
+    assert!(found.to_string().contains("is named twice"), "{found}");
+    let scratch = Scratch::new();
+    let file = scratch.0.join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(unstarted(options(&free, 1, 1, Some(file))).contains("cannot be written"));
+    drop(Server::bind(options(&free, 1, 1, Some(scratch.0.join("a/b")))).unwrap());
+    assert_eq!(std::fs::read_dir(scratch.0.join("a/b")).unwrap().count(), 0);
+}
+
+#[test]
+fn servers_whose_lists_or_copies_differ_are_told_what_differs() {
+    let listed = addresses(3);
+    let (mut other, mut turned) = (listed.clone(), listed.clone());
+    other[2].clone_from(&addresses(1)[0]);
+    turned.swap(1, 2);
+    let refusal = |servers: &[String], place, replicas| {
+        let calling = TableGroup { servers: servers.to_vec(), place, replicas };
+        let server = super::run(Server::bind(options(&listed, 0, 1, None)).unwrap());
+        let running = Servers { running: vec![server], addresses: listed.clone() };
+        let refused =
+            crate::table::service::call_as(&calling, &running.addresses[0]).unwrap_err().to_string();
+        drop(running);
+        refused
+    };
+    for (servers, place, replicas, problem) in [
+        (&other, 1, 1, "names other servers"),
+        (&turned, 1, 1, "in another order"),
+        (&listed, 1, 2, "keeps 2 copies of each range, and this one 1"),
+        (&listed[..2].to_vec(), 1, 1, "has 2 servers, and this one's has 3"),
+        (&listed, 0, 1, "a --place of its own"),
+    ] {
+        let refused = refusal(servers, place, replicas);
+        assert!(refused.contains(problem), "{refused}");
+    }
+}
+
+#[test]
+fn a_second_process_of_a_place_is_told_so_and_a_worker_finds_groups_that_differ() {
+    let servers = start(2, 1, None);
+    let table = servers.worker(0, 1).table("t", TableSpec::new(30, 1)).unwrap();
+    table.push_range(0, &[1.0_f32; 30], false).unwrap();
+    let second = TableGroup { servers: servers.addresses.clone(), place: 1, replicas: 1 };
+    let refused = crate::table::service::call_as(&second, &servers.addresses[0]).unwrap_err().to_string();
+    assert!(refused.contains("place 1 of --servers has another process"), "{refused}");
+    // The last one is of a group whose other servers are elsewhere.
+    let mut elsewhere = addresses(2);
+    elsewhere[0].clone_from(&addresses(1)[0]);
+    let _other = Servers {
+        running: vec![super::run(Server::bind(options(&elsewhere, 1, 1, None)).unwrap())],
+        addresses: elsewhere.clone(),
+    };
+    let config = Config::new(0, 1, Rendezvous::Tcp(String::new())).timeout(Duration::from_secs(20));
+    let mixed = [servers.addresses[0].clone(), elsewhere[1].clone()];
+    let error = ParameterServer::connect(&config, &mixed).unwrap_err();
+    assert!(error.to_string().contains("different lists of servers"), "{error}");
+}
