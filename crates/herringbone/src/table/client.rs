@@ -148,7 +148,8 @@ impl ParameterServer {
         let spec = TableSpec { workers, ..spec };
         spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = |table: &Arc<RemoteTable>| !table.has_left.load(Ordering::SeqCst);
+        let is_whole = !self.connections.have_lost_one();
+        let is_open = |table: &Arc<RemoteTable>| is_whole && !table.has_left.load(Ordering::SeqCst);
         if let Some(table) = tables.get(name).and_then(Weak::upgrade).filter(is_open) {
             let differs = table.spec.difference(&spec);
             if differs.is_empty() {

@@ -21,6 +21,7 @@ use crate::{
 };
 use rustix::event::epoll;
 use std::{
+    collections::BTreeSet,
     fmt,
     mem::MaybeUninit,
     ops::Range,
@@ -28,6 +29,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -41,6 +43,8 @@ const EVENTS: usize = 64;
 const BELL: u64 = u64::MAX;
 /// The longest sleep.
 const NAP: Duration = Duration::from_millis(100);
+/// How long other servers with copies have to answer a worker that begins, once one has: the next calls find them.
+const OTHERS: Duration = Duration::from_millis(300);
 /// How long the last words to servers may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -67,6 +71,8 @@ struct Shared {
     reach: Reach,
     /// A server that answered first: the others are of its group.
     first: Identity,
+    /// The servers that threads are calling.
+    called: Mutex<BTreeSet<u32>>,
     ways: Mutex<RequestWays>,
     poller: OwnedFd,
     bell: Bell,
@@ -87,7 +93,8 @@ impl Connections {
             .map_err(|error| at(error.into()))?;
         let is_over = AtomicBool::new(false);
         let (first, ways) = (links[0].there, Mutex::new(ways));
-        let shared = Arc::new(Shared { servers, reach, first, ways, poller, bell, is_over });
+        let shared =
+            Arc::new(Shared { servers, reach, first, called: Mutex::default(), ways, poller, bell, is_over });
         for FirstConnection { server, link, there } in links {
             shared.admit(server, link, &there);
         }
@@ -100,6 +107,11 @@ impl Connections {
             spawn("hb-table-calls", Box::new(move || calling.renew()))?,
         ]);
         Ok(Arc::new(Self { reach: worker, shared, threads }))
+    }
+
+    /// Whether a server is lost for good, and its rows.
+    pub(super) fn have_lost_one(&self) -> bool {
+        lock(&self.shared.ways).has_lost_one()
     }
 
     #[cfg(test)]
@@ -216,18 +228,19 @@ impl Shared {
         }
     }
 
-    /// Calls servers that are not there, until it is over.
-    fn renew(&self) {
+    /// Has servers called that are not there, until it is over.
+    fn renew(self: &Arc<Self>) {
         while !self.is_over.load(Ordering::SeqCst) {
             let absent = lock(&self.ways).absent();
             for server in absent {
-                let address = &self.servers[server as usize];
-                match connect_once(address, &self.reach, None) {
-                    Ok((link, there)) => match check_group(&self.servers, server, &there, &self.first) {
-                        Ok(()) => self.admit(server, link, &there),
-                        Err(error) => lock(&self.ways).is_other(server, &error.to_string()),
-                    },
-                    Err(error) => lock(&self.ways).is_away(server, &error),
+                if lock(&self.called).insert(server) {
+                    let shared = self.clone();
+                    let call = move || shared.call(server);
+                    let called = std::thread::Builder::new().name("hb-table-calls".to_owned()).spawn(call);
+                    if called.is_err() {
+                        // It is called in a later turn.
+                        lock(&self.called).remove(&server);
+                    }
                 }
             }
             let mut ways = lock(&self.ways);
@@ -238,6 +251,19 @@ impl Shared {
             drop(ways);
             std::thread::sleep(AGAIN);
         }
+    }
+
+    /// Calls a server, which may take its time to answer: nobody waits for it.
+    fn call(&self, server: u32) {
+        match connect_once(&self.servers[server as usize], &self.reach, None) {
+            _ if self.is_over.load(Ordering::SeqCst) => {}
+            Ok((link, there)) => match check_group(&self.servers, server, &there, &self.first) {
+                Ok(()) => self.admit(server, link, &there),
+                Err(error) => lock(&self.ways).is_other(server, &error.to_string()),
+            },
+            Err(error) => lock(&self.ways).is_away(server, &error),
+        }
+        lock(&self.called).remove(&server);
     }
 
     /// Takes a new connection.
@@ -288,41 +314,76 @@ struct FirstConnection {
     there: Identity,
 }
 
-/// Calls all servers until they answer, or time is up. Of servers with copies one that answers is enough.
+/// What came of calling a server.
+struct FirstAnswer {
+    server: u32,
+    connected: Result<(TcpLink, Identity)>,
+}
+
+/// Calls all servers at once until they answer, or time is up. Of servers with copies one that answers is enough: the others have
+/// a moment.
 fn first_connections(
     servers: &[String],
     reach: &Reach,
     deadline: Instant,
 ) -> Result<(RequestWays, Vec<FirstConnection>)> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (to, answers) = mpsc::channel();
+    for (server, address) in (0..).zip(servers.iter().cloned()) {
+        let (to, reach, is_over) = (to.clone(), reach.clone(), is_over.clone());
+        let call = move || {
+            let connected = first_connection(&address, &reach, deadline, &is_over);
+            // Nobody waits for it any more if it cannot be sent.
+            let _unheard = to.send(FirstAnswer { server, connected });
+        };
+        let spawned = std::thread::Builder::new().name("hb-table-calls".to_owned()).spawn(call);
+        spawned.map_err(|error| Error::io("connecting to servers of tables", error))?;
+    }
+    let links = collect_first(servers, &answers);
+    is_over.store(true, Ordering::SeqCst);
+    let links = links?;
+    let have_copies = links.iter().any(|link| link.there.world > 1);
+    Ok((RequestWays::new(servers.len() as u32, have_copies), links))
+}
+
+fn collect_first(servers: &[String], answers: &mpsc::Receiver<FirstAnswer>) -> Result<Vec<FirstConnection>> {
     let mut links: Vec<FirstConnection> = Vec::new();
-    let mut rounds = 0;
+    let mut enough: Option<Instant> = None;
+    while links.len() < servers.len() {
+        let answer = match enough {
+            // Each call has an end, and says so.
+            None => answers.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+            Some(enough) => answers.recv_timeout(enough.saturating_duration_since(Instant::now())),
+        };
+        let Ok(FirstAnswer { server, connected }) = answer else { break };
+        let (link, there) = connected?;
+        check_group(servers, server, &there, links.first().map_or(&there, |link| &link.there))?;
+        links.push(FirstConnection { server, link, there });
+        if there.world > 1 {
+            enough.get_or_insert_with(|| Instant::now() + OTHERS);
+        }
+    }
+    Ok(links)
+}
+
+/// Calls a server until it answers, or time is up, or nobody waits for it.
+fn first_connection(
+    address: &str,
+    reach: &Reach,
+    deadline: Instant,
+    is_over: &AtomicBool,
+) -> Result<(TcpLink, Identity)> {
     loop {
-        let mut last = None;
-        for (server, address) in (0..).zip(servers) {
-            if links.iter().any(|link| link.server == server) {
-                continue;
+        match connect_once(address, reach, None) {
+            Err(error)
+                if error.may_pass()
+                    && Instant::now() + AGAIN < deadline
+                    && !is_over.load(Ordering::SeqCst) =>
+            {
+                std::thread::sleep(AGAIN);
             }
-            let whom = format!("the server of tables at {address}");
-            match connect_once(address, reach, None) {
-                Ok((link, there)) => {
-                    check_group(servers, server, &there, links.first().map_or(&there, |link| &link.there))?;
-                    links.push(FirstConnection { server, link, there });
-                }
-                Err(error) if error.may_pass() && Instant::now() + AGAIN < deadline => {
-                    last = Some(error.at(&whom))
-                }
-                Err(error) => return Err(error.at(&whom)),
-            }
+            result => return result.map_err(|error| error.at(&format!("the server of tables at {address}"))),
         }
-        rounds += 1;
-        let have_copies = links.iter().any(|link| link.there.world > 1);
-        if links.len() == servers.len() || (have_copies && rounds > 1) {
-            return Ok((RequestWays::new(servers.len() as u32, have_copies), links));
-        }
-        if let Some(error) = last.filter(|_| Instant::now() >= deadline) {
-            return Err(error);
-        }
-        std::thread::sleep(AGAIN);
     }
 }
 

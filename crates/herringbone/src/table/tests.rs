@@ -283,6 +283,8 @@ fn a_server_that_is_gone_is_named_and_a_rank_is_one_process() {
     let error = table.push(&[1, 9], &[1.0_f32; 2], false).unwrap_err();
     let ErrorKind::TableServerLost { address, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(*address, servers.addresses[1]);
+    let again = first.table("t", TableSpec::new(10, 1)).unwrap_err();
+    assert!(again.to_string().contains("make another ParameterServer"), "{again}");
 }
 
 #[test]

@@ -232,6 +232,11 @@ impl RequestWays {
         self.routes.lost(server, now);
     }
 
+    /// Whether a server is lost for good.
+    pub(super) fn has_lost_one(&self) -> bool {
+        self.servers.iter().any(|known| known.is_lost)
+    }
+
     /// The servers that are to be called.
     pub(super) fn absent(&self) -> Vec<u32> {
         let is_absent = |known: &KnownServer| known.link.is_none() && !known.is_lost;
@@ -261,9 +266,11 @@ impl RequestWays {
 
     /// A server without copies is lost.
     fn give_up(&mut self, server: u32, reason: &str) {
-        let known = &mut self.servers[server as usize];
-        (known.is_lost, known.reason) = (true, reason.to_owned());
-        self.fail(server, reason);
+        let reason =
+            format!("{reason} (once it is there again, make another ParameterServer, and its tables)");
+        self.servers[server as usize].is_lost = true;
+        self.fail(server, &reason);
+        self.servers[server as usize].reason = reason;
     }
 
     /// Asks others who has ranges whose servers have not answered for long. Returns whom.
