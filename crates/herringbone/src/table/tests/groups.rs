@@ -118,7 +118,7 @@ fn a_range_that_nobody_has_any_more_is_lost_before_the_time_is_up() {
 
 /// Why a server cannot be started.
 fn unstarted(options: ServerOptions) -> String {
-    let error = Server::bind(options).err().expect("it cannot be started");
+    let error = Server::bind(options).expect_err("it cannot be started");
     assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
     error.to_string()
 }
