@@ -146,7 +146,7 @@ impl ServiceShared {
     /// people are told once why.
     fn keep_calling(&self, server: u32, group: &TableGroup, reach: &Reach) {
         let address = &group.servers[server as usize];
-        let (mut told, mut pause) = (String::new(), AGAIN);
+        let (mut warned, mut pause) = (String::new(), AGAIN);
         while !self.is_over.load(Ordering::SeqCst) {
             let is_linked = lock(&self.linked).contains(&server);
             let called = (!is_linked).then(|| connect_once(address, reach, Some(server)));
@@ -166,9 +166,9 @@ impl ServiceShared {
                 Some(Err(error)) => (!error.may_pass()).then(|| error.to_string()),
             };
             pause = if problem.is_some() { (2 * pause).min(REFUSED) } else { AGAIN };
-            if let Some(problem) = problem.filter(|problem| *problem != told) {
+            if let Some(problem) = problem.filter(|problem| *problem != warned) {
                 crate::log::warn("tables", format_args!("the server at {address}: {problem}"));
-                told = problem;
+                warned = problem;
             }
             self.rest(pause);
         }

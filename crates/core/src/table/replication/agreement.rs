@@ -75,13 +75,13 @@ impl TableNode {
         // One that had given this one up may have gone on with others before it ended.
         let is_replaced = |process: &&ServerLife| {
             let is_other = self.peers.get(&process.server).is_some_and(|peer| peer.life != process.life);
-            is_other && !self.given_up_by.contains(process)
+            is_other && !self.known.given_up_by.contains(process)
         };
         Candidacy {
             settled: self.settled.clone(),
             possible: self.possible.clone(),
             highest: self.highest,
-            dead: of_bases.intersection(&self.dead).copied().collect(),
+            dead: of_bases.intersection(&self.known.dead).copied().collect(),
             replaced: of_bases.iter().filter(is_replaced).copied().collect(),
         }
     }
@@ -497,7 +497,7 @@ impl TableNode {
         self.possible.clear();
         self.phase = NodePhase::Active;
         self.forgive(&settled.epoch);
-        self.dead.retain(|process| settled.epoch.has(*process));
+        self.known.dead.retain(|process| settled.epoch.has(*process));
         self.settled = Some(settled.clone());
         self.outputs.push(NodeOutput::Entered);
         for (range, tenure) in (0..).zip(&settled.tenures) {

@@ -4,12 +4,9 @@ use super::{
     epoch::{Epoch, EpochId, ServerLife, SettledEpoch, Tenure},
     message::{ImagePart, PeerMessage},
     search::is_proposal_of,
-    state::{HeldLog, LinkedPeer, NodeOutput, NodePhase, NodeTime, SentImage, TableNode},
+    state::{HeldLog, KnownProcesses, LinkedPeer, NodeOutput, NodePhase, NodeTime, SentImage, TableNode},
 };
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec::Vec};
 
 /// After so many milliseconds without a sign of life a server counts as silent.
 pub const SILENCE_MILLISECONDS: u64 = 5_000;
@@ -27,9 +24,7 @@ impl TableNode {
             servers,
             replicas,
             peers: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            announced: Vec::new(),
-            given_up_by: BTreeSet::new(),
+            known: KnownProcesses::default(),
             settled: None,
             possible: Vec::new(),
             highest: EpochId::default(),
@@ -66,12 +61,12 @@ impl TableNode {
         }
         before.into_iter().for_each(|before| self.unlinked(before, false, now));
         // It lives.
-        self.dead.remove(&peer);
+        self.known.dead.remove(&peer);
         let linked = LinkedPeer {
             life: peer.life,
             heard: now,
             // What it said on an earlier connection about going on without this one still counts.
-            has_given_up: self.given_up_by.contains(&peer),
+            has_given_up: self.known.given_up_by.contains(&peer),
             epoch: None,
             is_unsure: false,
             whole: Vec::new(),
@@ -91,10 +86,10 @@ impl TableNode {
             return;
         };
         if by_other_side && !known.has_given_up && now <= known.heard + FRESH {
-            self.dead.insert(peer);
+            self.known.dead.insert(peer);
         }
         if known.has_given_up && self.bases().any(|epoch| epoch.has(peer)) {
-            self.given_up_by.insert(peer);
+            self.known.given_up_by.insert(peer);
         }
         self.peers.remove(&peer.server);
         self.look_for_the_lost(peer);
@@ -180,7 +175,7 @@ impl TableNode {
 
     /// Looks after what has to be done by itself.
     fn look(&mut self) {
-        if !self.heard().eq(self.announced.iter().copied()) {
+        if !self.heard().eq(self.known.reported.iter().copied()) {
             self.tell_standing();
         }
         let is_lost = |epoch: &Epoch| epoch.processes().any(|process| !self.is_well(process));
@@ -273,7 +268,7 @@ impl TableNode {
     }
 
     pub(super) fn tell_standing(&mut self) {
-        self.announced = self.heard().collect();
+        self.known.reported = self.heard().collect();
         let standing = self.standing();
         let peers: Vec<u32> = self.peers.keys().copied().collect();
         peers.into_iter().for_each(|peer| self.send(peer, standing.clone()));
@@ -305,7 +300,7 @@ impl TableNode {
             }
         }
         // Of the others no epoch of this one is left that they could go on with.
-        self.given_up_by.clear();
+        self.known.given_up_by.clear();
     }
 
     /// Whether this server may execute requests of a range.

@@ -24,12 +24,7 @@ pub struct TableNode {
     pub(super) replicas: u32,
     /// Those that it has a connection with.
     pub(super) peers: BTreeMap<u32, LinkedPeer>,
-    /// Processes that have certainly ended without having given this one up.
-    pub(super) dead: BTreeSet<ServerLife>,
-    /// Those that it has told others that it hears.
-    pub(super) announced: Vec<ServerLife>,
-    /// Processes without a connection that had given this one up.
-    pub(super) given_up_by: BTreeSet<ServerLife>,
+    pub(super) known: KnownProcesses,
     /// The last epoch of which it knows that it counts.
     pub(super) settled: Option<SettledEpoch>,
     /// Those after it that it has promised, and that may have come to count.
@@ -39,6 +34,17 @@ pub struct TableNode {
     pub(super) ranges: BTreeMap<u32, HeldLog>,
     pub(super) outputs: Vec<NodeOutput>,
     pub(super) time: NodeTime,
+}
+
+/// What it knows of other processes, whether or not it has a connection with them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownProcesses {
+    /// Those that have certainly ended without having given this one up.
+    pub(super) dead: BTreeSet<ServerLife>,
+    /// Those without a connection that had given this one up.
+    pub(super) given_up_by: BTreeSet<ServerLife>,
+    /// Those of which it has told the others that it hears them.
+    pub(super) reported: Vec<ServerLife>,
 }
 
 /// What time it is, for a server.
