@@ -20,8 +20,9 @@ struct Ftrl;
 
 macro_rules! ftrl {
     ($name:ident, $real:ty) => {
-        fn $name(&self, row: &mut [$real], state: &mut [$real], gradient: &[$real], at: RowStep<'_>) {
-            let number = |parameter| at.optimizer.number(parameter) as $real;
+        fn $name(&self, step: RowStep<'_, $real>) {
+            let RowStep { row, state, gradient, optimizer, .. } = step;
+            let number = |parameter| optimizer.number(parameter) as $real;
             let (alpha, beta) = (number(OptimizerParameter::LearningRate), number(OptimizerParameter::Beta1));
             let (l1, l2) = (number(OptimizerParameter::WeightDecay), number(OptimizerParameter::Rho));
             let (z, n) = state.split_at_mut(row.len());

@@ -27,13 +27,7 @@ pub(super) trait Real:
     fn from_f64(number: f64) -> Self;
     fn sqrt(self) -> Self;
     fn is_nan(self) -> bool;
-    fn step_own(
-        own: &dyn OwnOptimizer,
-        row: &mut [Self],
-        state: &mut [Self],
-        gradient: &[Self],
-        at: RowStep<'_>,
-    );
+    fn step_own(own: &dyn OwnOptimizer, step: RowStep<'_, Self>);
 }
 
 macro_rules! real {
@@ -54,14 +48,8 @@ macro_rules! real {
                 self.is_nan()
             }
 
-            fn step_own(
-                own: &dyn OwnOptimizer,
-                row: &mut [Self],
-                state: &mut [Self],
-                gradient: &[Self],
-                at: RowStep<'_>,
-            ) {
-                own.$step(row, state, gradient, at);
+            fn step_own(own: &dyn OwnOptimizer, step: RowStep<'_, Self>) {
+                own.$step(step);
             }
         }
     )* };
@@ -202,10 +190,7 @@ impl<R: Real> Rule<R> {
         if self.assigns {
             return values.iter_mut().zip(pushed).for_each(|(value, pushed)| *value = pushed);
         }
-        let steps = steps.map_or(0, |steps| {
-            *steps = steps.saturating_add(1);
-            *steps
-        });
+        let steps = steps.map_or(0, one_more);
         if let OptimizerKind::Own(_) = self.spec.kind {
             return self.step_own(values, state, steps, pushed);
         }
@@ -279,7 +264,8 @@ impl<R: Real> Rule<R> {
         let Some(own) = &self.own else { return };
         let mut row: Vec<R> = values.iter().map(|value| value.real()).collect();
         let gradient: Vec<R> = pushed.map(|pushed| self.limited(pushed)).collect();
-        R::step_own(&**own, &mut row, state, &gradient, RowStep { optimizer: &self.spec, steps });
+        let step = RowStep { row: &mut row, state, gradient: &gradient, optimizer: &self.spec, steps };
+        R::step_own(&**own, step);
         values.iter_mut().zip(row).for_each(|(value, real)| *value = S::of(real));
     }
 
@@ -315,6 +301,11 @@ impl<R: Real> Rule<R> {
             / left(OptimizerParameter::Beta1);
         R::from_f64(rate)
     }
+}
+
+fn one_more(steps: &mut u32) -> u32 {
+    *steps = steps.saturating_add(1);
+    *steps
 }
 
 /// By repeated squaring, the same on all machines.

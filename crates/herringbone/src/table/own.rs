@@ -21,16 +21,22 @@ pub trait OwnOptimizer: fmt::Debug + Send + Sync {
     /// How many numbers it keeps for each element of a row: 0, 1 or 2. They begin at 0.
     fn planes(&self) -> usize;
 
-    /// Changes a row of `f32` or `bf16`. `state` has the first number of all elements, then the second one.
-    fn step_f32(&self, row: &mut [f32], state: &mut [f32], gradient: &[f32], at: RowStep<'_>);
+    /// Changes a row of `f32` or `bf16`.
+    fn step_f32(&self, step: RowStep<'_, f32>);
 
     /// The same of `f64`.
-    fn step_f64(&self, row: &mut [f64], state: &mut [f64], gradient: &[f64], at: RowStep<'_>);
+    fn step_f64(&self, step: RowStep<'_, f64>);
 }
 
-/// What else counts in a step of a row.
-#[derive(Clone, Copy, Debug)]
-pub struct RowStep<'a> {
+/// A step of a row.
+#[derive(Debug)]
+pub struct RowStep<'a, R> {
+    /// Its elements, which are to change.
+    pub row: &'a mut [R],
+    /// What is kept for it: the first number of all elements, then the second one.
+    pub state: &'a mut [R],
+    /// What was pushed, rescaled and clipped.
+    pub gradient: &'a [R],
     /// The table's optimizer with its numbers, as they were last set.
     pub optimizer: &'a OptimizerSpec,
     /// How many steps the row has taken, this one included; 0 if the optimizer keeps nothing.
@@ -110,9 +116,9 @@ mod tests {
             self.1
         }
 
-        fn step_f32(&self, _row: &mut [f32], _state: &mut [f32], _gradient: &[f32], _at: RowStep<'_>) {}
+        fn step_f32(&self, _step: RowStep<'_, f32>) {}
 
-        fn step_f64(&self, _row: &mut [f64], _state: &mut [f64], _gradient: &[f64], _at: RowStep<'_>) {}
+        fn step_f64(&self, _step: RowStep<'_, f64>) {}
     }
 
     #[test]

@@ -27,11 +27,13 @@ use std::{
 };
 
 mod image;
+mod served;
 mod snapshots;
 mod status;
 pub(super) mod walk;
 
-use walk::{FrozenTable, TableLoader};
+pub(super) use served::{ReadySave, Reply, ReplyContent, ServedRequest, WantedRestore};
+use walk::TableLoader;
 
 /// How many pulls of a table may wait at once.
 const WAITING_MOST: usize = 1 << 20;
@@ -109,73 +111,6 @@ pub(super) struct TableCaller {
     pub(super) worker: u32,
     /// The life of its process.
     pub(super) life: u64,
-}
-
-/// What a connection is to be told.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) connection: u64,
-    /// Of the request.
-    pub(super) number: u64,
-    pub(super) content: ReplyContent,
-}
-
-#[derive(Debug)]
-pub(super) enum ReplyContent {
-    Answer(TableAnswer),
-    /// These rows, as they are when they are [written](Tables::payload).
-    Rows {
-        table: u32,
-        codec: ValueCodec,
-        keys: RowKeys,
-    },
-}
-
-/// What comes of requests.
-#[derive(Default)]
-pub(super) struct ServedRequest {
-    pub(super) replies: Vec<Reply>,
-    /// What copies are to execute, too, if there may be any.
-    pub(super) operations: Option<Vec<TableOperation>>,
-    /// What is to be written to disk, and who is to be told of it.
-    pub(super) saves: Vec<ReadySave>,
-    /// What is to be read from disk.
-    pub(super) restores: Vec<WantedRestore>,
-}
-
-/// A table that is to be restored.
-#[derive(Debug)]
-pub(super) struct WantedRestore {
-    pub(super) connection: u64,
-    /// Of the request.
-    pub(super) number: u64,
-    pub(super) name: String,
-    pub(super) spec: TableSpec,
-    pub(super) ranges: u32,
-}
-
-/// A range of a table as it is to be written to disk.
-pub(super) struct ReadySave {
-    pub(super) connection: u64,
-    /// Of the request.
-    pub(super) number: u64,
-    pub(super) id: u64,
-    /// How many steps its workers had ended when it was asked for.
-    pub(super) step: u64,
-    pub(super) frozen: FrozenTable,
-}
-
-impl ServedRequest {
-    fn answer(&mut self, caller: &TableCaller, number: u64, answer: TableAnswer) {
-        let content = ReplyContent::Answer(answer);
-        self.replies.push(Reply { connection: caller.connection, number, content });
-    }
-
-    fn note(&mut self, operation: impl FnOnce() -> TableOperation) {
-        if let Some(operations) = &mut self.operations {
-            operations.push(operation());
-        }
-    }
 }
 
 impl Tables {

@@ -126,6 +126,19 @@ pub struct Candidacy {
     pub replaced: Vec<ServerLife>,
 }
 
+impl ImagePart {
+    fn write(self, to: &mut Writer) {
+        let (part, sequence) = match self {
+            Self::Begin { sequence } => (1, sequence),
+            Self::Record => (2, 0),
+            Self::End => (3, 0),
+            Self::Counted => (4, 0),
+        };
+        to.u8(part);
+        to.u64(sequence);
+    }
+}
+
 impl PeerMessage {
     /// Its payload.
     pub fn encode(&self) -> Vec<u8> {
@@ -186,14 +199,7 @@ impl PeerMessage {
                 to.u8(12);
                 epoch.write(&mut to);
                 to.u32(*range);
-                let (part, sequence) = match part {
-                    ImagePart::Begin { sequence } => (1, *sequence),
-                    ImagePart::Record => (2, 0),
-                    ImagePart::End => (3, 0),
-                    ImagePart::Counted => (4, 0),
-                };
-                to.u8(part);
-                to.u64(sequence);
+                part.write(&mut to);
                 to.bytes(record);
             }
         }

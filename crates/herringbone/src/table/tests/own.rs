@@ -13,8 +13,9 @@ struct Written;
 
 macro_rules! adagrad {
     ($name:ident, $real:ty) => {
-        fn $name(&self, row: &mut [$real], state: &mut [$real], gradient: &[$real], at: RowStep<'_>) {
-            let number = |parameter| at.optimizer.number(parameter) as $real;
+        fn $name(&self, step: RowStep<'_, $real>) {
+            let RowStep { row, state, gradient, optimizer, .. } = step;
+            let number = |parameter| optimizer.number(parameter) as $real;
             let (rate, epsilon) =
                 (number(OptimizerParameter::LearningRate), number(OptimizerParameter::Epsilon));
             for ((weight, gradient), history) in row.iter_mut().zip(gradient).zip(state) {
