@@ -5,6 +5,7 @@ mod json;
 mod tables;
 mod text;
 mod waits;
+mod words;
 
 use crate::failure::{Failure, RUN};
 use crate::{outcome::Outcome, token::token_at};

@@ -34,6 +34,7 @@ mod link;
 mod local_optimizer;
 mod mark;
 mod memory;
+mod optimizers;
 mod options;
 mod own;
 mod reach;

@@ -1,7 +1,7 @@
 //! What servers of tables say: where ranges are, which tables there are, who is behind, which keys are hot.
 
 use super::ask::Round;
-use super::text::{counted, quantity, shown};
+use super::words::{counted, quantity, shown};
 use crate::table;
 use herringbone::status::{Activity, RangeStatus, TableServerStatus, TableStatus, TableWorker};
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 use super::ask::{AskedMember, Round, rates};
 use super::tables;
 use super::waits::{self, Wait, name, names};
+use super::words::{counted, quantity, shown};
 use crate::table;
 use herringbone::core::session::Ranks;
 use herringbone::status::{Activity, InFlight, JobStatus, LinkStatus, MemberId, Role, ServedJob, Way};
@@ -33,10 +34,6 @@ pub(super) fn page(round: &Round) -> String {
         page.push_str(&part);
     }
     page
-}
-
-pub(super) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn head(round: &Round) -> String {
@@ -73,11 +70,6 @@ fn are(missing: &[u32]) -> String {
 fn members(round: &Round) -> String {
     let columns = ["member", "process", "does", "for", "waits for"];
     shown(&table::text(&columns, &["for"], round.members.iter().map(|member| row(round, member))))
-}
-
-pub(super) fn shown(table: &str) -> String {
-    let lines: Vec<&str> = table.lines().map(str::trim_end).collect();
-    lines.join("\n") + "\n"
 }
 
 fn row(round: &Round, member: &AskedMember) -> [String; 5] {
@@ -221,23 +213,6 @@ fn way(
         Way::Lost { reason } => format!("lost: {reason}"),
     };
     Direction { from: name(round, from), to: name(round, to), by, rate, bytes }
-}
-
-/// A number of bytes in three digits.
-pub(super) fn quantity(bytes: f64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB", "PB"];
-    let (mut value, mut unit) = (bytes, 0);
-    while value >= 999.5 && unit + 1 < units.len() {
-        (value, unit) = (value / 1e3, unit + 1);
-    }
-    let digits = if unit == 0 || value >= 99.95 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$} {}", units[unit])
 }
 
 /// The jobs of the reducers.

@@ -4,15 +4,10 @@
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
 //! reserved because of a number in a head: keys and values are there, or it is malformed.
 
-use super::{TableError, spec::TableSpec, values::ValueCodec};
+use super::{TableError, payload::PAYLOAD_BYTES, spec::TableSpec, values::ValueCodec};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{string::String, vec::Vec};
 use core::ops::Range;
-
-/// The most bytes of a payload. Who reads one has a place for it before it comes.
-pub const PAYLOAD_BYTES: usize = 256 << 10;
-/// How much of it is left for keys and values: a head without keys is shorter than the rest.
-pub const BODY_BYTES: usize = PAYLOAD_BYTES - (1 << 10);
 
 /// The keys of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

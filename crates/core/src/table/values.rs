@@ -1,6 +1,6 @@
 //! How values of rows travel: as they are, or coded.
 
-use super::{BODY_BYTES, TableError, error::Unusable};
+use super::{TableError, error::Unusable, payload::BODY_BYTES};
 use crate::{
     codec::{BLOCK, Codec},
     session::{Malformed, Reader, Writer},

@@ -122,9 +122,7 @@ pub(super) struct Rule<R> {
     own: Option<Arc<dyn OwnOptimizer>>,
     rate: R,
     decay: R,
-    rescale: R,
-    /// Infinite if nothing is cut.
-    clip: R,
+    scaling: Scaling<R>,
     momentum: R,
     beta: [R; 2],
     /// What is left of 1.
@@ -133,7 +131,15 @@ pub(super) struct Rule<R> {
     rest_of_rho: R,
     epsilon: R,
     assigns: bool,
-    /// Whether what is pushed is taken as it is: rescaled by 1, and not cut.
+}
+
+/// What becomes of what was pushed first.
+#[derive(Clone, Copy, Debug)]
+struct Scaling<R> {
+    rescale: R,
+    /// Infinite if nothing is cut.
+    clip: R,
+    /// Whether it is taken as it is: rescaled by 1, and not cut.
     is_plain: bool,
 }
 
@@ -169,8 +175,12 @@ impl<R: Real> Rule<R> {
             own,
             rate: number(OptimizerParameter::LearningRate),
             decay: number(OptimizerParameter::WeightDecay),
-            rescale: number(OptimizerParameter::RescaleGrad),
-            clip: number(OptimizerParameter::ClipGradient),
+            scaling: Scaling {
+                rescale: number(OptimizerParameter::RescaleGrad),
+                clip: number(OptimizerParameter::ClipGradient),
+                is_plain: spec.number(OptimizerParameter::RescaleGrad) == 1.0
+                    && spec.number(OptimizerParameter::ClipGradient) == f64::INFINITY,
+            },
             momentum: number(OptimizerParameter::Momentum),
             beta: [number(OptimizerParameter::Beta1), number(OptimizerParameter::Beta2)],
             rest: [rest(OptimizerParameter::Beta1), rest(OptimizerParameter::Beta2)],
@@ -178,8 +188,6 @@ impl<R: Real> Rule<R> {
             rest_of_rho: rest(OptimizerParameter::Rho),
             epsilon: number(OptimizerParameter::Epsilon),
             assigns: spec.number(OptimizerParameter::Assigns) != 0.0,
-            is_plain: spec.number(OptimizerParameter::RescaleGrad) == 1.0
-                && spec.number(OptimizerParameter::ClipGradient) == f64::INFINITY,
         }
     }
 
@@ -195,7 +203,7 @@ impl<R: Real> Rule<R> {
             return self.step_own(values, state, steps, pushed);
         }
         let (first, second) = state.split_at_mut(values.len().min(state.len()));
-        if self.spec.kind == OptimizerKind::Add && self.is_plain {
+        if self.spec.kind == OptimizerKind::Add && self.scaling.is_plain {
             // The same bits as below.
             return S::add_all(values, bytes);
         }
@@ -276,11 +284,11 @@ impl<R: Real> Rule<R> {
 
     /// What was pushed, rescaled and cut.
     fn limited<S: Scalar<Real = R>>(&self, pushed: S) -> R {
-        let scaled = pushed.real() * self.rescale;
-        let lowest = R::default() - self.clip;
+        let scaled = pushed.real() * self.scaling.rescale;
+        let lowest = R::default() - self.scaling.clip;
         // A NaN is neither, and stays.
-        if scaled > self.clip {
-            self.clip
+        if scaled > self.scaling.clip {
+            self.scaling.clip
         } else if scaled < lowest {
             lowest
         } else {

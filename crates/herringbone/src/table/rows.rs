@@ -3,7 +3,7 @@
 use super::{
     arithmetic::{Real, Rule, Scalar},
     chunks::{PlacedRows, RowChunks, RowShape},
-    own::FoundOptimizer,
+    optimizers::FoundOptimizer,
 };
 use crate::{
     core::{

@@ -2,7 +2,7 @@
 
 use super::{
     chunks::{PlacedRows, RowBlock},
-    own::OwnOptimizers,
+    optimizers::OwnOptimizers,
     rows::{Rows, rows_of},
 };
 use crate::core::{

@@ -2,8 +2,8 @@
 
 use super::{
     link::MessageLink,
+    optimizers::OwnOptimizers,
     options::{TableGroup, TableOptions},
-    own::OwnOptimizers,
     reach::{Reach, connect_once},
     serving::Serving,
     shared::{ServiceShared, TableArrival, lock},

@@ -3,8 +3,8 @@
 use super::{
     link::ReceivedPayload,
     memory::TableMemory,
+    optimizers::OwnOptimizers,
     options::TableOptions,
-    own::OwnOptimizers,
     shared::{ServiceShared, TableArrival, lock},
     tables::{ServedRequest, TableCaller},
 };

@@ -1,9 +1,8 @@
 //! Buffers of messages that were used, kept for the next ones. A new one costs more than what is copied into it: the system gives
 //! zeroed pages one by one, and takes them back as soon as the buffer is dropped.
 
-use super::shared::lock;
 use crate::core::table::PAYLOAD_BYTES;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shorter ones are not kept, nor taken from here: a kept one takes up as much memory as the longest message.
 const SHORT: usize = PAYLOAD_BYTES / 2;
@@ -12,12 +11,16 @@ const KEPT: usize = 128;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
+fn spare() -> MutexGuard<'static, Vec<Vec<u8>>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A buffer of so many bytes, at most those of a [payload](PAYLOAD_BYTES): with anything in it.
 pub(super) fn buffer(length: usize) -> Vec<u8> {
     if length < SHORT {
         return vec![0; length];
     }
-    let mut buffer = lock(&SPARE).pop().unwrap_or_else(|| Vec::with_capacity(PAYLOAD_BYTES));
+    let mut buffer = spare().pop().unwrap_or_else(|| Vec::with_capacity(PAYLOAD_BYTES));
     buffer.resize(length, 0);
     buffer
 }
@@ -25,9 +28,9 @@ pub(super) fn buffer(length: usize) -> Vec<u8> {
 /// Keeps a buffer that is not used any more, if it is one for long messages and there are not many.
 pub(super) fn keep(buffer: Vec<u8>) {
     if (SHORT..=PAYLOAD_BYTES).contains(&buffer.capacity()) {
-        let mut spare = lock(&SPARE);
-        if spare.len() < KEPT {
-            spare.push(buffer);
+        let mut kept = spare();
+        if kept.len() < KEPT {
+            kept.push(buffer);
         }
     }
 }
@@ -43,6 +46,6 @@ mod tests {
             assert_eq!(buffer.len(), length);
             keep(buffer);
         }
-        assert!(lock(&SPARE).iter().all(|spare| spare.capacity() >= SHORT));
+        assert!(spare().iter().all(|spare| spare.capacity() >= SHORT));
     }
 }

@@ -4,7 +4,7 @@ use super::{
     fold::fold_step,
     kept_push::{KeptPayload, KeptPush},
     memory::TableMemory,
-    own::OwnOptimizers,
+    optimizers::OwnOptimizers,
     rows::{Rows, row_cost, rows_of},
     spare,
 };

@@ -1,7 +1,7 @@
 //! What the servers of a parameter server say to each other: the payloads of request frames between them.
 
 use super::{
-    super::{TableError, message::PAYLOAD_BYTES},
+    super::{TableError, payload::PAYLOAD_BYTES},
     epoch::{Epoch, EpochId, HeldRange, ServerLife, SettledEpoch, server},
 };
 use crate::session::{Malformed, Reader, Writer};

@@ -8,8 +8,8 @@ use crate::{
     table::{
         link::MessageLink,
         memory::TableMemory,
+        optimizers::OwnOptimizers,
         options::TableGroup,
-        own::OwnOptimizers,
         shared::ServiceShared,
         tables::walk::{ImageCursor, TableLoader},
         tables::{Reply, TableCaller, Tables},

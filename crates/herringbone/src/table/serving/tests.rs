@@ -16,7 +16,7 @@ use crate::{
     table::{
         TableGroup, TableOptions,
         link::MessageLink,
-        own::OwnOptimizers,
+        optimizers::OwnOptimizers,
         shared::{ServiceShared, TableArrival, lock},
     },
     transport::tcp::TcpLink,

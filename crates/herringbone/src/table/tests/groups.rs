@@ -1,10 +1,9 @@
 //! Servers that have copies of each other's ranges, as they run, and their workers.
 
-use super::{Servers, TableOptions, sync};
+use super::{Server, ServerOptions, Servers, TableOptions, sync};
 use crate::{
     Config, Error, ErrorKind, Rendezvous,
     core::table::TableSpec,
-    server::{Server, ServerOptions},
     table::{ParameterServer, TableGroup, snapshot::SnapshotSet},
 };
 use std::{

@@ -8,7 +8,7 @@ use crate::{
     },
     table::{
         memory::TableMemory,
-        own::OwnOptimizers,
+        optimizers::OwnOptimizers,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables},
     },
 };
