@@ -19,6 +19,7 @@ pub(crate) mod links;
 mod owner;
 mod pending_connections;
 pub(crate) mod reducers;
+pub(crate) mod same_host;
 pub(crate) mod wire_up;
 
 use crate::{

@@ -230,8 +230,11 @@ pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether both ends of a connection have the same address; an error if the other end is gone.
-fn is_within_host(socket: impl AsFd) -> io::Result<bool> {
+/// Whether both ends of a connection have the same address, or one of loopback.
+///
+/// # Errors
+/// If the other end is gone.
+pub fn is_within_host(socket: impl AsFd) -> io::Result<bool> {
     let ip = |end: SocketAddrAny| SocketAddr::try_from(end).ok().map(|end| end.ip());
     let here = ip(rustix::net::getsockname(&socket)?);
     let there = rustix::net::getpeername(&socket)?.and_then(ip);

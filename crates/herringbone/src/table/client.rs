@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Config, Error, ErrorKind, Result,
     config::{
-        check_addresses,
+        Transport, check_addresses,
         settings::{Environment, TABLES},
     },
     core::{
@@ -108,13 +108,13 @@ impl ParameterServer {
     }
 
     /// Connects to servers, each `host:port`: the same list on all workers, in the same order. Of `config` rank, number of workers,
-    /// token and timeout count.
+    /// token and timeout count, and whether it forces TCP on a host.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] without servers; [`ErrorKind::Rendezvous`] or [`ErrorKind::Auth`] if one of them is not there within
     /// the timeout, keeps no tables, or does not know the token.
     pub fn connect(config: &Config, servers: &[String]) -> Result<Self> {
-        let Config { token, rank, world, waits, .. } = config;
+        let Config { token, rank, world, waits, transport, .. } = config;
         if servers.is_empty() {
             let problem = "no server of tables is named; write HOST:PORT,... of herringbone serve --tables";
             return Err(Error::config(TABLES.name, problem));
@@ -124,7 +124,9 @@ impl ParameterServer {
             return Err(Error::config("rank", format!("rank {rank} of {world} workers: ranks count from 0")));
         }
         let (servers, token) = (servers.to_vec(), token.clone());
-        let reach = WorkerReach { servers, token, rank: *rank, workers: *world, timeout: waits.timeout };
+        let shares = *transport != Some(Transport::Tcp);
+        let reach =
+            WorkerReach { servers, token, rank: *rank, workers: *world, shares, timeout: waits.timeout };
         Ok(Self { connections: Connections::open(reach)?, tables: Arc::default() })
     }
 

@@ -55,6 +55,8 @@ pub(super) struct WorkerReach {
     pub(super) token: Option<String>,
     pub(super) rank: u32,
     pub(super) workers: u32,
+    /// Whether it goes on through shared memory with servers of its host.
+    pub(super) shares: bool,
     /// How long a call may take.
     pub(super) timeout: Duration,
 }
@@ -82,10 +84,10 @@ struct Shared {
 impl Connections {
     pub(super) fn open(worker: WorkerReach) -> Result<Arc<Self>> {
         let at = |error| Error::io("connecting to servers of tables", error);
-        let WorkerReach { servers, token, rank, workers, timeout } = worker.clone();
+        let WorkerReach { servers, token, rank, workers, shares, timeout } = worker.clone();
         let incarnation = greet::random_number().map_err(at)?;
         let identity = Identity { role: Role::Worker, job: 0, rank, world: workers, incarnation };
-        let reach = Reach { token, identity };
+        let reach = Reach { token, identity, shares };
         let (ways, links) = first_connections(&servers, &reach, Instant::now() + timeout)?;
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| at(error.into()))?;
         let bell = Bell::new().map_err(at)?;

@@ -9,6 +9,7 @@ use crate::{
     fabric::{
         acceptor, dial,
         greet::{self, GreetError},
+        same_host,
     },
     transport::tcp::TcpLink,
 };
@@ -18,6 +19,8 @@ use crate::{
 pub(super) struct Reach {
     pub(super) token: Option<String>,
     pub(super) identity: Identity,
+    /// Whether a worker goes on through shared memory if the server is on its host.
+    pub(super) shares: bool,
 }
 
 /// Calls a server of tables, which is to be in this place among the others.
@@ -32,6 +35,10 @@ pub(super) fn connect_once(
     let expected = Expected { role: Role::TableServer, rank: place, incarnation: None };
     let token = token.unwrap_or_default().as_bytes();
     let established = greet::greet(&mut stream, hello, expected, token)?;
-    let there = established.other;
-    Ok((acceptor::into_link(stream, established.keys, WaitLimits::default().patience)?, there))
+    let (there, patience) = (established.other, WaitLimits::default().patience);
+    let link = match reach.identity.role {
+        Role::Worker => same_host::call_link(stream, established.keys, patience, reach.shares)?,
+        _ => acceptor::into_link(stream, established.keys, patience)?,
+    };
+    Ok((link, there))
 }

@@ -18,6 +18,7 @@ use crate::{
     fabric::{
         acceptor,
         greet::{self, GreetError},
+        same_host,
     },
     sys::doorbell::Bell,
 };
@@ -71,7 +72,7 @@ impl TableService {
         if let Some(group) = &options.group {
             for server in 0..group.place {
                 let identity = own_identity(group, incarnation);
-                let reach = Reach { token: token.clone(), identity };
+                let reach = Reach { token: token.clone(), identity, shares: false };
                 let (shared, group) = (shared.clone(), group.clone());
                 let call = move || shared.keep_calling(server, &group, &reach);
                 threads.push(spawn("hb-table-peers", Box::new(call))?);
@@ -121,8 +122,11 @@ impl TableService {
         let alone = Identity { role: Role::TableServer, job: who.job, rank: 0, world: 1, incarnation };
         let own = self.group.as_ref().map_or(alone, |group| own_identity(group, incarnation));
         let keys = greet::welcome(&mut stream, claim, own)?.keys;
-        let link = acceptor::into_link(stream, keys, WaitLimits::default().patience)?;
-        let link = if is_peer { MessageLink::of_peer(link) } else { MessageLink::of_server(link) };
+        let patience = WaitLimits::default().patience;
+        let link = match is_peer {
+            true => MessageLink::of_peer(acceptor::into_link(stream, keys, patience)?),
+            false => MessageLink::of_server(same_host::welcome_link(stream, keys, patience)?),
+        };
         self.shared.arrive(TableArrival { link, who })?;
         Ok(())
     }
@@ -204,6 +208,6 @@ impl Drop for TableService {
 /// Calls a server of tables as another one of a group would, and ends the connection.
 #[cfg(test)]
 pub(super) fn call_as(group: &TableGroup, address: &str) -> Result<(), GreetError> {
-    let reach = Reach { token: None, identity: own_identity(group, 1) };
+    let reach = Reach { token: None, shares: false, identity: own_identity(group, 1) };
     connect_once(address, &reach, None).map(drop)
 }

@@ -120,7 +120,7 @@ impl Incoming {
                     return Ok(());
                 }
                 let Some(complete) = self.receiving.take() else { return Ok(()) };
-                complete.deliver(inbox)?;
+                complete.deliver(inbox, self.pipe.is_memory())?;
             }
             let Some((header, fingerprint, used)) = self.header()? else { return Ok(()) };
             self.filled.start += used;
@@ -190,10 +190,10 @@ impl Receiving {
         (result, space)
     }
 
-    fn deliver(mut self, inbox: &mut impl Inbox) -> Result<(), Broken> {
+    fn deliver(mut self, inbox: &mut impl Inbox, is_whole: bool) -> Result<(), Broken> {
         let length = self.header.length as usize;
         let crc = inbox.with(&mut self.destination, length, |span| {
-            span.filter(|span| !span.is_empty()).map(|span| span.crc32c())
+            span.filter(|span| !span.is_empty() && !is_whole).map(|span| span.crc32c())
         });
         if crc.is_some_and(|crc| crc != self.header.payload_crc) && inbox.matters(&self.header) {
             return Err(Broken::Corrupt);

@@ -31,6 +31,11 @@ pub(crate) trait Pipe: fmt::Debug + Send + Sync {
     /// Says that nothing more will be written.
     fn hang_up(&self);
 
+    /// Whether bytes go through memory and no device, so that payloads need no checksum.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// What a poller watches, if it can.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
