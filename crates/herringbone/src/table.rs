@@ -38,6 +38,7 @@ mod optimizers;
 mod options;
 mod own;
 mod reach;
+mod remote_table;
 mod rows;
 #[cfg(test)]
 mod rows_tests;
@@ -51,8 +52,9 @@ mod tables;
 mod tests;
 mod ways;
 
-pub use client::{ParameterServer, RemoteTable, TableCodecs, servers_from_env};
+pub use client::{ParameterServer, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
 pub use options::{TableGroup, TableOptions};
 pub use own::{OwnOptimizer, RowStep};
+pub use remote_table::{RemoteTable, TableCodecs};
 pub(crate) use service::TableService;

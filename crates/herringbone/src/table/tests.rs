@@ -19,6 +19,7 @@ use std::{
 mod coded;
 mod groups;
 mod own;
+mod reopened;
 
 /// A server that runs.
 type Running = (Stop, Option<JoinHandle<()>>);
