@@ -150,9 +150,13 @@ def test_a_snapshot_comes_back_on_another_number_of_servers(tmp_path: pathlib.Pa
     def train(group: Servers, steps: int, saves_at: int | None) -> list[Any]:
         with group.connect(0, 2) as one, group.connect(1, 2) as two:
             results: list[Any] = []
+            # A worker that has left before is waited for only once it is back.
+            both_are_here = threading.Barrier(2)
 
             def work(rank: int, servers: herringbone.ParameterServer) -> None:
-                for table in open_tables(servers):
+                tables = open_tables(servers)
+                both_are_here.wait(60)
+                for table in tables:
                     while table.step < steps:
                         if rank == 0 and table.step == saves_at:
                             saver = threading.Thread(target=table.snapshot)
