@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import threading
@@ -205,3 +206,24 @@ def test_values_travel_coded(address: str) -> None:
         doubles = servers.table("doubles", rows=10, dtype=np.float64)
         with pytest.raises(herringbone.TableError, match="only f32"):
             doubles.set_codecs(push="int8")
+
+
+def test_a_forked_child_is_told_that_its_parents_tables_are_not_its(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1) as servers:
+        table = servers.table("of the parent", rows=4, dtype=np.float64)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for call in (lambda: table.pull_range(0, 4), lambda: table.push([1], [[1.0]]), lambda: servers.table("t", rows=1)):
+                with contextlib.suppress(herringbone.ForkedError):
+                    call()
+                    os.write(write, b"no error;")
+            servers.close()
+            os.write(write, b"closed")
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with os.fdopen(read, "rb") as heard:
+            assert heard.read() == b"closed"
+        table.push([1], [[1.0]])
+        assert (table.pull_range(0, 4) == [[0], [1], [0], [0]]).all()

@@ -141,7 +141,7 @@ pub enum ErrorKind {
     },
     /// The handle was made before a fork and is used in the child.
     #[error(
-        "this process was forked after the group was formed; use the group in the parent only, or form a new one"
+        "this process was forked after the group was formed, or the servers of tables were called; use them in the parent only, or connect anew"
     )]
     Forked,
     /// The communicator was closed, or aborted while the operation was under way.

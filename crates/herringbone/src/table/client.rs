@@ -100,6 +100,7 @@ impl ParameterServer {
     /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn table(&self, name: &str, spec: TableSpec) -> Result<Arc<RemoteTable>> {
+        self.connections.check_process("open")?;
         let workers = self.connections.reach.workers;
         let spec = TableSpec { workers, ..spec };
         spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;

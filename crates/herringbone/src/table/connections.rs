@@ -16,7 +16,7 @@ use crate::{
         table::{RequestAddress, TableError, TableRequest},
     },
     fabric::greet,
-    sys::{doorbell::Bell, span::Span},
+    sys::{doorbell::Bell, fork, span::Span},
     transport::tcp::TcpLink,
 };
 use rustix::event::epoll;
@@ -27,7 +27,7 @@ use std::{
     ops::Range,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -66,6 +66,8 @@ pub(super) struct Connections {
     pub(super) reach: WorkerReach,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of forks of this process.
+    born: u64,
 }
 
 struct Shared {
@@ -108,7 +110,22 @@ impl Connections {
             spawn("hb-tables", Box::new(move || reading.read()))?,
             spawn("hb-table-calls", Box::new(move || calling.renew()))?,
         ]);
-        Ok(Arc::new(Self { reach: worker, shared, threads }))
+        Ok(Arc::new(Self { reach: worker, shared, threads, born: fork::generation() }))
+    }
+
+    fn is_forked(&self) -> bool {
+        fork::generation() != self.born
+    }
+
+    /// A forked child has none of the threads. Whoever has a lock to take asks before: a thread of the parent may have held it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`].
+    pub(super) fn check_process(&self, operation: &'static str) -> Result<()> {
+        match self.is_forked() {
+            true => Err(Error::new(ErrorKind::Forked).about(self.reach.rank, operation)),
+            false => Ok(()),
+        }
     }
 
     /// Whether a server is lost for good, and its rows.
@@ -135,6 +152,9 @@ impl Connections {
         call: &Arc<TableCall>,
         place: Range<usize>,
     ) {
+        if self.is_forked() {
+            return;
+        }
         call.opens();
         let head = match request.encode() {
             Ok(head) => head,
@@ -153,8 +173,9 @@ impl Connections {
     /// Waits for all answers to a call.
     ///
     /// # Errors
-    /// The first that has come, or [`ErrorKind::Timeout`].
+    /// The first that has come, or [`ErrorKind::Timeout`]; [`ErrorKind::Forked`].
     pub(super) fn wait(&self, operation: &'static str, table: &str, call: &TableCall) -> Result<()> {
+        self.check_process(operation)?;
         let WorkerReach { timeout, rank, servers, .. } = &self.reach;
         if !call.wait(*timeout) {
             let missing = lock(&self.shared.ways).unanswered(call).into_iter();
@@ -180,6 +201,11 @@ impl Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
+        if self.is_forked() {
+            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // They are the parent's, and so are the connections.
+            return std::mem::forget(std::mem::take(threads));
+        }
         let began = Instant::now();
         while lock(&self.shared.ways).has_more() && began.elapsed() < GOODBYE {
             std::thread::sleep(Duration::from_millis(1));

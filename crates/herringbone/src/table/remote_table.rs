@@ -144,6 +144,7 @@ impl RemoteTable {
     /// # Errors
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn end_step(&self) -> Result<()> {
+        self.connections.check_process("push")?;
         let call = TableCall::new();
         let mut step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
@@ -329,6 +330,7 @@ impl RemoteTable {
 
     /// Sends a push, of which nobody waits for the answers yet.
     fn send_push(&self, keys: &RowKeys, values: Span<'_>, more: bool) -> Result<SentPush> {
+        self.connections.check_process("push")?;
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
         if self.spec.not_a_number == NotANumber::Refused
@@ -401,6 +403,7 @@ impl RemoteTable {
 
     /// Pulls rows of distinct keys, ascending.
     fn pull_rows(&self, keys: &RowKeys, into: &Region) -> Result<()> {
+        self.connections.check_process("pull")?;
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
         drop(access(into)?);
