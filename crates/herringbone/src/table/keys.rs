@@ -5,6 +5,7 @@ use crate::{
     sys::span::Span,
 };
 use half::bf16;
+use std::cmp::Ordering;
 
 /// Rows by their keys, each key once, ascending; row after row.
 pub(super) struct Distinct {
@@ -45,20 +46,32 @@ fn add_up_elements<E: Element>(keys: &[u64], rows: &[u8], row_bytes: usize) -> D
 /// How many bytes are looked at at once.
 const BLOCK: usize = 4096;
 
+/// The largest magnitude that int8 scales: what comes back of a larger one may be infinite.
+pub(super) const SCALED_MOST: f32 = f32::MAX / 128.0 * 127.0;
+
+/// Where the first value of f32 begins that int8 cannot scale.
+pub(super) fn first_beyond(values: Span<'_>) -> Option<usize> {
+    // A NaN is not below anything.
+    find(values, |bytes| {
+        f32::from_le_bytes(bytes).abs().partial_cmp(&SCALED_MOST).is_none_or(Ordering::is_gt)
+    })
+}
+
+fn find<const N: usize>(values: Span<'_>, is_meant: impl Fn([u8; N]) -> bool) -> Option<usize> {
+    let mut block = [0; BLOCK];
+    (0..values.len()).step_by(BLOCK).find_map(|from| {
+        let block = &mut block[..BLOCK.min(values.len() - from)];
+        values.slice(from..from + block.len()).read(block);
+        let elements = block.as_chunks().0;
+        // Without a way out in the middle it is done with many elements at once.
+        let has_one = elements.iter().fold(false, |found, bytes| found | is_meant(*bytes));
+        let at = if has_one { elements.iter().position(|bytes| is_meant(*bytes)) } else { None };
+        at.map(|at| from + at * N)
+    })
+}
+
 /// Where the first NaN begins.
 pub(super) fn first_nan(dtype: DType, values: Span<'_>) -> Option<usize> {
-    fn find<const N: usize>(values: Span<'_>, is_nan: impl Fn([u8; N]) -> bool) -> Option<usize> {
-        let mut block = [0; BLOCK];
-        (0..values.len()).step_by(BLOCK).find_map(|from| {
-            let block = &mut block[..BLOCK.min(values.len() - from)];
-            values.slice(from..from + block.len()).read(block);
-            let elements = block.as_chunks().0;
-            // Without a way out in the middle it is done with many elements at once.
-            let has_nan = elements.iter().fold(false, |found, bytes| found | is_nan(*bytes));
-            let at = if has_nan { elements.iter().position(|bytes| is_nan(*bytes)) } else { None };
-            at.map(|at| from + at * N)
-        })
-    }
     match dtype {
         DType::F64 => find(values, |bytes| f64::from_le_bytes(bytes).is_nan()),
         DType::Bf16 => find(values, |bytes| bf16::from_le_bytes(bytes).is_nan()),

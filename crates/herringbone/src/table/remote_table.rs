@@ -3,12 +3,13 @@
 use super::{
     calls::{RowForm, TableCall},
     connections::{Connections, refused},
-    keys::{Distinct, add_up, first_nan},
+    keys::{Distinct, SCALED_MOST, add_up, first_beyond, first_nan},
     shared::lock,
 };
 use crate::{
     Error, ErrorKind, Result,
     core::{
+        codec::Codec,
         element::{DType, Element},
         table::{
             BODY_BYTES, NotANumber, RangePiece, Ranges, RowKeys, TableError, TableRequest, TableSpec,
@@ -338,10 +339,12 @@ impl RemoteTable {
         {
             return Err(refused(&self.name, "", TableError::NotANumber { key: keys.get(at / row) }));
         }
+        let codec = lock(&self.codecs).push;
+        self.check_scale(codec, keys, values)?;
         let pieces = self.ranges.cut(keys, self.rows_at_once(keys));
         // A push of one message ends its step, too.
         let ends = self.ranges.count() == 1 && !more && pieces.len() == 1;
-        let (call, codec) = (TableCall::new(), lock(&self.codecs).push);
+        let call = TableCall::new();
         let mut step = self.lock_step();
         for RangePiece { range, keys, at } in pieces {
             let table = self.numbers[range as usize];
@@ -356,6 +359,18 @@ impl RemoteTable {
         }
         *step += u64::from(ends);
         Ok(SentPush { call, ends, more })
+    }
+
+    /// A value that int8 cannot scale would make NaNs of its row's other values.
+    fn check_scale(&self, codec: ValueCodec, keys: &RowKeys, values: Span<'_>) -> Result<()> {
+        let found = (codec.codec() == Codec::Int8).then(|| first_beyond(values)).flatten();
+        found.map_or(Ok(()), |at| {
+            let key = keys.get(at / self.spec.row_bytes());
+            let what = format!(
+                "row {key} has a value that int8 cannot code: a NaN, or one above {SCALED_MOST:e}; nothing was pushed"
+            );
+            Err(refused(&self.name, "", TableError::Unusable(what)))
+        })
     }
 
     fn coded(&self, codec: ValueCodec, values: Span<'_>) -> Vec<u8> {

@@ -63,7 +63,9 @@ fn other_elements_are_not_coded_and_an_infinite_row_is_none() {
     let table = worker.table("singles", sync(5, 2)).unwrap();
     table.set_codecs(codecs).unwrap();
     let error = table.push_range(3, &[1.0, 2.0, f32::INFINITY, 1.0], false).unwrap_err();
-    assert_eq!(problem(&error), TableError::NotANumber { key: 4 });
+    assert!(matches!(problem(&error), TableError::Unusable(what) if what.contains("row 4 has")), "{error}");
+    let largest = table.push_range(3, &[1.0, 2.0, f32::MAX, 1.0], false).unwrap_err();
+    assert!(largest.to_string().contains("int8 cannot code"), "{largest}");
     table.push_range(3, &[127.0_f32, 1.0, 5.0, 5.0], false).unwrap();
     let mut rows = [0.0_f32; 4];
     table.pull_range(3, &mut rows).unwrap();
