@@ -27,13 +27,14 @@ pub(super) fn head(round: &Round) -> Option<String> {
         true => "no copies".to_owned(),
         false => format!("{} of each range", if any.replicas == 1 { "1 copy" } else { &copies }),
     };
+    let answered = answers(round).count();
     let (used, limit) = answers(round).fold((0, 0), |(used, limit), (_, server)| {
         (server.used.saturating_add(used), server.limit.saturating_add(limit))
     });
     Some(format!(
-        "a parameter server: {} of {} answer, {copies}; {} of {} in use",
-        answers(round).count(),
+        "a parameter server: {answered} of {} answer{}, {copies}; {} of {} in use",
         counted(round.members.len(), "server"),
+        if answered == round.members.len() { "" } else { " (of the others' ranges nothing is counted)" },
         quantity(used as f64),
         quantity(limit as f64)
     ))
@@ -137,7 +138,15 @@ fn tables(round: &Round) -> Option<String> {
     let columns =
         ["table", "what", "rows", "memory", "workers", "steps", "behind the first", "pulls waiting", "NaN"];
     let right = ["rows", "memory", "workers", "steps", "pulls waiting", "NaN"];
-    (!known.is_empty()).then(|| shown(&table::text(&columns, &right, rows)))
+    let unlisted: usize = answers(round).map(|(_, server)| server.unlisted as usize).sum();
+    let more = match (known.len().saturating_sub(LINES), unlisted) {
+        (0, 0) => String::new(),
+        (more, 0) => format!("{more} more tables, see --json\n"),
+        (more, unlisted) => {
+            format!("{more} more tables, and {unlisted} ranges of tables that servers leave out\n")
+        }
+    };
+    (!known.is_empty()).then(|| shown(&table::text(&columns, &right, rows)) + &more)
 }
 
 fn is_copy(server: &TableServerStatus, range: u32) -> bool {
@@ -272,7 +281,7 @@ mod tests {
     fn a_server_that_does_not_answer_is_named_and_so_is_a_lost_range() {
         let silent = AskError::Silent(Duration::from_secs(1));
         let page = page(vec![asked("a:1", Ok(server(0, None))), asked("b:1", Err(silent))]);
-        assert!(page.contains("1 of 2 servers answer"), "{page}");
+        assert!(page.contains("1 of 2 servers answer (of the others' ranges nothing is counted)"), "{page}");
         assert!(page.contains("no answer for 1 s"), "{page}");
         assert!(page.contains("nobody: it is lost"), "{page}");
     }
