@@ -220,3 +220,22 @@ def test_status_shows_owners_and_who_is_behind(three: Servers) -> None:
 
         until(is_taken_over)
         assert owners == [0, 2, 2]
+
+
+def test_after_all_servers_were_started_anew_an_old_table_is_no_other_one(three: Servers) -> None:
+    shape: dict[str, Any] = {"rows": 30, "dtype": np.float64}
+    with three.connect() as servers:
+        old = servers.table("old", **shape)
+        old.push_range(0, np.ones((30, 1)))
+        for place in range(SERVERS):
+            three.kill(place)
+        for place in range(SERVERS):
+            three.start(place)
+        new = servers.table("new", **shape)
+        new.push_range(0, np.full((30, 1), 100))
+        with pytest.raises(herringbone.TableError, match="no such table"):
+            old.push_range(0, np.ones((30, 1)))
+        assert (new.pull_range(0, 30) == 100).all()
+        again = servers.table("old", **shape)
+        again.push_range(0, np.ones((30, 1)))
+        assert (again.pull_range(0, 30) == 1).all()

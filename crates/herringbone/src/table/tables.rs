@@ -17,6 +17,7 @@ use crate::{
             RequestAddress, RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
             TakenPush, Unusable, ValueCodec,
         },
+        wire::digest,
     },
     sys::plain,
 };
@@ -237,7 +238,7 @@ impl Tables {
         let is_repeated = before.is_some_and(|before| before.life == life && number <= before.number);
         let noted = served.operations.is_some().then(|| payload.clone());
         let answer = match request {
-            TableRequest::Open { name, spec, ranges } => self.open(caller, &name, &spec, ranges)?,
+            TableRequest::Open { name, spec, ranges } => self.open(caller, number, &name, &spec, ranges)?,
             TableRequest::Push { table, step, ends, codec, keys } => {
                 let payload = self.table(table)?.plain(codec, &keys, payload)?;
                 let push = KeptPush { keys, payload, reserved: 0 };
@@ -301,6 +302,7 @@ impl Tables {
     fn open(
         &mut self,
         caller: &TableCaller,
+        request: u64,
         name: &str,
         spec: &TableSpec,
         ranges: u32,
@@ -308,7 +310,20 @@ impl Tables {
         let is_new = !self.numbers.contains_key(name);
         let number = match self.numbers.get(name) {
             Some(number) => *number,
-            None => self.make(name, spec, ranges)?,
+            None if caller.worker >= spec.workers => {
+                return Err(TableError::Worker { worker: caller.worker, workers: spec.workers });
+            }
+            None => {
+                let before = self.next;
+                self.next = self.next_number(first_number(caller.life, request));
+                {
+                    let made = self.make(name, spec, ranges);
+                    if made.is_err() {
+                        self.next = before;
+                    }
+                    made?
+                }
+            }
         };
         if self.restored.as_ref().is_some_and(|loader| loader.number == number) {
             return Err(TableError::Restoring);
@@ -576,6 +591,13 @@ impl Tables {
         };
         self.numbers.iter().filter_map(of).collect()
     }
+}
+
+/// The number of the first table of a range, which the others follow: after all servers were started anew, no table has the number
+/// of one that a worker may still hold. Copies get the same from the same request.
+pub(super) fn first_number(life: u64, request: u64) -> u32 {
+    let mixed = digest(&[life.to_le_bytes(), request.to_le_bytes()].concat());
+    (mixed >> 33) as u32 | 1
 }
 
 impl Drop for Tables {

@@ -6,7 +6,7 @@ use crate::{
     table::{
         shared::{FoundAnswer, ServiceShared, lock},
         snapshot::{SnapshotError, SnapshotSet, SnapshotWriter},
-        tables::{ReadySave, Reply, ReplyContent, WantedRestore},
+        tables::{ReadySave, Reply, ReplyContent, WantedRestore, first_number},
     },
 };
 use std::{
@@ -132,7 +132,8 @@ impl Serving {
         let shard = self.shards.get_mut(&job.range)?;
         if !job.has_begun {
             job.has_begun = true;
-            record = match numbered(&record, shard.tables.next_number()) {
+            let first = first_number(self.shared.incarnation, job.number);
+            record = match numbered(&record, shard.tables.next_number(first)) {
                 Ok(record) => record,
                 Err(error) => return Some(Some(TableAnswer::Refused(error))),
             };

@@ -9,7 +9,7 @@ use crate::{
     table::{
         memory::TableMemory,
         optimizers::OwnOptimizers,
-        tables::{ReplyContent, ServedRequest, TableCaller, Tables},
+        tables::{ReplyContent, ServedRequest, TableCaller, Tables, first_number},
     },
 };
 use std::{
@@ -58,7 +58,7 @@ fn load(
     range: u32,
     ranges: u32,
 ) -> Result<(), SnapshotError> {
-    for record in set.restore(spec, tables.next_number(), range, ranges)? {
+    for record in set.restore(spec, tables.next_number(7), range, ranges)? {
         let record = record.inspect_err(|_| tables.unload())?;
         tables.load(&record).unwrap();
     }
@@ -72,6 +72,8 @@ struct Cluster {
     spec: TableSpec,
     requests: u64,
     step: u64,
+    /// The table's number on each server.
+    numbers: BTreeMap<u32, u32>,
 }
 
 impl Cluster {
@@ -79,7 +81,7 @@ impl Cluster {
         let servers = (0..servers)
             .map(|range| Tables::new(range, TableMemory::new(1 << 30), OwnOptimizers::default(), false))
             .collect();
-        Self { servers, spec: spec.clone(), requests: 0, step: 0 }
+        Self { servers, spec: spec.clone(), requests: 0, step: 0, numbers: BTreeMap::new() }
     }
 
     /// The worker takes part. Returns where it begins.
@@ -88,7 +90,8 @@ impl Cluster {
         for range in 0..ranges {
             let (name, spec) = (NAME.to_owned(), self.spec.clone());
             let answer = self.serve(range, &TableRequest::Open { name, spec, ranges }, &[]);
-            let TableAnswer::Opened { step, .. } = answer else { panic!("{answer:?}") };
+            let TableAnswer::Opened { table, step, .. } = answer else { panic!("{answer:?}") };
+            self.numbers.insert(range, table);
             self.step = step;
         }
         self.step
@@ -137,7 +140,7 @@ impl Cluster {
             let values = piece.keys.iter().flat_map(|key| (0..24).map(move |at| number(key, at)));
             let values: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
             let push = TableRequest::Push {
-                table: 0,
+                table: self.numbers[&piece.range],
                 step: self.step,
                 ends,
                 codec: ValueCodec::PLAIN,
@@ -147,7 +150,13 @@ impl Cluster {
         }
         for range in missing {
             let keys = RowKeys::Listed(Vec::new());
-            let push = TableRequest::Push { table: 0, step: self.step, ends, codec: ValueCodec::PLAIN, keys };
+            let push = TableRequest::Push {
+                table: self.numbers[&range],
+                step: self.step,
+                ends,
+                codec: ValueCodec::PLAIN,
+                keys,
+            };
             assert_eq!(self.serve(range, &push, &[]), TableAnswer::Done);
         }
         self.step += u64::from(ends);
@@ -155,7 +164,8 @@ impl Cluster {
 
     fn save(&self, dir: &Path, id: u64) -> Vec<PathBuf> {
         let writer = SnapshotWriter { dir: dir.to_owned(), id, step: self.step };
-        let frozen = self.servers.iter().map(|tables| tables.freeze(0).unwrap());
+        let frozen = (0..).zip(&self.servers);
+        let frozen = frozen.map(|(range, tables)| tables.freeze(self.numbers[&range]).unwrap());
         // As a server writes it: not in the thread that serves.
         std::thread::scope(|scope| {
             let write = |frozen| scope.spawn(|| writer.write(frozen).unwrap());
@@ -167,8 +177,8 @@ impl Cluster {
     /// All rows of all servers with what the optimizer keeps for them.
     fn rows(&self) -> BTreeMap<u64, Vec<u8>> {
         let mut rows = BTreeMap::new();
-        for tables in &self.servers {
-            let mut frozen = tables.freeze(0).unwrap();
+        for (range, tables) in (0..).zip(&self.servers) {
+            let mut frozen = tables.freeze(self.numbers[&range]).unwrap();
             while let Some(record) = frozen.next().unwrap() {
                 if let (ImageRecord::Rows { keys }, bytes) = ImageRecord::decode(&record).unwrap() {
                     let each = keys.iter().zip(bytes.chunks_exact(bytes.len() / keys.len()));
@@ -200,7 +210,7 @@ fn a_range_whose_step_is_over_is_in_no_snapshot_of_that_step() {
     let mut cluster = Cluster::new(&spec, 2);
     cluster.open();
     (0..2).for_each(|seed| cluster.push(seed, true));
-    let answer = cluster.serve(1, &TableRequest::Save { table: 0, id: 1, step: 1 }, &[]);
+    let answer = cluster.serve(1, &TableRequest::Save { table: cluster.numbers[&1], id: 1, step: 1 }, &[]);
     assert_eq!(answer, TableAnswer::Refused(TableError::Passed));
 }
 
@@ -247,11 +257,8 @@ fn damaged_files_are_refused_whole_and_named() {
     let refused = |bytes: &[u8], what: &str| {
         fs::write(&path, bytes).unwrap();
         let found = SnapshotSet::find(&scratch.0, NAME).unwrap();
-        let error = match found.set {
-            Some(set) => Cluster::restored(&set, &spec, 1).err(),
-            None => found.refused.into_iter().next(),
-        };
-        let error = error.unwrap_or_else(|| panic!("{what} was taken"));
+        assert!(found.set.is_none(), "{what} was taken");
+        let error = found.refused.into_iter().next().unwrap();
         assert!(matches!(error, SnapshotError::Damaged { .. }), "{error}");
         assert!(error.to_string().contains("range-1-of-2.table is damaged: "), "{error}");
     };
@@ -329,7 +336,7 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
     let temporary = folder.join("range-0-of-2.temporary");
     std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
     let writer = SnapshotWriter { dir: scratch.0.clone(), id: 2, step: cluster.step };
-    let error = writer.write(cluster.servers[0].freeze(0).unwrap()).unwrap_err();
+    let error = writer.write(cluster.servers[0].freeze(cluster.numbers[&0]).unwrap()).unwrap_err();
     let SnapshotError::Write { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     assert!(error.to_string().contains("step-7-id-2/range-0-of-2.table: "), "{error}");
@@ -337,7 +344,7 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
     assert!(Cluster::restored(&find(&scratch.0).unwrap(), &spec, 2).unwrap().rows() == rows);
     // A directory that cannot be made.
     let writer = SnapshotWriter { dir: before.files[0].clone(), ..writer };
-    assert!(writer.write(cluster.servers[0].freeze(0).unwrap()).is_err());
+    assert!(writer.write(cluster.servers[0].freeze(cluster.numbers[&0]).unwrap()).is_err());
 }
 
 #[test]
@@ -358,7 +365,7 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
         serve(number, &request, values);
     };
     let push = |step| TableRequest::Push {
-        table: 0,
+        table: first_number(70, 0),
         step,
         ends: true,
         codec: ValueCodec::PLAIN,
@@ -368,7 +375,7 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     serve(1, 1, push(0), &[2; 96]);
     serve(0, 2, push(1), &[3; 96]);
     let writer = SnapshotWriter { dir: scratch.0.clone(), id: 3, step: 1 };
-    writer.write(tables.freeze(0).unwrap()).unwrap();
+    writer.write(tables.freeze(first_number(70, 0)).unwrap()).unwrap();
     let set = SnapshotSet::find(&scratch.0, &name).unwrap().set.unwrap();
     let records =
         set.restore(&spec, 5, 0, 1).unwrap().map(|record| ImageRecord::decode(&record.unwrap()).unwrap().0);

@@ -93,9 +93,9 @@ impl Tables {
         })
     }
 
-    /// The number that the next table gets.
-    pub(in crate::table) fn next_number(&self) -> u32 {
-        self.next
+    /// The number that the next table gets; this one if there was none.
+    pub(in crate::table) fn next_number(&self, first: u32) -> u32 {
+        if self.next == 0 { first } else { self.next }
     }
 
     fn image_head(&self, number: u32, table: &Table) -> Result<ImageHead, TableError> {
