@@ -102,7 +102,14 @@ impl SnapshotSet {
     pub(super) fn find(dir: &Path, name: &str) -> Result<FoundSnapshot, SnapshotError> {
         let mut refused = Vec::new();
         for (id, step, folder) in snapshots(&folder_of(dir, name))? {
-            match Self::open(&folder, id, step, name) {
+            let opened = Self::open(&folder, id, step, name).and_then(|set| {
+                // All servers have to take the same one, so each looks through all of it.
+                set.iter()
+                    .flat_map(|set| &set.files)
+                    .try_for_each(|path| SnapshotFile::open(path)?.check_all())?;
+                Ok(set)
+            });
+            match opened {
                 Ok(None) => {}
                 Ok(set) => return Ok(FoundSnapshot { set, refused }),
                 Err(error) => refused.push(error),

@@ -123,6 +123,13 @@ impl SnapshotFile {
         }
     }
 
+    /// Whether all of it is as it was written.
+    pub(super) fn check_all(mut self) -> Result<(), SnapshotError> {
+        self.clocks()?;
+        while self.next_rows()?.is_some() {}
+        Ok(())
+    }
+
     /// The clocks of the range. They come before all rows.
     pub(super) fn clocks(&mut self) -> Result<Vec<WorkerClock>, SnapshotError> {
         let mut clocks = Vec::new();
