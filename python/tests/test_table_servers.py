@@ -232,7 +232,7 @@ def test_after_all_servers_were_started_anew_an_old_table_is_no_other_one(three:
         for place in range(SERVERS):
             three.start(place)
         new = servers.table("new", **shape)
-        new.push_range(0, np.full((30, 1), 100))
+        new.push_range(0, np.full((30, 1), 100.0))
         with pytest.raises(herringbone.TableError, match="no such table"):
             old.push_range(0, np.ones((30, 1)))
         assert (new.pull_range(0, 30) == 100).all()
