@@ -6,7 +6,7 @@
 //! HERRINGBONE_TABLES=127.0.0.1:7071 python train.py     # servers.table(..., optimizer="own:ftrl")
 //! ```
 //!
-//! Of the table's numbers it takes `learning_rate` (alpha), `beta1` (beta), `wd` (the L1 penalty) and `rho` (the L2 penalty).
+//! Of the table's numbers it takes `learning_rate` (alpha), `epsilon` (beta), `wd` (the L1 penalty) and `rho` (the L2 penalty).
 
 use herringbone::{
     core::table::OptimizerParameter,
@@ -23,7 +23,8 @@ macro_rules! ftrl {
         fn $name(&self, step: RowStep<'_, $real>) {
             let RowStep { row, state, gradient, optimizer, .. } = step;
             let number = |parameter| optimizer.number(parameter) as $real;
-            let (alpha, beta) = (number(OptimizerParameter::LearningRate), number(OptimizerParameter::Beta1));
+            let (alpha, beta) =
+                (number(OptimizerParameter::LearningRate), number(OptimizerParameter::Epsilon));
             let (l1, l2) = (number(OptimizerParameter::WeightDecay), number(OptimizerParameter::Rho));
             let (z, n) = state.split_at_mut(row.len());
             for ((weight, gradient), (z, n)) in row.iter_mut().zip(gradient).zip(z.iter_mut().zip(n)) {
