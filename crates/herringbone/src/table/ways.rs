@@ -50,6 +50,8 @@ pub(super) struct RequestWays {
     doubted: BTreeMap<u32, Instant>,
     /// Since when nobody has a range.
     nobody: BTreeMap<u32, Instant>,
+    /// Since when servers know of no owner of a range, though there may be one.
+    unowned: BTreeMap<u32, Instant>,
     /// For how long calls of a server fail, or all say that nobody has a range, until it counts as lost.
     patience: Duration,
     began: Instant,
@@ -67,6 +69,8 @@ struct KnownServer {
     reason: String,
     /// It is lost for good, and all that it had.
     is_lost: bool,
+    /// Since when another one is at its address, which is of no use.
+    other: Option<Instant>,
 }
 
 impl RequestWays {
@@ -82,6 +86,7 @@ impl RequestWays {
             asked: BTreeMap::new(),
             doubted: BTreeMap::new(),
             nobody: BTreeMap::new(),
+            unowned: BTreeMap::new(),
             patience: PATIENCE,
             began: Instant::now(),
         }
@@ -181,6 +186,10 @@ impl RequestWays {
         let Some(range) = self.open.get(&number).map(|sent| sent.range) else { return };
         self.doubted.insert(range, Instant::now());
         if let TableAnswer::Elsewhere { owner, is_lost } = answer {
+            match owner {
+                None => drop(self.unowned.entry(range).or_insert_with(Instant::now)),
+                Some(_) => drop(self.unowned.remove(&range)),
+            }
             if is_lost {
                 self.nobody.entry(range).or_insert_with(Instant::now);
             } else {
@@ -190,6 +199,7 @@ impl RequestWays {
             return self.routes.elsewhere(range, server, owner, now);
         }
         self.nobody.remove(&range);
+        self.unowned.remove(&range);
         self.routes.answered(range, number);
         if let Some(Sent { call, place, payload, .. }) = self.open.remove(&number) {
             call.answered(AnswerSource { range, server }, answer, rows, place);
@@ -218,6 +228,7 @@ impl RequestWays {
             return self.give_up(server, "it was started anew, and has lost its tables");
         }
         (known.link, known.absent, known.awaits_room) = (Some(link), None, false);
+        known.other = None;
         self.routes.connected(server);
     }
 
@@ -258,6 +269,7 @@ impl RequestWays {
     /// At a server's address is another one, which is of no use.
     pub(super) fn is_other(&mut self, server: u32, reason: &str) {
         let known = &mut self.servers[server as usize];
+        known.other.get_or_insert_with(Instant::now);
         if known.reason != reason {
             known.reason = reason.to_owned();
             crate::log::warn("tables", reason);
@@ -314,6 +326,16 @@ impl RequestWays {
             self.nobody.remove(&range);
             self.fail(range, reason);
         }
+        // Servers that refuse each other make no group, and somebody has to do something.
+        let is_other = |server: &&KnownServer| server.other.as_ref().is_some_and(late);
+        if let Some(reason) = self.servers.iter().find(is_other).map(|server| server.reason.clone()) {
+            let waiting: Vec<u32> =
+                self.unowned.iter().filter(|(_, since)| late(since)).map(|(range, _)| *range).collect();
+            for range in waiting {
+                self.unowned.remove(&range);
+                self.fail(range, &reason);
+            }
+        }
         if self.servers.iter().all(|server| server.absent.as_ref().is_some_and(late)) {
             for range in 0..self.servers.len() as u32 {
                 let reason = self.servers[range as usize].reason.clone();
@@ -342,5 +364,37 @@ impl RequestWays {
         servers.sort_unstable();
         servers.dedup();
         servers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::calls::CallFailure;
+
+    /// A call of a range, which servers say nobody owns.
+    fn unanswered(ways: &mut RequestWays, range: u32) -> Arc<TableCall> {
+        let call = TableCall::new();
+        call.opens();
+        let payload = Arc::new(RequestAddress { range, is_first: false }.encode().to_vec());
+        ways.send(Sent { range, call: call.clone(), place: 0..0, payload });
+        ways.answered(1, ways.last, TableAnswer::Elsewhere { owner: None, is_lost: false }, &[]);
+        call
+    }
+
+    #[test]
+    fn a_call_that_waits_for_servers_that_refuse_each_other_fails_with_why() {
+        let mut ways = RequestWays::new(3, true);
+        ways.servers[1].absent = None;
+        ways.set_patience(Duration::ZERO);
+        let call = unanswered(&mut ways, 0);
+        ways.give_up_lost();
+        assert!(call.failure().is_none(), "a group may form yet");
+        ways.is_other(2, "it has another --replicas");
+        ways.give_up_lost();
+        match call.failure() {
+            Some(CallFailure::Lost { reason, .. }) => assert_eq!(reason, "it has another --replicas"),
+            other => panic!("{other:?}"),
+        }
     }
 }
