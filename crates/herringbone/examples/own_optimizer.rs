@@ -26,6 +26,9 @@ macro_rules! ftrl {
             let (alpha, beta) =
                 (number(OptimizerParameter::LearningRate), number(OptimizerParameter::Epsilon));
             let (l1, l2) = (number(OptimizerParameter::WeightDecay), number(OptimizerParameter::Rho));
+            if alpha == 0.0 {
+                return;
+            }
             let (z, n) = state.split_at_mut(row.len());
             for ((weight, gradient), (z, n)) in row.iter_mut().zip(gradient).zip(z.iter_mut().zip(n)) {
                 let before = n.sqrt();
