@@ -27,7 +27,7 @@ use std::{
 /// Each worker of a job makes one, and opens the same tables. Its methods can be called from several threads. Dropping the last
 /// handle says goodbye: the steps of other workers do without this one.
 ///
-/// The design is that of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the OptimizerParameter Server" (OSDI 2014).
+/// The design is that of ps-lite and of Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014).
 #[derive(Clone, Debug)]
 pub struct ParameterServer {
     connections: Arc<Connections>,

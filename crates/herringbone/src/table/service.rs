@@ -20,16 +20,11 @@ use crate::{
         greet::{self, GreetError},
         same_host,
     },
-    sys::doorbell::Bell,
 };
 use std::{
     io,
     net::TcpStream,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-        mpsc::channel,
-    },
+    sync::{Arc, Mutex, atomic::Ordering, mpsc::channel},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -54,16 +49,7 @@ impl TableService {
     pub(crate) fn start(options: &TableOptions, incarnation: u64, token: Option<String>) -> io::Result<Self> {
         let optimizers = OwnOptimizers::new(&options.optimizers);
         let optimizers = optimizers.map_err(|wrong| io::Error::new(io::ErrorKind::InvalidInput, wrong.0))?;
-        let shared = Arc::new(ServiceShared {
-            incarnation,
-            arrivals: Mutex::default(),
-            inquiries: Mutex::default(),
-            linked: Mutex::default(),
-            heard: Mutex::default(),
-            found: Mutex::default(),
-            bell: Bell::new()?,
-            is_over: AtomicBool::new(false),
-        });
+        let shared = Arc::new(ServiceShared::new(incarnation)?);
         let mut serving = Serving::new(options, optimizers, incarnation, shared.clone())?;
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work)

@@ -7,6 +7,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicBool, mpsc::Sender},
 };
 
@@ -24,6 +25,22 @@ pub(super) struct ServiceShared {
     pub(super) found: Mutex<Vec<FoundAnswer>>,
     pub(super) bell: Bell,
     pub(super) is_over: AtomicBool,
+}
+
+impl ServiceShared {
+    /// Of a process with this incarnation. Nobody has come yet.
+    pub(super) fn new(incarnation: u64) -> io::Result<Self> {
+        Ok(Self {
+            incarnation,
+            arrivals: Mutex::default(),
+            inquiries: Mutex::default(),
+            linked: Mutex::default(),
+            heard: Mutex::default(),
+            found: Mutex::default(),
+            bell: Bell::new()?,
+            is_over: AtomicBool::new(false),
+        })
+    }
 }
 
 /// An answer that a thread has found.

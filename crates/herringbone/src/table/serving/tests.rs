@@ -12,7 +12,7 @@ use crate::{
         },
         table::{ImageHead, ImageRecord, OptimizerKind, OptimizerSpec, TableSpec, replication::EpochId},
     },
-    sys::{doorbell::Bell, fork::Guarded},
+    sys::fork::Guarded,
     table::{
         TableGroup, TableOptions,
         link::MessageLink,
@@ -25,8 +25,7 @@ use std::{
     collections::BTreeMap,
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex,
-        atomic::AtomicBool,
+        Arc,
         mpsc::{SyncSender, sync_channel},
     },
     time::{Duration, Instant},
@@ -40,16 +39,7 @@ struct Turned {
 
 impl Turned {
     fn start(place: u32, servers: u32, incarnation: u64) -> Self {
-        let shared = Arc::new(ServiceShared {
-            incarnation,
-            arrivals: Mutex::default(),
-            inquiries: Mutex::default(),
-            linked: Mutex::default(),
-            heard: Mutex::default(),
-            found: Mutex::default(),
-            bell: Bell::new().unwrap(),
-            is_over: AtomicBool::new(false),
-        });
+        let shared = Arc::new(ServiceShared::new(incarnation).unwrap());
         let names = (0..servers).map(|server| format!("server-{server}:7070")).collect();
         let group = Some(TableGroup { servers: names, place, replicas: 1 });
         let options = TableOptions { memory_bytes: 1 << 30, group, ..TableOptions::default() };
