@@ -131,6 +131,29 @@ fn planted_errors_are_found() {
     }
 }
 
+#[test]
+fn a_server_that_slept_takes_no_end_for_a_death() {
+    // The others go on without it, and die before it has read that they gave it up: that is lost.
+    let worlds = (0..400).map(|seed| World::new(seed, Planted::Nothing));
+    let mut tried = 0;
+    for mut world in worlds.filter(|world| world.count() == 3 && world.replicas == 2) {
+        (0..200).for_each(|_| world.step());
+        let before = world.answered;
+        let until = world.now + 8_000;
+        world.servers[0].as_mut().unwrap().stopped_until = until;
+        (0..1_200).for_each(|_| world.step());
+        world.disconnect_workers(0);
+        (0..200).for_each(|_| world.step());
+        assert!(world.answered > before + 100, "the others have gone on");
+        world.kill(1);
+        world.kill(2);
+        (0..600).for_each(|_| world.step());
+        assert_eq!(world.problem, None);
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried} worlds");
+}
+
 /// How many epochs come to count until all is quiet.
 fn epochs_of(world: &mut World, disturb: impl FnOnce(&mut World)) -> usize {
     let before = world.epochs.len();

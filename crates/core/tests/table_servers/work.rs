@@ -64,11 +64,16 @@ impl World {
         let epoch = epoch_of(server);
         for Held { worker, number, .. } in ready {
             let this = Acknowledged { epoch, slot };
-            let last = self.last.insert(range, this).unwrap_or(this);
-            if epoch < last.epoch || (epoch == last.epoch && slot != last.slot) {
+            let last = self.last.get(&range).copied().unwrap_or(this);
+            let is_behind = epoch < last.epoch;
+            // An owner that was left behind may tell what all copies had before they went on.
+            let at_owner = self.servers[last.slot].as_ref().and_then(|owner| owner.shards.get(&range));
+            let counts = at_owner.is_none_or(|shard| shard.pushes.contains(&(worker, number)));
+            if (is_behind && !counts) || (epoch == last.epoch && slot != last.slot) {
                 self.problem =
                     Some(format!("{}: range {range} has two owners: {last:?}, then {this:?}", self.now));
             }
+            self.last.insert(range, last.max(this));
             self.acknowledged.entry(range).or_default().insert((worker, number));
             self.answered += 1;
             let at = self.now + 1 + self.rng.below(5);
@@ -133,7 +138,7 @@ impl World {
     pub(super) fn work(&mut self) {
         for index in 0..self.workers.len() {
             for place in 0..self.count() {
-                if self.servers[self.at(place)].is_some() {
+                if self.is_up(self.at(place)) {
                     self.workers[index].routes.connected(place);
                 }
             }

@@ -55,7 +55,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) planted: Planted,
     pub(super) now: u64,
-    replicas: u32,
+    pub(super) replicas: u32,
     /// One process for each place, and one that was started by mistake in a place that another one has.
     pub(super) servers: Vec<Option<Server>>,
     lives: u64,
@@ -167,11 +167,15 @@ impl World {
             let link = link_of(slot, other);
             if self.links.remove(&link) {
                 let is_cut = self.cut.contains(&link);
+                let is_behind = !self.is_up(other);
                 self.wires.remove(&(other, slot));
                 let wire = self.wires.entry((slot, other)).or_default();
-                // What a dead process has sent may be lost if the cable is cut.
+                // What a dead process has sent may be lost if the cable is cut, and the end of it if the other process does not read:
+                // it is in buffers of the dead one's host, which are dropped once the other one sends something.
                 if is_cut && self.rng.one_in(2) {
                     wire.words.clear();
+                } else if is_behind {
+                    wire.words.truncate(self.rng.below(wire.words.len() as u64 + 1) as usize);
                 }
                 let at = wire.words.back().map_or(self.now, |(at, _)| *at) + 1;
                 wire.words.push_back((at, Word::End { by_other_side: true }));

@@ -13,8 +13,11 @@ pub const SILENCE_MILLISECONDS: u64 = 5_000;
 /// Between two signs of life.
 const BEAT: u64 = 200;
 /// The end of a connection proves the end of a process if there was a sign of life within so many milliseconds: a server that
-/// was cut off, and gave this one up unheard, was silent for longer.
+/// was cut off, and gave this one up unheard, was silent for longer. It proves nothing either to one that has just slept for so long
+/// that it may have been given up: the words that say so are lost if that process ended before they could be read.
 const FRESH: u64 = 1_000;
+/// After so many milliseconds without a look a server has slept: others that take it for silent have not heard it for longer.
+const SLEEP: u64 = SILENCE_MILLISECONDS / 2;
 
 impl TableNode {
     /// The server `own` of so many, each range of which is to have so many copies.
@@ -38,6 +41,9 @@ impl TableNode {
     fn pass(&mut self, now: u64) {
         if now > self.time.now + SILENCE_MILLISECONDS / 4 {
             self.time.awake_since = now;
+        }
+        if now > self.time.now + SLEEP {
+            self.time.slept_until = Some(now);
         }
         self.time.now = self.time.now.max(now);
     }
@@ -85,7 +91,8 @@ impl TableNode {
         let Some(known) = self.peers.get(&peer.server).filter(|known| known.life == peer.life) else {
             return;
         };
-        if by_other_side && !known.has_given_up && now <= known.heard + FRESH {
+        let has_slept = self.time.slept_until.is_some_and(|until| now <= until + FRESH);
+        if by_other_side && !known.has_given_up && now <= known.heard + FRESH && !has_slept {
             self.known.dead.insert(peer);
         }
         if known.has_given_up && self.bases().any(|epoch| epoch.has(peer)) {

@@ -54,6 +54,8 @@ pub(super) struct NodeTime {
     pub(super) next_beat: u64,
     /// Since when it has been looking all the time: a process that was stopped takes nobody for silent at once.
     pub(super) awake_since: u64,
+    /// When it last woke up after so long a time that others may have given it up meanwhile.
+    pub(super) slept_until: Option<u64>,
 }
 
 /// A server that this one has a connection with.
