@@ -1,7 +1,7 @@
 """Times tables on a parameter server: sparse rows beside torch's RPC, dense ones beside reducers, bounded steps beside sync ones.
 
-Four workers and two servers on this host; the contenders take turns in the same processes. Prints a table of ratios, and whether the
-goals are met. Exit code 0: all ran.
+Four workers and two servers on this host; the contenders take turns, and torch's RPC is stopped where it is another's turn. Prints a
+table of ratios, and whether the goals are met. Exit code 0: all ran.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import secrets
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tables import table as markdown
 HERE = pathlib.Path(__file__).resolve().parent
 WORKERS, SERVERS = 4, 2
 GOALS = {"sparse": 3.0, "dense": 1 / 1.2, "bounded": 1.3}
-"""Rows per second by torch's RPC's; an all-reduce's time by a push's and pull's; steps per second by those in sync."""
+"""Of the other contender's seconds by the tables': torch's RPC, an all-reduce, and sync."""
 NAMES = {
     "sparse": "10,000 rows of 64 f32 of 1,000,000, pushed and pulled, by a server written with torch's RPC",
     "dense": "25 MiB pushed and pulled in sync: an all-reduce's time with 2 reducers by its time",
@@ -39,40 +40,87 @@ def served(stack, token, more):
     return server.stdout.readline().split()[-1]
 
 
-def measured(options):
-    """What rank 0 has measured."""
-    token = secrets.token_hex(16)
-    with contextlib.ExitStack() as stack:
-        tables = ",".join(served(stack, token, ["--tables"]) for _ in range(SERVERS))
-        reducers = ",".join(served(stack, token, []) for _ in range(SERVERS))
-        environment = os.environ | {
-            "HERRINGBONE_TOKEN": token,
-            "HERRINGBONE_TABLES": tables,
-            "HERRINGBONE_REDUCERS": reducers,
-            "HERRINGBONE_ALGORITHM": "reduction_server",
-            "HERRINGBONE_STORE": f"127.0.0.1:{free_port()}",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORKERS": str(WORKERS),
-            "HERRINGBONE_WORLD_SIZE": str(WORKERS),
-        }
-        setup = json.dumps({"rounds": options.rounds, "calls": options.calls, "steps": options.steps})
-        command = [sys.executable, HERE / "table_worker.py", setup]
-        processes = [
+class Job:
+    """Processes of one contender."""
+
+    def __init__(self, stack, role, ranks, settings):
+        environment = os.environ | {"WORKERS": str(WORKERS), "SERVERS": str(SERVERS)} | settings
+        self.processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    command,
+                    [sys.executable, HERE / "table_worker.py", role],
                     env=environment | {"RANK": str(rank), "HERRINGBONE_RANK": str(rank)},
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
             )
-            for rank in range(WORKERS + SERVERS)
+            for rank in range(ranks)
         ]
-        output, _ = processes[0].communicate()
-        if any(process.wait() for process in processes):
+        self.workers = self.processes[:WORKERS]
+        self.read("ready")
+
+    def read(self, wanted=None):
+        """A line of each worker."""
+        lines = [worker.stdout.readline().strip() for worker in self.workers]
+        if not all(lines) or (wanted and {*lines} != {wanted}):
             sys.exit("a process failed; its error is above")
-        return json.loads(output)
+        return lines
+
+    def seconds(self, work, calls):
+        """Of so many calls, of the slowest worker."""
+        for worker in self.workers:
+            worker.stdin.write(f"{work} {calls}\n")
+            worker.stdin.flush()
+        return max(map(float, self.read()))
+
+    def signal(self, number):
+        """Stops all processes, or has them go on."""
+        for process in self.processes:
+            process.send_signal(number)
+
+    def end(self):
+        """Lets them end by themselves."""
+        for process in self.processes:
+            process.stdin.close()
+        if {process.wait() for process in self.processes} != {0}:
+            sys.exit("a process failed; its error is above")
+
+
+def measured(options):
+    """The rounds' seconds of each contender, two in turn."""
+    token = secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
+        settings = {
+            "HERRINGBONE_TOKEN": token,
+            "HERRINGBONE_TABLES": ",".join(served(stack, token, ["--tables"]) for _ in range(SERVERS)),
+            "HERRINGBONE_REDUCERS": ",".join(served(stack, token, []) for _ in range(SERVERS)),
+            "HERRINGBONE_ALGORITHM": "reduction_server",
+            "HERRINGBONE_STORE": f"127.0.0.1:{free_port()}",
+            "HERRINGBONE_WORLD_SIZE": str(WORKERS),
+        }
+        tables = Job(stack, "tables", WORKERS, settings)
+        rpc = Job(stack, "rpc", WORKERS + SERVERS, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+
+        def by_rpc(calls):
+            # Its threads spin where there is nothing to do, and take the cores of whoever is measured.
+            rpc.signal(signal.SIGCONT)
+            spent = rpc.seconds("sparse", calls)
+            rpc.signal(signal.SIGSTOP)
+            return spent
+
+        rpc.signal(signal.SIGSTOP)
+        pairs = {
+            "sparse": (options.calls, lambda calls: (tables.seconds("sparse", calls), by_rpc(calls))),
+            "dense": (options.calls, lambda calls: (tables.seconds("dense", calls), tables.seconds("all-reduce", calls))),
+            "bounded": (options.steps, lambda calls: (tables.seconds("bounded", calls), tables.seconds("sync", calls))),
+        }
+        rounds = range(options.rounds + 1)
+        figures = {name: [pair(calls) for _ in rounds][1:] for name, (calls, pair) in pairs.items()}
+        rpc.signal(signal.SIGCONT)
+        for job in (tables, rpc):
+            job.end()
+        return figures
 
 
 def main():
@@ -87,7 +135,7 @@ def main():
     figures = measured(options)
     rows = []
     for name, rounds in figures.items():
-        ratios = [them / us if name == "dense" else us / them for us, them in rounds]
+        ratios = [them / us for us, them in rounds]
         ratio = statistics.median(ratios)
         met = "yes" if ratio >= GOALS[name] else "no"
         rows.append([NAMES[name], f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", f"{GOALS[name]:.2f}", met])
