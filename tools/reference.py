@@ -21,9 +21,10 @@ PARTS = [
     ("Error feedback", "residuals", "compression.py", ["Residuals"]),
     ("Options", "herringbone", "options.py", ["Options"]),
     ("Dependency engine", "engine", "dependency.py", ["Engine"]),
-    ("Parameter server", "herringbone", "tables.py", ["ParameterServer"]),
+    ("Elastic training", "job", "elastic.py", ["Elastic"]),
+    ("Parameter server", "servers", "tables.py", ["ParameterServer"]),
     ("A table", "table", "tables.py", ["Table"]),
-    ("An embedding on servers", "herringbone.embedding", "embedding.py", ["TableEmbedding"]),
+    ("An embedding on servers", "embedding", "embedding.py", ["TableEmbedding"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     ("With torch", "herringbone.torch", "torch/memory.py", ["empty"]),
@@ -32,7 +33,15 @@ PARTS = [
     ("Compression of single calls with torch", "herringbone.torch", "torch/compressed.py", ["compression"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
-"""Each heading of the page about Python: what stands before a name, the file, and the names. Errors follow."""
+"""Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
+an object of its class. Errors follow."""
+CONSTRUCTED = {
+    "Elastic": "herringbone",
+    "Engine": "herringbone",
+    "ParameterServer": "herringbone",
+    "TableEmbedding": "herringbone.embedding",
+}
+"""The classes that programs make with arguments, and from where they import them; calls return objects of the others."""
 
 
 def output_of(binary, *words):
@@ -93,6 +102,8 @@ def entries(prefix, module, names):
         item = named(module.body, name)
         if isinstance(item, ast.ClassDef):
             yield prose(ast.get_docstring(item))
+            if name in CONSTRUCTED:
+                yield entry(CONSTRUCTED[name], named(item.body, "__init__"), name)
             yield from members(item, prefix)
         else:
             yield entry(prefix, item)
@@ -108,11 +119,12 @@ def members(item, prefix):
             yield f"* `{each.target.id}`: {prose(text)}"
 
 
-def entry(prefix, item):
-    """A function: its call and its text."""
+def entry(prefix, item, called=None):
+    """A function: its call, by its own name if it is not called by another one, and its text."""
+    name = called or item.name
     is_property = any(getattr(each, "id", None) == "property" for each in item.decorator_list)
-    call = item.name if is_property else f"{item.name}({arguments(item.args)})"
-    return f"### {prefix}.{item.name}\n\n`{prefix}.{call}`\n\n{prose(ast.get_docstring(item))}"
+    call = name if is_property else f"{name}({arguments(item.args)})"
+    return f"### {prefix}.{name}\n\n`{prefix}.{call}`\n\n{prose(ast.get_docstring(item))}"
 
 
 def arguments(given):
