@@ -149,6 +149,27 @@ def test_servers_do_to_values_what_a_local_store_does(kv: RemoteKVStore, name: s
         assert np.array_equal(out, other), step
 
 
+def test_a_nan_is_taken_unless_the_store_refuses_it(kv: RemoteKVStore) -> None:
+    local, careful = kvstore.create("local"), kvstore.create("dist_async", nan="refuse")
+    assert isinstance(careful, RemoteKVStore)
+    spoiled, out = np.full((2, 3), np.nan, np.float32), ONE.copy()
+    for store in (local, kv, careful):
+        store.init(1, ONE)
+        store.set_optimizer("test")
+        store.push(1, spoiled)
+    for store in (local, kv):
+        store.pull(1, out)
+        assert np.isnan(out).all()
+    with pytest.raises(herringbone.TableError, match="has a NaN"):
+        careful.pull(1, out)
+    careful.pull(1, out)
+    assert (out == 1).all()
+    careful.close()
+    for name, nan in (("dist_async", "drop"), ("local", "refuse")):
+        with pytest.raises(ArgumentError, match='it is "count", or "refuse" for a store of type'):
+            kvstore.create(name, nan=nan)
+
+
 def test_torchs_tensors_are_taken(kv: RemoteKVStore) -> None:
     torch = pytest.importorskip("torch")
     kv.set_optimizer("sgd")

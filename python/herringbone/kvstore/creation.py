@@ -36,6 +36,7 @@ def create(
     communicator: Communicator | None = None,
     engine: Engine | None = None,
     topology: str | os.PathLike[str] | None = None,
+    nan: str = "count",
 ) -> KVStore:
     """A store, by MXNet's name of its type.
 
@@ -50,6 +51,8 @@ def create(
         engine: what runs the store's operations; one of its own if it is not given.
         topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
             along trees over these links, all others from left to right.
+        nan: as MXNet's, all stores take a push with a NaN, which goes into the value; ``herringbone status`` counts those to servers.
+            With ``"refuse"`` a ``dist_async`` store refuses it, and the key's next pull raises :class:`TableError`.
 
     Raises:
         UnsupportedError: the type is not here.
@@ -73,14 +76,17 @@ def create(
     if communicator is not None and ("async" in kind or not ("dist" in kind or kind == "horovod")):
         whose = "servers, which need none" if "async" in kind else "one process"
         raise ArgumentError(f"create: a store of type {name!r} is of {whose}; use 'dist_sync' for a communicator")
-    if "dist" in kind and "async" in kind:
-        return _remote(name, place, engine, trees)
+    is_remote = "dist" in kind and "async" in kind
+    if nan not in ("count", "refuse") or (nan == "refuse" and not is_remote):
+        raise ArgumentError(f'create: nan is {nan!r}; it is "count", or "refuse" for a store of type \'dist_async\'')
+    if is_remote:
+        return _remote(name, place, engine, trees, nan)
     if communicator is None and ("dist" in kind or kind == "horovod"):
         communicator = init() if place is None else ps_lite.communicator(place)
     return KVStore(kind, communicator, engine, trees)
 
 
-def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine | None, trees: Trees | None) -> KVStore:
+def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine | None, trees: Trees | None, nan: str) -> KVStore:
     if place is None:
         addresses = [each.strip() for each in os.environ.get("HERRINGBONE_TABLES", "").split(",") if each.strip()]
         if not addresses:
@@ -93,7 +99,7 @@ def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine |
         addresses = place.servers
         servers = ParameterServer(addresses, rank=place.rank, workers=place.workers)
     store = f"{os.environ.get('HERRINGBONE_JOB') or 'kvstore'} {next(_numbers)}"
-    return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees)
+    return RemoteKVStore(name.lower(), servers, len(addresses), store, engine, trees, nan)
 
 
 def _trees_of(topology: str) -> Trees:

@@ -35,17 +35,25 @@ class RemoteKVStore(KVStore):
     """
 
     def __init__(
-        self, kind: str, servers: ParameterServer, count: int, name: str, engine: Engine | None, trees: Trees | None
+        self,
+        kind: str,
+        servers: ParameterServer,
+        count: int,
+        name: str,
+        engine: Engine | None,
+        trees: Trees | None,
+        nan: str,
     ) -> None:
         """For :func:`~herringbone.kvstore.create`.
 
         Args:
             count: how many servers there are.
             name: what the store's tables are called by, the same on all workers.
+            nan: what becomes of a push with a NaN, as tables say it.
         """
         super().__init__(kind, None, engine, trees)
         self._stored: dict[Any, Any] = {}
-        self._servers, self._count, self._name = servers, count, name
+        self._servers, self._count, self._name, self._nan = servers, count, name, nan
         self._meeting = Meeting(servers, name)
         self._local = int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         self._comes_back = self._meeting.comes_back
@@ -76,7 +84,7 @@ class RemoteKVStore(KVStore):
     def _begin_table(self, key: Any, given: Any) -> Any:
         is_sparse = isinstance(given, RowSparse)
         layout = Layout.sparse(given.shape) if is_sparse else Layout.dense(given.shape, self._count)
-        stored = _Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"))
+        stored = _Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan)
         stored.open(self._servers, self._name, Rule.of(self._optimizer))
         if self.rank == 0 and stored.table.step == 0:
             stored.tune(Rule.of(self._optimizer))
@@ -211,10 +219,10 @@ class _Tabled:
 
     table: Table
 
-    def __init__(self, key: Any, layout: Layout, dtype: Any, is_sparse: bool, variable: Variable) -> None:
+    def __init__(self, key: Any, layout: Layout, dtype: Any, is_sparse: bool, variable: Variable, nan: str) -> None:
         import numpy as np
 
-        self._key = key
+        self._key, self._nan = key, nan
         self._layout = layout
         self.value = np.broadcast_to(np.zeros((), dtype), layout.shape)
         """An array like the value, which takes up no memory."""
@@ -236,7 +244,7 @@ class _Tabled:
             sparse=self.rows is not None,
             optimizer=rule.name,
             numbers=dict(rule.made_with),
-            nan="count",
+            nan=self._nan,
         )
         self._suffix = rule.suffix
 
