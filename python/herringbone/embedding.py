@@ -18,8 +18,11 @@ This module imports torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from .arguments import whole
 from .errors import ArgumentError
 from .tables import Table
 
@@ -27,7 +30,7 @@ __all__ = ["TableEmbedding"]
 
 
 class TableEmbedding(torch.nn.Module):
-    """As ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`.
+    """As ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; ``padding_idx`` is the only one of its options.
 
     Its rows are no parameters of the module: the optimizer of the table changes them on the servers. So a worker needs memory for the rows of
     a batch only, and embeddings may be larger than any machine. The tables are those of Li et al., "Scaling Distributed Machine Learning with
@@ -35,13 +38,26 @@ class TableEmbedding(torch.nn.Module):
     """
 
     def __init__(self, table: Table, *, padding_idx: int | None = None) -> None:
-        """For a table whose optimizer takes gradients, such as ``"adagrad"``. The row ``padding_idx`` gets no gradients."""
+        """For a table whose optimizer takes gradients, such as ``"adagrad"``.
+
+        ``padding_idx`` is a key that stands for no row: zeros come out for it, and it gets no gradients. It is neither pulled nor
+        pushed. Below 0 it counts from the table's end.
+
+        Raises :class:`TypeError` for what is no table; :class:`ArgumentError` if the table does not have ``padding_idx``, or its
+        optimizer is ``"add"`` or ``"assign"``, which take values and no gradients.
+        """
         super().__init__()
-        if padding_idx is not None and padding_idx < 0:
-            raise ArgumentError(f"padding_idx is {padding_idx}: keys of a table count from 0")
+        if not isinstance(table, Table):
+            raise TypeError(f"TableEmbedding: table is a {type(table).__name__}; pass what ParameterServer.table() returns")
+        if table.optimizer.lower() in ("add", "assign"):
+            raise ArgumentError(
+                f"TableEmbedding: the optimizer of the table {table.name!r} is {table.optimizer!r}, which takes values and no gradients; "
+                f'make the table with optimizer="sgd", "adagrad" or another one of gradients'
+            )
         self.table = table
+        self.num_embeddings = table.rows
         self.embedding_dim = table.width
-        self.padding_idx = padding_idx
+        self.padding_idx = None if padding_idx is None else _place(padding_idx, table.rows)
         self._pulled: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
@@ -50,11 +66,22 @@ class TableEmbedding(torch.nn.Module):
         Raises :class:`TableError` for a key that the table does not have.
         """
         keys, places = torch.unique(indices, return_inverse=True)
-        rows: torch.Tensor = self.table.pull(keys)
+        rows = self._rows(keys)
         if torch.is_grad_enabled() and self.training:
             rows.requires_grad_()
             self._pulled.append((keys, rows))
         return torch.nn.functional.embedding(places, rows)
+
+    def _rows(self, keys: torch.Tensor) -> torch.Tensor:
+        """Rows of the table, and zeros for ``padding_idx``."""
+        if self.padding_idx is None:
+            pulled: torch.Tensor = self.table.pull(keys)
+            return pulled
+        has_row = keys != self.padding_idx
+        pulled = self.table.pull(keys[has_row])
+        rows = pulled.new_zeros(len(keys), self.embedding_dim)
+        rows[has_row] = pulled
+        return rows
 
     def push(self) -> None:
         """Push the gradients of all forward passes since the last push; this ends the worker's step.
@@ -75,5 +102,16 @@ class TableEmbedding(torch.nn.Module):
         self.table.push(keys, gradients)
 
     def extra_repr(self) -> str:
-        """The table's name and width."""
-        return f"{self.table.name!r}, {self.embedding_dim}"
+        """The table's name, rows and width."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.table.name!r}, {self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+def _place(padding_idx: Any, rows: int) -> int:
+    """A key, which counts from the end if it is below 0."""
+    key = whole("TableEmbedding", "padding_idx", padding_idx, "a key of the table")
+    if not -rows <= key < rows:
+        raise ArgumentError(
+            f"TableEmbedding: padding_idx is {key}; the table has {rows} rows, so it is from {-rows} to {rows - 1}"
+        )
+    return key % rows

@@ -21,13 +21,17 @@ from types import TracebackType
 from typing import Any
 
 from . import _herringbone
-from .errors import ArgumentError
+from .errors import ArgumentError, TableError
 
 __all__ = ["ParameterServer", "Table"]
 
 TYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 """What elements can be, by their names in numpy (bfloat16: in ml_dtypes) and torch."""
 NAMES = {short: name for name, short in TYPES.items()}
+ELSEWHERE = "in another process that lives: give each process a rank of its own"
+"""What a server says of a rank that it has already, and cannot tell who has it."""
+HERE = "by another ParameterServer of this process: close that one first"
+"""What is said if it is this process."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class ParameterServer:
         self._native = _herringbone.ParameterServer.connect(
             servers=addresses, rank=rank, workers=workers, token=token, timeout=timeout
         )
+        _open.add(self)
 
     @property
     def rank(self) -> int:
@@ -112,8 +117,8 @@ class ParameterServer:
 
         It has keys from 0 to ``rows - 1``, each with a row of ``width`` elements of ``dtype``: ``float32``, ``float64`` or
         ``bfloat16``. The rows of a ``sparse`` table take up memory only once they were pushed to. A row is at first what
-        ``initializer`` says: ``"zeros"``; ``"normal"``, around 0, with a standard ``deviation``, by ``seed`` and key; or ``None``:
-        it does not exist.
+        ``initializer`` says: ``"zeros"``; ``"normal"``, around 0, with a standard ``deviation``, by ``seed`` and key; or, in a
+        sparse table, ``None``: it does not exist.
 
         ``optimizer`` says what a push does: ``"add"``, ``"assign"``, ``"sgd"``, ``"nag"``, ``"adagrad"``, ``"rmsprop"``, ``"adam"`` or
         ``"adamw"``, with its ``numbers``, such as ``{"learning_rate": 0.1, "momentum": 0.9}``.
@@ -138,18 +143,25 @@ class ParameterServer:
             raise ArgumentError(f'table {name!r}: initializer is "zeros", "normal" or None, not {initializer!r}')
         spec = _Spec(
             rows=_whole(name, "rows", rows),
-            width=_whole(name, "width", width),
+            width=_whole(name, "width", width, 32),
             dtype=_dtype(name, dtype),
-            sparse=sparse,
+            sparse=_flag(name, "sparse", sparse),
             initializer=initializer or "missing",
             seed=_whole(name, "seed", seed),
             deviation=_number(name, "deviation", deviation),
-            optimizer=optimizer,
-            numbers=[(parameter, _number(name, parameter, number)) for parameter, number in (numbers or {}).items()],
+            optimizer=_optimizer(name, optimizer),
+            numbers=_numbers(name, numbers),
             bound=_bound(name, consistency),
             counts_nan=nan == "count",
         )
-        table = Table(self._native.table(name, spec, restore), name, width, spec.dtype)
+        restores = _flag(name, "restore", restore)
+        try:
+            native = self._native.table(name, spec, restores)
+        except TableError as error:
+            if ELSEWHERE in str(error) and self._is_here(name):
+                raise TableError(str(error).replace(ELSEWHERE, HERE), name) from None
+            raise
+        table = Table(native, name, spec)
         self._tables.add(table)
         return table
 
@@ -160,8 +172,14 @@ class ParameterServer:
         """
         self._native.drop_table(name)
 
+    def _is_here(self, name: str) -> bool:
+        """Whether another parameter server of this process has the table for the same rank."""
+        others = [other for other in list(_open) if other is not self and other.rank == self.rank]
+        return any(table.name == name for other in others for table in list(other._tables))
+
     def close(self) -> None:
         """Close all its tables, and say goodbye."""
+        _open.discard(self)
         for table in list(self._tables):
             table.close()
         self._native.close()
@@ -173,18 +191,25 @@ class ParameterServer:
         self.close()
 
 
+_open: weakref.WeakSet[ParameterServer] = weakref.WeakSet()
+"""Those of this process."""
+
+
 class Table:
     """A table on a parameter server; :meth:`ParameterServer.table` opens it.
 
-    Its calls can be made by several threads.
+    Its calls can be made by several threads. ``name``, ``rows``, ``width`` and ``optimizer`` are as they were given. Keep the
+    object: a table that Python collects is closed.
     """
 
-    def __init__(self, native: _herringbone.Table, name: str, width: int, dtype: str) -> None:
+    def __init__(self, native: _herringbone.Table, name: str, spec: _Spec) -> None:
         """For :meth:`ParameterServer.table`."""
         self._native = native
         self.name = name
-        self.width = width
-        self._dtype = dtype
+        self.rows = spec.rows
+        self.width = spec.width
+        self.optimizer = spec.optimizer
+        self._dtype = spec.dtype
 
     @property
     def step(self) -> int:
@@ -193,6 +218,8 @@ class Table:
 
     def push(self, keys: Any, values: Any, *, more: bool = False) -> None:
         """Change the rows of ``keys`` by ``values``, of shape ``(len(keys), width)``; rows of a key that comes twice are added up.
+
+        Keys are whole numbers in any order: one, or a list, array or tensor of any shape, whose values are as many rows.
 
         It returns when all servers have taken the push. It ends this worker's step, unless ``more`` pushes of the step follow.
 
@@ -208,6 +235,7 @@ class Table:
         """As :meth:`push`, for the rows from key ``first`` on: as many as ``values``, of shape ``(n, width)``, has."""
         import numpy as np
 
+        first = self._place("push_range", "first", first, "the first key", self.rows - 1)
         rows = np.ascontiguousarray(self._values("push_range", values, None))
         self._native.push(None, first, _span(rows), rows, more)
 
@@ -224,7 +252,12 @@ class Table:
         return result
 
     def pull_range(self, first: int, count: int, out: Any = None) -> Any:
-        """As :meth:`pull`, for ``count`` rows from key ``first`` on."""
+        """As :meth:`pull`, for ``count`` rows from key ``first`` on.
+
+        Raises :class:`ArgumentError` if ``first`` is no key of the table, or ``count`` is more than all its rows.
+        """
+        first = self._place("pull_range", "first", first, "the first key", self.rows - 1)
+        count = self._place("pull_range", "count", count, "how many rows", self.rows)
         result, into = self._out("pull_range", out, count, None)
         self._native.pull(None, first, _span(into), into)
         return result
@@ -274,6 +307,17 @@ class Table:
         """Take part no more: the steps of other workers do without this one."""
         self._native.close()
 
+    def _place(self, call: str, argument: str, given: Any, meaning: str, most: int) -> int:
+        """A whole number from 0 to ``most``, as an argument of a call."""
+        try:
+            number = operator.index(given)
+        except TypeError:
+            number = -1
+        if not 0 <= number <= most:
+            bounds = f"from 0 to {most} in the table {self.name!r}"
+            raise ArgumentError(f"{call}: {argument} is {given!r}; it is {meaning}, a whole number {bounds}")
+        return number
+
     def _values(self, call: str, values: Any, rows: int | None) -> Any:
         """An array over the memory of rows, so many or any number."""
         if isinstance(values, list | tuple) and self._dtype in ("f32", "f64"):
@@ -282,7 +326,7 @@ class Table:
             values = np.asarray(values, NAMES[self._dtype])
         array, name = _look(values)
         if TYPES.get(name) != self._dtype:
-            raise ArgumentError(f"{call}: values are {name}, and the table {self.name!r} has {self._dtype}")
+            raise ArgumentError(f"{call}: values are {name}, and the table {self.name!r} has {NAMES[self._dtype]}")
         count = array.size // self.width if rows is None else rows
         if array.size != count * self.width or (array.ndim > 1 and array.shape[-1] != self.width):
             wanted = "rows" if rows is None else f"{rows} rows"
@@ -317,14 +361,41 @@ def _dtype(name: str, dtype: Any) -> str:
     return TYPES[text]
 
 
-def _whole(name: str, what: str, number: Any) -> int:
+def _optimizer(name: str, optimizer: Any) -> str:
+    """The name of an optimizer."""
+    if isinstance(optimizer, str):
+        return optimizer
+    known = ", ".join(known for known, _ in _herringbone.optimizers())
+    raise ArgumentError(
+        f"table {name!r}: optimizer is {optimizer!r}; pass a name: {known}, or own:NAME. Servers run no Python: an optimizer of your own "
+        f'is in Rust, in a server of your own, as docs/tables.md says under "An optimizer of your own"'
+    )
+
+
+def _numbers(name: str, numbers: Any) -> list[tuple[str, float]]:
+    """An optimizer's numbers by their names."""
+    given = {} if numbers is None else numbers
+    if not isinstance(given, Mapping) or not all(isinstance(parameter, str) for parameter in given):
+        wanted = 'pass them by their names, such as {"learning_rate": 0.1}'
+        raise ArgumentError(f"table {name!r}: numbers is {numbers!r}; {wanted}")
+    return [(parameter, _number(name, parameter, number)) for parameter, number in given.items()]
+
+
+def _flag(name: str, what: str, given: Any) -> bool:
+    """Yes or no."""
+    if given not in (True, False):
+        raise ArgumentError(f"table {name!r}: {what} is {given!r}; pass True or False")
+    return bool(given)
+
+
+def _whole(name: str, what: str, number: Any, bits: int = 64) -> int:
     """A whole number of a table, from 0."""
     try:
         whole = operator.index(number)
     except TypeError:
         raise ArgumentError(f"table {name!r}: {what} is {number!r}; pass a whole number") from None
-    if not 0 <= whole < 1 << 64:
-        raise ArgumentError(f"table {name!r}: {what} is {whole}; it is a number from 0, below 2**64")
+    if not 0 <= whole < 1 << bits:
+        raise ArgumentError(f"table {name!r}: {what} is {whole}; it is a number from 0, below 2**{bits}")
     return whole
 
 
@@ -337,8 +408,8 @@ def _number(name: str, what: str, number: Any) -> float:
 
 def _bound(name: str, consistency: str | int) -> int | None:
     """For how many steps pushes may be missing from a pull; ``None`` if for any number."""
-    if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__") and operator.index(consistency) >= 0:
-        return operator.index(consistency)
+    if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__"):
+        return _whole(name, "consistency", consistency, 32)
     if consistency not in ("sync", "async"):
         raise ArgumentError(f'table {name!r}: consistency is "sync", "async" or a number of steps from 0, not {consistency!r}')
     return 0 if consistency == "sync" else None

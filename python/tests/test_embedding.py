@@ -31,6 +31,7 @@ def test_it_trains_as_an_embedding_of_torch_does(servers: herringbone.ParameterS
     remote, local = TableEmbedding(table, padding_idx=7), torch.nn.Embedding(KEYS, WIDTH, padding_idx=7)
     with torch.no_grad():
         local.weight.copy_(table.pull(torch.arange(KEYS)))
+        local.weight[7] = 0  # as in a module that is new
     things = [torch.nn.Embedding(KEYS, WIDTH) for _ in range(2)]
     things[1].load_state_dict(things[0].state_dict())
     optimizers = [torch.optim.SGD(things[0].parameters(), 0.01), torch.optim.SGD(things[1].parameters(), 0.01)]
@@ -54,7 +55,8 @@ def test_it_trains_as_an_embedding_of_torch_does(servers: herringbone.ParameterS
             losses[side].append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < losses[0][0]
-    assert torch.allclose(table.pull(torch.arange(KEYS)), local.weight, atol=1e-5)
+    assert torch.allclose(remote.eval()(torch.arange(KEYS)), local.weight, atol=1e-5)
+    assert table.pull([7]).any(), "what the initializer made, which nobody has seen or changed"
     assert table.step == STEPS
 
 
@@ -67,9 +69,40 @@ def test_a_step_without_a_batch_and_words_that_do_not_count(servers: herringbone
     words.eval()
     assert not words(torch.tensor([1])).requires_grad
     words.push()
-    assert table.step == 2 and repr(words) == "TableEmbedding('words', 2)"
+    assert table.step == 2 and repr(words) == "TableEmbedding('words', 10, 2)"
     assert list(words.parameters()) == []
     with pytest.raises(herringbone.TableError, match="keys from 3 to 10"):
         words(torch.tensor([10, 3]))
-    with pytest.raises(herringbone.ArgumentError, match="padding_idx is -1"):
-        TableEmbedding(table, padding_idx=-1)
+
+
+def test_padding_is_zeros_and_gets_no_gradients(servers: herringbone.ParameterServer) -> None:
+    table = servers.table("padded", rows=10, width=2, initializer="normal", optimizer="sgd", consistency="sync")
+    before = table.pull_range(0, 10)
+    words = TableEmbedding(table, padding_idx=-1)
+    assert words.padding_idx == 9 and "padding_idx=9" in repr(words)
+    rows = words(torch.tensor([[9, 3], [3, 9]]))
+    assert not rows[0, 0].any() and not rows[1, 1].any() and rows[0, 1].tolist() == before[3].tolist()
+    rows.sum().backward()
+    words.push()
+    changed = (table.pull_range(0, 10) != before).any(axis=1)
+    assert changed.nonzero()[0].tolist() == [3]
+    only = words(torch.full((4,), 9))
+    assert not only.any()
+    only.sum().backward()
+    words.push()
+    assert table.step == 2
+
+
+def test_what_cannot_be_an_embedding_is_refused(servers: herringbone.ParameterServer) -> None:
+    table = servers.table("refused", rows=10, optimizer="sgd")
+    for index in (10, 99, -11):
+        with pytest.raises(herringbone.ArgumentError, match=f"padding_idx is {index}; the table has 10 rows"):
+            TableEmbedding(table, padding_idx=index)
+    with pytest.raises(TypeError, match="padding_idx is a float"):
+        TableEmbedding(table, padding_idx=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="table is a int; pass what ParameterServer.table"):
+        TableEmbedding(3)  # type: ignore[arg-type]
+    for optimizer in ("add", "Assign"):
+        ascending = servers.table(optimizer, rows=10, optimizer=optimizer)
+        with pytest.raises(herringbone.ArgumentError, match="takes values and no gradients"):
+            TableEmbedding(ascending)

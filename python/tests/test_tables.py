@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import herringbone
 import numpy as np
@@ -50,6 +51,71 @@ def test_the_others_go_on_without_a_worker_that_is_killed(group: Group, address:
     group.start_ranks("tables.py", 3, "killed", HERRINGBONE_TABLES=address)
     statuses = [status for status, _ in group.finish()]
     assert statuses == [0, -signal.SIGKILL, 0], "".join(group.lines)
+
+
+def test_arguments_that_make_no_sense_are_named(address: str) -> None:
+    """Each error has the argument's name and what it can be."""
+    ones = np.ones((2, 2), np.float32)
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        table = servers.table("t", rows=10, width=2)
+        cases: list[tuple[str, Any]] = [
+            ("optimizer is None; pass a name: add, .*adamw, or own:NAME. Servers run no Python", {"optimizer": None}),
+            ("optimizer is <built-in function print>; pass a name", {"optimizer": print}),
+            (r"numbers is \[1\]; pass them by their names", {"numbers": [1]}),
+            ("numbers is {1: 2}; pass them by their names", {"numbers": {1: 2}}),
+            (r"width is 4294967296; .* below 2\*\*32", {"width": 1 << 32}),
+            ("consistency is -1; it is a number from 0", {"consistency": -1}),
+            ("sparse is 'yes'; pass True or False", {"sparse": "yes"}),
+            ("restore is 'newest'; pass True or False", {"restore": "newest"}),
+        ]
+        for words, wrong in cases:
+            with pytest.raises(herringbone.ArgumentError, match=f"table 'u': {words}"):
+                servers.table("u", rows=10, **wrong)
+        first = "it is the first key, a whole number from 0 to 9 in the table 't'"
+        for words, call in [
+            (f"pull_range: first is -1; {first}", lambda: table.pull_range(-1, 2)),
+            (f"pull_range: first is {1 << 64}; {first}", lambda: table.pull_range(1 << 64, 2)),
+            (f"pull_range: first is 0.5; {first}", lambda: table.pull_range(0.5, 2)),  # type: ignore[arg-type]
+            (f"push_range: first is -1; {first}", lambda: table.push_range(-1, ones)),
+            ("pull_range: count is -2; it is how many rows, a whole number from 0 to 10", lambda: table.pull_range(1, -2)),
+            ("pull_range: count is 11; it is how many rows", lambda: table.pull_range(1, 11)),
+            ("push: values are float64, and the table 't' has float32", lambda: table.push([1, 2], ones.astype(np.float64))),
+        ]:
+            with pytest.raises(herringbone.ArgumentError, match=words):
+                call()
+        for out_of_reach in (lambda: table.pull_range(9, 2), lambda: table.push_range(9, ones)):
+            with pytest.raises(herringbone.TableError, match="keys from 9 to 10"):
+                out_of_reach()
+
+
+def test_a_rank_that_is_here_twice_is_told_so(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as first:
+        table = first.table("t", rows=10)
+        with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as second:
+            with pytest.raises(herringbone.TableError, match="by another ParameterServer of this process: close that one first"):
+                second.table("t", rows=10)
+            table.close()
+            second.table("t", rows=10)
+
+
+def test_a_table_that_is_not_kept_is_closed(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        servers.table("t", rows=10, consistency="sync").end_step()
+        kept = servers.table("t", rows=10, consistency="sync")
+        assert kept.step == 1 and kept is not servers.table("t", rows=10, consistency="sync")
+
+
+def test_keys_of_any_shape_name_rows(address: str) -> None:
+    with herringbone.ParameterServer([address], rank=0, workers=1, timeout=20) as servers:
+        table = servers.table("t", rows=10, width=2)
+        table.push(3, [[1, 2]])
+        table.push([[5, 4], [3, 5]], np.ones((2, 2, 2), np.float32))
+        assert table.pull(5).tolist() == [[2, 2]] and table.pull([[3, 4], [5, 3]]).tolist() == [[2, 3], [1, 1], [2, 2], [2, 3]]
+        missing = servers.table("missing", rows=10, sparse=True, initializer=None)
+        with pytest.raises(herringbone.TableError, match="row 2 was never pushed to"):
+            missing.pull(2)
+        with pytest.raises(herringbone.TableError, match="make it sparse"):
+            servers.table("dense", rows=10, initializer=None)
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
@@ -199,6 +265,11 @@ def test_values_travel_coded(address: str) -> None:
         assert (kept == (((values.view(np.uint32) + 0x8000) >> 16) << 16).view(np.float32)).all(), kept
         table.set_codecs(pull="int8")
         assert (table.pull([3]) == [[1, 2, 127]]).all()
+        table.set_codecs(push="fp16", pull="plain")
+        table.push([4], [[1e6, 1, -1e6]])
+        assert table.pull([4]).tolist() == [[np.inf, 1, -np.inf]]
+        table.set_codecs(pull="int8")
+        assert np.isnan(table.pull([4])).all() and not np.isnan(table.pull([3])).any()
         with pytest.raises(herringbone.ArgumentError, match="fed back"):
             table.set_codecs(push="topk:0.1")
         with pytest.raises(herringbone.ArgumentError, match="zip"):
