@@ -45,20 +45,18 @@ pub(crate) struct Reducer {
 }
 
 impl Reducer {
-    /// Starts the reducer `name` at an address, with `token` or else that of the environment, and `more` options. It is in a
+    /// What starts a reducer at an address, with `token` or else that of the environment, and `more` options. It is in a
     /// process group of its own, so that Ctrl-C does not end it before the ranks that need it.
-    pub(crate) fn start(
-        own: &OwnCommand,
-        name: &str,
-        token: Option<&str>,
-        listen: &str,
-        more: &[&str],
-    ) -> Result<Self, Failure> {
+    pub(crate) fn command(own: &OwnCommand, token: Option<&str>, listen: &str, more: &[&str]) -> Command {
         let mut command = own.command();
         command.args(["serve", "--listen", listen, "--json", "--child"]).args(more);
         command.stdout(Stdio::piped()).process_group(0);
         command.envs(token.map(|token| ("HERRINGBONE_TOKEN", token)));
-        let mut process = spawn(&mut command, name)?;
+        command
+    }
+
+    /// The reducer `name` that such a command has started, once it listens.
+    pub(crate) fn listening(mut process: Child, name: &str) -> Result<Self, Failure> {
         let mut line = String::new();
         if let Some(stdout) = process.stdout.take() {
             BufReader::new(stdout)

@@ -146,6 +146,19 @@ fn reducers_serve_the_ranks_alone() {
 }
 
 #[test]
+fn servers_of_tables_name_themselves_and_do_not_tell_of_each_others_end() {
+    let (code, _, stderr) =
+        output(&mut launch(&["-n", "1", "--tables", "3", "--replicas", "1", "--", "sleep", "0.5"]));
+    assert_eq!(code, 0, "{stderr}");
+    let first = |server: u32| stderr.lines().find(|line| line.starts_with(&format!("[server {server}] ")));
+    assert!(
+        (0..3).all(|server| first(server).is_some_and(|line| line.contains("servers 0, 1, 2"))),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("lost the server"), "{stderr}");
+}
+
+#[test]
 fn a_job_has_a_token_unless_it_meets_reducers_that_run_already() {
     let token = |name: &str, value: &str| {
         let mut command = launch(&["-n", "2", "--", "sh", "-c", "echo $HERRINGBONE_TOKEN"]);

@@ -100,7 +100,8 @@ impl ChildProcesses {
     /// Starts a reducer and returns its address.
     fn reducer(&mut self, own: &OwnCommand) -> Result<String, Failure> {
         let name = format!("reducer {}", self.children.len());
-        let Reducer { process, address } = Reducer::start(own, &name, None, "127.0.0.1:0", &[])?;
+        let process = spawn(&mut Reducer::command(own, None, "127.0.0.1:0", &[]), &name)?;
+        let Reducer { process, address } = Reducer::listening(process, &name)?;
         self.children.push(Member { name, process, is_rank: false });
         Ok(address)
     }

@@ -7,7 +7,7 @@ use crate::{failure::Failure, outcome::Outcome};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::signal_name;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -117,8 +117,13 @@ impl Processes {
         listen: &str,
         more: &[&str],
     ) -> Result<String, Failure> {
-        let name = format!("reducer {}", self.reducers.len());
-        let Reducer { process, address } = Reducer::start(own, &name, token, listen, more)?;
+        let kind = if more.contains(&"--tables") { "server" } else { "reducer" };
+        let name = format!("{kind} {}", self.reducers.len());
+        let mut process = spawn(Reducer::command(own, token, listen, more).stderr(Stdio::piped()), &name)?;
+        let stderr = process.stderr.take();
+        let copied = stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr()));
+        copied.map_err(Failure::system("cannot start a thread"))?;
+        let Reducer { process, address } = Reducer::listening(process, &name)?;
         self.reducers.push(process);
         Ok(address)
     }
@@ -170,7 +175,6 @@ impl Processes {
             (stage, deadline) = self.ask_to_end(stage, end);
         }
         let statuses = self.end().map_err(Failure::system("cannot wait for the ranks"))?;
-        std::mem::take(&mut self.copies).finish();
         match (first_failed, asked_by) {
             (None, _) => Ok(Outcome::Passed),
             (Some(rank), Some(signal)) => Err(Failure::Stopped { signal, status: statuses[rank] }),
@@ -236,6 +240,14 @@ impl Processes {
     /// Kills whatever is left, and returns how each rank has ended.
     fn end(&mut self) -> io::Result<Vec<ExitStatus>> {
         self.signal_groups(Signal::KILL);
+        // Servers of tables tell of others that they lose, so all stand still before the first one ends.
+        for reducer in &self.reducers {
+            let _ = kill_process(Pid::from_child(reducer), Signal::STOP);
+        }
+        for reducer in &self.reducers {
+            let is_still = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(Pid::from_child(reducer)), is_still)?;
+        }
         for mut reducer in self.reducers.drain(..) {
             reducer.kill()?;
             reducer.wait()?;
@@ -247,5 +259,6 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         let _ = self.end();
+        std::mem::take(&mut self.copies).finish();
     }
 }
