@@ -181,6 +181,11 @@ struct Tutorial;
 #[doc = include_str!("../../../docs/compression.md")]
 struct CompressionPage;
 
+/// Its Rust runs as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tables.md")]
+struct TablesPage;
+
 #[cfg(test)]
 mod tests {
     use super::*;

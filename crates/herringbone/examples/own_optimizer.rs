@@ -2,7 +2,8 @@
 //! linear models at exactly 0.
 //!
 //! ```sh
-//! cargo run --release --example own_optimizer -- 127.0.0.1:7071
+//! cargo build -p herringbone --example own_optimizer
+//! target/debug/examples/own_optimizer 127.0.0.1:7071 &
 //! HERRINGBONE_TABLES=127.0.0.1:7071 python train.py     # servers.table(..., optimizer="own:ftrl")
 //! ```
 //!
@@ -60,7 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned());
     let listen: SocketAddr = listen.parse()?;
     let tables = TableOptions { optimizers: vec![Arc::new(Ftrl)], ..TableOptions::default() };
-    let server = Server::bind(ServerOptions { tables: Some(tables), ..ServerOptions::new(listen) })?;
+    let token = std::env::var("HERRINGBONE_TOKEN").ok();
+    let server = Server::bind(ServerOptions { token, tables: Some(tables), ..ServerOptions::new(listen) })?;
     println!("listening on {}", server.address());
     server.run();
     Ok(())

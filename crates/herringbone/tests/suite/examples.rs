@@ -52,6 +52,28 @@ fn named_operations_are_run_in_one_order() {
 }
 
 #[test]
+fn rows_on_a_server_of_the_same_program_reach_their_targets() {
+    let mut command = example("tables");
+    let Output { status, stdout, stderr } = command.env_remove("HERRINGBONE_TABLES").output().unwrap();
+    assert!(status.success(), "{status}\n{}", String::from_utf8_lossy(&stderr));
+    let expected = "rank 0 of 1: step 40, at most 0.000 from the targets\n";
+    assert_eq!(String::from_utf8_lossy(&stdout), expected);
+}
+
+#[test]
+fn workers_move_rows_on_a_server_with_an_optimizer_of_its_own_beside() {
+    let mut server = example("own_optimizer").arg("127.0.0.1:0").spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    let address = first.trim().strip_prefix("listening on ").expect("where the server listens");
+    let said = last_words("tables", 2, &[("HERRINGBONE_TABLES", address)]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let moved = "step 40, at most 0.000 from the targets";
+    assert_eq!(said, [0, 1].map(|rank| format!("rank {rank} of 2: {moved}")));
+}
+
+#[test]
 fn a_reducer_adds_up_for_workers_and_ends_when_it_is_told() {
     let mut reducer =
         example("reducers").args(["serve", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
