@@ -16,19 +16,21 @@ mod range;
 mod ranges;
 pub mod replication;
 mod routes;
+mod row_keys;
 mod spec;
 mod values;
 
 pub use error::{TableError, Unusable};
 pub use hot::HotKeys;
 pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
-pub use message::{RequestAddress, RowKeys, TableAnswer, TableRequest};
+pub use message::{RequestAddress, TableAnswer, TableRequest};
 pub use operation::TableOperation;
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, OwnOptimizerName, PARAMETERS};
 pub use payload::{BODY_BYTES, PAYLOAD_BYTES};
 pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
 pub use ranges::{RangePiece, Ranges};
 pub use routes::{RoutedRequest, Routes};
+pub use row_keys::RowKeys;
 pub use spec::{
     BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,
 };

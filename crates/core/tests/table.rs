@@ -242,7 +242,7 @@ proptest! {
         listed.dedup();
         let first = run.0.index(rows as usize) as u64;
         let count = run.1.index((rows - first) as usize) as u64 + 1;
-        for keys in [RowKeys::Listed(listed), RowKeys::Run { first, count }] {
+        for keys in [RowKeys::Listed(listed.into()), RowKeys::Run { first, count }] {
             let pieces = ranges.cut(&keys, most);
             let mut at = 0;
             for piece in &pieces {
@@ -264,7 +264,8 @@ fn the_largest_keys_there_are_are_cut_too() {
     assert_eq!((ranges.of(0), ranges.of(u64::MAX - 1), ranges.keys(2).end), (0, 2, u64::MAX));
     assert!(!RowKeys::Run { first: 1, count: u64::MAX }.are_right(&(0..u64::MAX)));
     assert!(
-        !RowKeys::Listed(vec![3, 3]).are_right(&(0..9)) && !RowKeys::Listed(vec![4, 3]).are_right(&(0..9))
+        !RowKeys::Listed([3, 3].into()).are_right(&(0..9))
+            && !RowKeys::Listed([4, 3].into()).are_right(&(0..9))
     );
 }
 
@@ -285,7 +286,7 @@ fn spec() -> TableSpec {
 #[test]
 fn messages_come_back_as_they_were() {
     let name = || "embeddings".to_owned();
-    let keys = RowKeys::Listed(vec![1, 5, 1 << 39]);
+    let keys = RowKeys::Listed([1, 5, 1 << 39].into());
     let int8 = ValueCodec::new(Codec::Int8).unwrap();
     let requests = [
         TableRequest::Open { name: name(), spec: spec(), ranges: 3 },
@@ -423,7 +424,7 @@ fn records_of_images_come_back_as_they_were() {
     };
     let clock =
         |worker| WorkerClock { worker, life: 5, step: 6, number: u64::MAX, has_left: worker % 2 == 0 };
-    let keys = RowKeys::Listed(vec![7, 1, 1 << 39]);
+    let keys = RowKeys::Listed([7, 1, 1 << 39].into());
     let records = [
         ImageRecord::Head(Box::new(head)),
         ImageRecord::Clocks((0..IMAGE_CLOCKS as u32).map(clock).collect()),

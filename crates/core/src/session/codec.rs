@@ -7,7 +7,7 @@ use crate::{
     topology::LinkMatrix,
     wire::Fingerprint,
 };
-use alloc::{string::String, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 
 /// The longest text in a message, in bytes.
 pub(crate) const TEXT_BYTES: usize = 256;
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
     }
 
     /// As [`list`](Self::list), of numbers of 64 bits.
-    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, Malformed> {
+    pub(crate) fn u64s(&mut self) -> Result<Arc<[u64]>, Malformed> {
         let length = self.u32()? as usize;
         if length > LIST_ITEMS {
             return Err(Malformed("a list is too long"));

@@ -75,7 +75,6 @@ fn share(of: u64, all: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
 
     #[test]
     fn a_hot_key_is_found_among_a_million() {
@@ -87,7 +86,7 @@ mod tests {
             if round % 2 == 0 {
                 keys.insert(1, 9);
             }
-            hot.count(&RowKeys::Listed(keys));
+            hot.count(&RowKeys::Listed(keys.into()));
         }
         let found = hot.hottest();
         assert_eq!(found.iter().map(|hot| hot.key).collect::<Vec<_>>(), [7, 9]);
@@ -105,7 +104,7 @@ mod tests {
     #[test]
     fn requests_of_one_key_are_counted() {
         let mut hot = HotKeys::default();
-        (0..1000).for_each(|_| hot.count(&RowKeys::Listed(vec![3])));
+        (0..1000).for_each(|_| hot.count(&RowKeys::Listed([3].into())));
         assert_eq!(hot.hottest(), [HotKey { key: 3, share: 1_000_000 }]);
     }
 }

@@ -4,24 +4,9 @@
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
 //! reserved because of a number in a head: keys and values are there, or it is malformed.
 
-use super::{TableError, payload::PAYLOAD_BYTES, spec::TableSpec, values::ValueCodec};
+use super::{TableError, payload::PAYLOAD_BYTES, row_keys::RowKeys, spec::TableSpec, values::ValueCodec};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{string::String, vec::Vec};
-use core::ops::Range;
-
-/// The keys of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowKeys {
-    /// So many that follow each other.
-    Run {
-        /// The first.
-        first: u64,
-        /// How many.
-        count: u64,
-    },
-    /// These, in ascending order, each once.
-    Listed(Vec<u64>),
-}
 
 /// To which range a request goes: the first bytes of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,90 +140,6 @@ pub enum TableAnswer {
         /// Whether no server of those that are there has it.
         is_lost: bool,
     },
-}
-
-impl RowKeys {
-    /// How many they are.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Run { count, .. } => *count as usize,
-            Self::Listed(keys) => keys.len(),
-        }
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The one at a place below [`len`](Self::len).
-    pub fn get(&self, at: usize) -> u64 {
-        match self {
-            // A malformed run may go beyond the last number.
-            Self::Run { first, .. } => first.saturating_add(at as u64),
-            Self::Listed(keys) => keys[at],
-        }
-    }
-
-    /// All of them, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.len()).map(|at| self.get(at))
-    }
-
-    /// Those at some places.
-    pub fn part(&self, places: Range<usize>) -> Self {
-        match self {
-            Self::Run { first, .. } => {
-                Self::Run { first: first.saturating_add(places.start as u64), count: places.len() as u64 }
-            }
-            Self::Listed(keys) => Self::Listed(keys[places].to_vec()),
-        }
-    }
-
-    /// Whether they are ascending, each there once, and all in `among`.
-    pub fn are_right(&self, among: &Range<u64>) -> bool {
-        match self {
-            Self::Run { first, count } => {
-                let end = first.checked_add(*count);
-                *count == 0 || among.contains(first) && end.is_some_and(|end| end <= among.end)
-            }
-            Self::Listed(keys) => {
-                keys.is_sorted_by(|one, next| one < next)
-                    && keys.first().is_none_or(|first| *first >= among.start)
-                    && keys.last().is_none_or(|last| *last < among.end)
-            }
-        }
-    }
-
-    /// Bytes of the keys in a message, for each of them.
-    pub fn bytes_each(&self) -> usize {
-        match self {
-            Self::Run { .. } => 0,
-            Self::Listed(_) => size_of::<u64>(),
-        }
-    }
-
-    pub(super) fn write(&self, to: &mut Writer) {
-        match self {
-            Self::Run { first, count } => {
-                to.u8(0);
-                to.u64(*first);
-                to.u64(*count);
-            }
-            Self::Listed(keys) => {
-                to.u8(1);
-                to.u64s("a list of keys", keys);
-            }
-        }
-    }
-
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        match from.u8()? {
-            0 => Ok(Self::Run { first: from.u64()?, count: from.u64()? }),
-            1 => from.u64s().map(Self::Listed),
-            _ => Err(Malformed("keys of an unknown kind")),
-        }
-    }
 }
 
 impl TableRequest {

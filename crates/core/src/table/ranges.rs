@@ -1,6 +1,6 @@
 //! How keys are cut over servers: each range of keys is one server's.
 
-use super::message::RowKeys;
+use super::row_keys::RowKeys;
 use alloc::vec::Vec;
 use core::ops::Range;
 

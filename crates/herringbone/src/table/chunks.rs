@@ -168,7 +168,7 @@ impl<S: Scalar> PlacedRows for RowChunks<S> {
         }
         let keys = match self.first_key {
             Some(first) => RowKeys::Run { first: first + begin as u64, count: (end - begin) as u64 },
-            None => RowKeys::Listed(listed),
+            None => RowKeys::Listed(listed.into()),
         };
         RowBlock { keys, bytes, next: end as u64 }
     }

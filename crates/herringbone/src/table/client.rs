@@ -238,7 +238,7 @@ impl ParameterServer {
         let call = TableCall::new();
         for Opened { range, table, step, has_half, .. } in opened.iter().copied() {
             for step in step..most {
-                let keys = RowKeys::Listed(Vec::new());
+                let keys = RowKeys::Listed([].into());
                 let codec = ValueCodec::PLAIN;
                 let request = TableRequest::Push { table, step, ends: true, codec, keys };
                 self.connections.ask(range, &request, &call);

@@ -149,7 +149,7 @@ impl RemoteTable {
         let call = TableCall::new();
         let mut step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
-            let keys = RowKeys::Listed(Vec::new());
+            let keys = RowKeys::Listed([].into());
             let request =
                 TableRequest::Push { table: *table, step: *step, ends: true, codec: ValueCodec::PLAIN, keys };
             self.connections.ask(range, &request, &call);
@@ -186,13 +186,13 @@ impl RemoteTable {
     pub fn pull_region(&self, keys: &[u64], values: &Region) -> Result<()> {
         self.check_length(keys.len(), values.len())?;
         if keys.is_sorted_by(|one, next| one < next) {
-            return self.pull_rows(&RowKeys::Listed(keys.to_vec()), values);
+            return self.pull_rows(&RowKeys::Listed(keys.into()), values);
         }
         let mut distinct = keys.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
         let (row, rows) = (self.spec.row_bytes(), Region::zeroed(distinct.len() * self.spec.row_bytes()));
-        let distinct = RowKeys::Listed(distinct);
+        let distinct = RowKeys::Listed(distinct.into());
         self.pull_rows(&distinct, &rows)?;
         let (rows, values) = (access(&rows)?, access(values)?);
         let RowKeys::Listed(distinct) = distinct else { return Ok(()) };
@@ -294,10 +294,10 @@ impl RemoteTable {
     fn send_rows(&self, keys: &[u64], rows: Span<'_>, more: bool) -> Result<SentPush> {
         self.check_length(keys.len(), rows.len())?;
         if keys.is_sorted_by(|one, next| one < next) {
-            return self.send_push(&RowKeys::Listed(keys.to_vec()), rows, more);
+            return self.send_push(&RowKeys::Listed(keys.into()), rows, more);
         }
         let Distinct { keys, rows } = add_up(self.spec.dtype, keys, &rows.to_vec(), self.spec.row_bytes());
-        self.send_push(&RowKeys::Listed(keys), Span::of_shared(&rows), more)
+        self.send_push(&RowKeys::Listed(keys.into()), Span::of_shared(&rows), more)
     }
 
     fn send_run(&self, first: u64, rows: Span<'_>, more: bool) -> Result<SentPush> {

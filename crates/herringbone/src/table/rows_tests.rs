@@ -48,7 +48,7 @@ fn any_keys() -> impl Strategy<Value = RowKeys> {
         vec(KEYS, 0..60).prop_map(|mut keys| {
             keys.sort_unstable();
             keys.dedup();
-            RowKeys::Listed(keys)
+            RowKeys::Listed(keys.into())
         }),
     ]
 }
@@ -169,7 +169,7 @@ proptest! {
         bytes in vec(any::<u8>(), 0..2000),
     ) {
         let mut store = empty(&spec, KEYS);
-        for keys in [RowKeys::Run { first, count: count.max(1) }, RowKeys::Run { first: 70, count: u64::MAX }, RowKeys::Listed(listed)] {
+        for keys in [RowKeys::Run { first, count: count.max(1) }, RowKeys::Run { first: 70, count: u64::MAX }, RowKeys::Listed(listed.into())] {
             store.begin_loading();
             // Bytes that are exactly as long as rows of the keys are rows; a key of no row of the range has no place.
             if store.load(&keys, &bytes).is_ok() {

@@ -131,7 +131,7 @@ impl Cluster {
         keys.sort_unstable();
         keys.dedup();
         let ranges = Ranges::new(ROWS, self.servers.len() as u32);
-        let mut pieces = ranges.cut(&RowKeys::Listed(keys), 1000);
+        let mut pieces = ranges.cut(&RowKeys::Listed(keys.into()), 1000);
         let missing = (0..ranges.count()).filter(|range| pieces.iter().all(|piece| piece.range != *range));
         let missing: Vec<u32> = missing.collect();
         pieces.retain(|piece| !piece.keys.is_empty());
@@ -149,7 +149,7 @@ impl Cluster {
             assert_eq!(self.serve(piece.range, &push, &values), TableAnswer::Done);
         }
         for range in missing {
-            let keys = RowKeys::Listed(Vec::new());
+            let keys = RowKeys::Listed([].into());
             let push = TableRequest::Push {
                 table: self.numbers[&range],
                 step: self.step,
@@ -369,7 +369,7 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
         step,
         ends: true,
         codec: ValueCodec::PLAIN,
-        keys: RowKeys::Listed(vec![3]),
+        keys: RowKeys::Listed([3].into()),
     };
     serve(0, 1, push(0), &[1; 96]);
     serve(1, 1, push(0), &[2; 96]);

@@ -125,7 +125,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         vec(0..ROWS, 1..30).prop_map(|mut keys| {
             keys.sort_unstable();
             keys.dedup();
-            RowKeys::Listed(keys)
+            RowKeys::Listed(keys.into())
         }),
     ];
     prop_oneof![
