@@ -8,6 +8,7 @@
 mod error;
 mod hot;
 mod image;
+mod known_keys;
 mod message;
 mod operation;
 mod optimizer;
@@ -23,6 +24,7 @@ mod values;
 pub use error::{TableError, Unusable};
 pub use hot::HotKeys;
 pub use image::{IMAGE_CLOCKS, ImageHead, ImageRecord};
+pub use known_keys::{KeyForm, KnownKeys};
 pub use message::{RequestAddress, TableAnswer, TableRequest};
 pub use operation::TableOperation;
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, OwnOptimizerName, PARAMETERS};

@@ -4,9 +4,10 @@ use herringbone_core::{
     codec::Codec,
     element::DType,
     table::{
-        Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, NotANumber,
-        OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges, RowKeys,
-        TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, ValueCodec, WorkerClock,
+        Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, KeyForm, KnownKeys,
+        NotANumber, OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges,
+        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, ValueCodec,
+        WorkerClock,
         replication::{
             Candidacy, CopyPlace, Epoch, EpochId, HeldRange, ImagePart, PeerMessage, ServerLife,
             SettledEpoch, TableNode, Tenure,
@@ -310,6 +311,17 @@ fn messages_come_back_as_they_were() {
             (0..payload.len() - 12 * usize::from(carries))
                 .all(|length| TableRequest::decode(&payload[..length]).is_err())
         );
+    }
+    for keys in [RowKeys::Listed([1, 5, 9].into()), RowKeys::Listed([2, 5, 9].into())] {
+        let request = TableRequest::Pull { table: 3, step: 7, codec: int8, keys };
+        let (mut known, number) = (KnownKeys::default(), 0);
+        let by_number = request.encode_as(KeyForm::Known(number)).unwrap();
+        assert!(TableRequest::decode_knowing(&by_number, &mut known).is_err());
+        let taught = request.encode_as(KeyForm::Taught(number)).unwrap();
+        for payload in [taught, by_number] {
+            assert!((0..payload.len()).all(|length| TableRequest::decode(&payload[..length]).is_err()));
+            assert_eq!(TableRequest::decode_knowing(&payload, &mut known).unwrap().0, request);
+        }
     }
     let refused = [
         TableError::Unknown,

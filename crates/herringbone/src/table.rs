@@ -39,6 +39,7 @@ mod options;
 mod own;
 mod reach;
 mod remote_table;
+mod request_message;
 mod rows;
 #[cfg(test)]
 mod rows_tests;

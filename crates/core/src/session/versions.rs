@@ -17,8 +17,9 @@ impl Versions {
     /// the workers' hosts, and since version 4 the fold order. Version 5 has members with identities, and tells each group's
     /// parameters and plans. Version 6 binds what follows a handshake to its connection. In version 7 ranks that join tell the
     /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub. In version 8 messages may be
-    /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory.
-    pub const CURRENT: Versions = Versions { min: 9, max: 9 };
+    /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory;
+    /// in version 10 a list of keys goes once over a connection, and then by a number.
+    pub const CURRENT: Versions = Versions { min: 10, max: 10 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

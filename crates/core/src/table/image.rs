@@ -4,7 +4,7 @@
 //! [kept](ImageRecord::Kept), blocks of [rows](ImageRecord::Rows), and an [end](ImageRecord::End), in this order. Some have bytes
 //! behind them, as [messages](super::TableRequest) do, and none is longer than [`PAYLOAD_BYTES`].
 
-use super::{OptimizerSpec, PAYLOAD_BYTES, RowKeys, TableError, TableSpec, WorkerClock};
+use super::{KeyForm, KnownKeys, OptimizerSpec, PAYLOAD_BYTES, RowKeys, TableError, TableSpec, WorkerClock};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{boxed::Box, string::String, vec::Vec};
 
@@ -89,11 +89,11 @@ impl ImageRecord {
                 to.u8(3);
                 to.u64(*step);
                 to.u32(*worker);
-                keys.write(&mut to);
+                keys.write(KeyForm::Whole, &mut to);
             }
             Self::Rows { keys } => {
                 to.u8(4);
-                keys.write(&mut to);
+                keys.write(KeyForm::Whole, &mut to);
             }
             Self::End { records, rows } => {
                 to.u8(5);
@@ -133,8 +133,12 @@ impl ImageRecord {
                 let [life, step, number] = [from.u64()?, from.u64()?, from.u64()?];
                 Ok(WorkerClock { worker, life, step, number, has_left: from.bool()? })
             })?),
-            3 => Self::Kept { step: from.u64()?, worker: from.u32()?, keys: RowKeys::read(from)? },
-            4 => Self::Rows { keys: RowKeys::read(from)? },
+            3 => Self::Kept {
+                step: from.u64()?,
+                worker: from.u32()?,
+                keys: RowKeys::read(from, &mut KnownKeys::default())?,
+            },
+            4 => Self::Rows { keys: RowKeys::read(from, &mut KnownKeys::default())? },
             5 => Self::End { records: from.u64()?, rows: from.u64()? },
             _ => return Err(Malformed("a record that is unknown: install the same release everywhere")),
         })

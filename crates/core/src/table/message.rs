@@ -4,7 +4,14 @@
 //! A payload is a head, as written here, and behind it the values, row after row, as many as the head names keys. Nothing is
 //! reserved because of a number in a head: keys and values are there, or it is malformed.
 
-use super::{TableError, payload::PAYLOAD_BYTES, row_keys::RowKeys, spec::TableSpec, values::ValueCodec};
+use super::{
+    TableError,
+    known_keys::{KeyForm, KnownKeys},
+    payload::{BODY_BYTES, PAYLOAD_BYTES},
+    row_keys::RowKeys,
+    spec::TableSpec,
+    values::ValueCodec,
+};
 use crate::session::{Malformed, Reader, TooLong, Writer};
 use alloc::{string::String, vec::Vec};
 
@@ -161,11 +168,27 @@ impl TableRequest {
         }
     }
 
-    /// The head of its payload.
+    /// Its keys, if it has some.
+    pub fn keys(&self) -> Option<&RowKeys> {
+        match self {
+            Self::Push { keys, .. } | Self::Pull { keys, .. } => Some(keys),
+            _ => None,
+        }
+    }
+
+    /// The head of its payload, with all of its keys.
     ///
     /// # Errors
     /// If it has too long a name or too many keys.
     pub fn encode(&self) -> Result<Vec<u8>, TooLong> {
+        self.encode_as(KeyForm::Whole)
+    }
+
+    /// The head of its payload, with its keys in this form.
+    ///
+    /// # Errors
+    /// If it has too long a name or too many keys.
+    pub fn encode_as(&self, form: KeyForm) -> Result<Vec<u8>, TooLong> {
         let mut to = Writer::default();
         match self {
             Self::Open { name, spec, ranges } => {
@@ -179,14 +202,14 @@ impl TableRequest {
                 to.u64(*step);
                 to.bool(*ends);
                 codec.write(&mut to);
-                keys.write(&mut to);
+                keys.write(form, &mut to);
             }
             Self::Pull { table, step, codec, keys } => {
                 to.u8(3);
                 to.u32(*table);
                 to.u64(*step);
                 codec.write(&mut to);
-                keys.write(&mut to);
+                keys.write(form, &mut to);
             }
             Self::Tune { table, parameter, number } => {
                 to.u8(4);
@@ -223,21 +246,40 @@ impl TableRequest {
         to.finish(PAYLOAD_BYTES)
     }
 
-    /// Reads a payload: the request, and the values behind it.
+    /// Reads a payload with all of its keys: the request, and the values behind it.
     ///
     /// # Errors
     /// [`TableError::Malformed`].
     pub fn decode(payload: &[u8]) -> Result<(Self, &[u8]), TableError> {
+        Self::decode_knowing(payload, &mut KnownKeys::default())
+    }
+
+    /// Reads a payload that came over a connection that knows some lists of keys: it learns those that are taught, whatever is
+    /// answered.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub fn decode_knowing<'a>(
+        payload: &'a [u8],
+        known: &mut KnownKeys,
+    ) -> Result<(Self, &'a [u8]), TableError> {
         let mut from = Reader(payload);
-        let request = Self::read(&mut from).map_err(|Malformed(what)| TableError::Malformed(what.into()))?;
-        match request {
+        let request =
+            Self::read(&mut from, known).map_err(|Malformed(what)| TableError::Malformed(what.into()))?;
+        match &request {
+            // It has to fit a message with all of its keys, too: copies get it so.
+            Self::Push { keys: keys @ RowKeys::Listed(_), .. }
+                if keys.bytes() + from.0.len() > BODY_BYTES =>
+            {
+                Err(TableError::Malformed("keys and values that do not fit one message".into()))
+            }
             Self::Push { .. } => Ok((request, from.0)),
             _ if from.0.is_empty() => Ok((request, from.0)),
             _ => Err(TableError::Malformed("it is longer than it should be".into())),
         }
     }
 
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut Reader<'_>, known: &mut KnownKeys) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
             1 => {
                 let (name, spec) = TableSpec::read(from)?;
@@ -248,13 +290,13 @@ impl TableRequest {
                 step: from.u64()?,
                 ends: from.bool()?,
                 codec: ValueCodec::read(from)?,
-                keys: RowKeys::read(from)?,
+                keys: RowKeys::read(from, known)?,
             },
             3 => Self::Pull {
                 table: from.u32()?,
                 step: from.u64()?,
                 codec: ValueCodec::read(from)?,
-                keys: RowKeys::read(from)?,
+                keys: RowKeys::read(from, known)?,
             },
             4 => {
                 let (table, parameter) = (from.u32()?, from.text()?);

@@ -1,5 +1,6 @@
 //! The keys of requests, as messages carry them.
 
+use super::known_keys::{KeyForm, KnownKeys};
 use crate::session::{Malformed, Reader, Writer};
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -79,24 +80,44 @@ impl RowKeys {
         }
     }
 
-    pub(super) fn write(&self, to: &mut Writer) {
-        match self {
-            Self::Run { first, count } => {
+    /// Bytes of the keys in a message.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.bytes_each()
+    }
+
+    pub(super) fn write(&self, form: KeyForm, to: &mut Writer) {
+        match (self, form) {
+            (_, KeyForm::Known(number)) => {
+                to.u8(3);
+                to.u64(number);
+            }
+            (Self::Run { first, count }, _) => {
                 to.u8(0);
                 to.u64(*first);
                 to.u64(*count);
             }
-            Self::Listed(keys) => {
+            (Self::Listed(keys), KeyForm::Whole) => {
                 to.u8(1);
+                to.u64s("a list of keys", keys);
+            }
+            (Self::Listed(keys), KeyForm::Taught(number)) => {
+                to.u8(2);
+                to.u64(number);
                 to.u64s("a list of keys", keys);
             }
         }
     }
 
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    /// Reads keys that came over a connection that knows some.
+    pub(super) fn read(from: &mut Reader<'_>, known: &mut KnownKeys) -> Result<Self, Malformed> {
         match from.u8()? {
             0 => Ok(Self::Run { first: from.u64()?, count: from.u64()? }),
             1 => from.u64s().map(Self::Listed),
+            2 => {
+                let (number, keys) = (from.u64()?, from.u64s()?);
+                known.learn(number, &keys).map(|()| Self::Listed(keys))
+            }
+            3 => known.list(from.u64()?).map(Self::Listed),
             _ => Err(Malformed("keys of an unknown kind")),
         }
     }

@@ -135,7 +135,7 @@ impl ParameterServer {
             let call = TableCall::new();
             for range in 0..ranges {
                 let (name, spec) = (name.to_owned(), spec.clone());
-                self.connections.ask(range, &TableRequest::Restore { name, spec, ranges }, &call);
+                self.connections.ask(range, TableRequest::Restore { name, spec, ranges }, &call);
             }
             match self.connections.wait("restore", name, &call) {
                 // Another worker has begun it.
@@ -186,7 +186,7 @@ impl ParameterServer {
         for range in 0..ranges.count() {
             let (name, spec) = (name.to_owned(), spec.clone());
             let request = TableRequest::Open { name, spec, ranges: ranges.count() };
-            self.connections.ask(range, &request, &call);
+            self.connections.ask(range, request, &call);
         }
         let result = self.connections.wait("open", name, &call);
         let opened = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
@@ -221,7 +221,7 @@ impl ParameterServer {
                 true => TableRequest::Drop { name: name.to_owned() },
                 false => TableRequest::Leave { table: *table },
             };
-            self.connections.ask(*range, &request, &call);
+            self.connections.ask(*range, request, &call);
         }
     }
 
@@ -241,10 +241,10 @@ impl ParameterServer {
                 let keys = RowKeys::Listed([].into());
                 let codec = ValueCodec::PLAIN;
                 let request = TableRequest::Push { table, step, ends: true, codec, keys };
-                self.connections.ask(range, &request, &call);
+                self.connections.ask(range, request, &call);
             }
             if has_half && step == most {
-                self.connections.ask(range, &TableRequest::Withdraw { table, step }, &call);
+                self.connections.ask(range, TableRequest::Withdraw { table, step }, &call);
             }
         }
         self.connections.wait("open", name, &call)
@@ -257,7 +257,7 @@ impl ParameterServer {
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let call = TableCall::new();
         for range in 0..self.connections.reach.servers.len() as u32 {
-            self.connections.ask(range, &TableRequest::Drop { name: name.to_owned() }, &call);
+            self.connections.ask(range, TableRequest::Drop { name: name.to_owned() }, &call);
         }
         self.connections.wait("drop_table", name, &call)?;
         // Who opens the name again does not get what was dropped.

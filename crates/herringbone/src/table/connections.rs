@@ -5,15 +5,15 @@ use super::{
     link::MessageLink,
     mark::disagreement,
     reach::{Reach, connect_once},
+    request_message::RequestMessage,
     shared::lock,
-    spare,
     ways::{RequestWays, Sent},
 };
 use crate::{
     Error, ErrorKind, Result,
     core::{
         session::{Role, handshake::Identity},
-        table::{RequestAddress, TableError, TableRequest},
+        table::{TableError, TableRequest},
     },
     fabric::greet,
     sys::{doorbell::Bell, fork, span::Span},
@@ -139,7 +139,7 @@ impl Connections {
     }
 
     /// Sends a request without values to whoever has a range.
-    pub(super) fn ask(&self, range: u32, request: &TableRequest, call: &Arc<TableCall>) {
+    pub(super) fn ask(&self, range: u32, request: TableRequest, call: &Arc<TableCall>) {
         self.send(range, request, Span::of_shared(&[]), call, 0..0);
     }
 
@@ -147,7 +147,7 @@ impl Connections {
     pub(super) fn send(
         &self,
         range: u32,
-        request: &TableRequest,
+        request: TableRequest,
         values: Span<'_>,
         call: &Arc<TableCall>,
         place: Range<usize>,
@@ -156,17 +156,12 @@ impl Connections {
             return;
         }
         call.opens();
-        let head = match request.encode() {
-            Ok(head) => head,
+        let form = lock(&self.shared.ways).form(range, &request);
+        let message = match RequestMessage::new(range, request, form, values) {
+            Ok(message) => message,
             Err(error) => return call.lost(range, &error.to_string()),
         };
-        let values_at = RequestAddress::BYTES + head.len();
-        let mut payload = spare::buffer(values_at + values.len());
-        payload[..RequestAddress::BYTES].copy_from_slice(&RequestAddress { range, is_first: false }.encode());
-        payload[RequestAddress::BYTES..values_at].copy_from_slice(&head);
-        values.read(&mut payload[values_at..]);
-        let payload = Arc::new(payload);
-        let sent = lock(&self.shared.ways).send(Sent { range, call: call.clone(), place, payload });
+        let sent = lock(&self.shared.ways).send(Sent { range, call: call.clone(), place, message });
         sent.into_iter().for_each(|server| self.shared.write(&mut lock(&self.shared.ways), server));
     }
 

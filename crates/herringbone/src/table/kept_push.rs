@@ -1,7 +1,7 @@
 //! A push that waits for the end of its step.
 
 use super::spare;
-use crate::core::table::RowKeys;
+use crate::core::table::{KnownKeys, RequestAddress, RowKeys, TableError, TableRequest};
 use std::{mem, sync::Arc};
 
 /// A push that waits for the end of its step.
@@ -26,9 +26,35 @@ impl KeptPush {
     pub(super) fn values(&self) -> &[u8] {
         self.payload.values()
     }
+
+    /// What it takes up until the end of its step.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.keys.bytes() + self.values().len()) as u64
+    }
 }
 
 impl KeptPayload {
+    /// The request of a payload behind its [address](RequestAddress), and the payload with its values.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`].
+    pub(super) fn decode(bytes: Vec<u8>, known: &mut KnownKeys) -> Result<(TableRequest, Self), TableError> {
+        let behind = bytes.get(RequestAddress::BYTES..).unwrap_or_default();
+        let (request, values) = TableRequest::decode_knowing(behind, known)?;
+        let values_at = bytes.len() - values.len();
+        Ok((request, Self { bytes: Arc::new(bytes), values_at }))
+    }
+
+    /// The payload as another connection can carry it, with all keys of the request that it came with.
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] if that is too long.
+    pub(super) fn whole(&self, request: &TableRequest) -> Result<Vec<u8>, TableError> {
+        let head = request.encode().map_err(|error| TableError::Malformed(error.to_string()))?;
+        let address = self.bytes.get(..RequestAddress::BYTES).unwrap_or_default();
+        Ok([address, &head, self.values()].concat())
+    }
+
     pub(super) fn values(&self) -> &[u8] {
         &self.bytes[self.values_at..]
     }

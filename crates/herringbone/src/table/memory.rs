@@ -41,3 +41,29 @@ impl TableMemory {
         self.used.fetch_sub(bytes, Relaxed);
     }
 }
+
+/// What something takes up of a server's memory, as long as it is there.
+#[derive(Debug)]
+pub(super) struct MemoryShare {
+    memory: TableMemory,
+    bytes: u64,
+}
+
+impl MemoryShare {
+    /// Nothing yet.
+    pub(super) fn new(memory: &TableMemory) -> Self {
+        Self { memory: memory.clone(), bytes: 0 }
+    }
+
+    /// It takes up so many bytes from now on, whether or not there is room for them.
+    pub(super) fn set(&mut self, bytes: u64) {
+        self.memory.take(bytes);
+        self.memory.give_back(std::mem::replace(&mut self.bytes, bytes));
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        self.memory.give_back(self.bytes);
+    }
+}

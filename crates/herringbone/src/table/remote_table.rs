@@ -152,7 +152,7 @@ impl RemoteTable {
             let keys = RowKeys::Listed([].into());
             let request =
                 TableRequest::Push { table: *table, step: *step, ends: true, codec: ValueCodec::PLAIN, keys };
-            self.connections.ask(range, &request, &call);
+            self.connections.ask(range, request, &call);
         }
         *step += 1;
         drop(step);
@@ -223,7 +223,7 @@ impl RemoteTable {
         let call = TableCall::new();
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Tune { table: *table, parameter: parameter.to_owned(), number };
-            self.connections.ask(range, &request, &call);
+            self.connections.ask(range, request, &call);
         }
         self.wait("tune", &call)
     }
@@ -251,7 +251,7 @@ impl RemoteTable {
         let (id, step, call) = (since.as_nanos() as u64, self.step(), TableCall::new());
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Save { table: *table, id, step };
-            self.connections.ask(range, &request, &call);
+            self.connections.ask(range, request, &call);
         }
         self.wait("snapshot", &call)?;
         Ok(id)
@@ -265,7 +265,7 @@ impl RemoteTable {
         }
         let call = TableCall::new();
         for (range, table) in (0..).zip(&self.numbers) {
-            self.connections.ask(range, &TableRequest::Leave { table: *table }, &call);
+            self.connections.ask(range, TableRequest::Leave { table: *table }, &call);
         }
     }
 
@@ -351,10 +351,10 @@ impl RemoteTable {
             let values = values.slice(at.start * row..at.end * row);
             let request = TableRequest::Push { table, step: *step, ends, codec, keys };
             if codec.is_plain() {
-                self.connections.send(range, &request, values, &call, 0..0);
+                self.connections.send(range, request, values, &call, 0..0);
             } else {
                 let coded = self.coded(codec, values);
-                self.connections.send(range, &request, Span::of_shared(&coded), &call, 0..0);
+                self.connections.send(range, request, Span::of_shared(&coded), &call, 0..0);
             }
         }
         *step += u64::from(ends);
@@ -409,7 +409,7 @@ impl RemoteTable {
         let step = self.lock_step();
         for (range, table) in (0..).zip(&self.numbers) {
             let request = TableRequest::Withdraw { table: *table, step: *step };
-            self.connections.ask(range, &request, &call);
+            self.connections.ask(range, request, &call);
         }
         drop(step);
         // The error that is told is the push's.
@@ -429,7 +429,7 @@ impl RemoteTable {
             let table = self.numbers[range as usize];
             let request = TableRequest::Pull { table, step: *ended, codec, keys };
             let none = Span::of_shared(&[]);
-            self.connections.send(range, &request, none, &call, at.start * row..at.end * row);
+            self.connections.send(range, request, none, &call, at.start * row..at.end * row);
         }
         drop(ended);
         self.wait("pull", &call)?;

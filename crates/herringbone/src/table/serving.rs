@@ -1,6 +1,7 @@
 //! What a server's thread does: requests from workers, words from other servers, and answers once copies have what they are about.
 
 use super::{
+    kept_push::KeptPayload,
     link::ReceivedPayload,
     memory::TableMemory,
     optimizers::OwnOptimizers,
@@ -163,9 +164,7 @@ impl Serving {
                     })
                 }
             };
-            let (replies, bounced, awaits_room) = (VecDeque::new(), BTreeSet::new(), false);
-            self.connections
-                .insert(number, ServedConnection { link, process, replies, bounced, awaits_room });
+            self.connections.insert(number, ServedConnection::new(link, process, &self.memory));
             if let ConnectedProcess::Server(peer) = process {
                 self.greet_server(number, peer);
             }
@@ -200,17 +199,30 @@ impl Serving {
             {
                 self.locate(range)
             }
-            Ok(address) => match self.elsewhere(caller.connection, address) {
-                Some(answer) => answer,
-                None => return self.serve(address.range, caller, number, payload),
-            },
+            Ok(address) => {
+                let Some(connection) = self.connections.get_mut(&caller.connection) else { return };
+                match (connection.decode(payload), self.elsewhere(caller.connection, address)) {
+                    (_, Some(answer)) => answer,
+                    (Err(error), None) => TableAnswer::Refused(error),
+                    (Ok((request, payload)), None) => {
+                        return self.serve(address.range, caller, number, request, payload);
+                    }
+                }
+            }
         };
         if let Some(connection) = self.connections.get_mut(&caller.connection) {
             connection.link.send(number, answer.encode());
         }
     }
 
-    fn serve(&mut self, range: u32, caller: &TableCaller, number: u64, payload: Vec<u8>) {
+    fn serve(
+        &mut self,
+        range: u32,
+        caller: &TableCaller,
+        number: u64,
+        request: TableRequest,
+        payload: KeptPayload,
+    ) {
         let mut served = self.served();
         let present = &self.present;
         let shard = self
@@ -218,7 +230,7 @@ impl Serving {
             .entry(range)
             .or_insert_with(|| Shard::new(range, &self.memory, &self.optimizers, false));
         let is_present = |worker, life| present.contains_key(&(worker, life));
-        shard.tables.serve(caller, number, payload, is_present, &mut served);
+        shard.tables.serve(caller, number, request, payload, is_present, &mut served);
         self.carry_on(range, served);
     }
 

@@ -13,9 +13,9 @@ use crate::{
         element::DType,
         session::status::TableStatus,
         table::{
-            Asking, BODY_BYTES, Entered, HotKeys, NotANumber, OptimizerSpec, RangeState, Ranges,
-            RequestAddress, RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
-            TakenPush, Unusable, ValueCodec,
+            Asking, BODY_BYTES, Entered, HotKeys, KnownKeys, NotANumber, OptimizerSpec, RangeState, Ranges,
+            RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable,
+            ValueCodec,
         },
         wire::digest,
     },
@@ -136,20 +136,17 @@ impl Tables {
         self.is_copy = is_copy;
     }
 
-    /// Does what is asked by a payload behind its [address](RequestAddress). `is_present` says of a worker's life whether it has a
-    /// connection with this server.
+    /// Does what is asked by a request, which came with a payload. `is_present` says of a worker's life whether it has a connection
+    /// with this server.
     pub(super) fn serve(
         &mut self,
         caller: &TableCaller,
         number: u64,
-        payload: Vec<u8>,
+        request: TableRequest,
+        payload: KeptPayload,
         is_present: impl Fn(u32, u64) -> bool,
         served: &mut ServedRequest,
     ) {
-        let (request, values_at) = match decode(&payload) {
-            Ok(decoded) => decoded,
-            Err(error) => return served.answer(caller, number, TableAnswer::Refused(error)),
-        };
         let table = request.table();
         let result = match request {
             TableRequest::Pull { table, step, codec, keys } => {
@@ -176,7 +173,6 @@ impl Tables {
                 if matches!(request, TableRequest::Open { .. }) && named.and_then(replaces).is_some() {
                     Err(TableError::Twice { worker: caller.worker })
                 } else {
-                    let payload = KeptPayload { bytes: Arc::new(payload), values_at };
                     self.change(caller, number, request, payload, served).map(Some)
                 }
             }
@@ -198,12 +194,11 @@ impl Tables {
     pub(super) fn execute(&mut self, operation: TableOperation) -> Result<(), TableError> {
         match operation {
             TableOperation::Request { worker, life, number, payload } => {
-                let (request, values_at) = decode(&payload)?;
+                let (request, payload) = KeptPayload::decode(payload, &mut KnownKeys::default())?;
                 let caller = TableCaller { connection: 0, worker, life };
                 if self.is_loading && !self.has(&request) {
                     return Ok(());
                 }
-                let payload = KeptPayload { bytes: Arc::new(payload), values_at };
                 self.change(&caller, number, request, payload, &mut ServedRequest::default()).map(drop)
             }
             // The image comes once the table has been restored.
@@ -236,7 +231,7 @@ impl Tables {
         let TableCaller { worker, life, .. } = *caller;
         let before = self.changes.get(&worker).copied();
         let is_repeated = before.is_some_and(|before| before.life == life && number <= before.number);
-        let noted = served.operations.is_some().then(|| payload.clone());
+        let noted = served.operations.is_some().then(|| payload.whole(&request)).transpose()?;
         let answer = match request {
             TableRequest::Open { name, spec, ranges } => self.open(caller, number, &name, &spec, ranges)?,
             TableRequest::Push { table, step, ends, codec, keys } => {
@@ -275,8 +270,7 @@ impl Tables {
         if !matches!(answer, TableAnswer::Opened { .. }) {
             self.changes.insert(worker, Change { life, number });
         }
-        if let Some(noted) = noted {
-            let payload = noted.bytes.to_vec();
+        if let Some(payload) = noted {
             served.note(|| TableOperation::Request { worker, life, number, payload });
         }
         Ok(answer)
@@ -404,7 +398,7 @@ impl Tables {
             return Err(TableError::NotANumber { key });
         }
         let new_rows = table.rows.needs(&push.keys);
-        let kept = if table.spec.consistency.is_sync() { push.payload.bytes.len() as u64 } else { 0 };
+        let kept = if table.spec.consistency.is_sync() { push.bytes() } else { 0 };
         push.reserved = new_rows + kept;
         let reserved = push.reserved;
         self.check_room(reserved)?;
@@ -610,12 +604,6 @@ impl Drop for Tables {
 fn refused(pull: WaitingPull) -> Reply {
     let content = ReplyContent::Answer(TableAnswer::Refused(TableError::Unknown));
     Reply { connection: pull.connection, number: pull.number, content }
-}
-
-/// The request of a payload, and where the values behind it begin.
-fn decode(payload: &[u8]) -> Result<(TableRequest, usize), TableError> {
-    let behind = payload.get(RequestAddress::BYTES..).unwrap_or_default();
-    TableRequest::decode(behind).map(|(request, values)| (request, payload.len() - values.len()))
 }
 
 impl Table {

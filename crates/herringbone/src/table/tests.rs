@@ -18,6 +18,7 @@ use std::{
 
 mod coded;
 mod groups;
+mod known_keys;
 mod own;
 mod reopened;
 

@@ -3,12 +3,15 @@
 use super::{
     calls::{AnswerSource, TableCall},
     link::{MessageLink, ReceivedPayload},
+    request_message::RequestMessage,
     spare,
 };
 use crate::{
     core::{
         session::handshake::Identity,
-        table::{RequestAddress, RoutedRequest, Routes, TableAnswer, TableRequest},
+        table::{
+            KeyForm, KnownKeys, RequestAddress, RoutedRequest, Routes, RowKeys, TableAnswer, TableRequest,
+        },
     },
     fabric::greet::GreetError,
 };
@@ -32,7 +35,7 @@ pub(super) struct Sent {
     /// Where rows go.
     pub(super) place: Range<usize>,
     /// It is sent again if its server is lost.
-    pub(super) payload: Arc<Vec<u8>>,
+    pub(super) message: RequestMessage,
 }
 
 /// Requests and connections.
@@ -60,6 +63,8 @@ pub(super) struct RequestWays {
 #[derive(Default)]
 struct KnownServer {
     link: Option<MessageLink>,
+    /// The lists of keys that the server knows from this connection.
+    keys: KnownKeys,
     /// The life of its process, as it was last.
     life: Option<u64>,
     awaits_room: bool,
@@ -71,6 +76,13 @@ struct KnownServer {
     is_lost: bool,
     /// Since when another one is at its address, which is of no use.
     other: Option<Instant>,
+}
+
+impl KnownServer {
+    /// How keys go over its connection now.
+    fn form(&self, keys: Option<&RowKeys>) -> KeyForm {
+        keys.map_or(KeyForm::Whole, |keys| self.keys.form(keys))
+    }
 }
 
 impl RequestWays {
@@ -110,6 +122,11 @@ impl RequestWays {
         !self.open.is_empty() && self.servers.iter().any(|server| server.link.is_some())
     }
 
+    /// How the keys of a request would go to a range now: a guess, as it may go later, or elsewhere.
+    pub(super) fn form(&self, range: u32, request: &TableRequest) -> KeyForm {
+        self.servers[self.routes.server(range) as usize].form(request.keys())
+    }
+
     /// Sends a request. Returns the server to whose connection it was put, if it does not have to wait.
     pub(super) fn send(&mut self, sent: Sent) -> Option<u32> {
         let (range, at) = (sent.range, self.routes.server(sent.range));
@@ -128,12 +145,21 @@ impl RequestWays {
     fn put_in_line(&mut self, routed: RoutedRequest) {
         let RoutedRequest { number, server, is_first } = routed;
         let Some(sent) = self.open.get_mut(&number) else { return };
-        let address = RequestAddress { range: sent.range, is_first }.encode();
-        if sent.payload[..RequestAddress::BYTES] != address {
-            Arc::make_mut(&mut sent.payload)[..RequestAddress::BYTES].copy_from_slice(&address);
-        }
-        if let Some(link) = &mut self.servers[server as usize].link {
-            link.send_kept(number, &sent.payload);
+        let known = &mut self.servers[server as usize];
+        let (address, form) =
+            (RequestAddress { range: sent.range, is_first }, known.form(sent.message.keys()));
+        let Some(link) = &mut known.link else { return };
+        match sent.message.payload(address, form) {
+            Ok(payload) => {
+                link.send_kept(number, payload);
+                // The keys are in line on this connection: what is put there later may name them by their number.
+                sent.message.keys().inspect(|keys| known.keys.sent(keys, form));
+            }
+            Err(error) => {
+                self.routes.answered(sent.range, number);
+                sent.call.lost(server, &error.to_string());
+                self.open.remove(&number);
+            }
         }
     }
 
@@ -201,9 +227,9 @@ impl RequestWays {
         self.nobody.remove(&range);
         self.unowned.remove(&range);
         self.routes.answered(range, number);
-        if let Some(Sent { call, place, payload, .. }) = self.open.remove(&number) {
+        if let Some(Sent { call, place, message, .. }) = self.open.remove(&number) {
             call.answered(AnswerSource { range, server }, answer, rows, place);
-            Arc::into_inner(payload).into_iter().for_each(spare::keep);
+            message.recycle();
         }
     }
 
@@ -228,6 +254,7 @@ impl RequestWays {
             return self.give_up(server, "it was started anew, and has lost its tables");
         }
         (known.link, known.absent, known.awaits_room) = (Some(link), None, false);
+        known.keys = KnownKeys::default();
         known.other = None;
         self.routes.connected(server);
     }
@@ -368,33 +395,4 @@ impl RequestWays {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::table::calls::CallFailure;
-
-    /// A call of a range, which servers say nobody owns.
-    fn unanswered(ways: &mut RequestWays, range: u32) -> Arc<TableCall> {
-        let call = TableCall::new();
-        call.opens();
-        let payload = Arc::new(RequestAddress { range, is_first: false }.encode().to_vec());
-        ways.send(Sent { range, call: call.clone(), place: 0..0, payload });
-        ways.answered(1, ways.last, TableAnswer::Elsewhere { owner: None, is_lost: false }, &[]);
-        call
-    }
-
-    #[test]
-    fn a_call_that_waits_for_servers_that_refuse_each_other_fails_with_why() {
-        let mut ways = RequestWays::new(3, true);
-        ways.servers[1].absent = None;
-        ways.set_patience(Duration::ZERO);
-        let call = unanswered(&mut ways, 0);
-        ways.give_up_lost();
-        assert!(call.failure().is_none(), "a group may form yet");
-        ways.is_other(2, "it has another --replicas");
-        ways.give_up_lost();
-        match call.failure() {
-            Some(CallFailure::Lost { reason, .. }) => assert_eq!(reason, "it has another --replicas"),
-            other => panic!("{other:?}"),
-        }
-    }
-}
+mod tests;

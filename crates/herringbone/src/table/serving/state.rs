@@ -3,11 +3,15 @@
 use crate::{
     core::{
         session::status::{RangeStatus, TableServerStatus},
-        table::replication::{SentImage, ServerLife, TableNode},
+        table::{
+            KnownKeys, TableError, TableRequest,
+            replication::{SentImage, ServerLife, TableNode},
+        },
     },
     table::{
+        kept_push::KeptPayload,
         link::MessageLink,
-        memory::TableMemory,
+        memory::{MemoryShare, TableMemory},
         optimizers::OwnOptimizers,
         options::TableGroup,
         shared::ServiceShared,
@@ -64,10 +68,37 @@ pub(super) struct ServedConnection {
     pub(super) process: ConnectedProcess,
     /// What it is to be told, of a range each, once what is in line has left.
     pub(super) replies: VecDeque<(u32, Reply)>,
+    /// The lists of keys that its worker has sent, and what they take up of the memory.
+    pub(super) keys: KnownKeys,
+    pub(super) keys_share: MemoryShare,
     /// The ranges whose requests go elsewhere.
     pub(super) bounced: BTreeSet<u32>,
     /// Whether the poller says when the socket takes something.
     pub(super) awaits_room: bool,
+}
+
+impl ServedConnection {
+    pub(super) fn new(link: MessageLink, process: ConnectedProcess, memory: &TableMemory) -> Self {
+        Self {
+            link,
+            process,
+            replies: VecDeque::new(),
+            keys: KnownKeys::default(),
+            keys_share: MemoryShare::new(memory),
+            bounced: BTreeSet::new(),
+            awaits_room: false,
+        }
+    }
+
+    /// Reads a request. The lists of keys that it brings are known from then on, whatever becomes of it.
+    pub(super) fn decode(&mut self, payload: Vec<u8>) -> Result<(TableRequest, KeptPayload), TableError> {
+        let before = self.keys.bytes();
+        let decoded = KeptPayload::decode(payload, &mut self.keys);
+        if self.keys.bytes() != before {
+            self.keys_share.set(self.keys.bytes() as u64);
+        }
+        decoded
+    }
 }
 
 /// Who is at the other end.

@@ -31,6 +31,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod client;
+mod known_keys;
+
 /// A server that a test turns.
 struct Turned {
     serving: Serving,
@@ -48,9 +51,8 @@ impl Turned {
     }
 
     fn arrive(&self, who: Identity, socket: UnixStream) {
-        socket.set_nonblocking(true).unwrap();
-        let link = TcpLink::new(Guarded::new(socket.into()).unwrap(), Keys::default());
-        lock(&self.serving.shared.arrivals).push(TableArrival { link: MessageLink::of_peer(link), who });
+        let link = MessageLink::of_peer(link_of(socket));
+        lock(&self.serving.shared.arrivals).push(TableArrival { link, who });
         self.serving.shared.bell.ring().unwrap();
     }
 
@@ -81,6 +83,11 @@ impl Turned {
         let progress = self.serving.group.as_ref().and_then(|group| group.node.progress(range));
         progress.is_some_and(|progress| progress.settled == progress.executed)
     }
+}
+
+fn link_of(socket: UnixStream) -> TcpLink {
+    socket.set_nonblocking(true).unwrap();
+    TcpLink::new(Guarded::new(socket.into()).unwrap(), Keys::default())
 }
 
 fn connect(one: &Turned, other: &Turned) {

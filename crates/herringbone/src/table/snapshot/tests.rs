@@ -3,10 +3,11 @@
 use super::{SnapshotError, SnapshotSet, SnapshotWriter};
 use crate::{
     core::table::{
-        Consistency, ImageRecord, Initializer, OptimizerKind, OptimizerSpec, Ranges, RequestAddress, RowKeys,
-        TableAnswer, TableError, TableRequest, TableSpec, ValueCodec,
+        Consistency, ImageRecord, Initializer, KnownKeys, OptimizerKind, OptimizerSpec, Ranges,
+        RequestAddress, RowKeys, TableAnswer, TableError, TableRequest, TableSpec, ValueCodec,
     },
     table::{
+        kept_push::KeptPayload,
         memory::TableMemory,
         optimizers::OwnOptimizers,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables, first_number},
@@ -118,7 +119,15 @@ impl Cluster {
         payload.extend_from_slice(values);
         self.requests += 1;
         let mut served = ServedRequest::default();
-        self.servers[range as usize].serve(&caller, self.requests, payload, |_, _| false, &mut served);
+        let (request, payload) = KeptPayload::decode(payload, &mut KnownKeys::default()).unwrap();
+        self.servers[range as usize].serve(
+            &caller,
+            self.requests,
+            request,
+            payload,
+            |_, _| false,
+            &mut served,
+        );
         match served.replies.pop().map(|reply| reply.content) {
             Some(ReplyContent::Answer(answer)) => answer,
             other => panic!("{other:?}"),
@@ -359,7 +368,8 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
         let open = TableRequest::Open { name: name.clone(), spec: spec.clone(), ranges: 1 };
         let mut serve = |number, request: &TableRequest, values: &[u8]| {
             let payload = [&address, &request.encode().unwrap()[..], values].concat();
-            tables.serve(&caller, number, payload, |_, _| true, &mut ServedRequest::default());
+            let (request, payload) = KeptPayload::decode(payload, &mut KnownKeys::default()).unwrap();
+            tables.serve(&caller, number, request, payload, |_, _| true, &mut ServedRequest::default());
         };
         serve(0, &open, &[]);
         serve(number, &request, values);

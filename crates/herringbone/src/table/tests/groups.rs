@@ -20,14 +20,14 @@ fn addresses(count: u32) -> Vec<String> {
 }
 
 /// How a server of a group is run.
-fn options(servers: &[String], place: u32, replicas: u32, data: Option<PathBuf>) -> ServerOptions {
+pub(super) fn options(servers: &[String], place: u32, replicas: u32, data: Option<PathBuf>) -> ServerOptions {
     let group = Some(TableGroup { servers: servers.to_vec(), place, replicas });
     let tables = TableOptions { memory_bytes: 1 << 30, group, data, ..TableOptions::default() };
     let listen = servers[place as usize].parse().unwrap();
     ServerOptions { tables: Some(tables), ..ServerOptions::new(listen) }
 }
 
-fn start(count: u32, replicas: u32, data: Option<PathBuf>) -> Servers {
+pub(super) fn start(count: u32, replicas: u32, data: Option<PathBuf>) -> Servers {
     let addresses = addresses(count);
     let running = (0..count)
         .map(|place| super::run(Server::bind(options(&addresses, place, replicas, data.clone())).unwrap()))

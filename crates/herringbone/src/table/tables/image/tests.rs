@@ -3,10 +3,12 @@
 use super::{FrozenTable, ImageCursor, TableLoader};
 use crate::{
     core::table::{
-        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES, RequestAddress,
-        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, ValueCodec,
+        Consistency, Initializer, KnownKeys, NotANumber, OptimizerKind, OptimizerSpec, PAYLOAD_BYTES,
+        RequestAddress, RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
+        ValueCodec,
     },
     table::{
+        kept_push::KeptPayload,
         memory::TableMemory,
         optimizers::OwnOptimizers,
         tables::{ReplyContent, ServedRequest, TableCaller, Tables, first_number},
@@ -44,7 +46,8 @@ impl Site {
         payload.extend(request.encode().unwrap());
         payload.extend_from_slice(values);
         let mut served = ServedRequest { operations: Some(Vec::new()), ..ServedRequest::default() };
-        self.tables.serve(&caller, *number, payload, |_, _| true, &mut served);
+        let (request, payload) = KeptPayload::decode(payload, &mut KnownKeys::default()).unwrap();
+        self.tables.serve(&caller, *number, request, payload, |_, _| true, &mut served);
         self.keep(served)
     }
 
