@@ -157,6 +157,8 @@ impl Serving {
                 }
                 _ => {
                     *self.present.entry((who.rank, who.incarnation)).or_default() += 1;
+                    // If it is lost again it has all its time again.
+                    self.away.retain(|away| (away.worker, away.life) != (who.rank, who.incarnation));
                     ConnectedProcess::Worker(TableCaller {
                         connection: number,
                         worker: who.rank,

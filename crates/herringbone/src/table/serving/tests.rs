@@ -31,6 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod away;
 mod client;
 mod known_keys;
 

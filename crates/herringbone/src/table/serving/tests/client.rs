@@ -42,6 +42,13 @@ impl TurnedClient {
         });
     }
 
+    /// Its connection is cut, and the server knows.
+    pub(super) fn hang_up(&mut self) {
+        let (nowhere, _) = UnixStream::pair().unwrap();
+        self.link = MessageLink::of_worker(link_of(nowhere));
+        self.turn_until(|serving| serving.connections.is_empty());
+    }
+
     pub(super) fn turn_until(&mut self, is_so: impl Fn(&Serving) -> bool) {
         let began = Instant::now();
         while !is_so(&self.serving) {
