@@ -481,6 +481,18 @@ fn clocks_of_an_image_are_those_of_a_range() {
     assert_eq!(state.version(), 5);
 }
 
+#[test]
+fn nothing_is_kept_of_a_push_of_no_rows() {
+    let mut state: RangeState<u32, ()> = RangeState::new(Consistency::Sync, 1);
+    state.enter(0, 7).unwrap();
+    let who = Asking { worker: 0, life: 7, step: 0 };
+    assert_eq!((state.push_no_rows(who, 1, false), state.push_no_rows(who, 1, true)), (Ok(true), Ok(false)));
+    assert_eq!(state.enter(0, 7), Ok(Entered { step: 0, has_half: false }));
+    assert_eq!((state.push_no_rows(who, 2, true), state.kept().count()), (Ok(true), 0));
+    assert_eq!(state.push_no_rows(who, 3, true), Err(TableError::Step { expected: 1, found: 0 }));
+    assert_eq!(state.end_step().unwrap().pushes, []);
+}
+
 /// A worker that dies while it ends a step may have ended it on another range: its next life ends it here, too.
 #[test]
 fn a_step_that_was_half_ended_is_ended_by_the_next_life() {

@@ -145,21 +145,31 @@ impl<P, Q> RangeState<P, Q> {
         ends: bool,
         push: P,
     ) -> Result<TakenPush<P>, TableError> {
-        let is_sync = self.consistency.is_sync();
+        if !self.push_no_rows(who, number, ends)? {
+            return Ok(TakenPush::Again);
+        }
+        if !self.consistency.is_sync() {
+            return Ok(TakenPush::Now(push));
+        }
+        self.kept.entry((who.step, who.worker)).or_default().push(push);
+        Ok(TakenPush::Kept)
+    }
+
+    /// A worker's push of no rows, which may end its step: nothing is kept of it. Returns whether it was not taken before.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_no_rows(&mut self, who: Asking, number: u64, ends: bool) -> Result<bool, TableError> {
         let clock = self.clock(who)?;
         if number <= clock.number {
-            return Ok(TakenPush::Again);
+            return Ok(false);
         }
         if who.step != clock.step {
             return Err(TableError::Step { expected: clock.step, found: who.step });
         }
         clock.number = number;
         clock.step += u64::from(ends);
-        if !is_sync {
-            return Ok(TakenPush::Now(push));
-        }
-        self.kept.entry((who.step, who.worker)).or_default().push(push);
-        Ok(TakenPush::Kept)
+        Ok(true)
     }
 
     /// Drops what a worker has pushed in the step that it has not ended, if steps take effect at their end. Returns it.

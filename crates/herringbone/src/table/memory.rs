@@ -19,10 +19,12 @@ impl TableMemory {
         Self { limit, used: Arc::default() }
     }
 
+    /// Copies take memory without a check, so a server may be above its limit: then there is still room for nothing.
+    ///
     /// # Errors
     /// [`TableError::Full`] if so many bytes more are too many.
     pub(super) fn check(&self, more: u64) -> Result<(), TableError> {
-        match self.used.load(Relaxed).saturating_add(more) <= self.limit {
+        match more == 0 || self.used.load(Relaxed).saturating_add(more) <= self.limit {
             true => Ok(()),
             false => Err(TableError::Full { limit: self.limit }),
         }

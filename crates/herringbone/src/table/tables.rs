@@ -404,6 +404,9 @@ impl Tables {
         self.check_room(reserved)?;
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
         table.hot.count(&push.keys);
+        if push.keys.is_empty() {
+            return table.state.push_no_rows(who, push_number, ends);
+        }
         match table.state.push(who, push_number, ends, push)? {
             TakenPush::Now(push) => table.rows.push(&push.keys, push.values()),
             TakenPush::Kept => {}

@@ -17,6 +17,7 @@ use std::{
 };
 
 mod coded;
+mod full;
 mod groups;
 mod known_keys;
 mod own;

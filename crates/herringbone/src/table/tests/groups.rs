@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Addresses that were free a moment ago.
-fn addresses(count: u32) -> Vec<String> {
+pub(super) fn addresses(count: u32) -> Vec<String> {
     let bound: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
     bound.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
