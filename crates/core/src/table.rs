@@ -29,7 +29,9 @@ pub use message::{RequestAddress, TableAnswer, TableRequest};
 pub use operation::TableOperation;
 pub use optimizer::{OptimizerKind, OptimizerParameter, OptimizerSpec, OwnOptimizerName, PARAMETERS};
 pub use payload::{BODY_BYTES, PAYLOAD_BYTES};
-pub use range::{Asking, EndedStep, Entered, RangeState, TakenPush, WorkerClock};
+pub use range::{
+    Asking, EndedStep, Entered, NumberedPush, RangeState, TakenPush, WithdrawnPushes, WorkerClock,
+};
 pub use ranges::{RangePiece, Ranges};
 pub use routes::{RoutedRequest, Routes};
 pub use row_keys::RowKeys;

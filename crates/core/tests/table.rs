@@ -5,9 +5,9 @@ use herringbone_core::{
     element::DType,
     table::{
         Asking, Consistency, Entered, IMAGE_CLOCKS, ImageHead, ImageRecord, Initializer, KeyForm, KnownKeys,
-        NotANumber, OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES, RangeState, Ranges,
-        RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, ValueCodec,
-        WorkerClock,
+        NotANumber, NumberedPush, OptimizerKind, OptimizerParameter, OptimizerSpec, PAYLOAD_BYTES,
+        RangeState, Ranges, RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec,
+        TakenPush, ValueCodec, WithdrawnPushes, WorkerClock,
         replication::{
             Candidacy, CopyPlace, Epoch, EpochId, HeldRange, ImagePart, PeerMessage, ServerLife,
             SettledEpoch, TableNode, Tenure,
@@ -89,9 +89,9 @@ impl World {
         let entered = self.state.enter(number, self.lives).unwrap();
         if entered.has_half {
             let who = Asking { worker: number, life: self.lives, step: entered.step };
-            let dropped = self.state.withdraw(who).unwrap();
-            assert!(!dropped.is_empty());
-            self.drop_half(number, &dropped);
+            let withdrawn = self.state.withdraw(who, 0).unwrap();
+            assert!(withdrawn.step == entered.step && !withdrawn.dropped.is_empty());
+            self.drop_half(number, &withdrawn.dropped);
         }
         let worker = &mut self.workers[number as usize];
         assert!(entered.step >= worker.step, "no step that has ended is forgotten");
@@ -296,7 +296,7 @@ fn messages_come_back_as_they_were() {
         TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },
         TableRequest::Leave { table: 3 },
         TableRequest::Drop { name: name() },
-        TableRequest::Withdraw { table: 1, step: 9 },
+        TableRequest::Withdraw { table: 1, step: 9, least: 1 << 40 },
         TableRequest::Save { table: 1, id: 2, step: 9 },
         TableRequest::Restore { name: name(), spec: spec(), ranges: 3 },
         TableRequest::Locate,
@@ -345,6 +345,7 @@ fn messages_come_back_as_they_were() {
         TableAnswer::Done,
         TableAnswer::Rows,
         TableAnswer::Dropped { was_there: true },
+        TableAnswer::Withdrawn { step: 9 },
         TableAnswer::Restored { id: Some(7) },
         TableAnswer::Elsewhere { owner: Some(2), is_lost: false },
     ];
@@ -440,7 +441,7 @@ fn records_of_images_come_back_as_they_were() {
     let records = [
         ImageRecord::Head(Box::new(head)),
         ImageRecord::Clocks((0..IMAGE_CLOCKS as u32).map(clock).collect()),
-        ImageRecord::Kept { step: 9, worker: 8, keys: RowKeys::Run { first: 1, count: 2 } },
+        ImageRecord::Kept { step: 9, worker: 8, number: 7, keys: RowKeys::Run { first: 1, count: 2 } },
         ImageRecord::Rows { keys },
         ImageRecord::End { records: 4, rows: 3 },
     ];
@@ -467,18 +468,37 @@ fn clocks_of_an_image_are_those_of_a_range() {
     assert!(fresh().restore(u64::MAX, []).is_err());
     let mut state = fresh();
     state.restore(4, [clock(0, 5), clock(1, 4)]).unwrap();
-    assert!(state.restore_kept(3, 0, 1).is_err() && state.restore_kept(5, 1, 1).is_err());
+    let push = |number| NumberedPush { number, push: number as u32 };
+    assert!(state.restore_kept(3, 0, push(1)).is_err() && state.restore_kept(5, 1, push(1)).is_err());
     [(4, 0, 10), (4, 0, 11), (4, 1, 12), (5, 0, 13)]
         .into_iter()
-        .for_each(|(step, worker, push)| state.restore_kept(step, worker, push).unwrap());
+        .for_each(|(step, worker, number)| state.restore_kept(step, worker, push(number)).unwrap());
     assert_eq!(state.worker_clocks().collect::<Vec<_>>(), [clock(0, 5), clock(1, 4)]);
-    let kept: Vec<_> = state.kept().map(|(step, worker, push)| (step, worker, *push)).collect();
+    let kept: Vec<_> = state.kept().map(|(step, worker, push)| (step, worker, push.number)).collect();
     assert_eq!(kept, [(4, 0, 10), (4, 0, 11), (4, 1, 12), (5, 0, 13)]);
     let who = Asking { worker: 1, life: 1, step: 4 };
     assert_eq!(state.push(who, 3, true, 0), Ok(TakenPush::Again));
     assert!(state.push(who, 4, true, 14) == Ok(TakenPush::Kept));
     assert_eq!(state.end_step().unwrap().pushes, [(0, vec![10, 11]), (1, vec![12, 14])]);
     assert_eq!(state.version(), 5);
+}
+
+#[test]
+fn what_is_withdrawn_from_a_number_on_leaves_the_pushes_before_it() {
+    let mut state: RangeState<u32, ()> = RangeState::new(Consistency::Sync, 1);
+    state.enter(0, 7).unwrap();
+    let who = Asking { worker: 0, life: 7, step: 0 };
+    for number in [10, 11, 20, 21] {
+        state.push(who, number, false, number as u32).unwrap();
+    }
+    assert_eq!(state.withdraw(who, 20), Ok(WithdrawnPushes { step: 0, dropped: vec![20, 21] }));
+    assert_eq!(state.push(who, 21, false, 21), Ok(TakenPush::Again), "an old one");
+    state.push(who, 22, true, 22).unwrap();
+    assert_eq!(state.withdraw(who, 0), Ok(WithdrawnPushes { step: 1, dropped: vec![] }));
+    assert_eq!(state.end_step().unwrap().pushes, [(0, vec![10, 11, 22])]);
+    state.push(Asking { step: 1, ..who }, 23, false, 23).unwrap();
+    state.withdraw(Asking { step: 1, ..who }, 0).unwrap();
+    assert_eq!(state.enter(0, 8), Ok(Entered { step: 1, has_half: false }));
 }
 
 #[test]
@@ -501,7 +521,8 @@ fn a_step_that_was_half_ended_is_ended_by_the_next_life() {
     state.push(Asking { worker: 0, life: 7, step: 0 }, 1, false, 5).unwrap();
     assert_eq!(state.enter(0, 8), Ok(Entered { step: 0, has_half: true }));
     let who = Asking { worker: 0, life: 8, step: 0 };
-    assert!(state.withdraw(Asking { step: 1, ..who }).is_err());
+    let elsewhere = state.withdraw(Asking { step: 1, ..who }, 0);
+    assert_eq!(elsewhere, Ok(WithdrawnPushes { step: 0, dropped: vec![] }), "it is in another step");
     state.push(who, 1, true, 6).unwrap();
     assert_eq!(state.end_step().unwrap().pushes, [(0, vec![5, 6])]);
     assert_eq!(state.enter(0, 9), Ok(Entered { step: 1, has_half: false }));

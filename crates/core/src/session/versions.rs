@@ -18,7 +18,8 @@ impl Versions {
     /// parameters and plans. Version 6 binds what follows a handshake to its connection. In version 7 ranks that join tell the
     /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub. In version 8 messages may be
     /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory;
-    /// in version 10 a list of keys goes once over a connection, and then by a number.
+    /// in version 10 a list of keys goes once over a connection, and then by a number,
+    /// and a push of a table that is refused withdraws no other one.
     pub const CURRENT: Versions = Versions { min: 10, max: 10 };
 
     /// The newest version that both sides speak.

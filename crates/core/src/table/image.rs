@@ -24,6 +24,8 @@ pub enum ImageRecord {
         step: u64,
         /// Whose push it is.
         worker: u32,
+        /// The number of its request.
+        number: u64,
         /// The rows.
         keys: RowKeys,
     },
@@ -85,10 +87,11 @@ impl ImageRecord {
                     to.bool(clock.has_left);
                 });
             }
-            Self::Kept { step, worker, keys } => {
+            Self::Kept { step, worker, number, keys } => {
                 to.u8(3);
                 to.u64(*step);
                 to.u32(*worker);
+                to.u64(*number);
                 keys.write(KeyForm::Whole, &mut to);
             }
             Self::Rows { keys } => {
@@ -136,6 +139,7 @@ impl ImageRecord {
             3 => Self::Kept {
                 step: from.u64()?,
                 worker: from.u32()?,
+                number: from.u64()?,
                 keys: RowKeys::read(from, &mut KnownKeys::default())?,
             },
             4 => Self::Rows { keys: RowKeys::read(from, &mut KnownKeys::default())? },

@@ -71,12 +71,15 @@ pub enum TableRequest {
         /// What it is to be.
         number: f64,
     },
-    /// To drop what was pushed in a step of a sync table that has not ended.
+    /// To drop what was pushed in a step of a sync table that has not ended, and to be told where the worker is. Nothing is dropped
+    /// if that is another step.
     Withdraw {
         /// The table.
         table: u32,
-        /// How many steps the worker has ended.
+        /// How many steps the worker has ended, as far as it knows.
         step: u64,
+        /// The number of the first request whose push is dropped.
+        least: u64,
     },
     /// To take part in it no more: the other workers' steps do without it.
     Leave {
@@ -126,6 +129,11 @@ pub enum TableAnswer {
     },
     /// It is done.
     Done,
+    /// Pushes are withdrawn.
+    Withdrawn {
+        /// How many steps the worker has ended in the range.
+        step: u64,
+    },
     /// There is no table of the name.
     Dropped {
         /// Whether there was one.
@@ -226,10 +234,11 @@ impl TableRequest {
                 to.text("a table's name", name);
             }
             Self::Locate => to.u8(7),
-            Self::Withdraw { table, step } => {
+            Self::Withdraw { table, step, least } => {
                 to.u8(10);
                 to.u32(*table);
                 to.u64(*step);
+                to.u64(*least);
             }
             Self::Save { table, id, step } => {
                 to.u8(8);
@@ -305,7 +314,7 @@ impl TableRequest {
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
             7 => Self::Locate,
-            10 => Self::Withdraw { table: from.u32()?, step: from.u64()? },
+            10 => Self::Withdraw { table: from.u32()?, step: from.u64()?, least: from.u64()? },
             8 => Self::Save { table: from.u32()?, id: from.u64()?, step: from.u64()? },
             9 => {
                 let (name, spec) = TableSpec::read(from)?;
@@ -355,6 +364,10 @@ impl TableAnswer {
                 to.u8(4);
                 error.write(&mut to);
             }
+            Self::Withdrawn { step } => {
+                to.u8(8);
+                to.u64(*step);
+            }
             Self::Dropped { was_there } => {
                 to.u8(7);
                 to.bool(*was_there);
@@ -400,6 +413,7 @@ impl TableAnswer {
             5 => Self::Elsewhere { owner: from.option(Reader::u32)?, is_lost: from.bool()? },
             6 => Self::Restored { id: from.option(Reader::u64)? },
             7 => Self::Dropped { was_there: from.bool()? },
+            8 => Self::Withdrawn { step: from.u64()? },
             _ => return Err(Malformed("an answer that is unknown: install the same release everywhere")),
         })
     }

@@ -26,7 +26,7 @@ pub struct RangeState<P, Q> {
     /// How many steps all that take part have ended, and have taken effect.
     version: u64,
     /// Of steps that are not over, by step and worker.
-    kept: BTreeMap<(u64, u32), Vec<P>>,
+    kept: BTreeMap<(u64, u32), Vec<NumberedPush<P>>>,
     /// In the order in which they came, each with the number of steps that its worker had ended.
     waiting: Vec<Waiting<Q>>,
 }
@@ -96,6 +96,24 @@ pub enum TakenPush<P> {
     Again,
 }
 
+/// A push that is kept, with the number of its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberedPush<P> {
+    /// Its worker's requests have ascending numbers, as long as the worker's process lives.
+    pub number: u64,
+    /// The push.
+    pub push: P,
+}
+
+/// What becomes of pushes that a worker withdraws.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithdrawnPushes<P> {
+    /// How many steps the worker has ended.
+    pub step: u64,
+    /// Those that were kept, and are not any more.
+    pub dropped: Vec<P>,
+}
+
 /// The pushes of a step that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedStep<P> {
@@ -151,7 +169,7 @@ impl<P, Q> RangeState<P, Q> {
         if !self.consistency.is_sync() {
             return Ok(TakenPush::Now(push));
         }
-        self.kept.entry((who.step, who.worker)).or_default().push(push);
+        self.kept.entry((who.step, who.worker)).or_default().push(NumberedPush { number, push });
         Ok(TakenPush::Kept)
     }
 
@@ -172,16 +190,15 @@ impl<P, Q> RangeState<P, Q> {
         Ok(true)
     }
 
-    /// Drops what a worker has pushed in the step that it has not ended, if steps take effect at their end. Returns it.
+    /// Drops the pushes of a worker that are kept of the step that it is in, from a number on. Those of a step that it has ended
+    /// here, whether or not it knows, stay.
     ///
     /// # Errors
-    /// As [`push`](Self::push).
-    pub fn withdraw(&mut self, who: Asking) -> Result<Vec<P>, TableError> {
+    /// [`TableError::Twice`] if another life of it has come since.
+    pub fn withdraw(&mut self, who: Asking, least: u64) -> Result<WithdrawnPushes<P>, TableError> {
         let step = self.clock(who)?.step;
-        if who.step != step {
-            return Err(TableError::Step { expected: step, found: who.step });
-        }
-        Ok(self.drop_half(who.worker))
+        let dropped = if who.step == step { self.drop_half(who.worker, least) } else { Vec::new() };
+        Ok(WithdrawnPushes { step, dropped })
     }
 
     /// Whether a push of this number was taken before.
@@ -212,7 +229,10 @@ impl<P, Q> RangeState<P, Q> {
         self.version += 1;
         let later = self.kept.split_off(&(step + 1, 0));
         let ended = core::mem::replace(&mut self.kept, later);
-        let pushes = ended.into_iter().map(|((_, worker), pushes)| (worker, pushes)).collect();
+        let without_numbers =
+            |pushes: Vec<NumberedPush<P>>| pushes.into_iter().map(|kept| kept.push).collect();
+        let pushes =
+            ended.into_iter().map(|((_, worker), pushes)| (worker, without_numbers(pushes))).collect();
         Some(EndedStep { pushes })
     }
 
@@ -246,7 +266,7 @@ impl<P, Q> RangeState<P, Q> {
     /// A worker takes part no more: nobody waits for it. What it has pushed in the step that it has not ended is dropped, and
     /// returned.
     pub fn leave(&mut self, worker: u32) -> Vec<P> {
-        let dropped = self.drop_half(worker);
+        let dropped = self.drop_half(worker, 0);
         if let Some(clock) = self.clocks.get_mut(&worker) {
             clock.has_left = true;
         }
@@ -277,7 +297,7 @@ impl<P, Q> RangeState<P, Q> {
     }
 
     /// The pushes that are kept, each with its step and its worker, in the order in which they take effect.
-    pub fn kept(&self) -> impl Iterator<Item = (u64, u32, &P)> + '_ {
+    pub fn kept(&self) -> impl Iterator<Item = (u64, u32, &NumberedPush<P>)> + '_ {
         self.kept.iter().flat_map(|((step, worker), pushes)| pushes.iter().map(|push| (*step, *worker, push)))
     }
 
@@ -310,7 +330,7 @@ impl<P, Q> RangeState<P, Q> {
     ///
     /// # Errors
     /// [`TableError::Malformed`] if the range keeps no pushes of this step of the worker.
-    pub fn restore_kept(&mut self, step: u64, worker: u32, push: P) -> Result<(), TableError> {
+    pub fn restore_kept(&mut self, step: u64, worker: u32, push: NumberedPush<P>) -> Result<(), TableError> {
         let clock = self.clocks.get(&worker).filter(|clock| (self.version..=clock.step).contains(&step));
         if clock.is_none() || !self.consistency.is_sync() {
             return Err(TableError::Malformed("a kept push of a step that is over".into()));
@@ -341,9 +361,15 @@ impl<P, Q> RangeState<P, Q> {
         Ok(clock)
     }
 
-    /// Drops what a worker has pushed in the step that it has not ended.
-    fn drop_half(&mut self, worker: u32) -> Vec<P> {
-        let half = self.clocks.get(&worker).and_then(|clock| self.kept.remove(&(clock.step, worker)));
-        half.unwrap_or_default()
+    /// Drops what a worker has pushed in the step that it has not ended, from a number on.
+    fn drop_half(&mut self, worker: u32, least: u64) -> Vec<P> {
+        let Some(clock) = self.clocks.get(&worker) else { return Vec::new() };
+        let step = (clock.step, worker);
+        let Some(half) = self.kept.get_mut(&step) else { return Vec::new() };
+        let dropped = half.extract_if(.., |kept| kept.number >= least).map(|kept| kept.push).collect();
+        if half.is_empty() {
+            self.kept.remove(&step);
+        }
+        dropped
     }
 }

@@ -244,7 +244,7 @@ impl ParameterServer {
                 self.connections.ask(range, request, &call);
             }
             if has_half && step == most {
-                self.connections.ask(range, TableRequest::Withdraw { table, step }, &call);
+                self.connections.ask(range, TableRequest::Withdraw { table, step, least: 0 }, &call);
             }
         }
         self.connections.wait("open", name, &call)

@@ -15,7 +15,7 @@ use crate::{
         table::{
             Asking, BODY_BYTES, Entered, HotKeys, KnownKeys, NotANumber, OptimizerSpec, RangeState, Ranges,
             RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable,
-            ValueCodec,
+            ValueCodec, WithdrawnPushes,
         },
         wire::digest,
     },
@@ -249,6 +249,12 @@ impl Tables {
                 return Err(TableError::Malformed("it changes nothing".into()));
             }
             TableRequest::Drop { .. } if is_repeated => return Ok(TableAnswer::Dropped { was_there: true }),
+            // What came after it stays.
+            TableRequest::Withdraw { table, step, .. } if is_repeated => {
+                let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
+                let WithdrawnPushes { step, .. } = table.state.withdraw(caller.asking(step), u64::MAX)?;
+                return Ok(TableAnswer::Withdrawn { step });
+            }
             _ if is_repeated => return Ok(TableAnswer::Done),
             TableRequest::Tune { table, parameter, number } => {
                 self.tune(table, worker, &parameter, number)?;
@@ -258,12 +264,12 @@ impl Tables {
                 self.leave(table, worker, life, served);
                 TableAnswer::Done
             }
-            TableRequest::Withdraw { table, step } => {
+            TableRequest::Withdraw { table, step, least } => {
                 let table = self.tables.get_mut(&table).ok_or(TableError::Unknown)?;
-                let dropped = table.state.withdraw(caller.asking(step))?;
+                let WithdrawnPushes { step, dropped } = table.state.withdraw(caller.asking(step), least)?;
                 let freed = table.free(&dropped);
                 self.memory.give_back(freed);
-                TableAnswer::Done
+                TableAnswer::Withdrawn { step }
             }
             TableRequest::Drop { name } => TableAnswer::Dropped { was_there: self.drop_table(&name, served) },
         };

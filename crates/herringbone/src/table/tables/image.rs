@@ -10,7 +10,7 @@ use super::{
     walk::{FrozenTable, ImageCursor, TableLoader},
 };
 use crate::{
-    core::table::{ImageHead, ImageRecord, RowKeys, TableError},
+    core::table::{ImageHead, ImageRecord, NumberedPush, RowKeys, TableError},
     table::kept_push::{KeptPayload, KeptPush},
 };
 use std::sync::Arc;
@@ -170,12 +170,12 @@ impl TableLoader {
                 table.state.restore(table.state.version(), clocks)?;
                 0
             }
-            ImageRecord::Kept { step, worker, keys } => {
+            ImageRecord::Kept { step, worker, number, keys } => {
                 // Rows that it makes cost nothing before its step has ended.
                 let cost = fits(bytes.len() as u64)?;
                 let payload = KeptPayload { bytes: Arc::new(bytes.to_vec()), values_at: 0 };
                 let push = KeptPush { keys, payload, reserved: cost };
-                load_kept(table, step, worker, push)?;
+                load_kept(table, step, worker, NumberedPush { number, push })?;
                 cost
             }
             ImageRecord::Rows { keys } => {
@@ -230,10 +230,16 @@ impl TableLoader {
 }
 
 /// Keeps a push for the end of its step.
-fn load_kept(table: &mut Table, step: u64, worker: u32, push: KeptPush) -> Result<(), TableError> {
+fn load_kept(
+    table: &mut Table,
+    step: u64,
+    worker: u32,
+    kept: NumberedPush<KeptPush>,
+) -> Result<(), TableError> {
+    let push = &kept.push;
     table.check_keys(&push.keys)?;
     if push.keys.len().checked_mul(table.spec.row_bytes()) != Some(push.values().len()) {
         return Err(TableError::Malformed("a kept push whose rows have another width or type".into()));
     }
-    table.state.restore_kept(step, worker, push)
+    table.state.restore_kept(step, worker, kept)
 }

@@ -3,7 +3,10 @@
 use crate::{
     core::{
         session::TooLong,
-        table::{BODY_BYTES, IMAGE_CLOCKS, ImageHead, ImageRecord, RangeState, TableError, WorkerClock},
+        table::{
+            BODY_BYTES, IMAGE_CLOCKS, ImageHead, ImageRecord, NumberedPush, RangeState, TableError,
+            WorkerClock,
+        },
     },
     table::{
         chunks::{PlacedRows, RowBlock},
@@ -56,8 +59,8 @@ impl ImageCursor {
             clocks.chunks(IMAGE_CLOCKS).map(|part| HeadRecord::from(ImageRecord::Clocks(part.to_vec()))),
         );
         let kept = state.kept().filter(|_| has_kept);
-        records.extend(kept.map(|(step, worker, push)| HeadRecord {
-            record: ImageRecord::Kept { step, worker, keys: push.keys.clone() },
+        records.extend(kept.map(|(step, worker, NumberedPush { number, push })| HeadRecord {
+            record: ImageRecord::Kept { step, worker, number: *number, keys: push.keys.clone() },
             values: Some(push.payload.clone()),
         }));
         Self { head: records, records: 0, next: 0, is_over: false }

@@ -292,3 +292,29 @@ fn an_image_that_makes_no_sense_leaves_no_table() {
         }
     }
 }
+
+/// After a connection has broken requests come once more, in their order.
+#[test]
+fn a_withdrawal_that_is_repeated_leaves_what_came_after_it() {
+    let mut pair = Pair::new(&spec(true, Consistency::Sync));
+    let keys = RowKeys::Run { first: 0, count: 1 };
+    let push = |keys: &RowKeys| Event::Push { worker: 0, keys: keys.clone(), ends: false };
+    pair.begin();
+    pair.step(push(&keys), 1);
+    let withdraw = TableRequest::Withdraw { table: table(), step: 0, least: pair.source.numbers[0] };
+    pair.change(0, &withdraw, &[]);
+    pair.step(push(&keys), 2);
+    let (image, last) = (records(&pair.source.tables, table()), pair.source.numbers[0]);
+    pair.source.numbers[0] -= 2;
+    pair.change(0, &withdraw, &[]);
+    pair.step(push(&keys), 2);
+    assert_eq!(pair.source.numbers[0], last);
+    assert!(records(&pair.source.tables, table()) == image, "one push is kept");
+    while !pair.is_copied {
+        assert!(pair.record());
+    }
+    assert!(records(&pair.copy, table()) == image);
+    let withdraw = TableRequest::Withdraw { table: table(), step: 0, least: last };
+    pair.change(0, &withdraw, &[]);
+    assert!(records(&pair.copy, table()).len() < image.len(), "a copy knows the numbers, too");
+}
