@@ -24,6 +24,7 @@
 
 mod arithmetic;
 mod calls;
+mod catch_up;
 mod chunks;
 mod client;
 mod connections;
@@ -52,6 +53,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod ways;
+mod worker_step;
 
 pub use client::{ParameterServer, servers_from_env};
 pub use local_optimizer::LocalOptimizer;

@@ -2,8 +2,10 @@
 
 use super::{
     calls::{RangeAnswer, TableCall},
+    catch_up::{end_steps, furthest},
     connections::{Connections, WorkerReach, refused},
     remote_table::RemoteTable,
+    worker_step::WorkerStep,
 };
 use crate::{
     Config, Error, ErrorKind, Result,
@@ -11,7 +13,7 @@ use crate::{
         Transport, check_addresses,
         settings::{Environment, TABLES},
     },
-    core::table::{Ranges, RowKeys, TableAnswer, TableError, TableRequest, TableSpec, Unusable, ValueCodec},
+    core::table::{Ranges, TableAnswer, TableError, TableRequest, TableSpec, Unusable},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,9 +39,6 @@ pub struct ParameterServer {
 
 /// For how long a rank is tried that seems to be there.
 const RETURN: Duration = Duration::from_secs(3);
-
-/// By how many steps servers may differ in where a worker is, before one of them counts as started anew.
-const APART: u64 = 1024;
 
 /// What was answered for a range of a table that a worker opens.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +205,7 @@ impl ParameterServer {
             name: name.to_owned(),
             ranges,
             numbers: opened.iter().map(|opened| opened.table).collect(),
-            step: Mutex::new(opened.iter().map(|opened| opened.step).max().unwrap_or_default()),
+            step: WorkerStep::new(opened.iter().map(|opened| opened.step).max().unwrap_or_default()),
             has_left: AtomicBool::new(false),
             codecs: Mutex::default(),
             spec: spec.clone(),
@@ -226,23 +225,12 @@ impl ParameterServer {
     }
 
     /// Where the others have gone on without this worker, or an earlier life of it died while it ended a step, ranges differ in how many
-    /// steps it has ended: it goes on where it is furthest. A step that ended on one range ends on all: all had what was pushed in it.
-    /// What was pushed in a step that has ended on none is withdrawn.
+    /// steps it has ended: it goes on where it is [furthest]. What was pushed in a step that has ended on none is withdrawn.
     fn catch_up(&self, name: &str, opened: &[Opened]) -> Result<()> {
-        let most = opened.iter().map(|opened| opened.step).max().unwrap_or_default();
-        if opened.iter().any(|opened| most - opened.step > APART) {
-            let what =
-                "a server of it was started anew, and has lost its rows: drop the table, and make it again";
-            return Err(refused(name, "", TableError::Unusable(what.to_owned())));
-        }
+        let most = furthest(name, opened.iter().map(|opened| opened.step))?;
         let call = TableCall::new();
         for Opened { range, table, step, has_half, .. } in opened.iter().copied() {
-            for step in step..most {
-                let keys = RowKeys::Listed([].into());
-                let codec = ValueCodec::PLAIN;
-                let request = TableRequest::Push { table, step, ends: true, codec, keys };
-                self.connections.ask(range, request, &call);
-            }
+            end_steps(&self.connections, range, table, step..most, &call);
             if has_half && step == most {
                 self.connections.ask(range, TableRequest::Withdraw { table, step, least: 0 }, &call);
             }

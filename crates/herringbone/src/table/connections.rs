@@ -138,6 +138,11 @@ impl Connections {
         lock(&self.shared.ways).set_patience(patience);
     }
 
+    /// The next request gets at least this number.
+    pub(super) fn next_number(&self) -> u64 {
+        lock(&self.shared.ways).next_number()
+    }
+
     /// Sends a request without values to whoever has a range.
     pub(super) fn ask(&self, range: u32, request: TableRequest, call: &Arc<TableCall>) {
         self.send(range, request, Span::of_shared(&[]), call, 0..0);

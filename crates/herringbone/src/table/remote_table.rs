@@ -1,10 +1,12 @@
 //! A table on servers, as a worker holds it.
 
 use super::{
-    calls::{RowForm, TableCall},
-    connections::{Connections, refused},
+    calls::{RangeAnswer, RowForm, TableCall},
+    catch_up::{end_steps, furthest},
+    connections::{Connections, WorkerReach, refused},
     keys::{Distinct, SCALED_MOST, add_up, first_beyond, first_nan},
     shared::lock,
+    worker_step::{BetweenSteps, StepTurn, WorkerStep},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -12,8 +14,8 @@ use crate::{
         codec::Codec,
         element::{DType, Element},
         table::{
-            BODY_BYTES, NotANumber, RangePiece, Ranges, RowKeys, TableError, TableRequest, TableSpec,
-            Unusable, ValueCodec,
+            BODY_BYTES, NotANumber, RangePiece, Ranges, RowKeys, TableAnswer, TableError, TableRequest,
+            TableSpec, Unusable, ValueCodec,
         },
     },
     sys::{
@@ -23,21 +25,13 @@ use crate::{
     },
 };
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Instant, SystemTime},
 };
-
-/// A push that was sent, and not answered yet.
-struct SentPush {
-    call: Arc<TableCall>,
-    /// Whether it ends its step.
-    ends: bool,
-    /// Whether more pushes of its step follow.
-    more: bool,
-}
 
 /// A table on a parameter server: rows of one width, by their keys.
 #[derive(Debug)]
@@ -48,9 +42,7 @@ pub struct RemoteTable {
     pub(super) ranges: Ranges,
     /// The table's number on each server.
     pub(super) numbers: Vec<u32>,
-    /// How many steps this worker has ended. Who has the lock sends: so the requests of all threads say it in the order in which
-    /// they are sent.
-    pub(super) step: Mutex<u64>,
+    pub(super) step: WorkerStep,
     pub(super) has_left: AtomicBool,
     pub(super) codecs: Mutex<TableCodecs>,
 }
@@ -77,7 +69,7 @@ impl RemoteTable {
 
     /// How many steps this worker has ended.
     pub fn step(&self) -> u64 {
-        *self.lock_step()
+        self.step.ended()
     }
 
     /// Has values travel coded from now on, in pushes and pulls of this worker: rows of f32. A server decodes what comes before it
@@ -95,10 +87,6 @@ impl RemoteTable {
         Ok(())
     }
 
-    fn lock_step(&self) -> MutexGuard<'_, u64> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes rows by `values`, row after row in the order of `keys`: [`width`](TableSpec::width) elements each. Values of a key
     /// that is there several times are added up first. It returns when all servers have taken the push. It ends this worker's step,
     /// unless `more` pushes of the step follow.
@@ -108,8 +96,7 @@ impl RemoteTable {
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn push<T: Element + Plain>(&self, keys: &[u64], values: &[T], more: bool) -> Result<()> {
         self.check_type::<T>()?;
-        let sent = self.send_rows(keys, Span::of_shared(plain::bytes(values)), more)?;
-        self.finish_push(&sent)
+        self.push_listed(keys, Span::of_shared(plain::bytes(values)), more)
     }
 
     /// As [`push`](Self::push), for rows whose keys follow each other, from `first`.
@@ -118,8 +105,7 @@ impl RemoteTable {
     /// As [`push`](Self::push).
     pub fn push_range<T: Element + Plain>(&self, first: u64, values: &[T], more: bool) -> Result<()> {
         self.check_type::<T>()?;
-        let sent = self.send_run(first, Span::of_shared(plain::bytes(values)), more)?;
-        self.finish_push(&sent)
+        self.push_run(first, Span::of_shared(plain::bytes(values)), more)
     }
 
     /// As [`push`](Self::push), of values in a region, which are elements of the table's type.
@@ -127,8 +113,7 @@ impl RemoteTable {
     /// # Errors
     /// As [`push`](Self::push); [`ErrorKind::Closed`] if the region was revoked.
     pub fn push_region(&self, keys: &[u64], values: &Region, more: bool) -> Result<()> {
-        let sent = self.send_rows(keys, access(values)?.span(), more)?;
-        self.finish_push(&sent)
+        self.push_listed(keys, access(values)?.span(), more)
     }
 
     /// As [`push_range`](Self::push_range), of values in a region, which are elements of the table's type.
@@ -136,8 +121,7 @@ impl RemoteTable {
     /// # Errors
     /// As [`push_region`](Self::push_region).
     pub fn push_range_region(&self, first: u64, values: &Region, more: bool) -> Result<()> {
-        let sent = self.send_run(first, access(values)?.span(), more)?;
-        self.finish_push(&sent)
+        self.push_run(first, access(values)?.span(), more)
     }
 
     /// Ends this worker's step without a push.
@@ -146,17 +130,7 @@ impl RemoteTable {
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn end_step(&self) -> Result<()> {
         self.connections.check_process("push")?;
-        let call = TableCall::new();
-        let mut step = self.lock_step();
-        for (range, table) in (0..).zip(&self.numbers) {
-            let keys = RowKeys::Listed([].into());
-            let request =
-                TableRequest::Push { table: *table, step: *step, ends: true, codec: ValueCodec::PLAIN, keys };
-            self.connections.ask(range, request, &call);
-        }
-        *step += 1;
-        drop(step);
-        self.wait("push", &call)
+        self.end(&self.turn("push")?)
     }
 
     /// The rows of `keys`, row after row, into `values`. It waits until the table's [consistency](crate::core::table::Consistency)
@@ -291,18 +265,18 @@ impl RemoteTable {
         Err(refused(&self.name, "", TableError::Unusable(what)))
     }
 
-    fn send_rows(&self, keys: &[u64], rows: Span<'_>, more: bool) -> Result<SentPush> {
+    fn push_listed(&self, keys: &[u64], rows: Span<'_>, more: bool) -> Result<()> {
         self.check_length(keys.len(), rows.len())?;
         if keys.is_sorted_by(|one, next| one < next) {
-            return self.send_push(&RowKeys::Listed(keys.into()), rows, more);
+            return self.push_rows(&RowKeys::Listed(keys.into()), rows, more);
         }
         let Distinct { keys, rows } = add_up(self.spec.dtype, keys, &rows.to_vec(), self.spec.row_bytes());
-        self.send_push(&RowKeys::Listed(keys.into()), Span::of_shared(&rows), more)
+        self.push_rows(&RowKeys::Listed(keys.into()), Span::of_shared(&rows), more)
     }
 
-    fn send_run(&self, first: u64, rows: Span<'_>, more: bool) -> Result<SentPush> {
+    fn push_run(&self, first: u64, rows: Span<'_>, more: bool) -> Result<()> {
         let keys = self.run_of(first, rows.len())?;
-        self.send_push(&keys, rows, more)
+        self.push_rows(&keys, rows, more)
     }
 
     /// The keys from `first` of as many rows as have so many bytes.
@@ -329,8 +303,8 @@ impl RemoteTable {
         Err(refused(&self.name, "", error))
     }
 
-    /// Sends a push, of which nobody waits for the answers yet.
-    fn send_push(&self, keys: &RowKeys, values: Span<'_>, more: bool) -> Result<SentPush> {
+    /// Pushes rows of distinct keys, ascending, and ends the step unless more of it follows.
+    fn push_rows(&self, keys: &RowKeys, values: Span<'_>, more: bool) -> Result<()> {
         self.connections.check_process("push")?;
         self.check_keys(keys)?;
         let row = self.spec.row_bytes();
@@ -344,12 +318,15 @@ impl RemoteTable {
         let pieces = self.ranges.cut(keys, self.rows_at_once(keys));
         // A push of one message ends its step, too.
         let ends = self.ranges.count() == 1 && !more && pieces.len() == 1;
-        let call = TableCall::new();
-        let mut step = self.lock_step();
+        let turn = self.turn("push")?;
+        let (step, least, call) = (turn.ended(), self.connections.next_number(), TableCall::new());
+        if ends {
+            turn.begin_end();
+        }
         for RangePiece { range, keys, at } in pieces {
             let table = self.numbers[range as usize];
             let values = values.slice(at.start * row..at.end * row);
-            let request = TableRequest::Push { table, step: *step, ends, codec, keys };
+            let request = TableRequest::Push { table, step, ends, codec, keys };
             if codec.is_plain() {
                 self.connections.send(range, request, values, &call, 0..0);
             } else {
@@ -357,8 +334,19 @@ impl RemoteTable {
                 self.connections.send(range, request, Span::of_shared(&coded), &call, 0..0);
             }
         }
-        *step += u64::from(ends);
-        Ok(SentPush { call, ends, more })
+        self.finish(&turn, least, ends, &call)?;
+        // All of it is there: whoever dies now has ended the step on some ranges, and in its next life ends it on the others.
+        if more || ends { Ok(()) } else { self.end(&turn) }
+    }
+
+    /// Ends the step on all servers.
+    fn end(&self, turn: &StepTurn<'_>) -> Result<()> {
+        let (step, least, call) = (turn.ended(), self.connections.next_number(), TableCall::new());
+        turn.begin_end();
+        for (range, table) in (0..).zip(&self.numbers) {
+            end_steps(&self.connections, range, *table, step..step + 1, &call);
+        }
+        self.finish(turn, least, true, &call)
     }
 
     /// A value that int8 cannot scale would make NaNs of its row's other values.
@@ -381,39 +369,61 @@ impl RemoteTable {
         coded
     }
 
-    /// Waits until a push is taken, and ends its step unless more of it follows.
-    fn finish_push(&self, sent: &SentPush) -> Result<()> {
-        let is_refused = |error: &Error| matches!(error.kind(), ErrorKind::Table { .. });
-        match self.wait("push", &sent.call) {
-            Ok(()) if sent.more || sent.ends => Ok(()),
-            // All of it is there: whoever dies now has ended the step on some ranges, and in its next life ends it on the others.
-            Ok(()) => self.end_step(),
-            Err(error) => {
-                match is_refused(&error) {
-                    // It was refused, and the step goes on.
-                    true if sent.ends => *self.lock_step() -= 1,
-                    true => self.withdraw(),
-                    false => {}
+    /// Waits until requests from `least` on are done, which may have ended the step. If some are not, it is not over; of a sync table
+    /// the others are withdrawn then.
+    fn finish(&self, turn: &StepTurn<'_>, least: u64, ends: bool, call: &TableCall) -> Result<()> {
+        let result = self.wait("push", call);
+        match &result {
+            Ok(()) => turn.settle(turn.ended() + u64::from(ends)),
+            Err(error) if ends || self.spec.consistency.is_sync() => {
+                turn.unsettle(least);
+                if matches!(error.kind(), ErrorKind::Table { .. }) {
+                    // The error that is told is the push's; the next call tries again.
+                    let _settled = self.settle("push", turn, least);
                 }
-                Err(error)
             }
+            // What was taken stays.
+            Err(_) => {}
         }
+        result
     }
 
-    /// A push that was refused in part is no push: of a sync table, what was pushed in the step is dropped.
-    fn withdraw(&self) {
-        if !self.spec.consistency.is_sync() {
-            return;
+    /// Waits until no other call of this worker pushes, and settles what became of one that has failed.
+    fn turn(&self, operation: &'static str) -> Result<StepTurn<'_>> {
+        let turn = self.step.turn(self.connections.reach.timeout).ok_or_else(|| self.is_late(operation))?;
+        if let Some(least) = turn.unsettled() {
+            self.settle(operation, &turn, least)?;
         }
-        let call = TableCall::new();
-        let step = self.lock_step();
+        Ok(turn)
+    }
+
+    /// Withdraws requests from `least` on, and asks all servers where this worker is: each answers after all that it was asked
+    /// before. If one has taken the end of the step, the others had all that was pushed in it, and take it, too.
+    fn settle(&self, operation: &'static str, turn: &StepTurn<'_>, least: u64) -> Result<()> {
+        let (step, call) = (turn.ended(), TableCall::new());
         for (range, table) in (0..).zip(&self.numbers) {
-            let request = TableRequest::Withdraw { table: *table, step: *step };
-            self.connections.ask(range, request, &call);
+            self.connections.ask(range, TableRequest::Withdraw { table: *table, step, least }, &call);
         }
-        drop(step);
-        // The error that is told is the push's.
-        let _withdrawn = self.wait("push", &call);
+        self.wait(operation, &call)?;
+        let steps = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
+            TableAnswer::Withdrawn { step } => Some((range, step)),
+            _ => None,
+        });
+        let steps: BTreeMap<u32, u64> = steps.collect();
+        let (most, call) = (furthest(&self.name, steps.values().copied())?, TableCall::new());
+        for (range, step) in steps {
+            end_steps(&self.connections, range, self.numbers[range as usize], step..most, &call);
+        }
+        self.wait(operation, &call)?;
+        turn.settle(most);
+        Ok(())
+    }
+
+    /// Time was up before another call of this worker had ended.
+    fn is_late(&self, operation: &'static str) -> Error {
+        let WorkerReach { rank, timeout, .. } = &self.connections.reach;
+        let missing = vec!["another call of this table, which pushes".to_owned()];
+        Error::new(ErrorKind::Timeout { rank: *rank, after: *timeout, missing }).about(*rank, operation)
     }
 
     /// Pulls rows of distinct keys, ascending.
@@ -424,16 +434,32 @@ impl RemoteTable {
         drop(access(into)?);
         let codec = lock(&self.codecs).pull;
         let call = TableCall::filling(into.clone(), RowForm { codec, width: self.spec.width as usize });
-        let ended = self.lock_step();
+        let is_sync = self.spec.consistency.is_sync();
+        // Of a sync table each range answers as of the same step: no end of one is sent between the requests.
+        let between = if is_sync { Some(self.between_steps("pull")?) } else { None };
+        let step = between.as_ref().map_or_else(|| self.step.ended(), BetweenSteps::ended);
         for RangePiece { range, keys, at } in self.ranges.cut(keys, self.rows_at_once(keys)) {
             let table = self.numbers[range as usize];
-            let request = TableRequest::Pull { table, step: *ended, codec, keys };
+            let request = TableRequest::Pull { table, step, codec, keys };
             let none = Span::of_shared(&[]);
             self.connections.send(range, request, none, &call, at.start * row..at.end * row);
         }
-        drop(ended);
+        drop(between);
         self.wait("pull", &call)?;
         access(into).map(drop)
+    }
+
+    /// Waits until all servers have the same step of this worker, which stays until this is dropped.
+    fn between_steps(&self, operation: &'static str) -> Result<BetweenSteps<'_>> {
+        loop {
+            let between = self.step.between(self.connections.reach.timeout);
+            let between = between.ok_or_else(|| self.is_late(operation))?;
+            if between.is_settled() {
+                return Ok(between);
+            }
+            drop(between);
+            self.turn(operation)?;
+        }
     }
 
     /// How many rows go into a message with their keys.

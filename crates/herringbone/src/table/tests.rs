@@ -22,6 +22,7 @@ mod groups;
 mod known_keys;
 mod own;
 mod reopened;
+mod steps;
 
 /// A server that runs.
 type Running = (Stop, Option<JoinHandle<()>>);

@@ -127,6 +127,11 @@ impl RequestWays {
         self.servers[self.routes.server(range) as usize].form(request.keys())
     }
 
+    /// The next request gets at least this number.
+    pub(super) fn next_number(&self) -> u64 {
+        self.last + 1
+    }
+
     /// Sends a request. Returns the server to whose connection it was put, if it does not have to wait.
     pub(super) fn send(&mut self, sent: Sent) -> Option<u32> {
         let (range, at) = (sent.range, self.routes.server(sent.range));

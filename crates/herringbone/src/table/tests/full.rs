@@ -20,15 +20,15 @@ fn start(count: u32) -> Servers {
     Servers { running: (0..count).map(run).collect(), addresses: addresses.clone() }
 }
 
-fn sparse(consistency: Consistency) -> TableSpec {
+pub(super) fn sparse(consistency: Consistency) -> TableSpec {
     TableSpec { sparse: true, consistency, ..TableSpec::new(30_000, 16) }
 }
 
-fn push_ones(table: &RemoteTable, first: u64, rows: usize, more: bool) -> Result<(), Error> {
+pub(super) fn push_ones(table: &RemoteTable, first: u64, rows: usize, more: bool) -> Result<(), Error> {
     table.push_range(first, &vec![1.0_f32; rows * 16], more)
 }
 
-fn first_element(table: &RemoteTable, key: u64) -> f32 {
+pub(super) fn first_element(table: &RemoteTable, key: u64) -> f32 {
     let mut row = [0.0_f32; 16];
     table.pull(&[key], &mut row).unwrap();
     row[0]
@@ -41,8 +41,8 @@ fn what_needs_no_memory_is_not_refused_by_a_server_that_is_above_its_limit() {
         let servers = start(3);
         let worker = servers.worker(0, 1);
         let table = worker.table("t", sparse(consistency)).unwrap();
-        push_ones(&table, 0, 7000, false).unwrap();
-        push_ones(&table, 20_000, 6000, false).unwrap();
+        let parts = (0..7000).chain(20_000..26_000).step_by(1000);
+        parts.for_each(|first| push_ones(&table, first, 1000, false).unwrap());
         let error = push_ones(&table, 5, 7001, false).unwrap_err();
         assert_eq!(problem(&error), TableError::Full { limit: LIMIT }, "the server of range 0 is full");
         // The end of the step goes to the server that is full, too.
