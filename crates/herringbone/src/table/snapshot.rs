@@ -1,7 +1,8 @@
 //! Snapshots of tables on disk: `DIR/TABLE/step-STEP-id-ID/range-R-of-N.table`, one file for each range.
 //!
 //! Each server writes its ranges' files, into a directory that all servers see. A snapshot is there once all its files are. Ids tell
-//! which one is newer: whoever has them taken gives them ascending numbers, such as the time. A table may be restored onto another
+//! which one is newer: whoever has them taken gives them ascending numbers, such as the time. Several servers may write the same
+//! file, if its range gets another owner meanwhile: each writes one of its own, and renames it once it is whole. A table may be restored onto another
 //! number of servers: each reads the files in which its keys are.
 
 mod error;
@@ -17,7 +18,7 @@ use crate::core::{
 };
 pub(super) use error::SnapshotError;
 use file::{SnapshotFile, write_file};
-use folder::{file_name, files, folder_of, list, snapshots};
+use folder::{TEMPORARY, file_name, files, folder_of, list, snapshots, temporary_extension};
 use std::{
     collections::{BTreeMap, VecDeque},
     fs, io,
@@ -36,6 +37,10 @@ pub(super) struct SnapshotWriter {
     pub(super) id: u64,
     /// How many steps the workers have ended.
     pub(super) step: u64,
+    /// The process that writes.
+    pub(super) process: u64,
+    /// How many files it has begun before.
+    pub(super) before: u64,
 }
 
 /// A snapshot of which all files are there, and begin and end as they should.
@@ -78,9 +83,9 @@ impl SnapshotWriter {
         let path = folder.join(file_name(frozen.head.range, frozen.head.ranges));
         let failed = |source| SnapshotError::Write { path: path.clone(), source };
         fs::create_dir_all(&folder).map_err(failed)?;
-        let temporary = path.with_extension("temporary");
+        let temporary = path.with_extension(temporary_extension(self.process, self.before));
         let written = write_file(&temporary, self.id, self.step, frozen).and_then(|()| {
-            fs::rename(&temporary, &path)?;
+            put_in_place(&temporary, &path)?;
             // What a directory names is there after a power cut, too.
             [&folder, &table, &self.dir].into_iter().try_for_each(|folder| fs::File::open(folder)?.sync_all())
         });
@@ -198,7 +203,8 @@ impl SnapshotSet {
         Ok(SnapshotRecords { head, files, path, records: 0, rows: 0, is_over: false })
     }
 
-    /// Deletes all snapshots of a table that are older than the newest two whole ones.
+    /// Deletes all snapshots of a table that are older than the newest two whole ones, and of these what servers have left that died
+    /// while they wrote. Whether a file is damaged in the middle is not looked at: that would take as long as to read it.
     ///
     /// # Errors
     /// [`SnapshotError::Read`], and [`SnapshotError::Write`] if one cannot be deleted.
@@ -206,7 +212,10 @@ impl SnapshotSet {
         let mut whole = 0;
         for (id, step, folder) in snapshots(&folder_of(dir, name))? {
             if whole < KEPT {
-                whole += usize::from(matches!(Self::open(&folder, id, step, name), Ok(Some(_))));
+                if matches!(Self::open(&folder, id, step, name), Ok(Some(_))) {
+                    whole += 1;
+                    remove_temporaries(&folder)?;
+                }
                 continue;
             }
             // Other servers delete it at the same time.
@@ -216,7 +225,7 @@ impl SnapshotSet {
                 }
                 _ => Ok(()),
             };
-            let is_file = |name: &str| name.ends_with(".table") || name.ends_with(".temporary");
+            let is_file = |name: &str| name.ends_with(".table") || name.ends_with(TEMPORARY);
             for path in list(&folder, |name| is_file(name).then(|| name.to_owned()))?.into_values() {
                 gone(fs::remove_file(path))?;
             }
@@ -224,6 +233,24 @@ impl SnapshotSet {
         }
         Ok(())
     }
+}
+
+/// Gives a file that is whole its name. If another server, which has the range now, has put its own there and removed this one, that
+/// is as good.
+fn put_in_place(temporary: &Path, path: &Path) -> io::Result<()> {
+    match fs::rename(temporary, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.exists() => Ok(()),
+        renamed => renamed,
+    }
+}
+
+/// Removes what is not needed any more as all files of a snapshot are there.
+fn remove_temporaries(folder: &Path) -> Result<(), SnapshotError> {
+    for path in list(folder, |name| name.ends_with(TEMPORARY).then(|| name.to_owned()))?.into_values() {
+        // Its writer may have removed it, or renamed it.
+        let _removed = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 impl Iterator for SnapshotRecords {

@@ -30,10 +30,11 @@ impl Serving {
         let Some(dir) = self.disk.data.clone() else {
             return self.answer(range, connection, number, refused(NO_DATA));
         };
-        let shared = self.shared.clone();
+        let (shared, process, before) = (self.shared.clone(), self.shared.incarnation, self.disk.begun);
+        self.disk.begun += 1;
         let write = move || {
             let name = frozen.head.name.clone();
-            let written = SnapshotWriter { dir: dir.clone(), id, step }.write(frozen);
+            let written = SnapshotWriter { dir: dir.clone(), id, step, process, before }.write(frozen);
             let answer = match written.and_then(|_| SnapshotSet::delete_old(&dir, &name)) {
                 Ok(()) => TableAnswer::Done,
                 Err(error) => refused(&error.to_string()),

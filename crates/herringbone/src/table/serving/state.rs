@@ -187,11 +187,13 @@ impl ServingGroup {
 pub(super) struct Disk {
     pub(super) data: Option<PathBuf>,
     pub(super) restores: Vec<RestoreJob>,
+    /// How many files of snapshots this process has begun to write.
+    pub(super) begun: u64,
 }
 
 impl Disk {
     pub(super) fn new(data: Option<PathBuf>) -> Self {
-        Self { data, restores: Vec::new() }
+        Self { data, restores: Vec::new(), begun: 0 }
     }
 }
 

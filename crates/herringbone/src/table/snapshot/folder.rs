@@ -32,6 +32,14 @@ pub(super) fn file_name(range: u32, ranges: u32) -> String {
     format!("range-{range}-of-{ranges}.table")
 }
 
+/// How the names of files end that are not whole.
+pub(super) const TEMPORARY: &str = ".temporary";
+
+/// The extension of a file as long as a process writes it: no other one writes there, nor does this one twice.
+pub(super) fn temporary_extension(process: u64, before: u64) -> String {
+    format!("{process:016x}-{before}{TEMPORARY}")
+}
+
 /// The ids, steps and directories of a table's snapshots, the newest first.
 pub(super) fn snapshots(folder: &Path) -> Result<Vec<(u64, u64, PathBuf)>, SnapshotError> {
     let parse = |name: &str| {

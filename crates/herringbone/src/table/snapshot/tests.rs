@@ -1,6 +1,6 @@
 //! Snapshots come back on any number of servers, and what is not whole does not.
 
-use super::{SnapshotError, SnapshotSet, SnapshotWriter};
+use super::{SnapshotError, SnapshotSet, SnapshotWriter, put_in_place};
 use crate::{
     core::table::{
         Consistency, ImageRecord, Initializer, KnownKeys, OptimizerKind, OptimizerSpec, Ranges,
@@ -172,7 +172,7 @@ impl Cluster {
     }
 
     fn save(&self, dir: &Path, id: u64) -> Vec<PathBuf> {
-        let writer = SnapshotWriter { dir: dir.to_owned(), id, step: self.step };
+        let writer = SnapshotWriter { dir: dir.to_owned(), id, step: self.step, process: 7, before: 0 };
         let frozen = (0..).zip(&self.servers);
         let frozen = frozen.map(|(range, tables)| tables.freeze(self.numbers[&range]).unwrap());
         // As a server writes it: not in the thread that serves.
@@ -328,9 +328,33 @@ fn the_newest_whole_snapshot_is_found_and_two_are_kept() {
     };
     assert_eq!(Vec::from_iter(left()), ["step-10-id-12", "step-7-id-9", "step-8-id-10", "step-9-id-11"]);
     cluster.save(&scratch.0, 13);
-    fs::write(table.join("step-7-id-9/range-0-of-2.temporary"), "of a server that died").unwrap();
+    fs::write(table.join("step-7-id-9/range-0-of-2.0-1.temporary"), "of a server that died").unwrap();
     SnapshotSet::delete_old(&scratch.0, NAME).unwrap();
     assert_eq!(Vec::from_iter(left()), ["step-10-id-12", "step-10-id-13", "step-8-id-10", "step-9-id-11"]);
+}
+
+/// A range may get another owner while a server writes it.
+#[test]
+fn two_servers_that_write_the_same_range_do_not_write_the_same_file() {
+    let (scratch, spec) = (Scratch::new(), spec(true, OptimizerKind::Sgd));
+    let mut cluster = Cluster::new(&spec, 2);
+    cluster.open();
+    cluster.push(1, true);
+    let folder = cluster.save(&scratch.0, 1)[0].parent().unwrap().to_owned();
+    // A server that has stopped while it wrote.
+    let stale = folder.join("range-1-of-2.00000000000000ff-0.temporary");
+    fs::write(&stale, "half a file").unwrap();
+    let frozen = || cluster.servers[1].freeze(cluster.numbers[&1]).unwrap();
+    let writer = SnapshotWriter { dir: scratch.0.clone(), id: 1, step: 1, process: 8, before: 0 };
+    let path = writer.write(frozen()).unwrap();
+    assert_eq!(fs::read(&stale).unwrap(), b"half a file");
+    assert_eq!(find(&scratch.0).map(|set| set.id), Some(1));
+    // All is there, so what is left goes; the server that had stopped goes on, and finds that.
+    SnapshotSet::delete_old(&scratch.0, NAME).unwrap();
+    assert!(!stale.exists() && path.exists());
+    put_in_place(&stale, &path).unwrap();
+    assert!(put_in_place(&stale, &folder.join("range-2-of-2.table")).is_err());
+    assert_eq!(find(&scratch.0).map(|set| set.id), Some(1));
 }
 
 #[test]
@@ -342,9 +366,9 @@ fn a_full_disk_leaves_the_snapshot_before_it() {
     let before = find(&scratch.0).unwrap();
     let folder = before.files[0].parent().unwrap().with_file_name("step-7-id-2");
     fs::create_dir(&folder).unwrap();
-    let temporary = folder.join("range-0-of-2.temporary");
+    let temporary = folder.join("range-0-of-2.0000000000000007-3.temporary");
     std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
-    let writer = SnapshotWriter { dir: scratch.0.clone(), id: 2, step: cluster.step };
+    let writer = SnapshotWriter { dir: scratch.0.clone(), id: 2, step: cluster.step, process: 7, before: 3 };
     let error = writer.write(cluster.servers[0].freeze(cluster.numbers[&0]).unwrap()).unwrap_err();
     let SnapshotError::Write { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
@@ -384,7 +408,7 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     serve(0, 1, push(0), &[1; 96]);
     serve(1, 1, push(0), &[2; 96]);
     serve(0, 2, push(1), &[3; 96]);
-    let writer = SnapshotWriter { dir: scratch.0.clone(), id: 3, step: 1 };
+    let writer = SnapshotWriter { dir: scratch.0.clone(), id: 3, step: 1, process: 7, before: 0 };
     writer.write(tables.freeze(first_number(70, 0)).unwrap()).unwrap();
     let set = SnapshotSet::find(&scratch.0, &name).unwrap().set.unwrap();
     let records =
