@@ -205,7 +205,12 @@ proptest! {
         for (worker, event) in events {
             world.step(worker, event);
         }
-        // Once all that are there have ended as many steps, nobody waits.
+        // Once all that are waited for have come, and have ended as many steps, nobody waits.
+        for worker in 0..WORKERS {
+            if !world.state.clocks().any(|(known, ..)| known == worker) {
+                world.start(worker);
+            }
+        }
         let most = world.workers.iter().map(|worker| worker.step).max().unwrap();
         for worker in 0..WORKERS {
             while world.workers[worker as usize].is_there && world.workers[worker as usize].step < most {
@@ -290,7 +295,7 @@ fn messages_come_back_as_they_were() {
     let keys = RowKeys::Listed([1, 5, 1 << 39].into());
     let int8 = ValueCodec::new(Codec::Int8).unwrap();
     let requests = [
-        TableRequest::Open { name: name(), spec: spec(), ranges: 3 },
+        TableRequest::Open { name: name(), spec: spec(), ranges: 3, birth: Some(4), is_whole: true },
         TableRequest::Push { table: 3, step: 7, ends: true, codec: ValueCodec::PLAIN, keys: keys.clone() },
         TableRequest::Pull { table: 3, step: 7, codec: int8, keys: RowKeys::Run { first: 9, count: 4 } },
         TableRequest::Tune { table: 3, parameter: "momentum".to_owned(), number: 0.5 },
@@ -341,7 +346,7 @@ fn messages_come_back_as_they_were() {
         TableError::Malformed("bytes".into()),
     ];
     let answers = [
-        TableAnswer::Opened { table: 1, step: 2, has_half: true, is_new: false },
+        TableAnswer::Opened { table: 1, step: 2, has_half: true, is_new: false, is_whole: true },
         TableAnswer::Done,
         TableAnswer::Rows,
         TableAnswer::Dropped { was_there: true },
@@ -433,6 +438,8 @@ fn records_of_images_come_back_as_they_were() {
         range: 1,
         ranges: 2,
         version: 1 << 40,
+        began_at: 1 << 39,
+        birth: Some(9),
         not_numbers: 7,
     };
     let clock =
@@ -463,11 +470,12 @@ fn clocks_of_an_image_are_those_of_a_range() {
     let clock = |worker, step| WorkerClock { worker, life: 1, step, number: 3, has_left: false };
     let fresh = || RangeState::<u32, ()>::new(Consistency::Sync, 2);
     for clocks in [vec![clock(2, 5)], vec![clock(1, 5), clock(0, 5)], vec![clock(0, u64::MAX)]] {
-        assert!(fresh().restore(4, clocks).is_err());
+        assert!(fresh().restore_clocks(clocks).is_err());
     }
-    assert!(fresh().restore(u64::MAX, []).is_err());
+    assert!(fresh().restore(u64::MAX, 0).is_err() && fresh().restore(0, u64::MAX).is_err());
     let mut state = fresh();
-    state.restore(4, [clock(0, 5), clock(1, 4)]).unwrap();
+    state.restore(4, 0).unwrap();
+    state.restore_clocks([clock(0, 5), clock(1, 4)]).unwrap();
     let push = |number| NumberedPush { number, push: number as u32 };
     assert!(state.restore_kept(3, 0, push(1)).is_err() && state.restore_kept(5, 1, push(1)).is_err());
     [(4, 0, 10), (4, 0, 11), (4, 1, 12), (5, 0, 13)]
@@ -557,4 +565,42 @@ fn a_specification_that_cannot_be_says_what_to_change() {
     let other = TableSpec { width: 1, consistency: Consistency::Sync, ..spec() };
     assert_eq!(spec().difference(&other), ["width", "consistency"]);
     assert!(spec().digest("a") != spec().digest("b") && spec().digest("a") != other.digest("a"));
+}
+
+#[test]
+fn a_job_that_begins_after_all_have_left_waits_for_all() {
+    for consistency in [Consistency::Sync, Consistency::Bounded(2), Consistency::Async] {
+        let mut state = RangeState::<u32, u32>::new(consistency, 2);
+        let asking = |worker, life, step| Asking { worker, life, step };
+        [0, 1].into_iter().for_each(|worker| assert_eq!(state.enter(worker, 1).unwrap().step, 0));
+        for (worker, steps) in [(0, 3), (1, 2)] {
+            for step in 0..steps {
+                state.push(asking(worker, 1, step), step + 1, true, worker).unwrap();
+            }
+        }
+        [0, 1].into_iter().for_each(|worker| assert_eq!(state.leave(worker), []));
+        // What a worker has ended counts, though the other one has not ended it.
+        let ended = core::iter::from_fn(|| state.end_step()).count();
+        assert_eq!(ended, if consistency.is_sync() { 3 } else { 0 });
+        let begin = state.enter(1, 2).unwrap().step;
+        assert_eq!(begin, if consistency == Consistency::Async { 2 } else { 3 }, "{consistency:?}");
+        for step in begin..begin + 3 {
+            state.push(asking(1, 2, step), step + 1, true, 1).unwrap();
+        }
+        state.pull(asking(1, 2, begin + 3), 7).unwrap();
+        assert_eq!(state.end_step(), None);
+        let waits = consistency != Consistency::Async;
+        assert_eq!(state.ready().is_empty(), waits, "{consistency:?}");
+        if !waits {
+            continue;
+        }
+        // The other one begins where all began.
+        assert_eq!(state.enter(0, 2).unwrap().step, 3);
+        for step in 3..6 {
+            state.push(asking(0, 2, step), step + 1, true, 0).unwrap();
+        }
+        let ended: Vec<_> = core::iter::from_fn(|| state.end_step()).map(|step| step.pushes.len()).collect();
+        assert_eq!(ended, if consistency.is_sync() { vec![2; 3] } else { vec![] });
+        assert_eq!(state.ready(), [7]);
+    }
 }

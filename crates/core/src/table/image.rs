@@ -60,6 +60,10 @@ pub struct ImageHead {
     pub ranges: u32,
     /// The [version](super::RangeState::version) of the range.
     pub version: u64,
+    /// How many steps those workers have [ended](super::RangeState::began_at) that have not come.
+    pub began_at: u64,
+    /// The number with which it was [made](super::TableRequest::Open).
+    pub birth: Option<u32>,
     /// Pushes with a NaN that were taken.
     pub not_numbers: u64,
 }
@@ -77,7 +81,8 @@ impl ImageRecord {
                 head.spec.write(&head.name, &mut to);
                 head.optimizer.write(&mut to);
                 [head.number, head.range, head.ranges].into_iter().for_each(|number| to.u32(number));
-                [head.version, head.not_numbers].into_iter().for_each(|number| to.u64(number));
+                [head.version, head.began_at, head.not_numbers].into_iter().for_each(|number| to.u64(number));
+                to.option(head.birth.as_ref(), |to, birth| to.u32(*birth));
             }
             Self::Clocks(clocks) => {
                 to.u8(2);
@@ -127,9 +132,19 @@ impl ImageRecord {
                 let (name, spec) = TableSpec::read(from)?;
                 let optimizer = OptimizerSpec::read(from)?;
                 let [number, range, ranges] = [from.u32()?, from.u32()?, from.u32()?];
-                let [version, not_numbers] = [from.u64()?, from.u64()?];
-                let head = ImageHead { name, number, spec, optimizer, range, ranges, version, not_numbers };
-                Self::Head(Box::new(head))
+                let [version, began_at, not_numbers] = [from.u64()?, from.u64()?, from.u64()?];
+                Self::Head(Box::new(ImageHead {
+                    name,
+                    number,
+                    spec,
+                    optimizer,
+                    range,
+                    ranges,
+                    version,
+                    began_at,
+                    not_numbers,
+                    birth: from.option(Reader::u32)?,
+                }))
             }
             2 => Self::Clocks(from.list(|from| {
                 let worker = from.u32()?;

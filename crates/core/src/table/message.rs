@@ -37,6 +37,11 @@ pub enum TableRequest {
         spec: TableSpec,
         /// How many ranges there are.
         ranges: u32,
+        /// The table's number at range 0, which is opened first. Ranges that were made with another one have not been made together.
+        /// Range 0 is told its own number once all others are there: then the table is whole.
+        birth: Option<u32>,
+        /// Whether the range has to be there.
+        is_whole: bool,
     },
     /// To change rows. Values follow.
     Push {
@@ -126,6 +131,8 @@ pub enum TableAnswer {
         has_half: bool,
         /// Whether this made the table.
         is_new: bool,
+        /// Whether the range has a number that it was made with: of range 0, whether all ranges of the table have been made.
+        is_whole: bool,
     },
     /// It is done.
     Done,
@@ -157,10 +164,13 @@ pub enum TableAnswer {
     },
 }
 
+const OPEN: u8 = 1;
+const LOCATE: u8 = 7;
+
 impl TableRequest {
     /// Whether a payload, behind its address, is [`Locate`](Self::Locate).
     pub fn is_locate(payload: &[u8]) -> bool {
-        payload == [7]
+        payload == [LOCATE]
     }
 
     /// The table that it is about, by its number.
@@ -199,10 +209,12 @@ impl TableRequest {
     pub fn encode_as(&self, form: KeyForm) -> Result<Vec<u8>, TooLong> {
         let mut to = Writer::default();
         match self {
-            Self::Open { name, spec, ranges } => {
-                to.u8(1);
+            Self::Open { name, spec, ranges, birth, is_whole } => {
+                to.u8(OPEN);
                 spec.write(name, &mut to);
                 to.u32(*ranges);
+                to.option(birth.as_ref(), |to, birth| to.u32(*birth));
+                to.bool(*is_whole);
             }
             Self::Push { table, step, ends, codec, keys } => {
                 to.u8(2);
@@ -233,7 +245,7 @@ impl TableRequest {
                 to.u8(6);
                 to.text("a table's name", name);
             }
-            Self::Locate => to.u8(7),
+            Self::Locate => to.u8(LOCATE),
             Self::Withdraw { table, step, least } => {
                 to.u8(10);
                 to.u32(*table);
@@ -290,9 +302,10 @@ impl TableRequest {
 
     fn read(from: &mut Reader<'_>, known: &mut KnownKeys) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
-            1 => {
+            OPEN => {
                 let (name, spec) = TableSpec::read(from)?;
-                Self::Open { name, spec, ranges: from.u32()? }
+                let (ranges, birth) = (from.u32()?, from.option(Reader::u32)?);
+                Self::Open { name, spec, ranges, birth, is_whole: from.bool()? }
             }
             2 => Self::Push {
                 table: from.u32()?,
@@ -313,7 +326,7 @@ impl TableRequest {
             }
             5 => Self::Leave { table: from.u32()? },
             6 => Self::Drop { name: from.text()? },
-            7 => Self::Locate,
+            LOCATE => Self::Locate,
             10 => Self::Withdraw { table: from.u32()?, step: from.u64()?, least: from.u64()? },
             8 => Self::Save { table: from.u32()?, id: from.u64()?, step: from.u64()? },
             9 => {
@@ -351,12 +364,11 @@ impl TableAnswer {
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
-            Self::Opened { table, step, has_half, is_new } => {
+            Self::Opened { table, step, has_half, is_new, is_whole } => {
                 to.u8(1);
                 to.u32(*table);
                 to.u64(*step);
-                to.bool(*has_half);
-                to.bool(*is_new);
+                [has_half, is_new, is_whole].into_iter().for_each(|answer| to.bool(*answer));
             }
             Self::Done => to.u8(2),
             Self::Rows => to.u8(3),
@@ -406,6 +418,7 @@ impl TableAnswer {
                 step: from.u64()?,
                 has_half: from.bool()?,
                 is_new: from.bool()?,
+                is_whole: from.bool()?,
             },
             2 => Self::Done,
             3 => Self::Rows,

@@ -7,6 +7,8 @@
 //!   (sync), and stay where each push takes effect at once. One that restarts ends that step, or withdraws them: it knows whether it has ended the
 //!   step on another range.
 //! * The pushes of a step that it has ended count, whatever becomes of it.
+//! * If all workers have come and all have left, the next one that comes begins a new job: all are waited for again, and begin where the
+//!   one that had ended most steps has left. Where nobody is waited for (async) each goes on where it was.
 //! * A request that a worker repeats on a new connection counts once: a push has a number, and a number that is not above that of
 //!   its last push is an old one.
 
@@ -21,6 +23,8 @@ const STEPS_MOST: u64 = u64::MAX / 2;
 pub struct RangeState<P, Q> {
     consistency: Consistency,
     workers: u32,
+    /// How many steps have been ended by those that have not come.
+    began_at: u64,
     /// Those that have come.
     clocks: BTreeMap<u32, Clock>,
     /// How many steps all that take part have ended, and have taken effect.
@@ -127,6 +131,7 @@ impl<P, Q> RangeState<P, Q> {
         Self {
             consistency,
             workers,
+            began_at: 0,
             clocks: BTreeMap::new(),
             version: 0,
             kept: BTreeMap::new(),
@@ -142,10 +147,16 @@ impl<P, Q> RangeState<P, Q> {
         if worker >= self.workers {
             return Err(TableError::Worker { worker, workers: self.workers });
         }
-        let known = self.clocks.get(&worker).copied().unwrap_or_default();
+        if self.is_over() && self.consistency.bound().is_some() {
+            self.began_at = self.furthest();
+            self.clocks.clear();
+        }
+        let new = Clock { step: self.began_at, ..Clock::default() };
+        let known = self.clocks.get(&worker).copied().unwrap_or(new);
         if known.life != life || known.has_left {
             // One that comes back after the others went on without it goes on where they are.
-            let step = if known.has_left { known.step.max(self.version()) } else { known.step };
+            let reached = if self.consistency.is_sync() { self.version } else { self.floor().unwrap_or(0) };
+            let step = if known.has_left { known.step.max(reached) } else { known.step };
             self.clocks.insert(worker, Clock { life, step, number: 0, has_left: false });
         }
         let step = self.clocks[&worker].step;
@@ -222,7 +233,9 @@ impl<P, Q> RangeState<P, Q> {
     /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
     /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
     pub fn end_step(&mut self) -> Option<EndedStep<P>> {
-        if !self.consistency.is_sync() || self.floor().is_none_or(|floor| floor <= self.version) {
+        // If nobody is waited for any more all steps that somebody has ended are over.
+        let reached = self.floor().unwrap_or_else(|| self.furthest());
+        if !self.consistency.is_sync() || reached <= self.version {
             return None;
         }
         let step = self.version;
@@ -278,9 +291,10 @@ impl<P, Q> RangeState<P, Q> {
         self.clocks.get(&worker).filter(|clock| !clock.has_left).map(|clock| clock.life)
     }
 
-    /// How many steps have taken effect, if steps do; else how many all that take part have ended.
+    /// How many steps have taken effect, if steps do; else how many all that take part have ended, or, if all have left, one of them.
     pub fn version(&self) -> u64 {
-        if self.consistency.is_sync() { self.version } else { self.floor().unwrap_or(0) }
+        let reached = || self.floor().unwrap_or_else(|| self.furthest());
+        if self.consistency.is_sync() { self.version } else { reached() }
     }
 
     /// Of all workers that have come how many steps they have ended, and whether they take part.
@@ -301,21 +315,34 @@ impl<P, Q> RangeState<P, Q> {
         self.kept.iter().flat_map(|((step, worker), pushes)| pushes.iter().map(|push| (*step, *worker, push)))
     }
 
+    /// How many steps those have ended that have not come.
+    pub fn began_at(&self) -> u64 {
+        self.began_at
+    }
+
     /// Becomes a range that has come this far, from its image. To be called before anybody takes part.
     ///
     /// # Errors
-    /// [`TableError::Malformed`] if these cannot be a range's clocks.
-    pub fn restore(
-        &mut self,
-        version: u64,
-        clocks: impl IntoIterator<Item = WorkerClock>,
-    ) -> Result<(), TableError> {
-        if version > STEPS_MOST {
+    /// [`TableError::Malformed`] if it cannot have come so far.
+    pub fn restore(&mut self, version: u64, began_at: u64) -> Result<(), TableError> {
+        if version > STEPS_MOST || began_at > STEPS_MOST {
             return Err(TableError::Malformed("a version that cannot be".into()));
         }
         if self.consistency.is_sync() {
             self.version = version;
         }
+        self.began_at = began_at;
+        Ok(())
+    }
+
+    /// Takes clocks from its image, after [`restore`](Self::restore).
+    ///
+    /// # Errors
+    /// [`TableError::Malformed`] if these cannot be a range's clocks.
+    pub fn restore_clocks(
+        &mut self,
+        clocks: impl IntoIterator<Item = WorkerClock>,
+    ) -> Result<(), TableError> {
         for WorkerClock { worker, life, step, number, has_left } in clocks {
             let is_new = self.clocks.last_key_value().is_none_or(|(last, _)| *last < worker);
             if !is_new || worker >= self.workers || step > STEPS_MOST {
@@ -344,10 +371,20 @@ impl<P, Q> RangeState<P, Q> {
         self.waiting.len()
     }
 
-    /// The least number of steps that one who takes part has ended: 0 as long as one has not come. `None` if nobody takes part.
+    /// Whether all workers have come, and have left.
+    fn is_over(&self) -> bool {
+        self.clocks.len() == self.workers as usize && self.clocks.values().all(|clock| clock.has_left)
+    }
+
+    /// The most steps that one has ended.
+    fn furthest(&self) -> u64 {
+        self.clocks.values().map(|clock| clock.step).fold(self.began_at.max(self.version), u64::max)
+    }
+
+    /// The least number of steps that one who takes part has ended, as those who have not come. `None` if all have left.
     fn floor(&self) -> Option<u64> {
         if self.clocks.len() < self.workers as usize {
-            return Some(0);
+            return Some(self.began_at);
         }
         self.clocks.values().filter(|clock| !clock.has_left).map(|clock| clock.step).min()
     }

@@ -17,6 +17,7 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -48,6 +49,17 @@ struct Opened {
     step: u64,
     has_half: bool,
     is_new: bool,
+    is_whole: bool,
+}
+
+/// Which ranges of a table a worker opens.
+struct Opening<'a> {
+    name: &'a str,
+    spec: &'a TableSpec,
+    /// All that it has.
+    ranges: u32,
+    /// What was opened.
+    opened: Vec<Opened>,
 }
 
 impl ParameterServer {
@@ -181,21 +193,9 @@ impl ParameterServer {
     fn try_to_open(&self, name: &str, spec: &TableSpec) -> Result<RemoteTable> {
         let reach = &self.connections.reach;
         let ranges = Ranges::new(spec.rows, reach.servers.len() as u32);
-        let call = TableCall::new();
-        for range in 0..ranges.count() {
-            let (name, spec) = (name.to_owned(), spec.clone());
-            let request = TableRequest::Open { name, spec, ranges: ranges.count() };
-            self.connections.ask(range, request, &call);
-        }
-        let result = self.connections.wait("open", name, &call);
-        let opened = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
-            TableAnswer::Opened { table, step, has_half, is_new } => {
-                Some(Opened { range, table, step, has_half, is_new })
-            }
-            _ => None,
-        });
-        let mut opened: Vec<Opened> = opened.collect();
-        opened.sort_unstable_by_key(|opened| opened.range);
+        let mut opening = Opening { name, spec, ranges: ranges.count(), opened: Vec::new() };
+        let result = self.open_ranges(&mut opening);
+        let opened = opening.opened;
         if let Err(error) = result.and_then(|()| self.catch_up(name, &opened)) {
             self.undo(name, &opened);
             return Err(error);
@@ -210,6 +210,45 @@ impl ParameterServer {
             codecs: Mutex::default(),
             spec: spec.clone(),
         })
+    }
+
+    /// Opens all ranges: the first one, whose number the others are told, and which is told once all are there. So a range that has
+    /// lost its rows is not taken for one that is new.
+    fn open_ranges(&self, opening: &mut Opening<'_>) -> Result<()> {
+        self.open_some(opening, 0..1, None, false)?;
+        let Some(Opened { table, is_whole, .. }) = opening.opened.first().copied() else { return Ok(()) };
+        self.open_some(opening, 1..opening.ranges, Some(table), is_whole)?;
+        if !is_whole {
+            let first = opening.opened.clone();
+            self.open_some(opening, 0..1, Some(table), true)?;
+            opening.opened = first;
+        }
+        Ok(())
+    }
+
+    fn open_some(
+        &self,
+        opening: &mut Opening<'_>,
+        ranges: Range<u32>,
+        birth: Option<u32>,
+        is_whole: bool,
+    ) -> Result<()> {
+        let call = TableCall::new();
+        for range in ranges {
+            let (name, spec) = (opening.name.to_owned(), opening.spec.clone());
+            let request = TableRequest::Open { name, spec, ranges: opening.ranges, birth, is_whole };
+            self.connections.ask(range, request, &call);
+        }
+        let result = self.connections.wait("open", opening.name, &call);
+        let opened = call.answers().into_iter().filter_map(|RangeAnswer { range, answer }| match answer {
+            TableAnswer::Opened { table, step, has_half, is_new, is_whole } => {
+                Some(Opened { range, table, step, has_half, is_new, is_whole })
+            }
+            _ => None,
+        });
+        opening.opened.extend(opened);
+        opening.opened.sort_unstable_by_key(|opened| opened.range);
+        result
     }
 
     /// A table that could not be opened everywhere is left, and is no more where it was made for this.

@@ -206,6 +206,9 @@ impl Serving {
                 match (connection.decode(payload), self.elsewhere(caller.connection, address)) {
                     (_, Some(answer)) => answer,
                     (Err(error), None) => TableAnswer::Refused(error),
+                    (Ok((request, _)), None) if self.has_other_range(address.range, &request) => {
+                        TableAnswer::Refused(TableError::Differs { what: "order of servers".to_owned() })
+                    }
                     (Ok((request, payload)), None) => {
                         return self.serve(address.range, caller, number, request, payload);
                     }
@@ -215,6 +218,14 @@ impl Serving {
         if let Some(connection) = self.connections.get_mut(&caller.connection) {
             connection.link.send(number, answer.encode());
         }
+    }
+
+    /// Whether a worker opens a table of which this server, which is in no group, has another range: it lists the servers in another
+    /// order than who made the table.
+    fn has_other_range(&self, range: u32, request: &TableRequest) -> bool {
+        let TableRequest::Open { name, .. } = request else { return false };
+        let is_of_another = |(other, shard): (&u32, &Shard)| *other != range && shard.tables.has_name(name);
+        self.group.is_none() && self.shards.iter().any(is_of_another)
     }
 
     fn serve(

@@ -152,8 +152,8 @@ impl SnapshotSet {
 
     /// The image of one of so many ranges of the table, which was made as `spec`. It gets a number on its server.
     ///
-    /// Workers go on with the steps that they had ended. What they had pushed since, of a sync table, they push again. All of them are
-    /// in a new life.
+    /// Workers go on with the steps that they had ended, and all are waited for, those too that had left: they begin where the others
+    /// are. What workers had pushed since, of a sync table, they push again. All of them are in a new life.
     ///
     /// # Errors
     /// All but [`SnapshotError::Write`].
@@ -178,6 +178,7 @@ impl SnapshotSet {
                 range,
                 ranges,
                 not_numbers: 0,
+                birth: None,
                 ..file.head.clone()
             });
             // Each count is taken over by one range.
@@ -190,12 +191,11 @@ impl SnapshotSet {
             }
         }
         let path = self.files.first().cloned().unwrap_or_default();
-        let Some(head) = head else {
+        let Some(mut head) = head else {
             return Err(SnapshotError::Damaged { path, why: "it has no files".into() });
         };
-        if spec.consistency.is_sync() {
-            // Steps that had not taken effect are pushed again.
-            clocks.values_mut().for_each(|clock| clock.step = clock.step.min(head.version));
+        if spec.consistency.bound().is_some() {
+            head.began_at = wait_for_all(&mut clocks, &head, spec);
         }
         let clocks: Vec<WorkerClock> = clocks.into_values().collect();
         let clocks = clocks.chunks(IMAGE_CLOCKS).map(|part| ImageRecord::Clocks(part.to_vec()));
@@ -290,6 +290,23 @@ impl SnapshotRecords {
             why: too_long.to_string(),
         })
     }
+}
+
+/// Nobody has left a table that is restored. Returns where those begin that had left, or had not come.
+fn wait_for_all(clocks: &mut BTreeMap<u32, WorkerClock>, head: &ImageHead, spec: &TableSpec) -> u64 {
+    let steps =
+        |clocks: &BTreeMap<u32, WorkerClock>| clocks.values().map(|clock| clock.step).collect::<Vec<_>>();
+    let (before, lacks_one) = (steps(clocks), clocks.len() < spec.workers as usize);
+    clocks.retain(|_, clock| !clock.has_left);
+    if spec.consistency.is_sync() {
+        // Steps that had not taken effect are pushed again.
+        clocks.values_mut().for_each(|clock| clock.step = clock.step.min(head.version));
+        return head.version;
+    }
+    if lacks_one {
+        return head.began_at;
+    }
+    steps(clocks).into_iter().min().or(before.into_iter().max()).unwrap_or_default()
 }
 
 /// Adds a clock of a range to those of others, which may be a step behind in a table that is not sync.

@@ -28,11 +28,13 @@ use std::{
 };
 
 mod image;
+mod opening;
 mod served;
 mod snapshots;
 mod status;
 pub(super) mod walk;
 
+use opening::WantedTable;
 pub(super) use served::{ReadySave, Reply, ReplyContent, ServedRequest, WantedRestore};
 use walk::TableLoader;
 
@@ -67,6 +69,8 @@ struct Table {
     optimizer: OptimizerSpec,
     /// How many ranges it has.
     ranges: u32,
+    /// The number with which it was [made](TableRequest::Open).
+    birth: Option<u32>,
     keys: Range<u64>,
     state: RangeState<KeptPush, WaitingPull>,
     rows: Box<dyn Rows>,
@@ -233,7 +237,10 @@ impl Tables {
         let is_repeated = before.is_some_and(|before| before.life == life && number <= before.number);
         let noted = served.operations.is_some().then(|| payload.whole(&request)).transpose()?;
         let answer = match request {
-            TableRequest::Open { name, spec, ranges } => self.open(caller, number, &name, &spec, ranges)?,
+            TableRequest::Open { name, spec, ranges, birth, is_whole } => {
+                let wanted = WantedTable { name, spec, ranges, birth, is_whole };
+                self.open(caller, number, &wanted)?
+            }
             TableRequest::Push { table, step, ends, codec, keys } => {
                 let payload = self.table(table)?.plain(codec, &keys, payload)?;
                 let push = KeptPush { keys, payload, reserved: 0 };
@@ -293,6 +300,11 @@ impl Tables {
         }
     }
 
+    /// Whether there is a table of the name.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.numbers.contains_key(name)
+    }
+
     /// Whether the table that a request is about is here.
     fn has(&self, request: &TableRequest) -> bool {
         let number = request.table().or_else(|| self.named(request));
@@ -303,10 +315,9 @@ impl Tables {
         &mut self,
         caller: &TableCaller,
         request: u64,
-        name: &str,
-        spec: &TableSpec,
-        ranges: u32,
+        wanted: &WantedTable,
     ) -> Result<TableAnswer, TableError> {
+        let WantedTable { name, spec, ranges, .. } = wanted;
         let is_new = !self.numbers.contains_key(name);
         let number = match self.numbers.get(name) {
             Some(number) => *number,
@@ -316,13 +327,11 @@ impl Tables {
             None => {
                 let before = self.next;
                 self.next = self.next_number(first_number(caller.life, request));
-                {
-                    let made = self.make(name, spec, ranges);
-                    if made.is_err() {
-                        self.next = before;
-                    }
-                    made?
+                let made = wanted.check_new().and_then(|()| self.make(name, spec, *ranges));
+                if made.is_err() {
+                    self.next = before;
                 }
+                made?
             }
         };
         if self.restored.as_ref().is_some_and(|loader| loader.number == number) {
@@ -330,14 +339,16 @@ impl Tables {
         }
         let table = self.tables.get_mut(&number).ok_or(TableError::Unknown)?;
         let mut differs = table.spec.difference(spec);
-        if table.ranges != ranges {
+        if table.ranges != *ranges {
             differs.push("list of servers");
         }
         if !differs.is_empty() {
             return Err(TableError::Differs { what: differs.join(", ") });
         }
+        wanted.check_birth(self.range, number, table.birth)?;
         let Entered { step, has_half } = table.state.enter(caller.worker, caller.life)?;
-        Ok(TableAnswer::Opened { table: number, step, has_half, is_new })
+        table.birth = table.birth.or(wanted.birth);
+        Ok(TableAnswer::Opened { table: number, step, has_half, is_new, is_whole: table.birth.is_some() })
     }
 
     /// # Errors
@@ -367,6 +378,7 @@ impl Tables {
         let table = Table {
             optimizer: spec.optimizer,
             ranges,
+            birth: None,
             state: RangeState::new(spec.consistency, spec.workers),
             rows: rows_of(spec, &optimizer, keys.clone()),
             keys,

@@ -49,15 +49,24 @@ impl Servers {
     fn with(count: usize, options: &TableOptions) -> Self {
         let (mut running, mut addresses) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            let patience = Some(Duration::from_millis(300));
-            let tables = Some(TableOptions { patience, ..options.clone() });
-            let options =
-                ServerOptions { tables, ..ServerOptions::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
-            let server = Server::bind(options).unwrap();
+            let server = Self::bind("127.0.0.1:0", options);
             addresses.push(server.address().to_string());
             running.push(run(server));
         }
         Self { running, addresses }
+    }
+
+    fn bind(address: &str, options: &TableOptions) -> Server {
+        let patience = Some(Duration::from_millis(300));
+        let tables = Some(TableOptions { patience, ..options.clone() });
+        let address: SocketAddr = address.parse().unwrap();
+        Server::bind(ServerOptions { tables, ..ServerOptions::new(address) }).unwrap()
+    }
+
+    /// Ends a server, and starts another one at its address.
+    fn start_anew(&mut self, at: usize, options: &TableOptions) {
+        end(&mut self.running[at]);
+        self.running[at] = run(Self::bind(&self.addresses[at], options));
     }
 
     fn worker(&self, rank: u32, workers: u32) -> ParameterServer {
@@ -89,11 +98,13 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for (stop, thread) in &mut self.running {
-            stop.stop();
-            thread.take().into_iter().for_each(|thread| drop(thread.join()));
-        }
+        self.running.iter_mut().for_each(end);
     }
+}
+
+fn end((stop, thread): &mut Running) {
+    stop.stop();
+    thread.take().into_iter().for_each(|thread| drop(thread.join()));
 }
 
 fn problem(error: &Error) -> TableError {

@@ -133,6 +133,8 @@ fn restore(servers: &mut BTreeMap<u32, Turned>, at: u32, copy: u32) -> SyncSende
         range: 0,
         ranges: 3,
         version: 0,
+        began_at: 0,
+        birth: None,
         not_numbers: 0,
     };
     to.send(FoundRecord::Record(ImageRecord::Head(Box::new(head)).encode().unwrap())).unwrap();

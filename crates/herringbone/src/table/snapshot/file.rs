@@ -21,7 +21,7 @@ use std::{
 };
 
 const MAGIC: [u8; 8] = *b"hb-table";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const START_BYTES: usize = 32;
 const END_BYTES: usize = 20;
 

@@ -90,7 +90,11 @@ impl Cluster {
         let ranges = self.servers.len() as u32;
         for range in 0..ranges {
             let (name, spec) = (NAME.to_owned(), self.spec.clone());
-            let answer = self.serve(range, &TableRequest::Open { name, spec, ranges }, &[]);
+            let answer = self.serve(
+                range,
+                &TableRequest::Open { name, spec, ranges, birth: None, is_whole: false },
+                &[],
+            );
             let TableAnswer::Opened { table, step, .. } = answer else { panic!("{answer:?}") };
             self.numbers.insert(range, table);
             self.step = step;
@@ -389,7 +393,8 @@ fn workers_that_were_ahead_go_back_and_a_long_name_has_a_directory() {
     let mut serve = |worker: u32, number, request: TableRequest, values: &[u8]| {
         let caller = TableCaller { connection: u64::from(worker), worker, life: 70 };
         let address = RequestAddress { range: 0, is_first: false }.encode();
-        let open = TableRequest::Open { name: name.clone(), spec: spec.clone(), ranges: 1 };
+        let (name, spec) = (name.clone(), spec.clone());
+        let open = TableRequest::Open { name, spec, ranges: 1, birth: None, is_whole: false };
         let mut serve = |number, request: &TableRequest, values: &[u8]| {
             let payload = [&address, &request.encode().unwrap()[..], values].concat();
             let (request, payload) = KeptPayload::decode(payload, &mut KnownKeys::default()).unwrap();

@@ -108,6 +108,8 @@ impl Tables {
             range: self.range,
             ranges: table.ranges,
             version: table.state.version(),
+            began_at: table.state.began_at(),
+            birth: table.birth,
             not_numbers: table.not_numbers,
         })
     }
@@ -145,9 +147,9 @@ impl TableLoader {
         let table = tables.tables.get_mut(&self.number).ok_or(TableError::Unknown)?;
         table.optimizer = head.optimizer;
         table.rows.tune(head.optimizer);
-        table.not_numbers = head.not_numbers;
+        (table.not_numbers, table.birth) = (head.not_numbers, head.birth);
         table.rows.begin_loading();
-        table.state.restore(head.version, [])
+        table.state.restore(head.version, head.began_at)
     }
 
     /// Takes the next record. Returns whether it was the last one: then the table is as the one that the image is of.
@@ -167,7 +169,7 @@ impl TableLoader {
         let cost = match record {
             ImageRecord::Head(_) => return Err(TableError::Malformed("a second head of an image".into())),
             ImageRecord::Clocks(clocks) => {
-                table.state.restore(table.state.version(), clocks)?;
+                table.state.restore_clocks(clocks)?;
                 0
             }
             ImageRecord::Kept { step, worker, number, keys } => {

@@ -74,7 +74,7 @@ impl TurnedClient {
     /// The number of a table of 100,000 rows.
     pub(super) fn open(&mut self) -> u32 {
         let spec = TableSpec { sparse: true, ..TableSpec::new(100_000, 1) };
-        let open = TableRequest::Open { name: "t".into(), spec, ranges: 1 };
+        let open = TableRequest::Open { name: "t".into(), spec, ranges: 1, birth: None, is_whole: false };
         match self.ask(&open, KeyForm::Whole, &[]) {
             TableAnswer::Opened { table, .. } => table,
             other => panic!("{other:?}"),

@@ -86,7 +86,7 @@ fn spec(sparse: bool, consistency: Consistency) -> TableSpec {
 }
 
 fn open(spec: &TableSpec) -> TableRequest {
-    TableRequest::Open { name: "t".to_owned(), spec: spec.clone(), ranges: 1 }
+    TableRequest::Open { name: "t".to_owned(), spec: spec.clone(), ranges: 1, birth: None, is_whole: false }
 }
 
 /// All records of an image.
