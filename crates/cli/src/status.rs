@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// One JSON object instead of tables; with --watch one in each line
     #[arg(long)]
     json: bool,
-    /// Again and again until Ctrl-C, every 2 seconds unless said
+    /// Again and again until Ctrl-C, every 2 seconds unless said. It goes on while no process answers, and ends if one refuses it
     #[arg(
         long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = USUAL_PAUSE,
         value_parser = seconds
@@ -63,17 +63,29 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let addresses =
         if options.addresses.is_empty() { environment_addresses()? } else { options.addresses.clone() };
-    let token = token_at(options.token_file.as_deref(), &addresses)?;
-    let mut asker = Asker::new(addresses, token);
+    let token = || token_at(options.token_file.as_deref(), &addresses);
+    let mut asker = Asker::new(addresses.clone(), token()?);
     let Some(pause) = options.watch else {
-        show(&asker.ask_all(true)?, options.json, false, out)?;
+        let round = asker.ask_all(true)?;
+        if let Some(failure) = round.failure() {
+            return Err(failure);
+        }
+        show(&round, options.json, false, out)?;
         return Ok(Outcome::Passed);
     };
     end_well_on_signals()?;
     let redraws = !options.json && stdout().is_terminal();
     loop {
         let began = Instant::now();
-        show(&asker.ask_all(false)?, options.json, redraws, out)?;
+        let round = asker.ask_all(false)?;
+        if let Some(failure) = round.failure() {
+            // A process that has come there meanwhile may have a token of its own.
+            let has_new_token = asker.set_token(token()?);
+            if round.is_refused() && !has_new_token {
+                return Err(failure);
+            }
+        }
+        show(&round, options.json, redraws, out)?;
         if !redraws && !options.json {
             writeln!(out)?;
         }
@@ -94,7 +106,8 @@ fn environment_addresses() -> Result<Vec<String>, Failure> {
     if servers.is_empty() {
         return Err(Failure::Usage {
             problem: "no address to ask".to_owned(),
-            hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info",
+            hint: "pass a member's ADDR:PORT, or set HERRINGBONE_STORE; rank 0 logs its own with HERRINGBONE_LOG=info. For tables pass the \
+                   address that `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as its workers have it",
         });
     }
     Ok(servers)

@@ -15,9 +15,15 @@ const SOON: Duration = Duration::from_secs(6);
 fn herringbone(args: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command.args(args).env("HERRINGBONE_TOKEN", TOKEN);
-    for name in
-        ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HERRINGBONE_REDUCERS", "HERRINGBONE_STORE"]
-    {
+    for name in [
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "HERRINGBONE_REDUCERS",
+        "HERRINGBONE_STORE",
+        "HERRINGBONE_TABLES",
+    ] {
         command.env_remove(name);
     }
     command
@@ -86,7 +92,11 @@ fn job() -> (Running, String) {
 }
 
 fn serve() -> (Running, String) {
-    let mut command = herringbone(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    serving(&mut herringbone(&["serve", "--listen", "127.0.0.1:0", "--json"]))
+}
+
+/// A server that a command starts, and its address.
+fn serving(command: &mut Command) -> (Running, String) {
     let mut running = Running::start(command.stdout(Stdio::piped()));
     let mut line = String::new();
     BufReader::new(running.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -206,6 +216,7 @@ fn who_is_not_there_is_told_from_who_is_something_else() {
     let (code, _, stderr) = status(&[&free]);
     assert_eq!(code, 3, "{stderr}");
     assert!(stderr.contains(&format!("{free}: nobody answers: Connection refused")), "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_TABLES"), "{stderr}");
 
     let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = web.local_addr().unwrap().to_string();
@@ -225,7 +236,7 @@ fn who_is_not_there_is_told_from_who_is_something_else() {
 
     let (code, _, stderr) = status(&[]);
     assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("HERRINGBONE_STORE"), "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_STORE") && stderr.contains("HERRINGBONE_TABLES"), "{stderr}");
     assert_eq!(status(&["nowhere"]).0, 2);
 }
 
@@ -241,4 +252,57 @@ fn it_watches_until_a_signal() {
     }
     signal(watching.id().into(), "INT");
     assert_eq!(watching.wait().unwrap().code(), Some(0));
+}
+
+/// A server that ends, and one that comes to its address, are news. One that refuses the watcher will refuse it in each round.
+#[test]
+fn it_watches_on_while_nobody_answers_and_ends_with_a_refusal() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = herringbone(&["status", "--watch=0.1", "--json", &free]);
+    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut reads_until_silent = |silent: bool| loop {
+        let value: Value = serde_json::from_str(&lines.next().expect("it goes on")).unwrap();
+        let member = &value["members"][0];
+        assert_eq!(
+            (&member["address"], member["answers"] == false),
+            (&free.as_str().into(), value["silent_seconds"].is_f64())
+        );
+        if value["silent_seconds"].is_f64() == silent {
+            break;
+        }
+    };
+    let tables = ["serve", "--listen", &free, "--json", "--tables"];
+    reads_until_silent(true);
+    for _ in 0..2 {
+        let (server, _) = serving(&mut herringbone(&tables));
+        reads_until_silent(false);
+        drop(server);
+        reads_until_silent(true);
+    }
+    let _other = serving(herringbone(&tables).env("HERRINGBONE_TOKEN", "another token of tests"));
+    let Output { status, stderr, .. } = watching.wait_with_output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("the job tokens differ"), "{stderr}");
+}
+
+#[test]
+fn a_server_of_tables_that_is_lost_between_two_questions_is_named() {
+    let (_server, address) =
+        serving(&mut herringbone(&["serve", "--listen", "127.0.0.1:0", "--json", "--tables"]));
+    let once = TcpListener::bind("127.0.0.1:0").unwrap();
+    let through = once.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let mut ways = [once.accept().unwrap().0, TcpStream::connect(address).unwrap()];
+        drop(once);
+        let [asker, server] = &ways;
+        let (mut asks, mut asked) = (asker.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || std::io::copy(&mut asks, &mut asked));
+        let [asker, server] = &mut ways;
+        std::io::copy(server, asker)
+    });
+    let (code, page, stderr) = status(&[&through]);
+    assert_eq!((code, &*page), (3, ""), "{stderr}");
+    assert!(stderr.contains(&format!("{through}: nobody answers: Connection refused")), "{stderr}");
 }

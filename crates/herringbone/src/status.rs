@@ -49,6 +49,9 @@ pub enum AskError {
     /// Nobody listens there, or the address is none.
     #[error("nobody answers: {0}")]
     Absent(io::Error),
+    /// It ended the connection before it answered: it ends just now, or is something else.
+    #[error("it closed the connection: is it Herringbone's address, and of the same release?")]
+    Closed,
     /// The token is not that job's, or none is set where one is needed.
     #[error("{0}")]
     Token(String),
@@ -117,9 +120,7 @@ fn heard(
 fn unanswered(error: GreetError, within: Duration) -> AskError {
     match error {
         GreetError::Late => AskError::Silent(within),
-        GreetError::Closed => AskError::Stranger(
-            "it closed the connection: is it Herringbone's address, and of the same release?".to_owned(),
-        ),
+        GreetError::Closed => AskError::Closed,
         GreetError::Io(error) => AskError::Absent(error),
         GreetError::Handshake(HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven) => {
             AskError::Token(error.to_string())

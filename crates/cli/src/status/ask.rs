@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a member has to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -16,16 +16,20 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(500);
 /// How many members are asked at once.
 const AT_ONCE: usize = 128;
+/// How many members a failure names.
+const NAMED: usize = 16;
 /// How many workers may stand in for those that were named.
 const SUBSTITUTES: usize = 8;
 
 /// Whom to ask, and what was last heard.
 pub(super) struct Asker {
     addresses: Vec<String>,
-    /// Some workers of the job: whoever answers now may be stopped when it is looked again.
+    /// Some workers of the job, or all servers of tables: the process that answers now may be stopped when it is looked again.
     substitutes: Vec<String>,
     token: Option<String>,
     before: BTreeMap<String, Answer>,
+    /// When a process last answered; at first, when this was made.
+    last_heard: Instant,
 }
 
 /// What came of asking everybody once.
@@ -34,16 +38,25 @@ pub(super) struct Round {
     /// The job's members; unknown of a job that forms, and of a reducer's.
     pub(super) roster: Option<Roster>,
     pub(super) members: Vec<AskedMember>,
+    /// For how long no process has answered; `None` if one does.
+    pub(super) silent_for: Option<Duration>,
 }
 
 /// A process, and what came of asking it.
 pub(super) struct AskedMember {
     /// What it is called: its rank, or a reducer's address.
     pub(super) name: String,
-    pub(super) role: Role,
+    /// Unknown of an address at which no process has answered yet.
+    pub(super) role: Option<Role>,
     pub(super) id: Option<MemberId>,
     pub(super) address: String,
     pub(super) heard: Result<AnswerPair, AskError>,
+}
+
+/// What the first process that answers says, and where it is.
+struct FirstAnswer {
+    address: String,
+    answer: Answer,
 }
 
 /// An answer, and the one before it.
@@ -54,20 +67,45 @@ pub(super) struct AnswerPair {
 
 impl Asker {
     pub(super) fn new(addresses: Vec<String>, token: Option<String>) -> Self {
-        Self { addresses, substitutes: Vec::new(), token, before: BTreeMap::new() }
+        Self {
+            addresses,
+            substitutes: Vec::new(),
+            token,
+            before: BTreeMap::new(),
+            last_heard: Instant::now(),
+        }
+    }
+
+    /// The token of the next rounds. Returns whether it is another one than before.
+    pub(super) fn set_token(&mut self, token: Option<String>) -> bool {
+        let is_new = self.token != token;
+        self.token = token;
+        is_new
     }
 
     /// Asks each member, and `twice` those that answer, a moment later. Else what they said in the last round came before.
     pub(super) fn ask_all(&mut self, twice: bool) -> Result<Round, Failure> {
-        let (address, first) = self.first()?;
-        let job = first.identity.job;
+        let mut round = match self.first()? {
+            Ok(FirstAnswer { address, answer }) => self.ask_members(address, answer, twice),
+            Err(members) => Round { job: 0, roster: None, members, silent_for: None },
+        };
+        match round.members.iter().any(|member| member.heard.is_ok()) {
+            true => self.last_heard = Instant::now(),
+            false => round.silent_for = Some(self.last_heard.elapsed()),
+        }
+        Ok(round)
+    }
+
+    fn ask_members(&mut self, address: String, first: Answer, twice: bool) -> Round {
+        let (job, silent_for) = (first.identity.job, None);
         if let (None, Some(tables)) = (&first.roster, tables_of(&first)) {
             let members = self.table_servers(tables);
-            return Ok(Round { job, roster: None, members });
+            self.substitutes.clone_from(&tables.servers);
+            return Round { job, roster: None, members, silent_for };
         }
         let Some(roster) = first.roster.clone() else {
             let member = self.of_one(address, first, twice);
-            return Ok(Round { job, roster: None, members: vec![member] });
+            return Round { job, roster: None, members: vec![member], silent_for };
         };
         self.substitutes = substitutes(&roster);
         let members = self.each(roster.members(), |member| {
@@ -75,7 +113,7 @@ impl Asker {
             let before = self.before.get(&member.address).cloned();
             AskedMember {
                 name: roster.name(member.id),
-                role: member.role,
+                role: Some(member.role),
                 id: Some(member.id),
                 address: member.address.clone(),
                 heard: heard(ask, before, twice),
@@ -84,7 +122,7 @@ impl Asker {
         let answers =
             members.iter().filter_map(|member| member.heard.as_ref().ok().map(|heard| (member, heard)));
         self.before = answers.map(|(member, heard)| (member.address.clone(), heard.answer.clone())).collect();
-        Ok(Round { job, roster: Some(roster), members })
+        Round { job, roster: Some(roster), members, silent_for }
     }
 
     /// All servers of tables that the first one names, or that are named to this command.
@@ -92,7 +130,7 @@ impl Asker {
         let addresses = if tables.servers.is_empty() { &self.addresses } else { &tables.servers };
         self.each(addresses, |address| AskedMember {
             name: address.clone(),
-            role: Role::TableServer,
+            role: Some(Role::TableServer),
             id: None,
             address: address.clone(),
             heard: heard(|| ask(address, self.token.as_deref(), None, PATIENCE), None, false),
@@ -111,13 +149,15 @@ impl Asker {
             first
         };
         self.before.insert(address.clone(), answer.clone());
-        AskedMember { name, role, id: None, address, heard: Ok(AnswerPair { answer, before }) }
+        AskedMember { name, role: Some(role), id: None, address, heard: Ok(AnswerPair { answer, before }) }
     }
 
-    /// The first answer of those that are named, who are all asked at once: of one that knows the job's members, if any does.
-    fn first(&self) -> Result<(String, Answer), Failure> {
+    /// The first answer of those that are named, who are all asked at once: of one that knows the job's members, if any does. Else
+    /// why each of these does not answer.
+    fn first(&self) -> Result<Result<FirstAnswer, Vec<AskedMember>>, Failure> {
         let (sender, receiver) = channel();
-        for address in self.addresses.iter().chain(&self.substitutes) {
+        let more = self.substitutes.iter().filter(|address| !self.addresses.contains(address));
+        for address in self.addresses.iter().chain(more) {
             let (address, token, sender) = (address.clone(), self.token.clone(), sender.clone());
             let asks = move || {
                 let answer = ask(&address, token.as_deref(), None, PATIENCE);
@@ -128,15 +168,27 @@ impl Asker {
             thread.map_err(Failure::system("cannot start a thread"))?;
         }
         drop(sender);
-        let (mut problems, mut others) = (Vec::new(), None);
+        let (mut silent, mut other) = (Vec::new(), None);
         for (address, answer) in receiver {
             match answer {
-                Ok(answer) if answer.roster.is_some() => return Ok((address, answer)),
-                Ok(answer) => others = others.or(Some((address, answer))),
-                Err(error) => problems.push((address, error)),
+                Ok(answer) if answer.roster.is_some() => return Ok(Ok(FirstAnswer { address, answer })),
+                Ok(answer) => other = other.or(Some(FirstAnswer { address, answer })),
+                // Another process may listen by now where a substitute did.
+                Err(error) if self.addresses.contains(&address) => {
+                    silent.push(AskedMember {
+                        name: address.clone(),
+                        role: None,
+                        id: None,
+                        address,
+                        heard: Err(error),
+                    });
+                }
+                Err(_) => {}
             }
         }
-        others.ok_or_else(|| unanswered(&problems))
+        let at = |member: &AskedMember| self.addresses.iter().position(|address| *address == member.address);
+        silent.sort_by_key(at);
+        Ok(other.ok_or(silent))
     }
 
     /// Does something with each member, many at once; what comes of it, in their order.
@@ -189,20 +241,41 @@ fn heard(
     }
 }
 
-/// Why nobody has answered, and what to do.
-fn unanswered(problems: &[(String, AskError)]) -> Failure {
-    let texts: Vec<String> =
-        problems.iter().map(|(address, problem)| format!("{address}: {problem}")).collect();
-    let hint = match problems.first() {
-        Some((_, AskError::Token(_))) => {
-            "a torch job whose ranks have no token draws a key that nobody else knows: start it with HERRINGBONE_TOKEN"
+impl Round {
+    /// Whether no process answers, and the one at an address that was named refuses this command: then none will.
+    pub(super) fn is_refused(&self) -> bool {
+        let refuses = |error: &AskError| matches!(error, AskError::Token(_) | AskError::Stranger(_));
+        self.silent_for.is_some() && self.roster.is_none() && self.problems().any(|(_, error)| refuses(error))
+    }
+
+    fn problems(&self) -> impl Iterator<Item = (&str, &AskError)> {
+        self.members.iter().filter_map(|member| Some((&*member.address, member.heard.as_ref().err()?)))
+    }
+
+    /// If no process answers: why, and what to do.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.silent_for?;
+        let mut texts: Vec<String> =
+            self.problems().take(NAMED).map(|(address, problem)| format!("{address}: {problem}")).collect();
+        if self.members.len() > NAMED {
+            texts.push(format!("and {} more", self.members.len() - NAMED));
         }
-        Some((_, AskError::Silent(_))) => {
-            "name another member's ADDR:PORT: what others wait for, each of them says"
-        }
-        _ => "pass a member's ADDR:PORT; rank 0 logs its own with HERRINGBONE_LOG=info",
-    };
-    Failure::Unanswered { problem: texts.join("\n"), hint }
+        let hint = match self.problems().next() {
+            Some((_, AskError::Token(_))) => {
+                "give the token of the job, or of the servers of tables, in HERRINGBONE_TOKEN; a torch job whose ranks have no token \
+                 draws a key that nobody else knows: start it with HERRINGBONE_TOKEN"
+            }
+            Some((_, AskError::Silent(_))) => {
+                "name another member's ADDR:PORT: what others wait for, each of them says; of servers of tables that have copies, name \
+                 another one"
+            }
+            _ => {
+                "pass a member's ADDR:PORT; rank 0 logs its own with HERRINGBONE_LOG=info. For tables pass the address that \
+                 `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as its workers have it"
+            }
+        };
+        Some(Failure::Unanswered { problem: texts.join("\n"), hint })
+    }
 }
 
 impl AskedMember {

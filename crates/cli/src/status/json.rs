@@ -30,6 +30,7 @@ pub(super) fn object(round: &Round) -> Value {
         "world": roster.map(|roster| roster.world()),
         "members": round.members.iter().map(|asked| member(round, asked)).collect::<Vec<_>>(),
         "waits": waits,
+        "silent_seconds": round.silent_for.map(|silent| silent.as_secs_f64()),
     })
 }
 
@@ -41,7 +42,7 @@ fn number(job: u64) -> String {
 fn member(round: &Round, member: &AskedMember) -> Value {
     let rank = member.id.and_then(|id| round.roster.as_ref()?.rank_of(id));
     let mut fields = Map::from_iter([
-        ("role".to_owned(), json!(member.role.to_string())),
+        ("role".to_owned(), json!(member.role.map(|role| role.to_string()))),
         ("rank".to_owned(), json!(rank)),
         ("address".to_owned(), json!(member.address)),
     ]);

@@ -239,12 +239,12 @@ mod tests {
             let status = Status { process: 7, host: "here".to_owned(), activity };
             AnswerPair { answer: Answer { identity, roster: None, status }, before: None }
         });
-        let (name, role) = (address.to_owned(), Role::TableServer);
+        let (name, role) = (address.to_owned(), Some(Role::TableServer));
         AskedMember { name: name.clone(), role, id: None, address: name, heard }
     }
 
     fn page(members: Vec<AskedMember>) -> String {
-        super::super::text::page(&Round { job: 0, roster: None, members })
+        super::super::text::page(&Round { job: 0, roster: None, members, silent_for: None })
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(super) fn page(round: &Round) -> String {
 }
 
 fn head(round: &Round) -> String {
+    if let Some(silent) = round.silent_for {
+        return format!("nobody answers, for {:.1} s; asking again until Ctrl-C", silent.as_secs_f64());
+    }
     let Some(roster) = &round.roster else {
         if let Some(head) = tables::head(round) {
             return head;
@@ -74,8 +77,8 @@ fn members(round: &Round) -> String {
 
 fn row(round: &Round, member: &AskedMember) -> [String; 5] {
     let called = match member.role {
-        Role::Worker => member.name.clone(),
-        Role::Reducer | Role::TableServer => format!("{} {}", member.role, member.name),
+        Some(role @ (Role::Reducer | Role::TableServer)) => format!("{role} {}", member.name),
+        Some(Role::Worker) | None => member.name.clone(),
     };
     let heard = match &member.heard {
         Ok(heard) => heard,

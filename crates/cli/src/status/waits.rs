@@ -70,7 +70,7 @@ fn why(round: &Round, on: MemberId, operation: &InFlight) -> Option<&'static str
     let group = member.job_status(round.job)?.group(operation.group);
     let next = group.and_then(|group| group.next);
     match (member.role, operation.sequence, next) {
-        (Role::Worker, Some(sequence), Some(next)) if next <= sequence => Some("it has not called it"),
+        (Some(Role::Worker), Some(sequence), Some(next)) if next <= sequence => Some("it has not called it"),
         _ => None,
     }
 }

@@ -52,7 +52,7 @@ fn asked(number: u32, heard: Result<(Activity, Option<Activity>), AskError>) -> 
     };
     let heard = heard.map(|(now, before)| AnswerPair { answer: answer(now), before: before.map(answer) });
     let (name, address) = (roster.name(id(number)), member.address.clone());
-    AskedMember { name, role: member.role, id: Some(id(number)), address, heard }
+    AskedMember { name, role: Some(member.role), id: Some(id(number)), address, heard }
 }
 
 fn works(now: JobStatus, before: Option<JobStatus>) -> Result<(Activity, Option<Activity>), AskError> {
@@ -65,7 +65,7 @@ fn reduces(job_status: JobStatus) -> Result<(Activity, Option<Activity>), AskErr
 }
 
 fn lines(members: Vec<AskedMember>) -> Vec<String> {
-    let round = Round { job: JOB, roster: Some(roster()), members };
+    let round = Round { job: JOB, roster: Some(roster()), members, silent_for: None };
     page(&round).lines().map(str::to_owned).collect()
 }
 
@@ -131,7 +131,7 @@ fn who_has_not_called_is_told_from_who_waits() {
 fn a_job_that_forms_says_who_is_missing() {
     let mut member = asked(0, Ok((Activity::Forms { missing: vec![1, 2] }, None)));
     member.id = None;
-    let round = Round { job: 0, roster: None, members: vec![member] };
+    let round = Round { job: 0, roster: None, members: vec![member], silent_for: None };
     let shown = page(&round);
     assert!(shown.starts_with("a job of 3 ranks forms: ranks 1, 2 are missing\n"), "{shown}");
     assert!(shown.contains("waits for ranks to come"), "{shown}");
@@ -149,7 +149,7 @@ fn the_object_says_the_same() {
         asked(0, works(job_status(18, &[2], vec![link(2, 5, 6)]), None)),
         asked(2, Err(AskError::Silent(Duration::from_secs(1)))),
     ];
-    let round = Round { job: JOB, roster: Some(roster()), members };
+    let round = Round { job: JOB, roster: Some(roster()), members, silent_for: None };
     let object = crate::status::json::object(&round);
     assert_eq!(
         (&object["job"], &object["epoch"], &object["world"]),
@@ -161,5 +161,5 @@ fn the_object_says_the_same() {
     assert_eq!(object["waits"][0]["for"], "rank 2");
     assert_eq!(object["waits"][0]["by"][0], "rank 0");
     assert_eq!(object["waits"][0]["why"], "it does not answer");
-    assert_eq!(round.members[0].role, Role::Worker);
+    assert_eq!(round.members[0].role, Some(Role::Worker));
 }
