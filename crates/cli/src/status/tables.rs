@@ -32,8 +32,9 @@ pub(super) fn head(round: &Round) -> Option<String> {
         (server.used.saturating_add(used), server.limit.saturating_add(limit))
     });
     Some(format!(
-        "a parameter server: {answered} of {} answer{}, {copies}; {} of {} in use",
+        "a parameter server: {answered} of {} {}{}, {copies}; {} of {} in use",
         counted(round.members.len(), "server"),
+        if round.members.len() == 1 { "answers" } else { "answer" },
         if answered == round.members.len() { "" } else { " (of the others' ranges nothing is counted)" },
         quantity(used as f64),
         quantity(limit as f64)

@@ -57,12 +57,13 @@ fn head(round: &Round) -> String {
     };
     let answer = round.members.iter().filter(|member| member.heard.is_ok()).count();
     format!(
-        "job {:016x}: {}, {}, epoch {}; {answer} of {} answer",
+        "job {:016x}: {}, {}, epoch {}; {answer} of {} {}",
         round.job,
         counted(roster.world() as usize, "worker"),
         counted(roster.reducers().count(), "reducer"),
         roster.epoch(),
         counted(roster.members().len(), "member"),
+        if roster.members().len() == 1 { "answers" } else { "answer" },
     )
 }
 
