@@ -170,7 +170,8 @@ fn table_options(options: &Options) -> Result<TableOptions, Failure> {
         }
         (false, None) => Some(TableGroup::at(options.listen, said.servers.clone(), said.replicas)?),
     };
-    Ok(TableOptions { memory_bytes, patience, data: said.data.clone(), group, optimizers: Vec::new() })
+    let (data, transport) = (said.data.clone(), herringbone::transport_from_env()?);
+    Ok(TableOptions { memory_bytes, patience, data, group, transport, optimizers: Vec::new() })
 }
 
 /// A reducer that has no token to serve others with lacks a setting.

@@ -60,7 +60,8 @@ impl OwnOptimizer for Ftrl {
 fn main() -> Result<(), Box<dyn Error>> {
     let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned());
     let listen: SocketAddr = listen.parse()?;
-    let tables = TableOptions { optimizers: vec![Arc::new(Ftrl)], ..TableOptions::default() };
+    let transport = herringbone::transport_from_env()?;
+    let tables = TableOptions { optimizers: vec![Arc::new(Ftrl)], transport, ..TableOptions::default() };
     let token = std::env::var("HERRINGBONE_TOKEN").ok();
     let server = Server::bind(ServerOptions { token, tables: Some(tables), ..ServerOptions::new(listen) })?;
     println!("listening on {}", server.address());

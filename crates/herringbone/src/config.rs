@@ -16,7 +16,7 @@ mod trees;
 
 pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
-pub use reading::{token_from_env, token_from_file, token_of_listener};
+pub use reading::{token_from_env, token_from_file, token_of_listener, transport_from_env};
 pub(crate) use route::on_the_way_to;
 pub use route::{Route, is_own_address, route_to};
 pub use transport::Transport;

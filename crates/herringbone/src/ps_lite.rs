@@ -310,8 +310,12 @@ struct RunningServer {
 
 impl RunningServer {
     fn begin(line: &PsLiteLine, listen: SocketAddr, config: &Config, memory_bytes: u64) -> Result<Self> {
-        let tables =
-            Some(TableOptions { memory_bytes, patience: Some(line.patience), ..TableOptions::default() });
+        let tables = Some(TableOptions {
+            memory_bytes,
+            patience: Some(line.patience),
+            transport: config.transport,
+            ..TableOptions::default()
+        });
         let options = ServerOptions { token: config.token.clone(), tables, ..ServerOptions::new(listen) };
         let server = Arc::new(Server::bind(options)?);
         let (running, stop) = (server.clone(), server.stop());

@@ -50,6 +50,15 @@ impl Environment {
         parse_algorithm(&found.text).map(Some).map_err(wrong)
     }
 
+    /// The transport of `HERRINGBONE_TRANSPORT`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a name that is none.
+    pub(crate) fn transport(&self) -> Result<Option<Transport>> {
+        let Some(found) = settings::TRANSPORT.find(self)? else { return Ok(None) };
+        found.text.parse().map(Some).map_err(|error: UnknownName| Error::config(&found.variable, error))
+    }
+
     /// The rules of `HERRINGBONE_PLAN`.
     ///
     /// # Errors
@@ -230,10 +239,7 @@ impl Config {
             self.trees = Trees { bound: self.trees.bound, ..trees };
         }
         self.trees.bound = environment.tree_bound()?.or(self.trees.bound);
-        if let Some(name) = settings::TRANSPORT.find(environment)? {
-            let wrong = |error| Error::config(&name.variable, error);
-            self.transport = Some(name.text.parse::<Transport>().map_err(wrong)?);
-        }
+        self.transport = environment.transport()?.or(self.transport);
         if let Some(names) = settings::IFNAME.find(environment)? {
             self.interfaces = Some(Interfaces::new(names.variable, names.text));
         }
@@ -272,6 +278,14 @@ impl FromStr for Seconds {
 /// If both are set, or the file cannot be read or is empty.
 pub fn token_from_env() -> Result<Option<String>> {
     Environment::of_process().token()
+}
+
+/// The transport that `HERRINGBONE_TRANSPORT` forces; `None` if it forces none.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if it is no transport's name.
+pub fn transport_from_env() -> Result<Option<Transport>> {
+    Environment::of_process().transport()
 }
 
 /// The token that a file holds, without white space around it.

@@ -186,10 +186,10 @@ pub(crate) const COMPRESSION: Setting = setting(
 );
 pub(crate) const TRANSPORT: Setting = setting(
     "HERRINGBONE_TRANSPORT",
-    "forces the transport between processes",
+    "forces the transport between processes; a server of tables with tcp shares no memory with workers",
     "shm or tcp",
     "shm within a host",
-    WORKERS,
+    ALL_READERS,
 );
 pub(crate) const IFNAME: Setting = Setting {
     fallbacks: &[&["GLOO_SOCKET_IFNAME"], &["NCCL_SOCKET_IFNAME"]],

@@ -13,6 +13,11 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// Whether processes of a host share memory if this is forced on one of them.
+    pub(crate) fn shares(forced: Option<Self>) -> bool {
+        forced != Some(Self::Tcp)
+    }
+
     /// Its name in `HERRINGBONE_TRANSPORT`.
     pub fn name(self) -> &'static str {
         match self {

@@ -46,13 +46,15 @@ pub(crate) fn call_link(
     link(stream, keys, patience, made.filter(|_| answer == [YES]), MemorySide::Maker)
 }
 
-/// The end of a link at the process that was called.
+/// The end of a link at the process that was called. `shares` as for [`call_link`].
 pub(crate) fn welcome_link(
     mut stream: TcpStream,
     keys: Keys,
     patience: Duration,
+    shares: bool,
 ) -> Result<TcpLink, GreetError> {
-    let opened = if socket::is_within_host(&stream).unwrap_or(false) { open().ok() } else { None };
+    let is_wanted = shares && socket::is_within_host(&stream).unwrap_or(false);
+    let opened = if is_wanted { open().ok() } else { None };
     let (listener, name) = opened.unzip();
     let mut offer = [NO; 1 + NAME_BYTES];
     if let Some(name) = name {

@@ -89,7 +89,7 @@ impl ParameterServer {
             return Err(Error::config("rank", format!("rank {rank} of {world} workers: ranks count from 0")));
         }
         let (servers, token) = (servers.to_vec(), token.clone());
-        let shares = *transport != Some(Transport::Tcp);
+        let shares = Transport::shares(*transport);
         let reach =
             WorkerReach { servers, token, rank: *rank, workers: *world, shares, timeout: waits.timeout };
         Ok(Self { connections: Connections::open(reach)?, tables: Arc::default() })

@@ -1,7 +1,7 @@
 //! How a server keeps tables.
 
 use super::own::OwnOptimizer;
-use crate::{Error, Result, core::table::replication::SERVERS_MOST, fabric::greet::random_number};
+use crate::{Error, Result, Transport, core::table::replication::SERVERS_MOST, fabric::greet::random_number};
 use std::{
     fs,
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
@@ -23,6 +23,9 @@ pub struct TableOptions {
     /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
     pub group: Option<TableGroup>,
     /// The optimizers that this server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind).
+    /// The transport that is forced: with TCP no memory is shared with workers on this host. What a program's user says is
+    /// [`transport_from_env`](crate::transport_from_env).
+    pub transport: Option<Transport>,
     pub optimizers: Vec<Arc<dyn OwnOptimizer>>,
 }
 
@@ -135,3 +138,4 @@ impl Default for TableOptions {
         }
     }
 }
+            transport: None,

@@ -9,7 +9,7 @@ use super::{
     shared::{ServiceShared, TableArrival, lock},
 };
 use crate::{
-    config::WaitLimits,
+    config::{Transport, WaitLimits},
     core::session::{
         Refusal, Role,
         handshake::{Claim, Identity},
@@ -42,6 +42,8 @@ pub(crate) struct TableService {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The servers that it is among.
     group: Option<TableGroup>,
+    /// Whether it shares memory with workers on its host.
+    shares: bool,
 }
 
 impl TableService {
@@ -64,7 +66,12 @@ impl TableService {
                 threads.push(spawn("hb-table-peers", Box::new(call))?);
             }
         }
-        Ok(Self { shared, threads: Mutex::new(threads), group: options.group.clone() })
+        Ok(Self {
+            shared,
+            threads: Mutex::new(threads),
+            group: options.group.clone(),
+            shares: Transport::shares(options.transport),
+        })
     }
 
     /// Why a server that calls is not let in, if it is not.
@@ -111,7 +118,7 @@ impl TableService {
         let patience = WaitLimits::default().patience;
         let link = match is_peer {
             true => MessageLink::of_peer(acceptor::into_link(stream, keys, patience)?),
-            false => MessageLink::of_server(same_host::welcome_link(stream, keys, patience)?),
+            false => MessageLink::of_server(same_host::welcome_link(stream, keys, patience, self.shares)?),
         };
         self.shared.arrive(TableArrival { link, who })?;
         Ok(())

@@ -23,6 +23,7 @@ mod known_keys;
 mod own;
 mod reopened;
 mod steps;
+mod transport;
 
 /// A server that runs.
 type Running = (Stop, Option<JoinHandle<()>>);

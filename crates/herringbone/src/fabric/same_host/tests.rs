@@ -3,14 +3,15 @@
 use super::*;
 use std::net::TcpListener;
 
-/// What both ends come to.
-fn meet(shares: bool) -> [TcpLink; 2] {
+/// What both ends come to, if the caller and the called one want to share or not.
+fn meet(caller_shares: bool, called_shares: bool) -> [TcpLink; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (called, _) = listener.accept().unwrap();
     let patience = Duration::from_secs(5);
-    let called = std::thread::spawn(move || welcome_link(called, Keys::default(), patience).unwrap());
-    [call_link(caller, Keys::default(), patience, shares).unwrap(), called.join().unwrap()]
+    let called =
+        std::thread::spawn(move || welcome_link(called, Keys::default(), patience, called_shares).unwrap());
+    [call_link(caller, Keys::default(), patience, caller_shares).unwrap(), called.join().unwrap()]
 }
 
 fn is_shared(link: &TcpLink) -> bool {
@@ -19,8 +20,10 @@ fn is_shared(link: &TcpLink) -> bool {
 
 #[test]
 fn processes_of_a_host_share_memory_unless_one_does_not_want_to() {
-    assert!(meet(true).iter().all(is_shared));
-    assert!(!meet(false).iter().any(is_shared));
+    assert!(meet(true, true).iter().all(is_shared));
+    for (caller_shares, called_shares) in [(false, true), (true, false), (false, false)] {
+        assert!(!meet(caller_shares, called_shares).iter().any(is_shared));
+    }
 }
 
 #[test]
