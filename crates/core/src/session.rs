@@ -28,6 +28,7 @@ pub mod pool;
 pub mod recovery;
 mod refusal;
 mod rules;
+mod seen;
 pub mod status;
 pub mod stragglers;
 pub mod survivors;
@@ -41,6 +42,7 @@ pub(crate) use codec::{Malformed, Reader, Writer};
 pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};
 pub use refusal::Refusal;
 pub use rules::GroupRules;
+pub use seen::is_unseen;
 
 use crate::group::Rank;
 use core::fmt;

@@ -37,5 +37,6 @@ pub use routes::{RoutedRequest, Routes};
 pub use row_keys::RowKeys;
 pub use spec::{
     BOUND_MOST, Consistency, Initializer, NAME_BYTES, NotANumber, TableSpec, WIDTH_MOST, WORKERS_MOST,
+    check_name,
 };
 pub use values::ValueCodec;

@@ -29,7 +29,7 @@ use crate::{
         collective::Collective,
         group::{FoldOrder, Group},
         plan::Guidance,
-        session::formation::JobName,
+        session::{formation::JobName, is_unseen},
         topology::LinkMatrix,
     },
     rendezvous::Store,
@@ -336,10 +336,13 @@ impl Config {
         let Some(JobName { name, .. }) = self.job.iter().find(|name| name.source == setting.name) else {
             return Ok(());
         };
-        if !name.is_empty() && name.len() <= launchers::NAME_BYTES && !name.contains(char::is_control) {
+        if !name.is_empty() && name.len() <= launchers::NAME_BYTES && !name.contains(is_unseen) {
             return Ok(());
         }
-        let problem = format!("{name:?} cannot be used; it may be {}, on one line", setting.values);
+        let problem = format!(
+            "{name:?} cannot be used; it may be {}, on one line and without characters that nobody sees",
+            setting.values
+        );
         Err(Error::config(setting.name, problem))
     }
 

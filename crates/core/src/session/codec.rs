@@ -4,6 +4,7 @@
 
 use crate::{
     group::{FoldOrder, Rank},
+    session::is_unseen,
     topology::LinkMatrix,
     wire::Fingerprint,
 };
@@ -71,9 +72,9 @@ impl Writer {
         }
     }
 
-    /// A text for people: what is over the bound is left out, and control characters are spaces.
+    /// A text for people: what is over the bound is left out, and characters that nobody sees are spaces.
     pub(crate) fn cut_text(&mut self, value: &str) {
-        let value: String = value.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+        let value: String = value.chars().map(|char| if is_unseen(char) { ' ' } else { char }).collect();
         let mut end = value.len().min(TEXT_BYTES);
         while !value.is_char_boundary(end) {
             end -= 1;

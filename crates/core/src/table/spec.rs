@@ -3,7 +3,7 @@
 use super::{error::Unusable, optimizer::OptimizerSpec};
 use crate::{
     element::DType,
-    session::{Malformed, Reader, Writer},
+    session::{Malformed, Reader, Writer, is_unseen},
     wire::digest,
 };
 use alloc::{format, string::String, vec::Vec};
@@ -79,6 +79,24 @@ pub enum NotANumber {
     Counted,
 }
 
+/// # Errors
+/// If there can be no table of this name: says why.
+pub fn check_name(name: &str) -> Result<(), Unusable> {
+    if name.is_empty() || name.len() > NAME_BYTES {
+        return Err(Unusable(format!(
+            "a table's name has 1 to {NAME_BYTES} bytes, and this one {}",
+            name.len()
+        )));
+    }
+    match name.chars().zip(1..).find(|(character, _)| is_unseen(*character)) {
+        None => Ok(()),
+        Some((character, at)) => Err(Unusable(format!(
+            "character {at} of the table's name is U+{:04X}, which nobody sees: take it out",
+            u32::from(character)
+        ))),
+    }
+}
+
 impl TableSpec {
     /// A dense table of zeros of `f32`, for one worker, to which pushes are added at once.
     pub fn new(rows: u64, width: u32) -> Self {
@@ -99,9 +117,7 @@ impl TableSpec {
     /// If there can be no such table: says what to change.
     pub fn check(&self, name: &str) -> Result<(), Unusable> {
         let wrong = |what: String| Err(Unusable(what));
-        if name.is_empty() || name.len() > NAME_BYTES || name.chars().any(char::is_control) {
-            return wrong(format!("a table's name has 1 to {NAME_BYTES} bytes and no control characters"));
-        }
+        check_name(name)?;
         let most = if self.dtype == DType::F64 { WIDTH_MOST / 2 } else { WIDTH_MOST };
         if self.rows == 0 || self.width == 0 || self.width > most {
             let (rows, width) = (self.rows, self.width);

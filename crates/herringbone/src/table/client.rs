@@ -13,7 +13,7 @@ use crate::{
         Transport, check_addresses,
         settings::{Environment, TABLES},
     },
-    core::table::{Ranges, TableAnswer, TableError, TableRequest, TableSpec, Unusable},
+    core::table::{Ranges, TableAnswer, TableError, TableRequest, TableSpec, Unusable, check_name},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -114,7 +114,7 @@ impl ParameterServer {
         self.connections.check_process("open")?;
         let workers = self.connections.reach.workers;
         let spec = TableSpec { workers, ..spec };
-        spec.check(name).map_err(|Unusable(what)| refused(name, "", TableError::Unusable(what)))?;
+        spec.check(name).map_err(|why| unusable(name, why))?;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let is_whole = !self.connections.have_lost_one();
         let is_open = |table: &Arc<RemoteTable>| is_whole && !table.has_left.load(Ordering::SeqCst);
@@ -141,6 +141,7 @@ impl ParameterServer {
     pub fn restore(&self, name: &str, spec: &TableSpec) -> Result<Option<u64>> {
         let reach = &self.connections.reach;
         let (began, ranges) = (Instant::now(), reach.servers.len() as u32);
+        check_name(name).map_err(|why| unusable(name, why))?;
         let spec = TableSpec { workers: reach.workers, ..spec.clone() };
         loop {
             let call = TableCall::new();
@@ -282,6 +283,7 @@ impl ParameterServer {
     /// # Errors
     /// [`ErrorKind::Table`] if there is none of the name; [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
+        check_name(name).map_err(|why| unusable(name, why))?;
         let call = TableCall::new();
         for range in 0..self.connections.reach.servers.len() as u32 {
             self.connections.ask(range, TableRequest::Drop { name: name.to_owned() }, &call);
@@ -296,6 +298,10 @@ impl ParameterServer {
             false => Err(refused(name, "", TableError::Unknown)),
         }
     }
+}
+
+fn unusable(name: &str, Unusable(what): Unusable) -> Error {
+    refused(name, "", TableError::Unusable(what))
 }
 
 fn is_there_twice(error: &Error) -> bool {

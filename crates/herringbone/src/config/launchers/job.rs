@@ -4,7 +4,7 @@ use super::Assignment;
 use crate::{
     Result,
     config::{environment::Environment, settings},
-    core::session::formation::JobName,
+    core::session::{formation::JobName, is_unseen},
 };
 
 /// The longest name of a job, in bytes.
@@ -37,6 +37,6 @@ fn named(source: &str, name: &str) -> JobName {
     while !name.is_char_boundary(start) {
         start += 1;
     }
-    let name = name[start..].replace(char::is_control, " ");
+    let name = name[start..].replace(is_unseen, " ");
     JobName { source: source.to_owned(), name }
 }
