@@ -22,7 +22,7 @@ pub enum TableError {
     Unusable(String),
     /// A key that the table does not have, or that is not of this server.
     #[error(
-        "keys from {first} to {last} are not all in {begin} to {end}: keys are ascending, each there once, below the table's rows"
+        "keys from {first} to {last} are not all there: the table's keys here are {begin} to {end}; give it more rows, or other keys"
     )]
     RowKeys {
         /// The least key of the request.

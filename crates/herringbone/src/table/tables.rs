@@ -668,6 +668,10 @@ impl Table {
     }
 }
 
+        if begin <= first && last <= end {
+            // A caller's keys may be in any order, a message's are not.
+            return Err(TableError::Malformed("keys that are not ascending, each there once".into()));
+        }
 /// The payload of an answer whose rows of f32 are as they are from some place on, coded.
 fn coded(codec: ValueCodec, width: usize, payload: &[u8], rows_at: usize) -> Vec<u8> {
     let (head, rows) = payload.split_at(rows_at);
