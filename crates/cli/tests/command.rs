@@ -73,6 +73,18 @@ fn an_address_in_use_is_a_failure_that_names_it() {
 }
 
 #[test]
+fn a_server_of_tables_that_cannot_be_is_refused_at_the_start() {
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--tables"];
+    let (code, _, stderr) = output(&[&serve[..], &["--memory", "0"]].concat());
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("memory") && stderr.contains("0 bytes: give them some"), "{stderr}");
+    let outcome = herringbone(&serve).env("HERRINGBONE_TRANSPORT", "tpc").output().unwrap();
+    let stderr = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(outcome.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_TRANSPORT") && stderr.contains("did you mean tcp?"), "{stderr}");
+}
+
+#[test]
 fn without_a_token_others_are_not_served() {
     let (code, _, stderr) = output(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(code, 2, "{stderr}");

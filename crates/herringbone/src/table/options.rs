@@ -3,6 +3,7 @@
 use super::own::OwnOptimizer;
 use crate::{Error, Result, Transport, core::table::replication::SERVERS_MOST, fabric::greet::random_number};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{SocketAddr, ToSocketAddrs, UdpSocket},
     path::PathBuf,
@@ -22,10 +23,10 @@ pub struct TableOptions {
     pub data: Option<PathBuf>,
     /// The servers that have copies of each other's ranges. `None`: this server has none, and no copies of its own.
     pub group: Option<TableGroup>,
-    /// The optimizers that this server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind).
     /// The transport that is forced: with TCP no memory is shared with workers on this host. What a program's user says is
     /// [`transport_from_env`](crate::transport_from_env).
     pub transport: Option<Transport>,
+    /// The optimizers that this server has beside those of [`OptimizerKind`](crate::core::table::OptimizerKind).
     pub optimizers: Vec<Arc<dyn OwnOptimizer>>,
 }
 
@@ -94,15 +95,24 @@ impl TableGroup {
 }
 
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) if a server is named twice.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if a server is named twice, perhaps by two names. Names that cannot be looked up
+/// now may be known later.
 fn check_different(servers: &[String]) -> Result<()> {
-    let twice = (1..).zip(servers).find(|(next, server)| servers[*next..].contains(server));
-    twice.map_or(Ok(()), |(_, server)| {
-        Err(Error::config(
-            "servers",
-            format!("{server} is named twice: each server has one place in the list"),
-        ))
-    })
+    let refuse =
+        |problem| Err(Error::config("servers", format!("{problem}: each server has one place in the list")));
+    let mut known: BTreeMap<SocketAddr, &String> = BTreeMap::new();
+    for (at, server) in servers.iter().enumerate() {
+        if servers[..at].contains(server) {
+            return refuse(format!("{server} is named twice"));
+        }
+        let addresses: BTreeSet<SocketAddr> = server.to_socket_addrs().into_iter().flatten().collect();
+        for address in addresses {
+            if let Some(other) = known.insert(address, server) {
+                return refuse(format!("{other} and {server} are both {address}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl TableOptions {

@@ -130,6 +130,17 @@ fn a_list_with_a_server_twice_and_a_directory_that_cannot_be_written_are_told_at
     let found = TableGroup::at(free[0].parse().unwrap(), twice, 1).unwrap_err();
     assert!(found.to_string().contains("is named twice"), "{found}");
     let scratch = Scratch::new();
+    let port = free[0].rsplit_once(':').unwrap().1;
+    let by_names = [free[0].clone(), format!("localhost:{port}")];
+    let found = TableGroup::at(free[0].parse().unwrap(), by_names.to_vec(), 1).unwrap_err().to_string();
+    for problem in [unstarted(options(&by_names, 0, 1, None)), found] {
+        assert!(problem.contains(&format!("{} and localhost:{port} are both", free[0])), "{problem}");
+    }
+    let unknown = [free[0].clone(), "nobody.invalid:7070".to_owned(), "nobody.invalid:7071".to_owned()];
+    drop(Server::bind(options(&unknown, 0, 1, None)).unwrap());
+    let mut without_memory = options(&free, 1, 1, None);
+    without_memory.tables.as_mut().unwrap().memory_bytes = 0;
+    assert!(unstarted(without_memory).contains("0 bytes: give them some"));
     let file = scratch.0.join("file");
     std::fs::write(&file, "").unwrap();
     assert!(unstarted(options(&free, 1, 1, Some(file))).contains("cannot be written"));
