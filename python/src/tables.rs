@@ -9,10 +9,7 @@ use crate::{
 };
 use herringbone::{
     Config, Region, Rendezvous,
-    core::{
-        codec::Codec,
-        table::{Consistency, Initializer, NotANumber, TableSpec, Unusable, ValueCodec},
-    },
+    core::table::{Consistency, Initializer, NotANumber, TableSpec, Unusable, ValueCodec},
     table::{ParameterServer, RemoteTable, TableCodecs, servers_from_env},
 };
 use pyo3::prelude::*;
@@ -220,8 +217,7 @@ fn keys_at(keys: Option<PySpan>, owner: &Bound<'_, PyAny>) -> PyResult<Option<Ve
 }
 
 fn value_codec(name: &str) -> PyResult<ValueCodec> {
-    let codec: Codec = name.parse().map_err(|error| errors::argument(format!("{error}")))?;
-    ValueCodec::new(codec).map_err(|Unusable(what)| errors::argument(what))
+    name.parse().map_err(|Unusable(what)| errors::argument(what))
 }
 
 fn table_spec(name: &str, spec: &PySpec) -> PyResult<TableSpec> {

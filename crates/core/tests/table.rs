@@ -615,3 +615,16 @@ fn a_job_that_begins_after_all_have_left_waits_for_all() {
         assert_eq!(state.ready(), [7]);
     }
 }
+
+#[test]
+fn a_name_of_a_codec_that_tables_do_not_take_is_answered_with_those_that_they_take() {
+    for (name, codec) in
+        [("plain", Codec::Plain), ("bf16", Codec::Bf16), ("fp16", Codec::Fp16), ("int8", Codec::Int8)]
+    {
+        assert_eq!(name.parse::<ValueCodec>().unwrap().codec(), codec);
+    }
+    for wrong in ["zip", "topk:0.1", "onebit"] {
+        let refused = wrong.parse::<ValueCodec>().unwrap_err().0;
+        assert!(refused.ends_with("use plain, bf16, fp16 or int8"), "{refused}");
+    }
+}

@@ -6,6 +6,7 @@ use crate::{
     session::{Malformed, Reader, Writer},
 };
 use alloc::{format, vec, vec::Vec};
+use core::str::FromStr;
 
 /// Those that code values one by one, or row by row, and need nothing fed back: by their places in messages.
 const CODECS: [Codec; 4] = [Codec::Plain, Codec::Bf16, Codec::Fp16, Codec::Int8];
@@ -14,6 +15,18 @@ const CODECS: [Codec; 4] = [Codec::Plain, Codec::Bf16, Codec::Fp16, Codec::Int8]
 /// on the other rows of its message. Keys are never coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValueCodec(Codec);
+
+/// How the codecs of [`CODECS`] are called.
+const NAMES: &str = "plain, bf16, fp16 or int8";
+
+impl FromStr for ValueCodec {
+    type Err = Unusable;
+
+    fn from_str(text: &str) -> Result<Self, Unusable> {
+        let unknown = |_| Unusable(format!("{text:?} is no codec of a table's values: use {NAMES}"));
+        text.parse().map_err(unknown).and_then(Self::new)
+    }
+}
 
 impl ValueCodec {
     /// Values travel as they are.
@@ -25,7 +38,7 @@ impl ValueCodec {
         match CODECS.contains(&codec) {
             true => Ok(Self(codec)),
             false => Err(Unusable(format!(
-                "values of a table coded by {codec}: it works only where what it loses is fed back; take bf16, fp16, int8 or plain"
+                "values of a table coded by {codec}: it works only where what it loses is fed back; use {NAMES}"
             ))),
         }
     }
