@@ -66,7 +66,7 @@ fn servers(round: &Round) -> Option<String> {
             [
                 address.to_owned(),
                 quantity(server.used as f64),
-                quantity(server.limit as f64),
+                quantity(server.limit as f64) + beyond(server),
                 counted(server.tables.len() + server.unlisted as usize, "range") + " of tables",
                 owns,
                 copies,
@@ -75,6 +75,11 @@ fn servers(round: &Round) -> Option<String> {
         .collect();
     let columns = ["server", "memory", "of", "has", "owns ranges", "has copies of"];
     (!rows.is_empty()).then(|| shown(&table::text(&columns, &columns[1..3], rows)))
+}
+
+/// Copies take what their owners have taken, whatever their memory.
+fn beyond(server: &TableServerStatus) -> &'static str {
+    if server.used > server.limit { ", beyond it" } else { "" }
 }
 
 /// Of a server that is alone, the ranges of its tables.
@@ -285,5 +290,19 @@ mod tests {
         assert!(page.contains("1 of 2 servers answer (of the others' ranges nothing is counted)"), "{page}");
         assert!(page.contains("no answer for 1 s"), "{page}");
         assert!(page.contains("nobody: it is lost"), "{page}");
+    }
+
+    #[test]
+    fn a_server_beyond_its_memory_is_told_and_one_server_answers() {
+        let full =
+            TableServerStatus { limit: 5000, servers: Vec::new(), ranges: Vec::new(), ..server(0, None) };
+        let page = page(vec![asked("a:1", Ok(full))]);
+        assert!(
+            page.starts_with(
+                "a parameter server: 1 of 1 server answers, no copies; 6.40 kB of 5.00 kB in use"
+            ),
+            "{page}"
+        );
+        assert!(page.contains("6.40 kB  5.00 kB, beyond it  2 ranges of tables"), "{page}");
     }
 }

@@ -22,7 +22,7 @@ impl TableMemory {
     /// Copies take memory without a check, so a server may be above its limit: then there is still room for nothing.
     ///
     /// # Errors
-    /// [`TableError::Full`] if so many bytes more are too many.
+    /// [`TableError::Full`] if so many bytes more are too many. Nothing more always fits: copies may have taken more than there is.
     pub(super) fn check(&self, more: u64) -> Result<(), TableError> {
         match more == 0 || self.used.load(Relaxed).saturating_add(more) <= self.limit {
             true => Ok(()),

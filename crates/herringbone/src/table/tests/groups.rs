@@ -3,7 +3,8 @@
 use super::{Server, ServerOptions, Servers, TableOptions, sync};
 use crate::{
     Config, Error, ErrorKind, Rendezvous,
-    core::table::TableSpec,
+    core::table::{TableError, TableSpec},
+    status::{Activity, TableServerStatus},
     table::{ParameterServer, TableGroup, snapshot::SnapshotSet},
 };
 use std::{
@@ -129,7 +130,6 @@ fn a_list_with_a_server_twice_and_a_directory_that_cannot_be_written_are_told_at
     assert!(unstarted(options(&twice, 1, 1, None)).contains("is named twice"));
     let found = TableGroup::at(free[0].parse().unwrap(), twice, 1).unwrap_err();
     assert!(found.to_string().contains("is named twice"), "{found}");
-    let scratch = Scratch::new();
     let port = free[0].rsplit_once(':').unwrap().1;
     let by_names = [free[0].clone(), format!("localhost:{port}")];
     let found = TableGroup::at(free[0].parse().unwrap(), by_names.to_vec(), 1).unwrap_err().to_string();
@@ -141,6 +141,7 @@ fn a_list_with_a_server_twice_and_a_directory_that_cannot_be_written_are_told_at
     let mut without_memory = options(&free, 1, 1, None);
     without_memory.tables.as_mut().unwrap().memory_bytes = 0;
     assert!(unstarted(without_memory).contains("0 bytes: give them some"));
+    let scratch = Scratch::new();
     let file = scratch.0.join("file");
     std::fs::write(&file, "").unwrap();
     assert!(unstarted(options(&free, 1, 1, Some(file))).contains("cannot be written"));
@@ -210,4 +211,45 @@ fn a_worker_neither_begins_nor_ends_with_a_wait_for_a_server_that_does_not_answe
     let began = Instant::now();
     drop(connected);
     assert!(began.elapsed() < Duration::from_secs(3), "a handshake has five seconds");
+}
+
+pub(super) fn status_of(address: &str) -> TableServerStatus {
+    let answer = crate::status::ask(address, None, None, Duration::from_secs(5)).unwrap();
+    match answer.status.activity {
+        Activity::Serves { tables: Some(tables), .. } => tables,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An owner does not know how much memory its copies have, so these take what it has taken: else a push that a worker was told of
+/// would be lost with the owner.
+#[test]
+fn a_copy_goes_beyond_its_memory_and_takes_nothing_more_of_its_own() {
+    let (listed, limit) = (addresses(2), 20_000);
+    let running = (0..2).map(|place| {
+        let mut options = options(&listed, place, 1, None);
+        if place == 1 {
+            options.tables.as_mut().unwrap().memory_bytes = limit;
+        }
+        super::run(Server::bind(options).unwrap())
+    });
+    let mut servers = Servers { running: running.collect(), addresses: listed };
+    let worker = servers.worker(0, 1);
+    let table = worker.table("t", TableSpec { sparse: true, ..TableSpec::new(2000, 16) }).unwrap();
+    let ones = vec![1.0_f32; 1000 * 16];
+    table.push_range(0, &ones, false).unwrap();
+    let status = status_of(&servers.addresses[1]);
+    assert!(status.used > status.limit && status.limit == limit, "{status:?}");
+    let error = table.push(&[1999], &ones[..16], false).unwrap_err();
+    assert_eq!(super::problem(&error), TableError::Full { limit });
+    // The copy has all, and serves it.
+    let (stop, thread) = servers.running.remove(0);
+    stop.stop();
+    thread.into_iter().for_each(|thread| drop(thread.join()));
+    let mut rows = vec![0.0_f32; ones.len()];
+    table.pull_range(0, &mut rows).unwrap();
+    assert_eq!(rows, ones);
+    table.push(&[0], &ones[..16], false).unwrap();
+    let error = table.push(&[1999], &ones[..16], false).unwrap_err();
+    assert_eq!(super::problem(&error), TableError::Full { limit });
 }
