@@ -251,14 +251,24 @@ impl<P, Q> RangeState<P, Q> {
 
     /// The pulls that are answered now, in the order in which they came.
     pub fn ready(&mut self) -> Vec<Q> {
-        let reached = match self.consistency.bound() {
+        let reached = self.reached();
+        let is_ready = |waiting: &mut Waiting<Q>| waiting.step <= reached;
+        self.waiting.extract_if(.., is_ready).map(|waiting| waiting.pull).collect()
+    }
+
+    /// Whether a pull of a worker that has ended so many steps waits for others.
+    pub fn waits(&self, step: u64) -> bool {
+        step > self.reached()
+    }
+
+    /// Pulls of workers that have ended at most so many steps are answered.
+    fn reached(&self) -> u64 {
+        match self.consistency.bound() {
             None => u64::MAX,
             Some(0) => self.version,
             // If nobody takes part any more nobody is waited for.
             Some(bound) => self.floor().map_or(u64::MAX, |floor| floor.saturating_add(bound)),
-        };
-        let is_ready = |waiting: &mut Waiting<Q>| waiting.step <= reached;
-        self.waiting.extract_if(.., is_ready).map(|waiting| waiting.pull).collect()
+        }
     }
 
     /// A worker's connection has ended: these pulls of it are of no use to anybody.

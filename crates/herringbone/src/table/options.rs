@@ -14,7 +14,7 @@ use std::{
 /// How tables are kept.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
-    /// How many bytes they may take up, with what waits for the end of a step.
+    /// How many bytes they may take up, with pushes that wait for the end of a step, and pulls that are not answered.
     pub memory_bytes: u64,
     /// How long the others wait for a worker whose connection has ended without a goodbye; then they go on without it. `None`: until
     /// it is back.
@@ -117,9 +117,12 @@ fn check_different(servers: &[String]) -> Result<()> {
 
 impl TableOptions {
     /// # Errors
-    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there can be no such group, or nothing can be written to where snapshots
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if there is no memory for tables, there can be no such group, or nothing can be written to where snapshots
     /// are to be: that is told at the start, not at the first snapshot.
     pub(crate) fn check(&self) -> Result<()> {
+        if self.memory_bytes == 0 {
+            return Err(Error::config("memory", "tables may take up 0 bytes: give them some, like 8G"));
+        }
         self.group.as_ref().map_or(Ok(()), TableGroup::check)?;
         let Some(data) = &self.data else { return Ok(()) };
         let written = random_number().and_then(|number| {
@@ -144,8 +147,8 @@ impl Default for TableOptions {
             patience: Some(Duration::from_secs(10)),
             data: None,
             group: None,
+            transport: None,
             optimizers: Vec::new(),
         }
     }
 }
-            transport: None,

@@ -3,7 +3,7 @@
 use super::{
     fold::fold_step,
     kept_push::{KeptPayload, KeptPush},
-    memory::TableMemory,
+    memory::{CountedKeys, TableMemory},
     optimizers::OwnOptimizers,
     rows::{Rows, row_cost, rows_of},
     spare,
@@ -99,7 +99,7 @@ struct WaitingPull {
     connection: u64,
     number: u64,
     codec: ValueCodec,
-    keys: RowKeys,
+    keys: CountedKeys,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +154,7 @@ impl Tables {
         let table = request.table();
         let result = match request {
             TableRequest::Pull { table, step, codec, keys } => {
+                let keys = self.memory.count(keys);
                 let pull = WaitingPull { connection: caller.connection, number, codec, keys };
                 self.pull(table, caller.asking(step), pull).map(|()| None)
             }
@@ -448,6 +449,9 @@ impl Tables {
         if table.state.waiting() + table.owed >= WAITING_MOST {
             return Err(TableError::TooMany { what: "pulls that wait".into(), limit: WAITING_MOST as u64 });
         }
+        if table.state.waits(who.step) {
+            self.memory.check_counted()?;
+        }
         table.hot.count(&pull.keys);
         table.state.pull(who, pull)
     }
@@ -664,14 +668,14 @@ impl Table {
         }
         let (first, last) = (keys.get(0), keys.get(keys.len() - 1));
         let (begin, end) = (self.keys.start, self.keys.end.saturating_sub(1));
-        Err(TableError::RowKeys { first, last, begin, end })
-    }
-}
-
         if begin <= first && last <= end {
             // A caller's keys may be in any order, a message's are not.
             return Err(TableError::Malformed("keys that are not ascending, each there once".into()));
         }
+        Err(TableError::RowKeys { first, last, begin, end })
+    }
+}
+
 /// The payload of an answer whose rows of f32 are as they are from some place on, coded.
 fn coded(codec: ValueCodec, width: usize, payload: &[u8], rows_at: usize) -> Vec<u8> {
     let (head, rows) = payload.split_at(rows_at);

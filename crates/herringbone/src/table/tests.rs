@@ -24,6 +24,7 @@ mod own;
 mod reopened;
 mod steps;
 mod transport;
+mod waiting;
 
 /// A server that runs.
 type Running = (Stop, Option<JoinHandle<()>>);

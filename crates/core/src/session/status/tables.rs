@@ -17,7 +17,7 @@ pub struct TableServerStatus {
     pub servers: Vec<String>,
     /// How many copies each range is to have beside the one at its owner.
     pub replicas: u32,
-    /// How many bytes its tables take up, with what waits for the end of a step.
+    /// How many bytes its tables take up, with pushes that wait for the end of a step, and pulls that are not answered.
     pub used: u64,
     /// How many they may.
     pub limit: u64,

@@ -1,7 +1,10 @@
 //! What comes of requests.
 
 use super::{TableCaller, walk::FrozenTable};
-use crate::core::table::{RowKeys, TableAnswer, TableOperation, TableSpec, ValueCodec};
+use crate::{
+    core::table::{TableAnswer, TableOperation, TableSpec, ValueCodec},
+    table::memory::CountedKeys,
+};
 
 /// What a connection is to be told.
 #[derive(Debug)]
@@ -19,7 +22,7 @@ pub(in crate::table) enum ReplyContent {
     Rows {
         table: u32,
         codec: ValueCodec,
-        keys: RowKeys,
+        keys: CountedKeys,
     },
 }
 

@@ -1,0 +1,31 @@
+//! Pulls that wait at a server.
+
+use super::{Servers, groups::status_of, problem, sync};
+use crate::core::table::{TableError, TableSpec};
+
+#[test]
+fn pulls_that_wait_take_up_memory_until_they_are_answered() {
+    let servers = Servers::with_memory(1, 140_000);
+    let spec = TableSpec { sparse: true, ..sync(10_000, 1) };
+    let tables = [0, 1].map(|rank| servers.worker(rank, 2).table("t", spec.clone()).unwrap());
+    tables[0].push(&[7], &[1.0_f32], false).unwrap();
+    let keys: Vec<u64> = (0..10_000).collect();
+    let used = || status_of(&servers.addresses[0]).used;
+    let pull = || {
+        let mut rows = vec![0.0_f32; keys.len()];
+        tables[0].pull(&keys, &mut rows).map(|()| rows[7])
+    };
+    let before = used();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(pull);
+        while used() < before + 80_000 {
+            std::thread::yield_now();
+        }
+        let error = pull().unwrap_err();
+        assert_eq!(problem(&error), TableError::Full { limit: 140_000 });
+        tables[1].end_step().unwrap();
+        assert_eq!(waits.join().unwrap().unwrap(), 1.0);
+    });
+    assert_eq!(pull().unwrap(), 1.0, "what was answered takes up nothing");
+    assert!(used() < before + 1000, "{before}, {}", used());
+}
