@@ -1,10 +1,11 @@
 //! Workers as threads, and servers as they run.
 
-use super::{ParameterServer, RemoteTable, TableOptions};
+use super::{ParameterServer, RemoteTable, TableOptions, calls::TableCall};
 use crate::{
     Config, Error, ErrorKind, ReduceOp, Rendezvous,
     core::table::{
-        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, TableError, TableSpec,
+        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, RowKeys, TableError,
+        TableRequest, TableSpec, ValueCodec,
     },
     local,
     server::{Server, ServerOptions, Stop},
@@ -13,7 +14,7 @@ use std::{
     net::SocketAddr,
     sync::{Arc, Barrier},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 mod coded;
@@ -349,6 +350,34 @@ fn a_step_waits_for_all_workers_and_for_none_that_has_left() {
         table.pull(&[0], &mut row).unwrap();
         assert_eq!(row, [3.0], "the other one has said goodbye");
     });
+}
+
+/// Of a step that ended on one range only, the others drop on the other ranges what was pushed in it: after the server's patience.
+#[test]
+fn a_worker_that_dies_while_it_ends_a_step_is_waited_for_as_any_that_dies() {
+    let servers = Servers::start(2);
+    let (stays, dies) = (servers.worker(0, 2), servers.worker(1, 2));
+    let [table, half] = [&stays, &dies].map(|worker| worker.table("t", sync(4, 1)).unwrap());
+    half.push_range(0, &[1.0_f32; 4], true).unwrap();
+    let (call, keys) = (TableCall::new(), RowKeys::Listed(Vec::new()));
+    let end =
+        TableRequest::Push { table: half.numbers[0], step: 0, ends: true, codec: ValueCodec::PLAIN, keys };
+    half.connections.ask(0, &end, &call);
+    half.connections.wait("push", "t", &call).unwrap();
+    // It says no goodbye.
+    half.forget();
+    drop((half, dies));
+    let began = Instant::now();
+    let mut rows = [0.0_f32; 4];
+    for sums in [[3.0, 3.0, 2.0, 2.0], [5.0, 5.0, 4.0, 4.0]] {
+        table.push_range(0, &[2.0_f32; 4], false).unwrap();
+        table.pull_range(0, &mut rows).unwrap();
+        assert_eq!(rows, sums);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?} for a patience of 0.3 s", began.elapsed());
+    // It comes back where it had ended the step, and ends it on the other range, too.
+    let back = servers.worker(1, 2).table("t", sync(4, 1)).unwrap();
+    assert_eq!(back.step(), 2);
 }
 
 #[test]
