@@ -131,6 +131,8 @@ pub(super) struct Rule<R> {
     rest_of_rho: R,
     epsilon: R,
     assigns: bool,
+    /// Where a row, and what was pushed to it, lie for an optimizer of the server's own.
+    own_buffers: [Vec<R>; 2],
 }
 
 /// What becomes of what was pushed first.
@@ -188,11 +190,12 @@ impl<R: Real> Rule<R> {
             rest_of_rho: rest(OptimizerParameter::Rho),
             epsilon: number(OptimizerParameter::Epsilon),
             assigns: spec.number(OptimizerParameter::Assigns) != 0.0,
+            own_buffers: Default::default(),
         }
     }
 
     /// Changes a row by what was pushed to it: elements as they lie in `bytes`.
-    pub(super) fn step<S: Scalar<Real = R>>(&self, row: StoredRow<'_, S>, bytes: &[u8]) {
+    pub(super) fn step<S: Scalar<Real = R>>(&mut self, row: StoredRow<'_, S>, bytes: &[u8]) {
         let StoredRow { values, state, steps } = row;
         let pushed = bytes.chunks_exact(size_of::<S>()).map(S::read);
         if self.assigns {
@@ -263,18 +266,22 @@ impl<R: Real> Rule<R> {
     }
 
     fn step_own<S: Scalar<Real = R>>(
-        &self,
+        &mut self,
         values: &mut [S],
         state: &mut [R],
         steps: u32,
         pushed: impl Iterator<Item = S>,
     ) {
         let Some(own) = &self.own else { return };
-        let mut row: Vec<R> = values.iter().map(|value| value.real()).collect();
-        let gradient: Vec<R> = pushed.map(|pushed| self.limited(pushed)).collect();
+        let [mut row, mut gradient] = std::mem::take(&mut self.own_buffers);
+        row.clear();
+        row.extend(values.iter().map(|value| value.real()));
+        gradient.clear();
+        gradient.extend(pushed.map(|pushed| self.limited(pushed)));
         let step = RowStep { row: &mut row, state, gradient: &gradient, optimizer: &self.spec, steps };
         R::step_own(&**own, step);
-        values.iter_mut().zip(row).for_each(|(value, real)| *value = S::of(real));
+        values.iter_mut().zip(&row).for_each(|(value, real)| *value = S::of(*real));
+        self.own_buffers = [row, gradient];
     }
 
     /// The same optimizer with other numbers.

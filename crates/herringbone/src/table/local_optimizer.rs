@@ -194,7 +194,7 @@ fn step_blocks<S: Scalar + Plain>(
     let closed = || Error::new(ErrorKind::Closed);
     let (weights, gradients) = (weights.access().ok_or_else(closed)?, gradients.access().ok_or_else(closed)?);
     let (weights, gradients) = (weights.span(), gradients.span());
-    let (rule, planes, size) = (Rule::<S::Real>::new(*spec), planes(spec), size_of::<S>());
+    let (mut rule, planes, size) = (Rule::<S::Real>::new(*spec), planes(spec), size_of::<S>());
     let elements = weights.len() / size;
     let mut values = vec![S::default(); BLOCK.min(elements)];
     let mut pushed = values.clone();

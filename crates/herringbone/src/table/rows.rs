@@ -162,7 +162,7 @@ impl<S: Scalar> Rows for RowStore<S> {
     }
 
     fn push(&mut self, keys: &RowKeys, pushed: &[u8]) {
-        let (rule, shape) = (self.rule.clone(), self.rows.shape);
+        let (mut rule, shape) = (self.rule.clone(), self.rows.shape);
         let mut left =
             keys.iter().enumerate().zip(pushed.chunks_exact(shape.width * size_of::<S>())).peekable();
         while let Some(((number, key), row)) = left.next() {
