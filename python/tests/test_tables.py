@@ -123,7 +123,11 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
         table = servers.table("t", rows=10, width=2)
         table.push([3], np.ones((1, 2), np.float32))
         for error, words, call in [
-            (herringbone.TableError, "keys from 3 to 10 are not all there", lambda: table.push([10, 3], np.ones((2, 2), np.float32))),
+            (
+                herringbone.TableError,
+                "keys from 3 to 10 are not all there",
+                lambda: table.push([10, 3], np.ones((2, 2), np.float32)),
+            ),
             (herringbone.TableError, "row 4 has a NaN", lambda: table.push([3, 4], np.array([[1, 1], [1, np.nan]], np.float32))),
             (herringbone.ArgumentError, "values are float64", lambda: table.push([3], np.ones((1, 2)))),
             (herringbone.ArgumentError, "no 2 rows of 2", lambda: table.push([3, 4], np.ones((2, 3), np.float32))),
@@ -274,7 +278,9 @@ def test_values_travel_coded(address: str) -> None:
         assert np.isnan(table.pull([4])).all() and not np.isnan(table.pull([3])).any()
         with pytest.raises(herringbone.ArgumentError, match="fed back"):
             table.set_codecs(push="topk:0.1")
-        with pytest.raises(herringbone.ArgumentError, match='"zip" is no codec of a table\'s values: use plain, bf16, fp16 or int8$'):
+        with pytest.raises(
+            herringbone.ArgumentError, match='"zip" is no codec of a table\'s values: use plain, bf16, fp16 or int8$'
+        ):
             table.set_codecs(pull="zip")
         doubles = servers.table("doubles", rows=10, dtype=np.float64)
         with pytest.raises(herringbone.TableError, match="only f32"):
