@@ -297,7 +297,7 @@ fn settings_speak_json() {
     assert_eq!(rows.len(), herringbone::settings::ALL.len());
     let transport = rows.iter().find(|row| row["name"] == "HERRINGBONE_TRANSPORT").unwrap();
     assert_eq!((&transport["value"], &transport["from"]), (&"tcp".into(), &"HERRINGBONE_TRANSPORT".into()));
-    assert_eq!(transport["readers"], serde_json::json!(["worker", "torch"]));
+    assert_eq!(transport["readers"], serde_json::json!(["worker", "torch", "reducer"]));
     let token = rows.iter().find(|row| row["name"] == "HERRINGBONE_TOKEN").unwrap();
     assert!(token["value"].is_null() && token["from"].is_null(), "{token}");
     assert!(rows.iter().all(|row| row["wrong"].is_null()));

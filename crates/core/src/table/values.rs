@@ -147,6 +147,6 @@ mod tests {
             codec.decode(1 << 20, 1 << 40, &coded).unwrap_err();
         }
         let refused = ValueCodec::new(Codec::Sign).unwrap_err().0;
-        assert!(refused.contains("take bf16, fp16, int8"), "{refused}");
+        assert!(refused.contains("use plain, bf16, fp16 or int8"), "{refused}");
     }
 }

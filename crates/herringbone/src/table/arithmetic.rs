@@ -119,7 +119,7 @@ scalar! {
 pub(super) struct Rule<R> {
     spec: OptimizerSpec,
     /// Of a kind that is the server's own.
-    own: Option<Arc<dyn OwnOptimizer>>,
+    own: Option<OwnRule<R>>,
     rate: R,
     decay: R,
     scaling: Scaling<R>,
@@ -131,8 +131,16 @@ pub(super) struct Rule<R> {
     rest_of_rho: R,
     epsilon: R,
     assigns: bool,
-    /// Where a row, and what was pushed to it, lie for an optimizer of the server's own.
-    own_buffers: [Vec<R>; 2],
+}
+
+/// An optimizer of the server's own.
+#[derive(Clone, Debug)]
+struct OwnRule<R> {
+    optimizer: Arc<dyn OwnOptimizer>,
+    /// Where a row lies for it.
+    row: Vec<R>,
+    /// And what was pushed to it.
+    gradient: Vec<R>,
 }
 
 /// What becomes of what was pushed first.
@@ -174,7 +182,7 @@ impl<R: Real> Rule<R> {
         let rest = |parameter| R::from_f64(1.0 - spec.number(parameter));
         Self {
             spec,
-            own,
+            own: own.map(|optimizer| OwnRule { optimizer, row: Vec::new(), gradient: Vec::new() }),
             rate: number(OptimizerParameter::LearningRate),
             decay: number(OptimizerParameter::WeightDecay),
             scaling: Scaling {
@@ -190,7 +198,6 @@ impl<R: Real> Rule<R> {
             rest_of_rho: rest(OptimizerParameter::Rho),
             epsilon: number(OptimizerParameter::Epsilon),
             assigns: spec.number(OptimizerParameter::Assigns) != 0.0,
-            own_buffers: Default::default(),
         }
     }
 
@@ -272,21 +279,20 @@ impl<R: Real> Rule<R> {
         steps: u32,
         pushed: impl Iterator<Item = S>,
     ) {
-        let Some(own) = &self.own else { return };
-        let [mut row, mut gradient] = std::mem::take(&mut self.own_buffers);
+        let Some(OwnRule { optimizer, mut row, mut gradient }) = self.own.take() else { return };
         row.clear();
         row.extend(values.iter().map(|value| value.real()));
         gradient.clear();
         gradient.extend(pushed.map(|pushed| self.limited(pushed)));
         let step = RowStep { row: &mut row, state, gradient: &gradient, optimizer: &self.spec, steps };
-        R::step_own(&**own, step);
+        R::step_own(&*optimizer, step);
         values.iter_mut().zip(&row).for_each(|(value, real)| *value = S::of(*real));
-        self.own_buffers = [row, gradient];
+        self.own = Some(OwnRule { optimizer, row, gradient });
     }
 
     /// The same optimizer with other numbers.
     pub(super) fn tuned(&self, spec: OptimizerSpec) -> Self {
-        Self::with_own(spec, self.own.clone())
+        Self::with_own(spec, self.own.as_ref().map(|own| own.optimizer.clone()))
     }
 
     /// What was pushed, rescaled and cut.

@@ -3,9 +3,12 @@
 use super::{ParameterServer, RemoteTable, TableOptions, calls::TableCall};
 use crate::{
     Config, Error, ErrorKind, ReduceOp, Rendezvous,
-    core::table::{
-        Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, RowKeys, TableError,
-        TableRequest, TableSpec, ValueCodec,
+    core::{
+        session::status::TableServerStatus,
+        table::{
+            Consistency, Initializer, NotANumber, OptimizerKind, OptimizerSpec, RowKeys, TableError,
+            TableRequest, TableSpec, ValueCodec,
+        },
     },
     local,
     server::{Server, ServerOptions, Stop},
@@ -31,7 +34,18 @@ mod waiting;
 type Running = (Stop, Option<JoinHandle<()>>);
 
 fn run(server: Server) -> Running {
-    (server.stop(), Some(std::thread::spawn(move || server.run())))
+    run_shared(&Arc::new(server))
+}
+
+/// Runs a server that is asked how it stands.
+fn run_shared(server: &Arc<Server>) -> Running {
+    let running = server.clone();
+    (server.stop(), Some(std::thread::spawn(move || running.run())))
+}
+
+fn status_of(server: &Server) -> TableServerStatus {
+    // A busy one gives no answer.
+    std::iter::repeat_with(|| server.tables()).flatten().next().unwrap()
 }
 
 /// Servers that run until this is dropped.

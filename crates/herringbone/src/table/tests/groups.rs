@@ -4,13 +4,15 @@ use super::{Server, ServerOptions, Servers, TableOptions, sync};
 use crate::{
     Config, Error, ErrorKind, Rendezvous,
     core::table::{TableError, TableSpec},
-    status::{Activity, TableServerStatus},
     table::{ParameterServer, TableGroup, snapshot::SnapshotSet},
 };
 use std::{
     net::TcpListener,
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -213,32 +215,26 @@ fn a_worker_neither_begins_nor_ends_with_a_wait_for_a_server_that_does_not_answe
     assert!(began.elapsed() < Duration::from_secs(3), "a handshake has five seconds");
 }
 
-pub(super) fn status_of(address: &str) -> TableServerStatus {
-    let answer = crate::status::ask(address, None, None, Duration::from_secs(5)).unwrap();
-    match answer.status.activity {
-        Activity::Serves { tables: Some(tables), .. } => tables,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// An owner does not know how much memory its copies have, so these take what it has taken: else a push that a worker was told of
 /// would be lost with the owner.
 #[test]
 fn a_copy_goes_beyond_its_memory_and_takes_nothing_more_of_its_own() {
     let (listed, limit) = (addresses(2), 20_000);
-    let running = (0..2).map(|place| {
+    let bound = (0..2).map(|place| {
         let mut options = options(&listed, place, 1, None);
         if place == 1 {
             options.tables.as_mut().unwrap().memory_bytes = limit;
         }
-        super::run(Server::bind(options).unwrap())
+        Arc::new(Server::bind(options).unwrap())
     });
-    let mut servers = Servers { running: running.collect(), addresses: listed };
+    let mut bound: Vec<Arc<Server>> = bound.collect();
+    let running = bound.iter().map(super::run_shared).collect();
+    let mut servers = Servers { running, addresses: listed };
     let worker = servers.worker(0, 1);
     let table = worker.table("t", TableSpec { sparse: true, ..TableSpec::new(2000, 16) }).unwrap();
     let ones = vec![1.0_f32; 1000 * 16];
     table.push_range(0, &ones, false).unwrap();
-    let status = status_of(&servers.addresses[1]);
+    let status = super::status_of(&bound[1]);
     assert!(status.used > status.limit && status.limit == limit, "{status:?}");
     let error = table.push(&[1999], &ones[..16], false).unwrap_err();
     assert_eq!(super::problem(&error), TableError::Full { limit });
@@ -246,6 +242,7 @@ fn a_copy_goes_beyond_its_memory_and_takes_nothing_more_of_its_own() {
     let (stop, thread) = servers.running.remove(0);
     stop.stop();
     thread.into_iter().for_each(|thread| drop(thread.join()));
+    drop(bound.remove(0));
     let mut rows = vec![0.0_f32; ones.len()];
     table.pull_range(0, &mut rows).unwrap();
     assert_eq!(rows, ones);

@@ -1,16 +1,21 @@
 //! Pulls that wait at a server.
 
-use super::{Servers, groups::status_of, problem, sync};
+use super::{Server, ServerOptions, Servers, TableOptions, problem, run_shared, status_of, sync};
 use crate::core::table::{TableError, TableSpec};
+use std::{net::SocketAddr, sync::Arc};
 
 #[test]
 fn pulls_that_wait_take_up_memory_until_they_are_answered() {
-    let servers = Servers::with_memory(1, 140_000);
+    let tables = Some(TableOptions { memory_bytes: 140_000, ..TableOptions::default() });
+    let options = ServerOptions { tables, ..ServerOptions::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+    let server = Arc::new(Server::bind(options).unwrap());
+    let servers =
+        Servers { running: vec![run_shared(&server)], addresses: vec![server.address().to_string()] };
     let spec = TableSpec { sparse: true, ..sync(10_000, 1) };
     let tables = [0, 1].map(|rank| servers.worker(rank, 2).table("t", spec.clone()).unwrap());
     tables[0].push(&[7], &[1.0_f32], false).unwrap();
     let keys: Vec<u64> = (0..10_000).collect();
-    let used = || status_of(&servers.addresses[0]).used;
+    let used = || status_of(&server).used;
     let pull = || {
         let mut rows = vec![0.0_f32; keys.len()];
         tables[0].pull(&keys, &mut rows).map(|()| rows[7])
