@@ -147,6 +147,8 @@ impl<P, Q> RangeState<P, Q> {
         if worker >= self.workers {
             return Err(TableError::Worker { worker, workers: self.workers });
         }
+        let before = self.clocks.get(&worker).filter(|clock| clock.life == life);
+        let number = before.map_or(0, |clock| clock.number);
         if self.is_over() && self.consistency.bound().is_some() {
             self.began_at = self.furthest();
             self.clocks.clear();
@@ -157,7 +159,7 @@ impl<P, Q> RangeState<P, Q> {
             // One that comes back after the others went on without it goes on where they are.
             let reached = if self.consistency.is_sync() { self.version } else { self.floor().unwrap_or(0) };
             let step = if known.has_left { known.step.max(reached) } else { known.step };
-            self.clocks.insert(worker, Clock { life, step, number: 0, has_left: false });
+            self.clocks.insert(worker, Clock { life, step, number, has_left: false });
         }
         let step = self.clocks[&worker].step;
         Ok(Entered { step, has_half: self.kept.contains_key(&(step, worker)) })

@@ -373,10 +373,10 @@ fn a_worker_that_dies_while_it_ends_a_step_is_waited_for_as_any_that_dies() {
     let (stays, dies) = (servers.worker(0, 2), servers.worker(1, 2));
     let [table, half] = [&stays, &dies].map(|worker| worker.table("t", sync(4, 1)).unwrap());
     half.push_range(0, &[1.0_f32; 4], true).unwrap();
-    let (call, keys) = (TableCall::new(), RowKeys::Listed(Vec::new()));
+    let (call, keys) = (TableCall::new(), RowKeys::Listed(Vec::new().into()));
     let end =
         TableRequest::Push { table: half.numbers[0], step: 0, ends: true, codec: ValueCodec::PLAIN, keys };
-    half.connections.ask(0, &end, &call);
+    half.connections.ask(0, end, &call);
     half.connections.wait("push", "t", &call).unwrap();
     // It says no goodbye.
     half.forget();

@@ -78,7 +78,7 @@ fn a_push_that_is_refused_after_its_time_is_up_leaves_the_table_usable() {
     for consistency in [Consistency::Async, Consistency::Sync] {
         let servers = Servers::with_memory(1, 1 << 20);
         let way = Way::to(&servers.addresses[0]);
-        let worker = hasty(&[way.address.clone()]);
+        let worker = hasty(std::slice::from_ref(&way.address));
         let table = worker.table("t", sparse(consistency)).unwrap();
         push_ones(&table, 0, 10, false).unwrap();
         let filler = worker.table("filler", sparse(consistency)).unwrap();
