@@ -347,6 +347,10 @@ class Table:
                 out = np.empty((rows, self.width), name)
         elif not hasattr(out, "shape"):
             raise ArgumentError(f"{call}: out is a {type(out).__name__}; pass an array or a tensor")
+        elif isinstance(out, np.ndarray) and not out.dtype.isnative:
+            raise ArgumentError(
+                f"{call}: out has the byte order of another machine ({out.dtype.str}); pass one of this machine's"
+            )
         into = self._values(call, out, rows)
         if not into.flags.c_contiguous or not into.flags.writeable:
             raise ArgumentError(f"{call}: out is no contiguous array that can be written to")

@@ -156,10 +156,16 @@ impl PyTable {
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, keys_at(keys, owner)?);
         let values = regions((0, 0), values, owner).1;
-        to_the_end(py, move || match &keys {
+        let rows = values.clone();
+        let pulled = to_the_end(py, move || match &keys {
             Some(keys) => table.pull_region(keys, &values),
             None => table.pull_range_region(first, &values),
-        })
+        });
+        if pulled.is_err() {
+            // What comes later is not for the memory of a call that has failed.
+            rows.revoke();
+        }
+        pulled
     }
 
     /// Have all servers write the table to disk. Returns the snapshot's number.

@@ -306,3 +306,19 @@ def test_a_forked_child_is_told_that_its_parents_tables_are_not_its(address: str
             assert heard.read() == b"closed"
         table.push([1], [[1.0]])
         assert (table.pull_range(0, 4) == [[0], [1], [0], [0]]).all()
+
+
+def test_a_pull_that_failed_leaves_the_callers_array_alone(address: str) -> None:
+    servers = [herringbone.ParameterServer([address], rank=rank, workers=2, timeout=1) for rank in (0, 1)]
+    tables = [each.table("late rows", rows=4, width=1, optimizer="add", consistency="sync") for each in servers]
+    tables[0].push_range(0, np.ones((4, 1), np.float32))
+    out = np.full((4, 1), 1000, np.float32)
+    with pytest.raises(herringbone.OperationTimeoutError):
+        tables[0].pull_range(0, 4, out=out)
+    tables[1].end_step()
+    assert tables[0].pull_range(0, 4).tolist() == [[1]] * 4
+    assert out.tolist() == [[1000]] * 4
+    with pytest.raises(herringbone.ArgumentError, match="byte order"):
+        tables[0].pull_range(0, 4, out=np.zeros((4, 1), ">f4"))
+    for each in servers:
+        each.close()

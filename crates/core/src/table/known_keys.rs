@@ -1,6 +1,5 @@
 //! Lists of keys that a connection has carried: a list goes once, and afterwards a number stands for it.
 
-use super::row_keys::RowKeys;
 use crate::session::Malformed;
 use alloc::{collections::VecDeque, sync::Arc};
 
@@ -40,9 +39,8 @@ pub struct KnownKeys {
 }
 
 impl KnownKeys {
-    /// How keys go next over the connection.
-    pub fn form(&self, keys: &RowKeys) -> KeyForm {
-        let RowKeys::Listed(list) = keys else { return KeyForm::Whole };
+    /// How a list goes next over the connection.
+    pub fn form(&self, list: &Arc<[u64]>) -> KeyForm {
         if !(LEAST_KEYS..=KEYS).contains(&list.len()) {
             return KeyForm::Whole;
         }
@@ -53,9 +51,9 @@ impl KnownKeys {
         }
     }
 
-    /// Keys have gone over the connection in this [form](Self::form).
-    pub fn sent(&mut self, keys: &RowKeys, form: KeyForm) {
-        if let (KeyForm::Taught(_), RowKeys::Listed(list)) = (form, keys) {
+    /// A list has gone over the connection in this [form](Self::form).
+    pub fn sent(&mut self, list: &Arc<[u64]>, form: KeyForm) {
+        if let KeyForm::Taught(_) = form {
             self.add(list.clone());
         }
     }
@@ -104,22 +102,20 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::{collection::vec, prelude::*};
 
-    fn listed(keys: impl IntoIterator<Item = u64>) -> RowKeys {
-        RowKeys::Listed(keys.into_iter().collect())
+    fn listed(keys: impl IntoIterator<Item = u64>) -> Arc<[u64]> {
+        keys.into_iter().collect()
     }
 
     /// What the other end makes of keys that go now.
-    fn carried(here: &mut KnownKeys, there: &mut KnownKeys, keys: &RowKeys) -> RowKeys {
+    fn carried(here: &mut KnownKeys, there: &mut KnownKeys, keys: &Arc<[u64]>) -> Arc<[u64]> {
         let form = here.form(keys);
         here.sent(keys, form);
-        match (form, keys) {
-            (KeyForm::Known(number), _) => RowKeys::Listed(there.list(number).unwrap()),
-            (KeyForm::Taught(number), RowKeys::Listed(list)) => {
-                there.learn(number, list).unwrap();
-                keys.clone()
-            }
-            _ => keys.clone(),
+        match form {
+            KeyForm::Known(number) => return there.list(number).unwrap(),
+            KeyForm::Taught(number) => there.learn(number, keys).unwrap(),
+            KeyForm::Whole => {}
         }
+        keys.clone()
     }
 
     proptest! {
@@ -143,7 +139,7 @@ mod tests {
     #[test]
     fn a_list_goes_by_its_number_until_newer_ones_take_its_place() {
         let (mut here, mut there) = (KnownKeys::default(), KnownKeys::default());
-        let lists: Vec<RowKeys> = (0..=LISTS as u64).map(|first| listed(first..first + 64)).collect();
+        let lists: Vec<Arc<[u64]>> = (0..=LISTS as u64).map(|first| listed(first..first + 64)).collect();
         for (number, keys) in (0..).zip(&lists) {
             assert_eq!(here.form(keys), KeyForm::Taught(number));
             carried(&mut here, &mut there, keys);
@@ -156,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_one_key_is_another_list_and_short_lists_and_runs_go_whole() {
+    fn what_differs_in_one_key_is_another_list_and_short_lists_go_whole() {
         let mut known = KnownKeys::default();
         let keys: Vec<u64> = (0..100).map(|key| 2 * key).collect();
         known.sent(&listed(keys.clone()), known.form(&listed(keys.clone())));
@@ -166,7 +162,6 @@ mod tests {
             assert_eq!(known.form(&listed(other)), KeyForm::Taught(1));
         }
         assert_eq!(known.form(&listed(0..63)), KeyForm::Whole);
-        assert_eq!(known.form(&RowKeys::Run { first: 0, count: 1000 }), KeyForm::Whole);
         assert_eq!(known.form(&listed(0..KEYS as u64 + 1)), KeyForm::Whole);
     }
 

@@ -72,6 +72,14 @@ impl RowKeys {
         }
     }
 
+    /// The list, if they are one.
+    pub fn list(&self) -> Option<&Arc<[u64]>> {
+        match self {
+            Self::Run { .. } => None,
+            Self::Listed(keys) => Some(keys),
+        }
+    }
+
     /// Bytes of the keys in a message, for each of them.
     pub fn bytes_each(&self) -> usize {
         match self {

@@ -81,7 +81,7 @@ struct KnownServer {
 impl KnownServer {
     /// How keys go over its connection now.
     fn form(&self, keys: Option<&RowKeys>) -> KeyForm {
-        keys.map_or(KeyForm::Whole, |keys| self.keys.form(keys))
+        keys.and_then(RowKeys::list).map_or(KeyForm::Whole, |list| self.keys.form(list))
     }
 }
 
@@ -158,7 +158,9 @@ impl RequestWays {
             Ok(payload) => {
                 link.send_kept(number, payload);
                 // The keys are in line on this connection: what is put there later may name them by their number.
-                sent.message.keys().inspect(|keys| known.keys.sent(keys, form));
+                if let Some(list) = sent.message.keys().and_then(RowKeys::list) {
+                    known.keys.sent(list, form);
+                }
             }
             Err(error) => {
                 self.routes.answered(sent.range, number);
