@@ -77,7 +77,7 @@ def test_the_job_fails_without_its_scheduler() -> None:
     job.processes[2].kill()
     statuses, output = job.finish()
     assert statuses[2] == -signal.SIGKILL and all(statuses), output
-    assert "it is the job's scheduler: start the whole job again" in output
+    assert "the scheduler at 127.0.0.1:" in output and "start the whole job again" in output
 
 
 @pytest.mark.full

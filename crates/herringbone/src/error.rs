@@ -54,7 +54,7 @@ pub enum ErrorKind {
     },
     /// A server of tables is gone, with what it held.
     #[error(
-        "the server of tables at {address} is lost: {reason}; start it again, connect anew, and restore the tables"
+        "the server of tables at {address} is lost: {reason}; once it is there again connect anew, and make the tables again, from a snapshot if there is one"
     )]
     TableServerLost {
         /// Where it listened.

@@ -15,6 +15,7 @@ use crate::{
     config::{on_the_way_to, resolve, settings::Environment},
     core::{
         element::DType,
+        session::status::{TableStatus, TableWorker},
         table::{Consistency, OptimizerKind, OptimizerSpec, TableError, TableSpec, WORKERS_MOST},
     },
     server::{Server, ServerOptions, Stop},
@@ -151,7 +152,7 @@ impl PsLiteLine {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen there; [`ErrorKind::Rendezvous`] if not all have come within the
-    /// timeout of `config`, of which the token counts, too.
+    /// timeout of `config`, of which the token counts, too, or if a server is lost that workers need. Then the job is over for all.
     pub fn schedule(&self, config: &Config) -> Result<()> {
         let serving = RunningServer::begin(self, self.root()?, config, MEMORY)?;
         let (began, mut have_come) = (Instant::now(), false);
@@ -159,6 +160,9 @@ impl PsLiteLine {
             std::thread::sleep(LOOK);
             let Some(status) = serving.server.tables() else { continue };
             let nodes = status.tables.into_iter().find(|table| table.name == NODES);
+            if let Some(lost) = nodes.as_ref().and_then(|nodes| self.lost_server(nodes)) {
+                return Err(self.lost(lost));
+            }
             let (present, steps) = nodes.map_or((0, 0), |nodes| (nodes.present, nodes.version));
             have_come |= steps > 0;
             if have_come && present == 0 {
@@ -170,20 +174,31 @@ impl PsLiteLine {
         }
     }
 
+    /// A server that has left before all workers have: their leaving is what ends the second step. Only of the nodes that a status lists.
+    fn lost_server(&self, nodes: &TableStatus) -> Option<u32> {
+        let is_lost = |node: &&TableWorker| node.worker < self.servers && node.has_left;
+        nodes.workers.iter().filter(|_| nodes.version < 2).find(is_lost).map(|node| node.worker)
+    }
+
+    fn lost(&self, server: u32) -> Error {
+        Error::rendezvous(format!(
+            "server {server} of {} was lost with its rows: start the whole job again",
+            self.servers
+        ))
+    }
+
     /// A server's part: it keeps tables, of which the usual options count, until all workers have gone.
     ///
     /// # Errors
-    /// [`ErrorKind::Rendezvous`] if not all come within the timeout of `config`, of which the token counts, too;
-    /// [`ErrorKind::TableServerLost`] if the scheduler is lost; [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen.
+    /// [`ErrorKind::Rendezvous`] if not all come within the timeout of `config`, of which the token counts, too, or if the scheduler is
+    /// lost; [`ErrorKind::Io`] and [`ErrorKind::Auth`] if it cannot listen.
     pub fn serve(&self, config: &Config) -> Result<()> {
         let host = self.own_host.map_or_else(|| on_the_way_to(&self.host), Ok)?;
         let usual = TableOptions::default().memory_bytes;
         let serving = RunningServer::begin(self, SocketAddr::from((host, self.own_port)), config, usual)?;
         let member = self.enter(config, 0..self.servers)?;
         if member.nodes.step() > 0 {
-            let number = member.number;
-            let problem = format!("server {number} was lost with its rows: start the whole job again");
-            return Err(Error::rendezvous(problem));
+            return Err(self.lost(member.number));
         }
         member.nodes.push(
             &[u64::from(member.number)],
@@ -196,18 +211,8 @@ impl PsLiteLine {
         loop {
             match member.nodes.pull_range(0, &mut [0.0_f64; WIDTH]) {
                 Ok(()) => return Ok(()),
-                Err(error) => match error.kind() {
-                    ErrorKind::Timeout { .. } => {}
-                    ErrorKind::TableServerLost { address, reason } => {
-                        let reason =
-                            format!("{reason} (it is the job's scheduler: start the whole job again)");
-                        return Err(Error::new(ErrorKind::TableServerLost {
-                            address: address.clone(),
-                            reason,
-                        }));
-                    }
-                    _ => return Err(error),
-                },
+                Err(error) if matches!(error.kind(), ErrorKind::Timeout { .. }) => {}
+                Err(error) => return Err(without_scheduler(error)),
             }
         }
     }
@@ -270,7 +275,7 @@ impl PsLiteLine {
         let mut rows = vec![0.0; self.servers as usize * WIDTH];
         member.nodes.pull_range(0, &mut rows).map_err(|error| match error.kind() {
             ErrorKind::Timeout { after, .. } => self.not_all(&format!("within {after:?}")),
-            _ => error,
+            _ => without_scheduler(error),
         })?;
         let addresses: Option<Vec<String>> = rows.chunks_exact(WIDTH).map(read).collect();
         addresses.ok_or_else(|| self.not_all("a server is lost: start the whole job again"))
@@ -332,6 +337,16 @@ impl Drop for RunningServer {
             // A thread that panicked has nothing left to say.
             let _ended = thread.join();
         }
+    }
+}
+
+/// An error of a call to the scheduler. If that is lost, so is the job.
+fn without_scheduler(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::TableServerLost { address, reason } => Error::rendezvous(format!(
+            "the scheduler at {address} is lost ({reason}): look at its error, if it has one, and start the whole job again"
+        )),
+        _ => error,
     }
 }
 

@@ -103,3 +103,21 @@ fn a_scheduler_that_nobody_comes_to_ends() {
     let error = line.schedule(&config(Duration::from_millis(200))).unwrap_err().to_string();
     assert!(error.contains("not all of 2 workers and 2 servers") && error.contains("0 of them"), "{error}");
 }
+
+#[test]
+fn a_server_that_is_lost_before_all_workers_have_left_ends_the_job() {
+    let (port, config) = (free_port(), config(Duration::from_secs(30)));
+    std::thread::scope(|scope| {
+        let scheduler = scope.spawn(|| line(PsLiteRole::Scheduler, port).schedule(&config));
+        let server = line(PsLiteRole::Server, port).enter(&config, 0..2).unwrap();
+        server.nodes.push(&[0], &written("127.0.0.1:9"), false).unwrap();
+        let worker = line(PsLiteRole::Worker, port).enter(&config, 2..4).unwrap();
+        worker.nodes.end_step().unwrap();
+        let worker = scope.spawn(move || line(PsLiteRole::Worker, port).addresses(&worker).map(drop));
+        drop(server);
+        let error = scheduler.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("server 0 of 2 was lost with its rows: start the whole job again"), "{error}");
+        let error = worker.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("the scheduler at 127.0.0.1:") && error.contains("is lost"), "{error}");
+    });
+}

@@ -350,8 +350,8 @@ impl RequestWays {
         if !self.have_copies {
             return;
         }
-        let reason = "the servers that had this range have ended, and no copy of it is left: start all servers again, and \
-                      restore a snapshot";
+        let reason =
+            "the servers that had this range have ended, and no copy of it is left: start all servers anew";
         let patience = self.patience;
         let late = |since: &Instant| since.elapsed() >= patience;
         let lost: Vec<u32> =
