@@ -19,7 +19,7 @@ use crate::{
         table::{Consistency, OptimizerKind, OptimizerSpec, TableError, TableSpec, WORKERS_MOST},
     },
     server::{Server, ServerOptions, Stop},
-    table::{ParameterServer, RemoteTable, TableOptions},
+    table::{ParameterServer, RETURN, RemoteTable, TableOptions},
 };
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,7 +35,7 @@ const NODES: &str = "ps-lite nodes";
 const WIDTH: usize = 256;
 /// How much memory the scheduler's tables may take up.
 const MEMORY: u64 = 64 << 20;
-/// How often the scheduler looks whether all have gone.
+/// How often the scheduler looks whether all have gone, and a process whether a number is free.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What a process is in a job of ps-lite: `DMLC_ROLE`.
@@ -240,7 +240,8 @@ impl PsLiteLine {
         })
     }
 
-    /// Takes the first of some numbers that no process has that lives.
+    /// Takes the first of some numbers that no process has that lives. Who was killed and comes back at once may meet the connection
+    /// that it had, so all are tried again for some time.
     fn enter(&self, config: &Config, numbers: std::ops::Range<u32>) -> Result<Member> {
         let (members, root) = (self.servers + self.workers, self.root()?.to_string());
         let spec = TableSpec {
@@ -250,15 +251,19 @@ impl PsLiteLine {
             consistency: Consistency::Sync,
             ..TableSpec::new(u64::from(self.servers), WIDTH as u32)
         };
-        for number in numbers.clone() {
-            let own = Config::new(number, members, Rendezvous::Tcp(String::new()));
-            let own = own.token(config.token.clone().unwrap_or_default()).timeout(config.waits.timeout);
-            let connection = ParameterServer::connect(&own, std::slice::from_ref(&root))?;
-            match connection.table(NODES, spec.clone()) {
-                Ok(nodes) => return Ok(Member { number, nodes, _connection: connection }),
-                Err(error) if is_taken(&error) => {}
-                Err(error) => return Err(error),
+        let began = Instant::now();
+        while began.elapsed() < RETURN {
+            for number in numbers.clone() {
+                let own = Config::new(number, members, Rendezvous::Tcp(String::new()));
+                let own = own.token(config.token.clone().unwrap_or_default()).timeout(config.waits.timeout);
+                let connection = ParameterServer::connect(&own, std::slice::from_ref(&root))?;
+                match connection.table_within(NODES, spec.clone(), Duration::ZERO) {
+                    Ok(nodes) => return Ok(Member { number, nodes, _connection: connection }),
+                    Err(error) if is_taken(&error) => {}
+                    Err(error) => return Err(error),
+                }
             }
+            std::thread::sleep(LOOK);
         }
         let what = match numbers.len() {
             1 => "another process is".to_owned(),

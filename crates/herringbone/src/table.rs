@@ -55,6 +55,7 @@ mod tests;
 mod ways;
 mod worker_step;
 
+pub(crate) use client::RETURN;
 pub use client::{ParameterServer, servers_from_env};
 pub use local_optimizer::LocalOptimizer;
 pub use options::{TableGroup, TableOptions};

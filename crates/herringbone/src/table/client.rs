@@ -39,7 +39,7 @@ pub struct ParameterServer {
 }
 
 /// For how long a rank is tried that seems to be there.
-const RETURN: Duration = Duration::from_secs(3);
+pub(crate) const RETURN: Duration = Duration::from_secs(3);
 
 /// What was answered for a range of a table that a worker opens.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +111,16 @@ impl ParameterServer {
     /// [`ErrorKind::Table`] if there can be no such table, or there is another one of the name;
     /// [`ErrorKind::TableServerLost`], [`ErrorKind::Timeout`].
     pub fn table(&self, name: &str, spec: TableSpec) -> Result<Arc<RemoteTable>> {
+        self.table_within(name, spec, RETURN)
+    }
+
+    /// As [`table`](Self::table), where a rank that seems to be there is tried for so long.
+    pub(crate) fn table_within(
+        &self,
+        name: &str,
+        spec: TableSpec,
+        patience: Duration,
+    ) -> Result<Arc<RemoteTable>> {
         self.connections.check_process("open")?;
         let workers = self.connections.reach.workers;
         let spec = TableSpec { workers, ..spec };
@@ -126,7 +136,7 @@ impl ParameterServer {
             let error = TableError::Differs { what: differs.join(", ") };
             return Err(refused(name, "", error));
         }
-        let table = Arc::new(self.open(name, spec)?);
+        let table = Arc::new(self.open(name, spec, patience)?);
         tables.insert(name.to_owned(), Arc::downgrade(&table));
         Ok(table)
     }
@@ -179,11 +189,11 @@ impl ParameterServer {
     }
 
     /// Opens a table on all servers. Who was killed and comes back at once may meet the connection that it had.
-    fn open(&self, name: &str, spec: TableSpec) -> Result<RemoteTable> {
+    fn open(&self, name: &str, spec: TableSpec, patience: Duration) -> Result<RemoteTable> {
         let began = Instant::now();
         loop {
             match self.try_to_open(name, &spec) {
-                Err(error) if is_there_twice(&error) && began.elapsed() < RETURN => {
+                Err(error) if is_there_twice(&error) && began.elapsed() < patience => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 opened => return opened,
