@@ -145,8 +145,11 @@ def main():
     else:
         print(text)
     if options.record is not None:
-        head = f"# Tables on a parameter server\n`make table-figures`. {machine()}; {WORKERS} workers and {SERVERS} servers, k = 0.\n\n"
-        options.record.write_text(f"{head}{text}\n")
+        about = ", ".join(f"{name}: {value}" for name, value in machine().items())
+        how = f"{WORKERS} workers and {SERVERS} servers without copies, on one host; {options.rounds} rounds in which the contenders take turns"
+        options.record.write_text(
+            f"# Tables on a parameter server\n* {about}\n* {how}; medians, least and most. `make table-figures` writes this page.\n\n{text}\n"
+        )
 
 
 if __name__ == "__main__":
