@@ -231,13 +231,14 @@ impl PsLiteLine {
         if member.nodes.step() == 0 {
             member.nodes.end_step()?;
         }
-        let servers = self.addresses(&member)?;
-        Ok(PsLiteWorker {
-            rank: member.number - self.servers,
-            workers: self.workers,
-            servers,
-            _member: member,
-        })
+        let (servers, rank) = (self.addresses(&member)?, member.number - self.servers);
+        // They have been there, so one that does not answer is lost: nobody calls it until a call's timeout.
+        let own = Config::new(rank, self.workers, Rendezvous::Tcp(String::new())).timeout(self.patience);
+        let own = own.token(config.token.clone().unwrap_or_default());
+        ParameterServer::connect(&own, &servers).map_err(|error| {
+            Error::rendezvous(format!("a server of the job is lost: start the whole job again ({error})"))
+        })?;
+        Ok(PsLiteWorker { rank, workers: self.workers, servers, _member: member })
     }
 
     /// Takes the first of some numbers that no process has that lives. Who was killed and comes back at once may meet the connection

@@ -105,6 +105,23 @@ fn a_scheduler_that_nobody_comes_to_ends() {
 }
 
 #[test]
+fn a_worker_that_meets_a_dead_server_is_told() {
+    let (port, config) = (free_port(), config(Duration::from_secs(30)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| line(PsLiteRole::Scheduler, port).schedule(&config));
+        let dead = line(PsLiteRole::Server, port).enter(&config, 0..2).unwrap();
+        let other = line(PsLiteRole::Server, port).enter(&config, 0..2).unwrap();
+        let second = line(PsLiteRole::Worker, port).enter(&config, 2..4).unwrap();
+        second.nodes.end_step().unwrap();
+        for server in [&dead, &other] {
+            server.nodes.push(&[server.number.into()], &written("127.0.0.1:9"), false).unwrap();
+        }
+        let error = line(PsLiteRole::Worker, port).join(&config).unwrap_err().to_string();
+        assert!(error.contains("a server of the job is lost: start the whole job again"), "{error}");
+    });
+}
+
+#[test]
 fn a_server_that_is_lost_before_all_workers_have_left_ends_the_job() {
     let (port, config) = (free_port(), config(Duration::from_secs(30)));
     std::thread::scope(|scope| {
