@@ -19,7 +19,7 @@ impl Versions {
     /// names of their job, parameters tell the links between ranks and what decides the choice of algorithms, and ranks go on without the hub. In version 8 messages may be
     /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory;
     /// in version 10 a list of keys goes once over a connection, and then by a number,
-    /// and a push of a table that is refused withdraws no other one.
+    /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made.
     pub const CURRENT: Versions = Versions { min: 10, max: 10 };
 
     /// The newest version that both sides speak.
