@@ -164,7 +164,6 @@ pub enum TableAnswer {
     },
 }
 
-const OPEN: u8 = 1;
 const LOCATE: u8 = 7;
 
 impl TableRequest {
@@ -210,7 +209,7 @@ impl TableRequest {
         let mut to = Writer::default();
         match self {
             Self::Open { name, spec, ranges, birth, is_whole } => {
-                to.u8(OPEN);
+                to.u8(1);
                 spec.write(name, &mut to);
                 to.u32(*ranges);
                 to.option(birth.as_ref(), |to, birth| to.u32(*birth));
@@ -302,7 +301,7 @@ impl TableRequest {
 
     fn read(from: &mut Reader<'_>, known: &mut KnownKeys) -> Result<Self, Malformed> {
         Ok(match from.u8()? {
-            OPEN => {
+            1 => {
                 let (name, spec) = TableSpec::read(from)?;
                 let (ranges, birth) = (from.u32()?, from.option(Reader::u32)?);
                 Self::Open { name, spec, ranges, birth, is_whole: from.bool()? }

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// By how many steps servers may differ in where a worker is, before one of them counts as started anew.
+/// By how many steps servers may differ in where a worker is.
 const APART: u64 = 1024;
 
 /// Where a worker goes on of whom ranges say that it has ended so many steps: where it is furthest. A step that ended on one range
@@ -22,7 +22,7 @@ pub(super) fn furthest(name: &str, steps: impl Iterator<Item = u64> + Clone) -> 
     let most = steps.clone().max().unwrap_or_default();
     if steps.into_iter().any(|step| most - step > APART) {
         let what =
-            "a server of it was started anew, and has lost its rows: drop the table, and make it again";
+            "its servers are too many steps apart: drop the table, and make it again or restore a snapshot";
         return Err(refused(name, "", TableError::Unusable(what.to_owned())));
     }
     Ok(most)
