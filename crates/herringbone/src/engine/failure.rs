@@ -24,12 +24,17 @@ pub(crate) const ABORTED: &str = "it aborted the group";
 const LEFT: &str = "it left, by close() or the end of its program";
 
 /// A failure in a group as a user's error: where all ranks that are lost have left in order, this rank knows more than the hub says.
+/// Of a group that this rank has closed itself, nobody is to blame who has not died: rank 0, too, leaves once all have closed it.
 pub(super) fn explained(failure: &GroupFailure, group: &Group, links: &Links) -> Error {
     let has_only_left = |rank: &Rank| {
         links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.left.is_some() && !endpoint.dead)
     };
+    let has_died = |rank: &Rank| links.endpoints.worker(*rank).is_some_and(|endpoint| endpoint.dead);
     match failure {
         GroupFailure::Closed => Error::new(ErrorKind::Closed),
+        GroupFailure::Gone(Gone { ranks, .. }) if group.state.is_closed() && !ranks.iter().any(has_died) => {
+            Error::new(ErrorKind::Closed)
+        }
         GroupFailure::Gone(Gone { ranks, reason }) => links.lost(ranks, reason),
         GroupFailure::Decided(cause) => match (&group.explained, &**cause) {
             (Some((explained, error)), _) if Arc::ptr_eq(explained, cause) => error.clone(),
