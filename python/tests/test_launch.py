@@ -53,3 +53,14 @@ except KeyboardInterrupt:
     [(status, output)] = group.finish()
     assert status == 5, output
     assert sorted(output.splitlines()) == ["[rank 0] saved", "[rank 1] saved", "herringbone: ended by SIGINT"]
+
+
+def test_killed_ranks_start_again_and_are_taken_in_by_the_others() -> None:
+    pytest.importorskip("numpy")
+    done = launch("-n", "3", "--max-attempts", "2", "--", sys.executable, str(WORKERS / "killed_ranks.py"))
+    assert done.returncode == 0, done.stderr
+    said = [[line.split() for line in done.stdout.splitlines() if line.startswith(f"[rank {rank}]")] for rank in range(3)]
+    starts = [[words[3] for words in lines if words[2] == "starts"] for lines in said]
+    assert starts == [["0", "1"], ["0", "1"], ["0"]], done.stdout
+    # Each rank ends in the process that it started last; that of rank 2 has lived through both losses.
+    assert [lines[-1][2:] for lines in said] == [["sum", "6", lines[-2][-1]] for lines in said], done.stdout

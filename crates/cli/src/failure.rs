@@ -1,8 +1,9 @@
 //! Why a verb could not run to its end, in words that say what to do next.
 
 use herringbone::ErrorKind;
+use std::fmt::{self, Display};
 use std::os::unix::process::ExitStatusExt;
-use std::{fmt::Display, io, process::ExitStatus};
+use std::{io, process::ExitStatus};
 
 /// Exit code: a check failed.
 pub(crate) const CHECK: i32 = 1;
@@ -43,9 +44,9 @@ pub(crate) enum Failure {
     /// A process that was started here failed; it has said why.
     #[error("{who} ended with {status}; its own message is above")]
     Child { who: String, status: ExitStatus },
-    /// The rank of a launched program that failed first; it has said why.
-    #[error("rank {rank} failed first, with {status}; its own message is above, if it left one")]
-    Rank { rank: usize, status: ExitStatus },
+    /// The rank of a launched program that ended its job.
+    #[error("{0}")]
+    Rank(RankFailure),
     /// A signal to this process ended the ranks of a launched program.
     #[error("ended by {signal}")]
     Stopped { signal: &'static str, status: ExitStatus },
@@ -81,10 +82,8 @@ impl Failure {
                 _ => RUN,
             },
             Self::Child { status, .. } if status.code() == Some(USAGE) => USAGE,
-            // As a shell has it: a signal counts from 128.
-            Self::Rank { status, .. } | Self::Stopped { status, .. } => {
-                status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-            }
+            Self::Rank(failure) => shell_code(failure.status()),
+            Self::Stopped { status, .. } => shell_code(*status),
             _ => RUN,
         }
     }
@@ -92,6 +91,54 @@ impl Failure {
     /// Whether the reader of standard output has left, which is its right (`herringbone verify | head`).
     pub(crate) fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// As a shell has it: a signal counts from 128.
+fn shell_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// How a rank of a launched program has failed since its last progress; as text, what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankFailure {
+    /// The rank.
+    pub rank: usize,
+    /// How each of its starts since then ended, in order; at least one.
+    pub endings: Vec<ExitStatus>,
+}
+
+impl RankFailure {
+    /// How the last of these starts ended.
+    pub(crate) fn status(&self) -> ExitStatus {
+        self.endings.last().copied().unwrap_or_default()
+    }
+
+    /// As `signal: 9 (SIGKILL), 2 times; exit status: 7`: equal endings in a row stand there once.
+    fn listed(&self) -> String {
+        let each = self.endings.chunk_by(|one, next| one == next).map(|alike| match alike.len() {
+            1 => alike[0].to_string(),
+            count => format!("{}, {count} times", alike[0]),
+        });
+        each.collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl fmt::Display for RankFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, failures, listed) = (self.rank, self.endings.len(), self.listed());
+        if failures == 1 {
+            return write!(
+                f,
+                "rank {rank} failed first, with {listed}; its own message is above, if it left one"
+            );
+        }
+        write!(
+            f,
+            "rank {rank} failed {failures} times without progress between, with {listed}; its own messages are above, if \
+             it left any. Correct the program, or raise --max-attempts. If the program does make progress, have it write \
+             the number of each checkpoint to the file that HERRINGBONE_PROGRESS_FILE names"
+        )
     }
 }
 

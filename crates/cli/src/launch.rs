@@ -1,15 +1,22 @@
 //! `herringbone launch`: a program as several ranks of this machine.
 
+mod draws;
 mod ends;
 mod lines;
 mod processes;
 mod program;
+mod progress_files;
+mod restarter;
+mod restarts;
+
+pub use restarter::Restarter;
+pub use restarts::RankDecision;
 
 use crate::parent::{OwnCommand, end_with_parent, free_ports};
 use crate::{failure::Failure, outcome::Outcome};
 use processes::Processes;
+use progress_files::PROGRESS_FILE;
 use rustix::process::{Pid, Signal, getppid};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -22,7 +29,13 @@ use std::process::{Command, Stdio};
 /// is 1 and, for several ranks, OMP_NUM_THREADS is 1. Unless HERRINGBONE_TOKEN, HERRINGBONE_TOKEN_FILE, HERRINGBONE_REDUCERS or
 /// HERRINGBONE_TABLES is set, HERRINGBONE_TOKEN is a token drawn for this job, so that no other user's process can take part.
 ///
-/// If a rank fails, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
+/// With --max-attempts K a rank that fails starts again, alone and with the same environment, while the others run on. They
+/// get an error for the lost rank, and take the new process in with `replace()`. DMLC_NUM_ATTEMPT is the number of the start,
+/// from 0. A rank that fails K times without progress ends the job. Progress is another number in the file that
+/// HERRINGBONE_PROGRESS_FILE names, such as the number of the last checkpoint, written by the program. A rank that succeeds is
+/// done, and no rank starts again once the job ends.
+///
+/// If a rank ends the job, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
 /// SIGUSR2 are passed on, too.
 ///
@@ -42,6 +55,9 @@ pub(crate) struct Options {
     /// How many copies each range of a table has on other servers; 0: none, and a server that dies loses what it has
     #[arg(long, value_name = "K", requires = "tables", default_value_t = 0)]
     replicas: u32,
+    /// How often a rank's program starts until it succeeds or makes progress; 1: a rank that fails ends the job
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 1)]
+    max_attempts: u32,
     /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
     replace: Option<String>,
@@ -76,7 +92,9 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     // Each rank takes three, and inherits the limit.
     herringbone::raise_limit_of_descriptors();
     let signals = processes::Signals::listen()?;
-    let mut processes = Processes::default();
+    let restarter = Restarter::new(ranks as usize, options.max_attempts)
+        .map_err(Failure::system("cannot prepare to start ranks again"))?;
+    let mut processes = Processes::new(restarter);
     let common = common(options, ranks, &own, &mut processes)?;
     for rank in 0..ranks {
         let mut command = own.command();
@@ -87,7 +105,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
         command.envs(common.iter().map(|(name, value)| (name, value)));
         command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        processes.start_rank(&mut command)?;
+        processes.start_rank(command)?;
     }
     processes.run(&signals)
 }
@@ -121,7 +139,7 @@ fn common(
     let meets_reducers = options.reducers.is_none() && !is_unset("HERRINGBONE_REDUCERS");
     let meets_others = meets_reducers || options.tables.is_none() && !is_unset("HERRINGBONE_TABLES");
     let token = match is_unset("HERRINGBONE_TOKEN") && is_unset("HERRINGBONE_TOKEN_FILE") && !meets_others {
-        true => Some(random_token()?),
+        true => Some(drawn_token()?),
         false => None,
     };
     if let Some(tables) = options.tables {
@@ -147,7 +165,7 @@ fn common(
     set.push(("MASTER_PORT", ports[0].to_string()));
     set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{}", ports[1])));
     if is_unset("HERRINGBONE_JOB") {
-        set.push(("HERRINGBONE_JOB", random_token()?[..16].to_owned()));
+        set.push(("HERRINGBONE_JOB", drawn_token()?[..16].to_owned()));
     }
     set.push(("WORLD_SIZE", ranks.to_string()));
     set.push(("LOCAL_WORLD_SIZE", ranks.to_string()));
@@ -175,16 +193,13 @@ fn start_group(
     Ok(all)
 }
 
-fn random_token() -> Result<String, Failure> {
-    let mut bytes = [0_u8; 32];
-    getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|errno| Failure::system("cannot draw a random number")(errno.into()))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+fn drawn_token() -> Result<String, Failure> {
+    draws::random_token().map_err(Failure::system("cannot draw a random number"))
 }
 
 /// Whether a variable tells of a place in a job that this command may itself be a process of.
 fn is_of_another_job(name: &str) -> bool {
-    const PLACES: [&str; 7] = [
+    const PLACES: [&str; 8] = [
         "HERRINGBONE_RANK",
         "HERRINGBONE_WORLD_SIZE",
         "GROUP_RANK",
@@ -192,6 +207,7 @@ fn is_of_another_job(name: &str) -> bool {
         "ROLE_RANK",
         "ROLE_WORLD_SIZE",
         "ROLE_NAME",
+        PROGRESS_FILE,
     ];
     name.starts_with("TORCHELASTIC_") || PLACES.contains(&name)
 }
@@ -217,11 +233,5 @@ mod tests {
         for name in ["PATH", "RANKS", "HERRINGBONE_TOKEN"] {
             assert!(!is_of_another_job(name), "{name}");
         }
-    }
-
-    #[test]
-    fn tokens_are_long_and_differ() {
-        let [one, other] = [random_token().unwrap(), random_token().unwrap()];
-        assert!(one.len() == 64 && one != other);
     }
 }

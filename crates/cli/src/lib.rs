@@ -34,6 +34,9 @@ mod topologies;
 mod trees;
 mod verify;
 
+pub use failure::RankFailure;
+pub use launch::{RankDecision, Restarter};
+
 use clap::{CommandFactory, FromArgMatches, Parser};
 use failure::Failure;
 use herringbone::settings::Bytes;

@@ -55,7 +55,10 @@ struct Running {
 
 impl Running {
     fn shell(ranks: &str, script: &str) -> Self {
-        let mut command = launch(&["-n", ranks, "--", "sh", "-c", script]);
+        Self::start(launch(&["-n", ranks, "--", "sh", "-c", script]))
+    }
+
+    fn start(mut command: Command) -> Self {
         let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(launcher.stdout.take().unwrap());
         Self { launcher, lines }
@@ -122,11 +125,16 @@ fn lines_begin_with_their_rank() {
 #[test]
 fn ranks_find_their_place() {
     let script = "echo $RANK $LOCAL_RANK of $WORLD_SIZE $LOCAL_WORLD_SIZE, $MASTER_ADDR $OMP_NUM_THREADS \
-                  $HERRINGBONE_REPLACE; [ $MASTER_ADDR:$MASTER_PORT != $HERRINGBONE_STORE ]";
+                  $HERRINGBONE_REPLACE $DMLC_NUM_ATTEMPT${HERRINGBONE_PROGRESS_FILE-}; [ $MASTER_ADDR:$MASTER_PORT != $HERRINGBONE_STORE ]";
     let mut command = launch(&["-n", "2", "--replace", "gloo", "--", "sh", "-c", script]);
-    let (code, lines, stderr) = output(command.env("RANK", "7").env("TORCHELASTIC_RUN_ID", "outer"));
+    let (code, lines, stderr) = output(
+        command
+            .env("RANK", "7")
+            .env("TORCHELASTIC_RUN_ID", "outer")
+            .env("HERRINGBONE_PROGRESS_FILE", "outer"),
+    );
     assert_eq!(code, 0, "{stderr}");
-    let expected = ["0 0 of 2 2, 127.0.0.1 1 gloo", "1 1 of 2 2, 127.0.0.1 1 gloo"];
+    let expected = ["0 0 of 2 2, 127.0.0.1 1 gloo 0", "1 1 of 2 2, 127.0.0.1 1 gloo 0"];
     assert_eq!(lines, [0, 1].map(|rank| format!("[rank {rank}] {}", expected[rank])));
     let kept = "echo $OMP_NUM_THREADS $PYTHONUNBUFFERED ${TORCHELASTIC_RUN_ID-none}";
     let mut command = launch(&["-n", "1", "--", "sh", "-c", kept]);
@@ -302,13 +310,14 @@ fn processes_that_a_rank_leaves_behind_end_with_the_job() {
 #[test]
 fn what_cannot_be_started_is_refused_with_a_hint() {
     let here = env!("CARGO_MANIFEST_DIR");
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["-n", "0", "--", "true"], "from 1 to 1024, like 4"),
         (&["--", "true"], "--ranks <N>"),
         (&["-n", "2"], "write it at the end, as in `herringbone launch -n 4 -- python train.py`"),
         (&["-n", "2", "no-such-command", "--lr", "1"], "no command `no-such-command` in any folder of PATH"),
         (&["-n", "2", "./no-such-file"], "there is no file `./no-such-file`"),
         (&["-n", "2", &format!("{here}/Cargo.toml")], "a file that may be executed"),
+        (&["-n", "2", "--max-attempts", "0", "--", "true"], "0 is not in 1.."),
         (&["-n", "2", "--replace", "nccl", "--", "true"], "[possible values: gloo]"),
     ];
     for (args, part) in cases {
@@ -316,4 +325,91 @@ fn what_cannot_be_started_is_refused_with_a_hint() {
         assert_eq!(code, 2, "{args:?}: {stderr}");
         assert!(stderr.contains(part), "{args:?}: {stderr}");
     }
+}
+
+/// As [`shell`], where a rank starts so often without progress.
+fn shell_again(ranks: &str, attempts: &str, script: &str) -> (i32, Vec<String>, String) {
+    output(&mut launch(&["-n", ranks, "--max-attempts", attempts, "--", "sh", "-c", script]))
+}
+
+#[test]
+fn a_killed_rank_starts_again_alone_and_as_before() {
+    let script = "echo start $DMLC_NUM_ATTEMPT $$; \
+        echo env $RANK $HERRINGBONE_TOKEN $HERRINGBONE_STORE $MASTER_PORT $HERRINGBONE_JOB $HERRINGBONE_PROGRESS_FILE; \
+        [ $RANK$DMLC_NUM_ATTEMPT = 10 ] && kill -s KILL $$; sleep 0.2; echo end $$";
+    let (code, lines, stderr) = shell_again("2", "2", script);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stderr, "herringbone: rank 1 ended with signal: 9 (SIGKILL) and starts again, as attempt 1\n");
+    let of = |rank: usize, kind: &str| -> Vec<String> {
+        let prefix = format!("[rank {rank}] {kind} ");
+        lines.iter().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect()
+    };
+    let starts = [0, 1].map(|rank| of(rank, "start"));
+    assert!(starts[0].len() == 1 && starts[0][0].starts_with("0 "), "{lines:?}");
+    assert!(starts[1].len() == 2 && starts[1][1].starts_with("1 "), "{lines:?}");
+    assert_eq!([pids(&starts[0]), pids(&starts[1])[1..].to_vec()], [0, 1].map(|rank| of(rank, "end")));
+    let environments = of(1, "env");
+    assert!(environments.len() == 2 && environments[0] == environments[1], "{lines:?}");
+    let file = environments[0].rsplit(' ').next().unwrap();
+    let folder = std::path::Path::new(file).parent().unwrap();
+    assert!(folder.is_absolute() && !folder.exists(), "{folder:?}");
+}
+
+#[test]
+fn a_rank_that_always_fails_ends_the_job_and_one_that_succeeds_is_done() {
+    let script =
+        "echo $DMLC_NUM_ATTEMPT; [ $RANK = 0 ] && exit 0; [ $DMLC_NUM_ATTEMPT = 2 ] && exit 7; exit 3";
+    let (code, lines, stderr) = shell_again("2", "3", script);
+    assert_eq!(lines, ["[rank 0] 0", "[rank 1] 0", "[rank 1] 1", "[rank 1] 2"], "{stderr}");
+    assert_eq!(code, 7, "{stderr}");
+    for part in [
+        "rank 1 failed 3 times without progress between, with exit status: 3, 2 times; exit status: 7;",
+        "raise --max-attempts",
+        "HERRINGBONE_PROGRESS_FILE",
+    ] {
+        assert!(stderr.contains(part), "{stderr}");
+    }
+}
+
+#[test]
+fn a_rank_that_makes_progress_starts_more_often() {
+    let script = "echo $DMLC_NUM_ATTEMPT; [ $DMLC_NUM_ATTEMPT = 5 ] && exit 0; \
+        [ $DMLC_NUM_ATTEMPT = 4 ] || echo $DMLC_NUM_ATTEMPT >$HERRINGBONE_PROGRESS_FILE; exit 7";
+    let (code, lines, stderr) = shell_again("1", "3", script);
+    assert_eq!((code, lines.len()), (0, 6), "{stderr}");
+    let (code, lines, stderr) = shell_again("1", "2", script);
+    assert_eq!((code, lines.len()), (7, 5), "{stderr}");
+}
+
+#[test]
+fn a_rank_that_starts_again_leaves_no_process_behind() {
+    let script = "[ $DMLC_NUM_ATTEMPT = 1 ] && exit 0; sleep 1000 & echo $!; exit 3";
+    let (code, lines, stderr) = shell_again("1", "2", script);
+    assert_eq!((code, lines.len()), (0, 1), "{stderr}");
+    all_end(&pids(&lines));
+}
+
+#[test]
+fn nothing_starts_again_once_the_job_ends() {
+    let script = "trap 'exit 4' TERM; echo $$; [ $RANK$DMLC_NUM_ATTEMPT = 10 ] && exit 3; \
+        while :; do sleep 0.05; done";
+    let mut job = Running::start(launch(&["-n", "2", "--max-attempts", "9", "--", "sh", "-c", script]));
+    let ranks = pids(&job.lines(3));
+    job.signal("TERM");
+    let (code, left, stderr) = job.end();
+    assert_eq!((code, left.len()), (4, 0), "{stderr}");
+    assert!(stderr.ends_with("herringbone: ended by SIGTERM\n"), "{stderr}");
+    all_end(&ranks);
+}
+
+#[test]
+fn a_job_that_is_ended_in_a_pause_ends_with_that_failure() {
+    let script = "trap '' TERM; echo $$; exit 3";
+    let mut job = Running::start(launch(&["-n", "1", "--max-attempts", "9", "--", "sh", "-c", script]));
+    // Half a second until the next.
+    job.lines(3);
+    job.signal("TERM");
+    let (code, left, stderr) = job.end();
+    assert_eq!((code, left.len()), (3, 0), "{stderr}");
+    assert!(stderr.ends_with("herringbone: ended by SIGTERM\n"), "{stderr}");
 }

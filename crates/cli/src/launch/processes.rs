@@ -2,11 +2,18 @@
 
 use super::ends::Ends;
 use super::lines::Copies;
+use super::restarter::Restarter;
+use super::restarts::RankDecision;
+use crate::failure::{Failure, RankFailure};
+use crate::outcome::Outcome;
 use crate::parent::{OwnCommand, Reducer, spawn};
-use crate::{failure::Failure, outcome::Outcome};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
+};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::signal_name;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -74,9 +81,23 @@ enum Stage {
     Killed,
 }
 
+/// How a rank stands to the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RankState {
+    Running,
+    /// The process has failed, and another one starts at this time.
+    StartsAgain {
+        attempt: u32,
+        at: Instant,
+    },
+    Ended,
+}
+
 struct Rank {
+    /// Starts the program, the same each time but for the number of the start.
+    command: Command,
     process: Child,
-    is_running: bool,
+    state: RankState,
 }
 
 impl Rank {
@@ -87,15 +108,21 @@ impl Rank {
 }
 
 /// Ranks and reducers; none outlives it.
-#[derive(Default)]
 pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
     ends: Ends,
     copies: Copies,
+    restarter: Restarter,
 }
 
 impl Processes {
+    /// None yet; ranks of them start again as `restarter` decides.
+    pub(super) fn new(restarter: Restarter) -> Self {
+        let (ends, copies) = (Ends::default(), Copies::default());
+        Self { ranks: Vec::new(), reducers: Vec::new(), ends, copies, restarter }
+    }
+
     /// Starts so many reducers, with `more` options, and returns their addresses, as settings hold them.
     pub(super) fn start_reducers(
         &mut self,
@@ -128,21 +155,47 @@ impl Processes {
         Ok(address)
     }
 
-    /// Starts the next rank, which [awaits the watch](await_watch), and copies its output.
-    pub(super) fn start_rank(&mut self, command: &mut Command) -> Result<(), Failure> {
-        let name = format!("rank {}", self.ranks.len());
-        let mut process = spawn(command, &name)?;
+    /// Starts the next rank, whose program [awaits the watch](await_watch).
+    pub(super) fn start_rank(&mut self, mut command: Command) -> Result<(), Failure> {
+        let number = self.ranks.len();
+        command.envs(self.restarter.variables(number, 0, true));
+        let process = spawn(&mut command, &format!("rank {number}"))?;
+        self.ranks.push(Rank { command, process, state: RankState::Running });
+        self.attend(number)
+    }
+
+    /// Starts the ranks whose time has come again.
+    fn start_again(&mut self, now: Instant) -> Result<(), Failure> {
+        for number in 0..self.ranks.len() {
+            let rank = &mut self.ranks[number];
+            let RankState::StartsAgain { attempt, at } = rank.state else { continue };
+            if at > now {
+                continue;
+            }
+            rank.command.envs(self.restarter.variables(number, attempt, true));
+            let process = spawn(&mut rank.command, &format!("rank {number}"))?;
+            let mut failed = std::mem::replace(&mut rank.process, process);
+            rank.state = RankState::Running;
+            failed.wait().map_err(Failure::system(format!("cannot wait for rank {number}")))?;
+            self.attend(number)?;
+        }
+        Ok(())
+    }
+
+    /// Watches a rank's new process, lets its program begin, and copies its output.
+    fn attend(&mut self, number: usize) -> Result<(), Failure> {
+        let name = format!("rank {number}");
+        let process = &mut self.ranks[number].process;
         let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
-        self.ends.watch(self.ranks.len(), Pid::from_child(&process));
+        self.ends.watch(number, Pid::from_child(process));
         drop(process.stdin.take());
-        self.ranks.push(Rank { process, is_running: true });
         let copied = stdout
             .map_or(Ok(()), |from| self.copies.start(&name, from, io::stdout()))
             .and_then(|()| stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr())));
         copied.map_err(Failure::system("cannot start a thread"))
     }
 
-    /// Runs until no rank does.
+    /// Runs until no rank does, and none starts again.
     pub(super) fn run(mut self, signals: &Signals) -> Result<Outcome, Failure> {
         let mut stage = Stage::Running;
         let mut deadline = None;
@@ -151,13 +204,14 @@ impl Processes {
         loop {
             let failed = self.note_ended()?;
             first_failed = first_failed.or(failed);
-            if self.running().next().is_none() {
+            self.start_again(Instant::now())?;
+            if self.ranks.iter().all(|rank| rank.state == RankState::Ended) {
                 break;
             }
             if first_failed.is_some() && stage == Stage::Running {
                 (stage, deadline) = (Stage::GracePeriod, Some(Instant::now() + GRACE_PERIOD));
             }
-            let end = match signals.next(deadline) {
+            let end = match signals.next(deadline.or(self.next_start())) {
                 Some(SIGCHLD) => continue,
                 Some(signal @ (SIGUSR1 | SIGUSR2)) => {
                     self.signal_running(signal);
@@ -172,14 +226,37 @@ impl Processes {
                 None if deadline.is_none_or(|deadline| Instant::now() < deadline) => continue,
                 None => Signal::TERM,
             };
+            first_failed = first_failed.or(self.cancel_starts());
             (stage, deadline) = self.ask_to_end(stage, end);
         }
-        let statuses = self.end().map_err(Failure::system("cannot wait for the ranks"))?;
+        self.end().map_err(Failure::system("cannot wait for the ranks"))?;
         match (first_failed, asked_by) {
             (None, _) => Ok(Outcome::Passed),
-            (Some(rank), Some(signal)) => Err(Failure::Stopped { signal, status: statuses[rank] }),
-            (Some(rank), None) => Err(Failure::Rank { rank, status: statuses[rank] }),
+            (Some(failure), Some(signal)) => Err(Failure::Stopped { signal, status: failure.status() }),
+            (Some(failure), None) => Err(Failure::Rank(failure)),
         }
+    }
+
+    /// When the next rank starts again, if one does.
+    fn next_start(&self) -> Option<Instant> {
+        let starts = self.ranks.iter().filter_map(|rank| match rank.state {
+            RankState::StartsAgain { at, .. } => Some(at),
+            _ => None,
+        });
+        starts.min()
+    }
+
+    /// From now on no rank starts again. Returns the first of those that were about to.
+    fn cancel_starts(&mut self) -> Option<RankFailure> {
+        self.restarter.end_job();
+        let mut first = None;
+        for (number, rank) in self.ranks.iter_mut().enumerate() {
+            if matches!(rank.state, RankState::StartsAgain { .. }) {
+                rank.state = RankState::Ended;
+                first = first.or_else(|| Some(self.restarter.failure(number)));
+            }
+        }
+        first
     }
 
     /// Sends `signal` to all ranks, or kills them if they were asked before.
@@ -193,28 +270,33 @@ impl Processes {
         }
     }
 
-    fn running(&self) -> impl Iterator<Item = &Rank> {
-        self.ranks.iter().filter(|rank| rank.is_running)
-    }
-
-    /// Notes which ranks have ended, and returns the first that failed among them.
-    fn note_ended(&mut self) -> Result<Option<usize>, Failure> {
+    /// Notes which ranks have ended, and which of them start again. Returns the first by which the job ends.
+    fn note_ended(&mut self) -> Result<Option<RankFailure>, Failure> {
         let mut failed = None;
         let mut looked_at = self.ends.next();
         // Of the others no order is known.
         looked_at.extend((0..self.ranks.len()).filter(|number| !self.ends.watches(*number)));
         for number in looked_at {
             let rank = &mut self.ranks[number];
-            if !rank.is_running {
+            if rank.state != RankState::Running {
                 continue;
             }
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let ended = waitid(WaitId::Pid(rank.pid()), options)
                 .map_err(|errno| Failure::system(format!("cannot wait for rank {number}"))(errno.into()))?;
-            if let Some(status) = ended {
-                rank.is_running = false;
-                if status.exit_status() != Some(0) {
-                    failed = failed.or(Some(number));
+            let Some(status) = ended.map(|status| exit_status(&status)) else { continue };
+            rank.state = RankState::Ended;
+            match self.restarter.decide(number, status) {
+                RankDecision::Done => {}
+                RankDecision::Restart { attempt, pause } => {
+                    // What it has left behind may hold what its next process needs, such as a port.
+                    let _ = kill_process_group(rank.pid(), Signal::KILL);
+                    rank.state = RankState::StartsAgain { attempt, at: Instant::now() + pause };
+                    say(&format!("rank {number} ended with {status} and starts again, as attempt {attempt}"));
+                }
+                RankDecision::EndJob(failure) => {
+                    failed = failed.or(Some(failure));
+                    self.cancel_starts();
                 }
             }
         }
@@ -223,7 +305,7 @@ impl Processes {
 
     /// Sends `signal` to the programs alone: processes that they started may not expect it.
     fn signal_running(&self, signal: i32) {
-        for rank in self.running() {
+        for rank in self.ranks.iter().filter(|rank| rank.state == RankState::Running) {
             // One that has ended meanwhile is no error here.
             let _ = Signal::from_named_raw(signal).map(|signal| kill_process(rank.pid(), signal));
         }
@@ -237,8 +319,8 @@ impl Processes {
         }
     }
 
-    /// Kills whatever is left, and returns how each rank has ended.
-    fn end(&mut self) -> io::Result<Vec<ExitStatus>> {
+    /// Kills whatever is left.
+    fn end(&mut self) -> io::Result<()> {
         self.signal_groups(Signal::KILL);
         // Servers of tables tell of others that they lose, so all stand still before the first one ends.
         for reducer in &self.reducers {
@@ -252,7 +334,7 @@ impl Processes {
             reducer.kill()?;
             reducer.wait()?;
         }
-        self.ranks.drain(..).map(|mut rank| rank.process.wait()).collect()
+        self.ranks.drain(..).try_for_each(|mut rank| rank.process.wait().map(drop))
     }
 }
 
@@ -261,4 +343,16 @@ impl Drop for Processes {
         let _ = self.end();
         std::mem::take(&mut self.copies).finish();
     }
+}
+
+/// As the standard library has it.
+fn exit_status(status: &WaitIdStatus) -> ExitStatus {
+    const DUMPED: i32 = 0x80;
+    let by_signal = || status.terminating_signal().unwrap_or(0) | if status.dumped() { DUMPED } else { 0 };
+    ExitStatus::from_raw(status.exit_status().map_or_else(by_signal, |code| code << 8))
+}
+
+/// A line on standard error, in one write; if nobody reads it, nobody can be told.
+fn say(text: &str) {
+    let _unheard = io::stderr().write_all(format!("herringbone: {text}\n").as_bytes());
 }

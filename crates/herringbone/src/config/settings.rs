@@ -250,6 +250,14 @@ pub(crate) const SLICE_BYTES: Setting = setting(
     "by transport",
     WORKERS,
 );
+pub(crate) const PROGRESS_FILE: Setting = setting(
+    "HERRINGBONE_PROGRESS_FILE",
+    "where a program writes a decimal number at each checkpoint, another one each time: only failures since then count against \
+     the launcher's --max-attempts",
+    "a path, as herringbone launch --max-attempts sets it",
+    "none: nobody reads it",
+    WORKERS,
+);
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
     "what is said on standard error; info: a line for each group that forms; debug and trace are info",
@@ -259,7 +267,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 23] = [
+pub const ALL: [&Setting; 24] = [
     &REDUCERS,
     &TABLES,
     &TOKEN,
@@ -282,6 +290,7 @@ pub const ALL: [&Setting; 23] = [
     &PATIENCE_S,
     &STAGING_BYTES,
     &SLICE_BYTES,
+    &PROGRESS_FILE,
     &LOG,
 ];
 

@@ -1,0 +1,58 @@
+//! Ranks that start again: what they are told, and what follows from their ends.
+
+use super::draws::random_token;
+use super::progress_files::{PROGRESS_FILE, ProgressFiles};
+use super::restarts::{RankDecision, Restarts};
+use crate::failure::RankFailure;
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitStatus;
+
+/// A rank's variable with the number of its start, from 0, as RABIT and dmlc-core's trackers call it.
+const ATTEMPT: &str = "DMLC_NUM_ATTEMPT";
+
+/// Decides for the launchers of this package which ranks start again, by how they end and by the progress that their
+/// programs note in files.
+#[derive(Debug)]
+pub struct Restarter {
+    restarts: Restarts,
+    /// There are some if ranks can start again.
+    files: Option<ProgressFiles>,
+}
+
+impl Restarter {
+    /// For so many ranks. One that fails `max_attempts` times without progress ends the job; with 1 the first failure does.
+    ///
+    /// # Errors
+    /// There is no place for the ranks' files; the text says what to do.
+    pub fn new(ranks: usize, max_attempts: u32) -> io::Result<Self> {
+        let files = match max_attempts {
+            0 | 1 => None,
+            _ => Some(ProgressFiles::create(&random_token()?[..16])?),
+        };
+        Ok(Self { restarts: Restarts::new(ranks, max_attempts), files })
+    }
+
+    /// What a rank's environment has in this start, and no other one; a rank on another host does not see the files.
+    pub fn variables(&self, rank: usize, attempt: u32, sees_files: bool) -> Vec<(&'static str, OsString)> {
+        let file = self.files.as_ref().filter(|_| sees_files).map(|files| files.path(rank).into_os_string());
+        let file = file.map(|path| (PROGRESS_FILE, path));
+        file.into_iter().chain([(ATTEMPT, attempt.to_string().into())]).collect()
+    }
+
+    /// Decides about a rank whose process has ended so.
+    pub fn decide(&mut self, rank: usize, status: ExitStatus) -> RankDecision {
+        let progress = self.files.as_ref().and_then(|files| files.read(rank));
+        self.restarts.decide(rank, status, progress)
+    }
+
+    /// From now on no rank starts again.
+    pub fn end_job(&mut self) {
+        self.restarts.end_job();
+    }
+
+    /// How a rank that has failed did so, since its last progress.
+    pub fn failure(&self, rank: usize) -> RankFailure {
+        self.restarts.failure(rank)
+    }
+}
