@@ -269,6 +269,24 @@ class Residuals:
     def forget(self, tensor: str) -> None:
         """Drop what is left of a tensor: it starts without."""
 
+@final
+class Restarter:
+    """Decides which ranks of a launcher start again, as ``herringbone launch`` does."""
+
+    def __new__(cls, ranks: int, max_attempts: int) -> Restarter: ...
+    def variables(self, rank: int, attempt: int, sees_files: bool) -> dict[str, str]:
+        """What a rank's environment has in this start, and no other one; a rank on another host does not see the files."""
+
+    def decide(self, rank: int, status: int) -> tuple[int, float] | None:
+        """Decide about a rank whose process has ended with the exit status, or minus the signal.
+
+        Returns:
+            The number of its next start, and the pause before it in seconds; ``None`` if it does not start again.
+        """
+
+    def failure(self, rank: int) -> str:
+        """How a rank that has failed did so, and what to do about it."""
+
 class NamedError(RuntimeError):
     """The ranks do not agree about an operation with a name, it cannot be submitted, or they have shut down."""
 

@@ -15,6 +15,7 @@ mod optimizer;
 mod pending;
 mod ps_lite;
 mod residuals;
+mod restarter;
 mod store;
 mod tables;
 mod trees;
@@ -51,6 +52,8 @@ mod _herringbone {
     use super::ps_lite::{PyPsLiteWorker, ps_lite_serve};
     #[pymodule_export]
     use super::residuals::PyResiduals;
+    #[pymodule_export]
+    use super::restarter::PyRestarter;
     #[pymodule_export]
     use super::tables::{PyParameterServer, PyTable};
     #[pymodule_export]

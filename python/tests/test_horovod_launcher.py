@@ -149,6 +149,25 @@ time.sleep(50)"""
     assert outcome.stderr.count("it is started again") == 2
 
 
+def test_a_rank_starts_again_alone_until_it_succeeds_or_makes_no_progress() -> None:
+    program = """import os, sys, time
+rank, attempt = int(os.environ['HOROVOD_RANK']), int(os.environ['DMLC_NUM_ATTEMPT'])
+print('attempt', attempt)
+if rank == 0:
+    sys.exit(0)
+if sys.argv[1] == 'progress' and attempt < 3:
+    open(os.environ['HERRINGBONE_PROGRESS_FILE'], 'w').write(str(attempt))
+os.kill(os.getpid(), 9) if attempt < 4 or sys.argv[1] == 'none' else sys.exit(0)"""
+    flags = ("-np", "2", "--max-attempts", "3", sys.executable, "-c", program)
+    done = horovodrun(*flags, "progress", HERRINGBONE_PROGRESS_FILE="outer")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:attempt 0", *(f"[1]<stdout>:attempt {n}" for n in range(5))]
+    assert done.stderr.count("rank 1 ended by signal 9 and starts again, as attempt") == 4
+    failed = horovodrun(*flags, "none")
+    assert failed.returncode == 128 + 9 and failed.stdout.count("[1]<stdout>:") == 3
+    assert "rank 1 failed 3 times without progress between, with signal: 9 (SIGKILL), 3 times;" in failed.stderr
+
+
 def test_the_script_for_hosts_says_where_a_process_starts_again(tmp_path: Path) -> None:
     lives, script = tmp_path / "lives", tmp_path / "discover"
     # First two hosts; once the second one's process has ended, no room, then a failure, then the first host has a slot more.
@@ -272,6 +291,8 @@ def test_a_program_that_does_not_start_is_told_as_shells_do(tmp_path: Path) -> N
         (["--output-filename", "/dev/null/folder"], "Not a directory"),
         (["-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
         (["-np", "2", "--max-np", "1"], "--max-np 1 is less than -np 2"),
+        (["-np", "2", "--max-attempts", "0"], "0 is not a number of 1 or more"),
+        (["-np", "2", "--min-np", "1", "--max-attempts", "2"], "limit the restarts of this one by --reset-limit"),
     ],
 )
 def test_wrong_flags_are_told_in_a_line(flags: list[str], text: str) -> None:
@@ -320,6 +341,12 @@ def test_a_file_has_values_that_flags_of_the_command_line_replace(tmp_path: Path
         file.write_text(text)
         with pytest.raises(ValueError, match=said):
             flags_of(str(file))
+
+
+def test_a_rank_on_another_host_starts_again_and_has_no_file_for_progress(far: str) -> None:
+    program = "echo $DMLC_NUM_ATTEMPT ${HERRINGBONE_PROGRESS_FILE-none}; exit $((4 * (1 - DMLC_NUM_ATTEMPT)))"
+    done = horovodrun("-H", "far.example:1", "--max-attempts", "2", "sh", "-c", program, PATH=far)
+    assert done.returncode == 0 and done.stdout == "[0]<stdout>:0 none\n[0]<stdout>:1 none\n", done.stderr
 
 
 def test_other_hosts_are_reached_by_ssh_and_no_secret_is_on_a_command_line(far: str, tmp_path: Path) -> None:

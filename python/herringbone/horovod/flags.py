@@ -59,6 +59,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true", help="say which commands are run")
     parser.add_argument("-v", "--version", action="store_true", help="say the version, and end")
     parser.add_argument("--config-file", help="Horovod's YAML file of values; flags of the command line count more")
+    attempts = "how often a rank's program starts until it succeeds or makes progress, while the other ranks run on"
+    parser.add_argument("--max-attempts", type=_positive, default=1, help=attempts)
     elastic = parser.add_argument_group("processes come and go")
     elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
     elastic.add_argument("--max-np", "--max-num-proc", type=_positive, help="grow to so many at most; without it to -np")

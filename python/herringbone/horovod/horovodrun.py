@@ -73,6 +73,8 @@ def _problem(options: Namespace) -> str | None:
         return f"--min-np {least} is more than -np {wanted}"
     if most and (wanted or least or 0) > most:
         return f"--max-np {most} is less than " + (f"-np {wanted}" if wanted else f"--min-np {least}")
+    if options.max_attempts > 1 and (least or options.host_discovery_script):
+        return "--max-attempts is for jobs whose processes do not come and go; limit the restarts of this one by --reset-limit"
     return None
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from .._herringbone import Restarter
 from .common.launched import FOLDER, WORKER, Plan
 from .hosts import Discovery, Hosts, Slot, address_of, is_here, place_again, surplus
 from .processes import Ends, Process, end, say
@@ -35,7 +36,7 @@ JOINED_SECONDS_ELSEWHERE = 20.0
 PATIENCE_SECONDS = 60.0
 """So long a plan waits for those that are not ready, and the next plan for those of the one before."""
 PLACES = re.compile(
-    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|HOROVOD_(FOLDER|WORKER))$"
+    r"(HERRINGBONE_(RANK|WORLD_SIZE|STORE|JOB|PROGRESS_FILE)|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|HOROVOD_(FOLDER|WORKER))$"
     r"|TORCHELASTIC_"
 )
 """What tells a process of its place in a job; that of the launcher itself is none of its ranks'."""
@@ -71,6 +72,15 @@ class Vacancy:
     since: float
 
 
+@dataclass
+class NextStart:
+    """A rank that starts again, in a job whose processes do not come and go."""
+
+    slot: Slot
+    attempt: int
+    at: float
+
+
 class Job:
     """All ranks of one start."""
 
@@ -101,6 +111,9 @@ class Job:
         self._ends = Ends()
         self._started = 0
         self._vacancies: list[Vacancy] = []
+        self._restarter: Restarter | None = None
+        """There is one while the job runs, unless its processes come and go."""
+        self._next_starts: list[NextStart] = []
         self._restarts = 0
         self._published = time.monotonic()
         self._one_died = False
@@ -130,6 +143,8 @@ class Job:
         # Only this user reads it.
         self._folder = Path(tempfile.mkdtemp(prefix="horovodrun-"))
         try:
+            if not self._elastic:
+                self._restarter = Restarter(len(self._slots), self._options.max_attempts)
             self._plan.put_into(self._folder)
             for slot in self._slots:
                 self._start(slot, is_first=True)
@@ -143,6 +158,7 @@ class Job:
             end([worker.process for worker in self._workers.values()])
             for worker in self._workers.values():
                 worker.process.finish()
+            self._restarter = None
             shutil.rmtree(self._folder, ignore_errors=True)
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -152,7 +168,7 @@ class Job:
 
     def _watch(self) -> int:
         """Until all have ended, or one fails that is not started again."""
-        while self._workers and self._stopped is None:
+        while (self._workers or self._next_starts) and self._stopped is None:
             for numbers in self._ends.next(LOOK_SECONDS):
                 together = [self._workers.pop(number) for number in numbers]
                 for worker in together:
@@ -162,9 +178,11 @@ class Job:
                     if status:
                         self.failed = worker.number
                         return status
+            self._start_again()
             if self._elastic and not self._succeeded:
                 self._change()
-            if self._succeeded and all(self._came_too_late(worker) for worker in self._workers.values()):
+            rest = self._workers.values()
+            if self._succeeded and not self._next_starts and all(self._came_too_late(worker) for worker in rest):
                 break
             for worker in self._workers.values():
                 worker.process.look()
@@ -185,12 +203,35 @@ class Job:
             self._one_died = True
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
             say(f"rank {rank} ended {_describe(status)}; it is started again")
+        elif self._starts_again(worker):
+            pass
+        elif self._restarter is not None and self._options.max_attempts > 1:
+            say(self._restarter.failure(rank))
+            return _exit_status(status)
         else:
             others = [other.process for other in together if other is not worker and other.process.status()]
             or_others = "".join(f", or rank {other.slot.rank}, {_describe(other.status())}" for other in others)
             say(f"rank {rank} failed first, {_describe(status)}{or_others}; its own message is above, if it left one")
-            return status if status > 0 else 128 - status
+            return _exit_status(status)
         return 0
+
+    def _starts_again(self, worker: Worker) -> bool:
+        """Whether a rank that has failed starts again, after a pause."""
+        rank, status = worker.slot.rank, worker.process.status()
+        decided = None if self._restarter is None else self._restarter.decide(rank, status)
+        if decided is None:
+            return False
+        attempt, pause = decided
+        self._next_starts.append(NextStart(worker.slot, attempt, time.monotonic() + pause))
+        say(f"rank {rank} ended {_describe(status)} and starts again, as attempt {attempt}")
+        return True
+
+    def _start_again(self) -> None:
+        """Start the ranks whose time has come."""
+        due = [start for start in self._next_starts if start.at <= time.monotonic()]
+        for start in due:
+            self._next_starts.remove(start)
+            self._start(start.slot, is_first=True, attempt=start.attempt)
 
     def _may_start_again(self) -> bool:
         """Others have to be there who know the state, and none may have finished."""
@@ -305,11 +346,13 @@ class Job:
             return not self._has_said(worker, "joined")
         return worker.process.age < JOINED_SECONDS_ELSEWHERE
 
-    def _start(self, slot: Slot, *, is_first: bool = False) -> None:
-        number = self._started
-        self._started += 1
+    def _start(self, slot: Slot, *, is_first: bool = False, attempt: int = 0) -> None:
+        number = self._started if attempt == 0 else slot.rank
+        self._started += attempt == 0
         own = slot.variables(max(len(self._slots), slot.rank + 1)) | {"HERRINGBONE_RANK": str(slot.rank)}
         plan = None
+        if self._restarter is not None:
+            own |= self._restarter.variables(slot.rank, attempt, is_here(slot.host))
         if self._elastic:
             own |= {WORKER: str(number)} | ({FOLDER: str(self._folder)} if is_here(slot.host) else {})
             plan = self._plan.line()
@@ -328,6 +371,11 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
         return int(listener.getsockname()[1])
+
+
+def _exit_status(status: int) -> int:
+    """As a shell has it."""
+    return status if status > 0 else 128 - status
 
 
 def _describe(status: int) -> str:

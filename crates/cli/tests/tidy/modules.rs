@@ -122,7 +122,7 @@ const ORDERS: [Order; 6] = [
             "optimizer",
             "call",
             "pending ps_lite residuals",
-            "codecs errors memory store trees turn waiting",
+            "codecs errors memory restarter store trees turn waiting",
         ],
     },
     Order {
