@@ -277,29 +277,67 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Gives every kind of error a number.
+macro_rules! error_codes {
+    ($($Kind:ident = $code:literal,)+) => {
+        /// The number of an [`ErrorKind`], which the C interface returns. A number never changes, and a new kind gets a new one.
+        /// Only that interface uses it, and has a name for each: so it may match all of them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[doc(hidden)]
+        #[repr(i32)]
+        pub enum ErrorCode {
+            $(#[doc = concat!("That of [`ErrorKind::", stringify!($Kind), "`].")] $Kind = $code,)+
+        }
+
+        impl ErrorCode {
+            /// All of them, ascending.
+            pub const ALL: &[Self] = &[$(Self::$Kind),+];
+
+            /// The kind's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => stringify!($Kind),)+
+                }
+            }
+        }
+
+        impl ErrorKind {
+            /// Its number.
+            #[doc(hidden)]
+            pub fn code(&self) -> ErrorCode {
+                match self {
+                    $(Self::$Kind { .. } => ErrorCode::$Kind,)+
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    PeerLost = 1,
+    ReducerLost = 2,
+    Table = 3,
+    TableServerLost = 4,
+    Mismatch = 5,
+    Timeout = 6,
+    Memory = 7,
+    Auth = 8,
+    Config = 9,
+    Rendezvous = 10,
+    Protocol = 11,
+    Corrupt = 12,
+    LinkLost = 13,
+    Forked = 14,
+    Closed = 15,
+    Unsupported = 16,
+    BufferSize = 17,
+    Io = 18,
+}
+
 impl ErrorKind {
     /// Its name, as it stands here.
     pub fn name(&self) -> &'static str {
-        match self {
-            ErrorKind::PeerLost { .. } => "PeerLost",
-            ErrorKind::ReducerLost { .. } => "ReducerLost",
-            ErrorKind::Table { .. } => "Table",
-            ErrorKind::TableServerLost { .. } => "TableServerLost",
-            ErrorKind::Mismatch { .. } => "Mismatch",
-            ErrorKind::Timeout { .. } => "Timeout",
-            ErrorKind::Memory { .. } => "Memory",
-            ErrorKind::Auth { .. } => "Auth",
-            ErrorKind::Config { .. } => "Config",
-            ErrorKind::Rendezvous { .. } => "Rendezvous",
-            ErrorKind::Protocol { .. } => "Protocol",
-            ErrorKind::Corrupt { .. } => "Corrupt",
-            ErrorKind::LinkLost { .. } => "LinkLost",
-            ErrorKind::Forked => "Forked",
-            ErrorKind::Closed => "Closed",
-            ErrorKind::Unsupported { .. } => "Unsupported",
-            ErrorKind::BufferSize { .. } => "BufferSize",
-            ErrorKind::Io { .. } => "Io",
-        }
+        self.code().name()
     }
 }
 

@@ -92,7 +92,7 @@ pub use config::{
     route_to, settings, token_from_env, token_from_file, token_of_listener, transport_from_env,
 };
 pub use descriptors::raise_limit_of_descriptors;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorCode, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 #[cfg(feature = "named")]
