@@ -2,6 +2,8 @@
 PYTHON ?= python3
 RIGS ?=
 HOROVOD ?=
+PREFIX ?= target/capi
+DESTDIR ?=
 ARGS ?=
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -20,14 +22,15 @@ SITE := target/site-tools
 CHECKERS := target/deploy-tools
 PACKAGERS := target/package-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
-	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed \) -not -path '*/tests/*')
+	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed \) \
+	-not -path '*/tests/*' -not -path 'crates/capi/*')
 
 SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"If $(PYTHON) has $$(grep ^torch requirements.txt), its torch is used; else torch is downloaded: 2 to 10 minutes more, and" \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -36,6 +39,10 @@ help: ## This list
 setup: plan $(VENV)/wheel.stamp ## .venv with torch and the wheel, which has the program, too; again: what changed
 
 program: $(BINARY) ## target/release/herringbone: the program by itself, for machines without Python
+
+capi: | rust ## libherringbone.so for C and C++, its header and its pkg-config file, below PREFIX, which is target/capi
+	cargo build --release --package herringbone-capi
+	@$(PYTHON) tools/install_capi.py target/release/libherringbone_capi.so $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR))
 
 demo: plan $(VENV)/wheel.stamp $(VENV)/demo.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg
@@ -181,8 +188,10 @@ clean: ## Remove everything that was made
 $(BINARY): | rust
 	cargo build --release --package herringbone-cli --package herringbone-python --bin herringbone
 
+# A test of the library for C has cargo build that, too. It is installed where no build that runs beside the tests replaces it.
 $(TESTED): | rust
-	cargo build --package herringbone-cli --package herringbone-python --bin herringbone
+	cargo build --package herringbone-cli --package herringbone-python --package herringbone-capi --bin herringbone --test symbols
+	@$(PYTHON) tools/install_capi.py target/debug/deps/libherringbone_capi.so target/debug/capi
 
 rust:
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }

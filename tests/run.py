@@ -173,6 +173,7 @@ def rust():
     """What Rust's tools check for every change."""
     yield from rust_checks()
     yield rust_tests("Rust tests", "--workspace")
+    yield Stage("programs in C and C++", f"{PYTHON} tests/capi/run.py", pytest_counts)
     yield Stage("Rust examples in the docs", "cargo test --workspace --doc", cargo_test_counts)
     yield Stage("Rust docs", "cargo doc --workspace --no-deps --quiet", RUSTDOCFLAGS="-Dwarnings")
 

@@ -49,7 +49,7 @@ fn functions_are_short() {
 
 /// What each crate may depend on, of the crates of this repository and of others. A crate that is not listed is new:
 /// say here what it may know.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("crates/core", &["half", "hmac", "sha2", "thiserror"]),
     ("crates/sys", &["herringbone-core", "crc32c", "half", "libc", "rustix", "thiserror"]),
     (
@@ -85,6 +85,7 @@ const ARROWS: [(&str, &[&str]); 6] = [
             "thiserror",
         ],
     ),
+    ("crates/capi", &["herringbone", "herringbone-sys"]),
     ("fuzz", &["herringbone-core", "libfuzzer-sys"]),
     ("python", &["herringbone", "herringbone-cli", "herringbone-sys", "pyo3"]),
 ];
@@ -129,6 +130,29 @@ fn python_confines_unsafe_code() {
         holders.count() <= 2,
         "unsafe blocks are in the module that makes regions and in the one that calls it"
     );
+}
+
+/// How long an exported function of the library for C may be, in lines: it only says which call is meant.
+const SHELL_LINES: usize = 16;
+
+/// The library for C uses addresses in one module, and exports short functions from another.
+#[test]
+fn c_library_confines_unsafe_code() {
+    let mut found = Vec::new();
+    let own = sources().into_iter().filter(|source| source.path.starts_with("crates/capi/src/"));
+    for source in own.filter(|source| source.path != "crates/capi/src/pointers.rs") {
+        let code = source.text.replace("#[unsafe(no_mangle)]", "").replace("unsafe_code", "");
+        let is_shell = source.path.starts_with("crates/capi/src/plain");
+        for word in ["unsafe", "*mut ", "*const c_void", "from_raw"] {
+            found.extend(code.contains(word).then(|| format!("{} has {word}", source.path)));
+        }
+        if !is_shell && code.contains("extern \"C\"") {
+            found.push(format!("{} exports functions", source.path));
+        }
+        let long = source.functions().into_iter().filter(|function| is_shell && function.lines > SHELL_LINES);
+        found.extend(long.map(|Function { name, lines, .. }| format!("{name} has {lines} lines")));
+    }
+    none("addresses are used in pointers.rs alone, and exported functions are short and in plain", found);
 }
 
 #[test]

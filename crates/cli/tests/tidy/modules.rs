@@ -15,7 +15,7 @@ struct Order {
     lines: &'static [&'static str],
 }
 
-const ORDERS: [Order; 6] = [
+const ORDERS: [Order; 7] = [
     Order {
         folder: "crates/core/src",
         lines: &[
@@ -111,6 +111,10 @@ const ORDERS: [Order; 6] = [
             "drawing machine topologies",
             "codecs failure layout names numbers outcome progress table",
         ],
+    },
+    Order {
+        folder: "crates/capi/src",
+        lines: &["lib", "plain", "calls options", "registry", "pointers", "failure", "codes"],
     },
     Order {
         folder: "python/src",

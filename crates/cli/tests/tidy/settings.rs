@@ -2,7 +2,7 @@
 
 use super::{none, root, sources};
 use herringbone::settings::{ALL, Setting};
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 /// The table of the documentation.
 fn table() -> String {
@@ -33,19 +33,43 @@ fn the_documented_settings_are_those_that_are_read() {
 /// What phases of a timeline end in: Horovod's names have the backend's first.
 const PHASES: [&str; 6] = ["ALLREDUCE", "ADASUM", "BCAST", "ALLGATHER", "ALLTOALL", "REDUCESCATTER"];
 
+/// What the header for C defines: its numbers and macros.
+fn constants() -> BTreeSet<String> {
+    let header = fs::read_to_string(root().join("crates/capi/include/herringbone.h")).unwrap();
+    let first =
+        |line: &str| line.trim().trim_start_matches("#define ").split([' ', ',']).next().map(str::to_owned);
+    let is_defined = |line: &&str| line.starts_with("#define ") || line.contains(" = ");
+    header
+        .lines()
+        .filter(is_defined)
+        .filter_map(first)
+        .filter(|name| name.starts_with("HERRINGBONE_"))
+        .collect()
+}
+
+#[test]
+fn no_constant_of_the_header_is_called_as_a_setting() {
+    let constants = constants();
+    assert!(constants.len() > 40, "{constants:?}");
+    let same = ALL.iter().filter(|setting| constants.contains(setting.name));
+    none("a name means one thing", same.map(|setting| setting.name.to_owned()).collect());
+}
+
 #[test]
 fn every_name_in_the_tree_is_a_setting() {
     let mut found = Vec::new();
+    let constants = constants();
     for source in sources() {
         for (number, line) in (1..).zip(source.text.lines()) {
             let is_phase = |name: &str| PHASES.iter().any(|phase| name.ends_with(&format!("_{phase}")));
-            let is_setting = |name: &str| ALL.iter().any(|setting| setting.name == name);
+            let is_setting =
+                |name: &str| ALL.iter().any(|setting| setting.name == name) || constants.contains(name);
             let unknown = names(line).filter(|name| !is_setting(name) && !is_phase(name));
             found.extend(unknown.map(|name| format!("{}:{number}: {name}", source.path)));
         }
     }
     none(
-        "a variable that begins with HERRINGBONE_ is a setting, in crates/herringbone/src/config/settings.rs",
+        "a name that begins with HERRINGBONE_ is a setting, in crates/herringbone/src/config/settings.rs, or the C header's",
         found,
     );
 }

@@ -1,0 +1,18 @@
+//! Herringbone for C and C++, and for every language that calls C: `libherringbone.so`.
+//!
+//! `include/herringbone.h` is the contract, and its comments are the documentation. This crate is the border: [`plain`] has one
+//! short function for each declaration of the header, [`pointers`] turns addresses into regions and values, and nothing else
+//! touches an address. Whatever a caller does wrong comes back as a code with a text; no panic crosses the border.
+//!
+//! Handles are numbers and not addresses (as descriptors are in POSIX), so that one that is over can be told from one that lives.
+#![warn(clippy::disallowed_methods)]
+
+mod calls;
+mod codes;
+mod failure;
+mod options;
+#[expect(unsafe_code, reason = "it exports functions under the names of the header")]
+pub mod plain;
+#[expect(unsafe_code, reason = "it is where addresses of C become memory")]
+pub mod pointers;
+mod registry;

@@ -1,0 +1,124 @@
+"""Compiles programs in C and C++ over libherringbone.so, and runs them as ranks; a stage of tests/run.py calls it.
+
+Each program is compiled by every compiler that is here, as C11 or C++17 with all warnings as errors, over the library that
+`make target/debug/herringbone` installs; pkg-config finds that if it is here. What ran is printed. The last line is the sum.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT), str(ROOT / "bench")]
+
+from ports import free_port
+
+from lab.job import environment
+
+HERE = pathlib.Path(__file__).parent
+DEBUG = ROOT / "target" / "debug"
+BINARY, PREFIX = DEBUG / "herringbone", DEBUG / "capi"
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+COMPILERS = {"c": [("gcc", "-std=c11"), ("clang", "-std=c11")], "cc": [("g++", "-std=c++17"), ("clang++", "-std=c++17")]}
+KILLED = -9
+JOBS_AT_ONCE = 4
+LIMIT_SECONDS = 60
+
+
+def compile_program(prefix, source, compiler, standard, folder):
+    """The program, over the library that is installed below the prefix."""
+    program = folder / f"{source.stem}-{compiler}"
+    flags = pkg_config(prefix) or [f"-I{prefix}/include", f"-L{prefix}/lib", "-lherringbone"]
+    own = [*WARNINGS, "-pthread", "-o", str(program), str(source), *flags, f"-Wl,-rpath,{prefix}/lib", "-lm"]
+    subprocess.run([compiler, standard, *own], check=True)
+    return program
+
+
+def pkg_config(prefix):
+    """What it says of the library, if it is here; without it, nothing."""
+    if not shutil.which("pkg-config"):
+        return []
+    place = os.environ | {"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
+    said = subprocess.run(["pkg-config", "--cflags", "--libs", "herringbone"], env=place, stdout=subprocess.PIPE, check=True)
+    return said.stdout.decode().split()
+
+
+def started(program, size):
+    """Each rank's exit status, and all that they printed: as processes that find their places in variables and arguments."""
+    address = f"127.0.0.1:{free_port()}"
+
+    def rank(number):
+        place = {"RANK": str(number), "WORLD_SIZE": str(size), "HERRINGBONE_STORE": address}
+        options = {"env": environment(place), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "timeout": LIMIT_SECONDS}
+        done = subprocess.run([program, str(number), str(size), address], **options)
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    with concurrent.futures.ThreadPoolExecutor(size) as threads:
+        ended = [*threads.map(rank, range(size))]
+    return [status for status, _ in ended], "".join(text for _, text in ended)
+
+
+def launched(program, size):
+    """The same by `herringbone launch`, which has one status."""
+    command = [BINARY, "launch", "-n", str(size), "--", program]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_SECONDS)
+    return [done.returncode], done.stdout.decode(errors="replace")
+
+
+def jobs(program):
+    """(how it starts, ranks, the statuses that are right) of each job of a program."""
+    match program.name.split("-")[0]:
+        case "collectives":
+            return [(launched, size, [0]) for size in (1, 2, 3)]
+        case "types":
+            return [(started, size, [0] * size) for size in (1, 2, 3)]
+        case "mistakes":
+            return [(started, 1, [0]), (started, 2, [0, 0])]
+        case "lost":
+            return [(started, 3, [0, KILLED, 0])]
+        case name:
+            raise AssertionError(f"which jobs does {name} have?")
+
+
+def version(compiler):
+    """The first line of what it says of itself."""
+    return subprocess.run([compiler, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prefix", type=pathlib.Path, default=PREFIX, help="below which the library is installed")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(JOBS_AT_ONCE) as threads:
+        folder, prefix = pathlib.Path(folder), options.prefix.resolve()
+        units = []
+        for source in sorted([*HERE.glob("*.c"), *HERE.glob("*.cc")]):
+            for compiler, standard in COMPILERS[source.suffix.removeprefix(".")]:
+                if shutil.which(compiler):
+                    units.append((prefix, source, compiler, standard, folder))
+        missing = {name for known in COMPILERS.values() for name, _ in known if not shutil.which(name)}
+        for compiler, standard in sorted({unit[2:4] for unit in units}):
+            print(f"{compiler} {standard} {' '.join(WARNINGS)}: {version(compiler)}")
+        if missing:
+            print(f"not here: {', '.join(sorted(missing))}")
+        programs = [*threads.map(lambda unit: compile_program(*unit), units)]
+        planned = [(program, *job) for program in programs for job in jobs(program)]
+        ended = threads.map(lambda job: job[1](job[0], job[2]), planned)
+        failed = 0
+        for (program, start, size, right), (statuses, text) in zip(planned, ended):
+            is_right = statuses == right
+            failed += not is_right
+            print(f"{'ok' if is_right else 'FAILED'}: {program.name}, {size} rank{'s' if size > 1 else ''}, {start.__name__}")
+            if not is_right:
+                print(f"ended with {statuses} in place of {right}:\n{text}")
+    print(f"{len(planned) - failed} passed, {failed} failed")
+    sys.exit(1 if failed or not planned else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Installs libherringbone.so, its header and its pkg-config file; `make capi` calls it. Standard library only.
+
+Usage: tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if it is not
+there. With `--destdir FOLDER` files go below that folder, as packages want it, and still name the prefix alone.
+"""
+
+import argparse
+import pathlib
+import re
+import shutil
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CRATE = ROOT / "crates" / "capi"
+PKG_CONFIG = """\
+prefix={prefix}
+includedir=${{prefix}}/include
+libdir=${{prefix}}/lib
+
+Name: herringbone
+Description: All-reduce for data-parallel training, with the same bits every time
+URL: https://github.com/herringbone-rs/herringbone
+Version: {version}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -lherringbone
+"""
+
+
+def install(library, prefix, destdir=None):
+    """Puts all files there, over older ones."""
+    prefix = pathlib.Path(prefix).resolve()
+    root = pathlib.Path(destdir).resolve() / prefix.relative_to("/") if destdir else prefix
+    version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    soname = re.search(r'"(libherringbone\.so\.\d+)"', (CRATE / "build.rs").read_text())[1]
+    for folder in ("include", "lib/pkgconfig"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(CRATE / "include" / "herringbone.h", root / "include" / "herringbone.h")
+    (root / "lib" / "pkgconfig" / "herringbone.pc").write_text(PKG_CONFIG.format(prefix=prefix, version=version))
+    names = [f"libherringbone.so.{version}", soname, "libherringbone.so"]
+    for name in names:
+        # A program that runs keeps the file that it has mapped.
+        (root / "lib" / name).unlink(missing_ok=True)
+    shutil.copyfile(library, root / "lib" / names[0])
+    for target, name in zip(names, names[1:]):
+        (root / "lib" / name).symlink_to(target)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("prefix")
+    parser.add_argument("--destdir")
+    options = parser.parse_args()
+    install(options.library, options.prefix, options.destdir)
+
+
+if __name__ == "__main__":
+    main()
