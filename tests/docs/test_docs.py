@@ -2,9 +2,10 @@
 
 * `python`: runs with two workers on this Python, as torchrun would start them if it uses torch: forked from a process that has
   imported it. A program of a framework that it lacks is skipped here: `make frameworks` runs it.
+* `c`: compiled as C11 with all warnings as errors, over the library as `make capi` installs it, and run as two ranks.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
 * `sh`: `herringbone` commands run, one after the other in one folder, and `train.py` there is the page's last `python` block
-  before. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
+  before, `program.c` its last `c` block. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
 * `text`: output or a drawing. Nothing else.
 """
 
@@ -16,6 +17,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -29,6 +31,7 @@ from ports import free_port
 from lab.job import PATIENCE_SECONDS, Job, environment, python
 
 BINARY = ROOT / "target" / "debug" / "herringbone"
+LIBRARY = ROOT / "target" / "debug" / "capi"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"`((?:bench|crates|demo|deploy|examples|python|testdata|tests|tools)/[\w./-]*)`")
@@ -36,25 +39,29 @@ PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+PROGRAMS = {"python": "train.py", "c": "program.c"}
+"""Languages, and the file in which later blocks find a page's last program."""
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
 
 
 def blocks():
-    """(file, language, text, the Python block before it or none) of every block."""
+    """(file, language, text, the programs before it by their files) of every block."""
     for path in WITH_BLOCKS:
-        name, program = str(path.relative_to(ROOT)), None
+        name, programs = str(path.relative_to(ROOT)), {}
         for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
             label = f"{name.removesuffix('.md')}-{number}-{match[1] or 'none'}"
-            yield pytest.param(name, *match.groups(), program, id=label)
-            program = match[2] if match[1] == "python" else program
+            yield pytest.param(name, *match.groups(), programs, id=label)
+            if match[1] in PROGRAMS:
+                programs = programs | {PROGRAMS[match[1]]: match[2]}
 
 
-@pytest.mark.parametrize("name, language, text, program", list(blocks()))
-def test_block(name, language, text, program, tmp_path):
-    run = {"python": python_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
+@pytest.mark.parametrize("name, language, text, programs", list(blocks()))
+def test_block(name, language, text, programs, tmp_path):
+    run = {"python": python_block, "c": c_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
     assert language in run, f"{name}: a block in {language or 'no language'}: write one of {', '.join(run)}"
-    if program is not None:
-        (tmp_path / "train.py").write_text(program)
+    for file, program in programs.items():
+        (tmp_path / file).write_text(program)
     run[language](name, text, tmp_path)
 
 
@@ -80,6 +87,18 @@ def python_block(_, text, folder):
         job.torchrun(str(script), 2, folder=str(folder))
         statuses = [status for status, _ in job.finish(PATIENCE_SECONDS, together=True)]
     assert statuses == [0, 0], f"{text}\nended with {statuses}:\n{''.join(job.lines)}"
+
+
+def library_settings():
+    """What tells pkg-config and the loader where the library for C is."""
+    return {"PKG_CONFIG_PATH": f"{LIBRARY}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{LIBRARY}/lib"}
+
+
+def c_block(_, text, folder):
+    (folder / "program.c").write_text(text)
+    flags = [f"-I{LIBRARY}/include", f"-L{LIBRARY}/lib", "-lherringbone"]
+    succeed(["cc", "-std=c11", *WARNINGS, "program.c", "-o", "program", *flags], folder)
+    succeed([str(BINARY), "launch", "-n", "2", "--", "./program"], folder, library_settings())
 
 
 def rust_block(name, _, __):
@@ -122,6 +141,13 @@ def command(name, words, settings, folder):
             # At a free port: reducers of other programs may be at the one that a page names.
             listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
             serve([str(BINARY), "serve", *listen], settings)
+        case ["cc", *_]:
+            if shutil.which("pkg-config") is None:
+                pytest.skip("pkg-config is not here")
+            succeed(["sh", "-c", " ".join(words)], folder, settings | library_settings())
+        case ["herringbone", "launch", *rest, "./program"]:
+            assert (folder / "program").exists(), f"{name}: what makes ./program?"
+            succeed([str(BINARY), "launch", *rest, "./program"], folder, settings | library_settings())
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
         case ["herringbone", "launch", *_, program] if program.startswith("target/debug/examples/"):
