@@ -210,7 +210,16 @@ int main(void) {
         disagreements();
         aborted();
     }
+    /* What is left of a job that this rank has left: a part of it is closed, and a work has its result. */
+    uint32_t all[] = {0, 1};
+    herringbone_communicator part;
+    herringbone_work work;
+    OK(herringbone_subgroup(group, all, size, &part));
+    OK(herringbone_barrier_async(group, &work));
     OK(herringbone_finalize(group));
+    OK(herringbone_wait(work));
+    FAILS(HERRINGBONE_ERROR_CLOSED, "closed", herringbone_barrier(part));
+    OK(herringbone_finalize(part));
     HANDLE("is finalized already", herringbone_barrier(group));
     HANDLE("is finalized already", herringbone_finalize(group));
     HANDLE("is finalized already", herringbone_set_timeout(group, 1));
