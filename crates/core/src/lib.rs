@@ -44,6 +44,7 @@
 //! | [`named`] | which named operations all ranks are ready for |
 //! | [`wire`], [`session`] | what processes say to each other, and what becomes of a group when one of them is lost |
 //! | [`table`] | what workers push to and pull from servers, and which pushes a pull sees |
+//! | [`replay`] | how a program that loses a process continues where it was |
 //! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
@@ -87,6 +88,8 @@ pub mod wire;
 pub mod session;
 
 pub mod table;
+
+pub mod replay;
 
 pub mod prepare;
 

@@ -20,7 +20,7 @@ const ORDERS: [Order; 7] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret named plan table",
+            "interpret named plan replay table",
             "simulate",
             "execution",
             "prepare",
@@ -49,6 +49,8 @@ const ORDERS: [Order; 7] = [
             "lib",
             // Processes for tests, in virtual time.
             "world",
+            // Programs that continue where they were.
+            "rabit",
             // Putting a process together.
             "joining ps_lite",
             "local",
@@ -121,7 +123,7 @@ const ORDERS: [Order; 7] = [
         lines: &[
             "lib",
             "dependency named",
-            "communicator",
+            "communicator rabit",
             "tables",
             "optimizer",
             "call",
@@ -166,7 +168,7 @@ const ORDERS: [Order; 7] = [
             "torch/parts torch/sparse",
             "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring",
             "torch/member",
-            "embedding kvstore",
+            "embedding kvstore rabit",
             "tables",
             "elastic torch/rendezvous torch/rendezvous_server",
             "dependency hosts joining state torch/frames torch/handles",

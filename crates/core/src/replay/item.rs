@@ -1,0 +1,54 @@
+//! What ranks send each other.
+
+use super::{ReplayPoint, standing::CallSite};
+use crate::group::Rank;
+use core::fmt;
+
+/// Something that one rank has and another one needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplayItem {
+    /// The result of a call before a checkpoint was loaded.
+    Bootstrap(CallSite),
+    /// The model that all ranks have.
+    Global {
+        /// Its version.
+        version: u32,
+    },
+    /// A rank's own model.
+    Local {
+        /// Its version.
+        version: u32,
+        /// Whose.
+        owner: Rank,
+    },
+    /// The result of a call.
+    Result(ReplayPoint),
+}
+
+impl fmt::Display for ReplayItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bootstrap(site) => {
+                write!(f, "the result of call {} at its place before load_checkpoint", site.nth)
+            }
+            Self::Global { version } => write!(f, "the global model of version {version}"),
+            Self::Local { version, owner } => write!(f, "the local model of rank {owner}, version {version}"),
+            Self::Result(ReplayPoint { version, call }) => {
+                write!(f, "the result of call {call} of version {version}")
+            }
+        }
+    }
+}
+
+/// One rank sends another one something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayTransfer {
+    /// What.
+    pub item: ReplayItem,
+    /// Who has it.
+    pub from: Rank,
+    /// Who needs it.
+    pub to: Rank,
+    /// How many bytes it has; none of a lazy model, which nobody has turned into bytes.
+    pub bytes: Option<u64>,
+}

@@ -1,0 +1,638 @@
+//! One rank's machine.
+
+use super::{
+    ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings, decide,
+    error::ReplayCallName,
+    models::{Kept, Models, ReplayGlobal},
+    results::KeptResults,
+    standing::{CallSite, CheckpointOffer, HeldBootstrap, ReplayPosition, ReplayStanding},
+};
+use crate::group::Rank;
+use alloc::{collections::BTreeMap, vec::Vec};
+
+/// A call of the program.
+#[derive(Clone, Debug)]
+pub enum ReplayCall<M> {
+    /// It begins: it takes its place among the ranks.
+    Join,
+    /// An all-reduce, a broadcast or an all-gather: its result is the same on all ranks.
+    Collective {
+        /// How many bytes its result has.
+        bytes: u64,
+        /// Whether its result proves that all ranks have come to it: all of them had a part in it.
+        proves_all: bool,
+        /// A hash of the place in the program's text; 0 if it is not known.
+        place: u64,
+    },
+    /// It loads the last checkpoint, or sees that there is none.
+    Load,
+    /// It ends a version.
+    Checkpoint {
+        /// The model that all ranks have.
+        global: ReplayGlobal<M>,
+        /// This rank's own.
+        local: Option<Kept<M>>,
+    },
+    /// It ends.
+    Finalize,
+}
+
+/// What a rank sends.
+#[derive(Clone, Debug)]
+pub enum ReplayPayload<M> {
+    /// What it keeps.
+    Kept(Kept<M>),
+    /// The program's own model, which is turned into bytes now.
+    Lazy,
+}
+
+/// A message of a [transfer](ReplayStep::Transfer). Messages from one rank to another come in the order in which they are sent.
+#[derive(Clone, Debug)]
+pub enum ReplayPart<M> {
+    /// This rank sends.
+    Send {
+        /// To whom.
+        to: Rank,
+        /// What.
+        payload: ReplayPayload<M>,
+    },
+    /// This rank receives.
+    Receive {
+        /// From whom.
+        from: Rank,
+        /// How many bytes; none of a lazy model, whose sender says it first.
+        bytes: Option<u64>,
+    },
+}
+
+/// What to do next. Where a step fails because a rank is lost, [`lost`](ReplayMember::lost) follows.
+#[derive(Clone, Debug)]
+pub enum ReplayStep<M> {
+    /// Form the group anew, of all ranks; then [`formed`](ReplayMember::formed).
+    Regroup,
+    /// Gather the [standings](ReplayMember::standing) of all ranks; then [`decided`](ReplayMember::decided).
+    Exchange,
+    /// Send and receive all of these; then [`moved`](ReplayMember::moved).
+    Transfer(Vec<ReplayPart<M>>),
+    /// Run the collective, on the input as it was when the call began; then [`ran`](ReplayMember::ran).
+    Run,
+    /// Gather these of all ranks; then [`offered`](ReplayMember::offered).
+    Offer(CheckpointOffer),
+    /// Wait at a barrier; then [`met`](ReplayMember::met).
+    Meet,
+    /// The collective is over: others have kept its result.
+    Replayed(Kept<M>),
+    /// The call is over.
+    Done,
+}
+
+/// How far the ranks are with each other.
+#[derive(Clone, Debug)]
+enum Formation {
+    /// Some rank is lost.
+    Broken,
+    /// A group is there, and nobody knows how far the others are.
+    Formed,
+    /// All know, and send each other what is lacking: this rank gets so much.
+    Decided(ReplayDecision, Vec<ReplayItem>),
+    /// All have, or hold, the same results.
+    Level,
+}
+
+/// Ranks leave after so many barriers in a row. Who passes the first one knows that all have come to their end, and who passes the second
+/// that all know it. So who is in the first one may rely on those who have passed it only: they come again if a process is lost.
+const LAST_BARRIER: u8 = 2;
+
+/// The call that a program is in.
+#[derive(Clone, Debug)]
+enum InCall {
+    /// What needs only that the ranks are level.
+    Join,
+    Load,
+    Collective {
+        bytes: u64,
+        proves_all: bool,
+        at: At,
+    },
+    Checkpoint(Phase),
+    /// How many barriers this rank has passed in a row, and whether it has passed one at all: then all have come to their end.
+    Finalize {
+        passed: u8,
+        all_ended: bool,
+    },
+    /// It is over.
+    Over,
+}
+
+/// Where a collective stands.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Bootstrap(CallSite),
+    Version(ReplayPoint),
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Ranks say what they have.
+    Offer,
+    /// They hand on local models: these owners' come to this rank.
+    Hand(Vec<CheckpointOffer>),
+    /// All have what they keep for others.
+    Meet,
+    Installed,
+}
+
+/// What a process has once it knows how far the others are.
+#[derive(Clone, Debug)]
+struct Progress<M> {
+    version: u32,
+    calls: u64,
+    closes_at: Option<u64>,
+    has_loaded: bool,
+    results: KeptResults<M>,
+    current: Models<M>,
+    /// While the program is in the next checkpoint.
+    pending: Option<Models<M>>,
+}
+
+impl<M: Clone> Progress<M> {
+    fn point(&self) -> ReplayPoint {
+        ReplayPoint { version: self.version, call: self.calls }
+    }
+
+    /// The next checkpoint counts.
+    fn install(&mut self) {
+        self.current = self.pending.take().unwrap_or_default();
+        self.version += 1;
+        self.calls = 0;
+        self.closes_at = None;
+    }
+
+    fn position(&self) -> ReplayPosition {
+        ReplayPosition {
+            version: self.version,
+            calls: self.calls,
+            closes_at: self.closes_at,
+            has_loaded: self.has_loaded,
+            results: self.results.runs(),
+            current: self.current.held(),
+            pending: self.pending.as_ref().map(Models::held),
+        }
+    }
+}
+
+/// One rank's machine. A program's call [begins](Self::begin), and then [`step`](Self::step) says what to do until it is over. `M`
+/// is what keeps bytes: clones of it are cheap.
+#[derive(Clone, Debug)]
+pub struct ReplayMember<M> {
+    rank: Rank,
+    size: u32,
+    settings: ReplaySettings,
+    formation: Formation,
+    call: InCall,
+    progress: Option<Progress<M>>,
+    bootstrap: Vec<(CallSite, Kept<M>)>,
+    /// Where the result of a call is among them.
+    bootstrap_at: BTreeMap<CallSite, usize>,
+    /// How many calls this process has made from each place.
+    made: BTreeMap<u64, u32>,
+    others_have_loaded: bool,
+}
+
+impl<M: Clone> ReplayMember<M> {
+    /// A process that has just joined a group of so many ranks. Its first call is [`ReplayCall::Join`].
+    pub fn new(rank: Rank, size: u32, settings: ReplaySettings) -> Self {
+        Self {
+            rank,
+            size,
+            settings,
+            formation: Formation::Formed,
+            call: InCall::Over,
+            progress: None,
+            bootstrap: Vec::new(),
+            bootstrap_at: BTreeMap::new(),
+            made: BTreeMap::new(),
+            others_have_loaded: false,
+        }
+    }
+
+    /// How many checkpoints there are.
+    pub fn version(&self) -> u32 {
+        self.progress.as_ref().map_or(0, |progress| progress.version)
+    }
+
+    /// The call that is next, or in which the program is.
+    pub fn point(&self) -> ReplayPoint {
+        self.progress.as_ref().map_or(ReplayPoint { version: 0, call: 0 }, Progress::point)
+    }
+
+    /// The checkpoint's global model, which is none at version 0, and this rank's local one.
+    pub fn loaded(&self) -> (Option<&ReplayGlobal<M>>, Option<&Kept<M>>) {
+        let current = self.progress.as_ref().map(|progress| &progress.current);
+        let global = current.and_then(|current| current.global.as_ref());
+        (global, current.and_then(|current| current.locals.get(&self.rank)))
+    }
+
+    /// How many bytes of results it keeps: of calls since the last checkpoint, and of those before it was loaded.
+    pub fn kept_bytes(&self) -> u64 {
+        let bootstrap: u64 = self.bootstrap.iter().map(|(_, kept)| kept.bytes).sum();
+        bootstrap + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
+    }
+
+    /// A call begins. The one before is over, or has failed.
+    ///
+    /// # Errors
+    /// If the program cannot make it here.
+    pub fn begin(&mut self, call: ReplayCall<M>) -> Result<(), ReplayError> {
+        self.call = match call {
+            ReplayCall::Join => InCall::Join,
+            ReplayCall::Load => self.begin_load()?,
+            ReplayCall::Finalize => {
+                self.check_no_more_calls()?;
+                InCall::Finalize { passed: 0, all_ended: false }
+            }
+            ReplayCall::Collective { bytes, proves_all, place } => {
+                let loaded = self.progress.as_ref().filter(|progress| progress.has_loaded);
+                let bootstrap =
+                    || At::Bootstrap(CallSite { place, nth: self.made.get(&place).copied().unwrap_or(0) });
+                let at = loaded.map_or_else(bootstrap, |progress| At::Version(progress.point()));
+                InCall::Collective { bytes, proves_all, at }
+            }
+            ReplayCall::Checkpoint { global, local } => self.begin_checkpoint(global, local)?,
+        };
+        Ok(())
+    }
+
+    fn begin_load(&self) -> Result<InCall, ReplayError> {
+        match &self.progress {
+            Some(Progress { has_loaded: true, version, calls, .. }) if *calls > 0 => {
+                Err(ReplayError::LateLoad { rank: self.rank, version: *version, calls: *calls })
+            }
+            _ => Ok(InCall::Load),
+        }
+    }
+
+    fn begin_checkpoint(
+        &mut self,
+        global: ReplayGlobal<M>,
+        local: Option<Kept<M>>,
+    ) -> Result<InCall, ReplayError> {
+        self.check_no_more_calls()?;
+        let rank = self.rank;
+        let Some(progress) = &mut self.progress else {
+            return Err(ReplayError::NotLoaded { rank, version: 0 });
+        };
+        if !progress.has_loaded && progress.version > 0 {
+            return Err(ReplayError::NotLoaded { rank, version: progress.version });
+        }
+        progress.has_loaded = true;
+        let has_local = local.is_some();
+        let locals = local.map(|local| (rank, local)).into_iter().collect();
+        progress.pending = Some(Models { global: Some(global), locals, has_local });
+        // Others have ended this version, so nobody waits for this rank in its checkpoint.
+        if progress.closes_at.is_some() {
+            progress.install();
+            return Ok(InCall::Checkpoint(Phase::Installed));
+        }
+        progress.closes_at = Some(progress.calls);
+        Ok(InCall::Checkpoint(Phase::Offer))
+    }
+
+    /// That the others have made no call that this rank lacks.
+    fn check_no_more_calls(&self) -> Result<(), ReplayError> {
+        let Some(progress) = &self.progress else { return Ok(()) };
+        let next = progress.point();
+        let is_short = progress.closes_at.is_some_and(|calls| calls > next.call);
+        if progress.has_loaded && (is_short || progress.results.get(next).is_some()) {
+            return Err(ReplayError::Missing { rank: self.rank, call: ReplayCallName::At(next) });
+        }
+        Ok(())
+    }
+
+    /// What to do next in this call.
+    ///
+    /// # Errors
+    /// If the program has made other calls than the others, or before.
+    pub fn step(&mut self) -> Result<ReplayStep<M>, ReplayError> {
+        match &self.formation {
+            Formation::Broken if self.is_ended() => Ok(ReplayStep::Done),
+            Formation::Broken => Ok(ReplayStep::Regroup),
+            Formation::Formed => Ok(ReplayStep::Exchange),
+            Formation::Decided(decision, _) => Ok(ReplayStep::Transfer(self.parts(decision)?)),
+            Formation::Level => self.step_of_call(),
+        }
+    }
+
+    /// Whether the call needs nobody any more.
+    fn is_ended(&self) -> bool {
+        matches!(
+            self.call,
+            InCall::Over
+                | InCall::Checkpoint(Phase::Installed)
+                | InCall::Finalize { passed: LAST_BARRIER, .. }
+        )
+    }
+
+    fn step_of_call(&mut self) -> Result<ReplayStep<M>, ReplayError> {
+        match &self.call {
+            InCall::Collective { bytes, proves_all, at } => {
+                let (bytes, proves_all, at) = (*bytes, *proves_all, *at);
+                self.collective(bytes, proves_all, at)
+            }
+            InCall::Checkpoint(Phase::Offer) => Ok(ReplayStep::Offer(self.offer())),
+            InCall::Checkpoint(Phase::Hand(offers)) => Ok(ReplayStep::Transfer(self.hands(offers))),
+            InCall::Load => {
+                self.progress.iter_mut().for_each(|progress| progress.has_loaded = true);
+                Ok(self.over())
+            }
+            InCall::Join
+            | InCall::Over
+            | InCall::Checkpoint(Phase::Installed)
+            | InCall::Finalize { passed: LAST_BARRIER, .. } => Ok(self.over()),
+            InCall::Checkpoint(Phase::Meet) | InCall::Finalize { .. } => Ok(ReplayStep::Meet),
+        }
+    }
+
+    fn over(&mut self) -> ReplayStep<M> {
+        self.call = InCall::Over;
+        ReplayStep::Done
+    }
+
+    fn collective(&mut self, bytes: u64, proves_all: bool, at: At) -> Result<ReplayStep<M>, ReplayError> {
+        let rank = self.rank;
+        let (kept, is_past, call) = match at {
+            At::Bootstrap(site) => {
+                let kept = self.bootstrap_at.get(&site).map(|index| &self.bootstrap[*index].1);
+                (kept, self.others_have_loaded, ReplayCallName::Bootstrap(site.nth))
+            }
+            At::Version(point) => {
+                let progress = self.progress.as_ref();
+                let kept = progress.and_then(|progress| progress.results.get(point));
+                let ends_here = progress.is_some_and(|progress| progress.closes_at == Some(point.call));
+                (kept, ends_here, ReplayCallName::At(point))
+            }
+        };
+        match kept.cloned() {
+            Some(kept) if kept.bytes != bytes => {
+                Err(ReplayError::UnlikeSizes { rank, call, called: bytes, kept: kept.bytes })
+            }
+            Some(kept) => {
+                self.passed(at, proves_all);
+                Ok(ReplayStep::Replayed(kept))
+            }
+            None if is_past => Err(ReplayError::Extra { rank, call }),
+            None => Ok(ReplayStep::Run),
+        }
+    }
+
+    /// The program has the result of a call.
+    fn passed(&mut self, at: At, proves_all: bool) {
+        match at {
+            At::Bootstrap(site) => *self.made.entry(site.place).or_default() += 1,
+            At::Version(point) => {
+                if let Some(progress) = &mut self.progress {
+                    progress.calls += 1;
+                    progress.results.passed(point, proves_all);
+                }
+            }
+        }
+        self.call = InCall::Over;
+    }
+
+    /// The collective has run, with this result.
+    pub fn ran(&mut self, result: Kept<M>) {
+        let InCall::Collective { proves_all, at, .. } = self.call else { return };
+        match at {
+            At::Bootstrap(site) => self.keep_bootstrap(site, result),
+            At::Version(point) => {
+                self.progress.iter_mut().for_each(|progress| progress.results.insert(point, result.clone()));
+            }
+        }
+        self.passed(at, proves_all);
+    }
+
+    fn keep_bootstrap(&mut self, site: CallSite, result: Kept<M>) {
+        self.bootstrap_at.insert(site, self.bootstrap.len());
+        self.bootstrap.push((site, result));
+    }
+
+    /// A rank is lost, or the way to it.
+    pub fn lost(&mut self) {
+        self.formation = Formation::Broken;
+        match &mut self.call {
+            InCall::Checkpoint(phase @ (Phase::Hand(_) | Phase::Meet)) => *phase = Phase::Offer,
+            InCall::Finalize { passed, .. } => *passed = 0,
+            _ => {}
+        }
+    }
+
+    /// The group is there again, of all ranks.
+    pub fn formed(&mut self) {
+        self.formation = Formation::Formed;
+    }
+
+    /// What this rank has, and how far it is.
+    pub fn standing(&self) -> ReplayStanding {
+        let held = |(site, kept): &(CallSite, Kept<M>)| HeldBootstrap { site: *site, bytes: kept.bytes };
+        ReplayStanding {
+            position: self.progress.as_ref().map(Progress::position),
+            bootstrap: self.bootstrap.iter().map(held).collect(),
+        }
+    }
+
+    /// The standings of all ranks are here, by rank.
+    ///
+    /// # Errors
+    /// If the program cannot continue: the same error on all ranks.
+    pub fn decided(&mut self, standings: &[ReplayStanding]) -> Result<(), ReplayError> {
+        let decision = decide(standings, &self.settings)?;
+        self.others_have_loaded = decision.has_loaded;
+        if let Some(progress) = self.progress.as_mut().filter(|progress| progress.version < decision.version)
+        {
+            match progress.pending.is_some() {
+                // Those who are behind may need the results of its version, so they stay until the next checkpoint.
+                true => {
+                    progress.install();
+                    self.call = InCall::Checkpoint(Phase::Installed);
+                }
+                false => progress.closes_at = decision.calls_before,
+            }
+        }
+        let mine = decision.transfers.iter().filter(|transfer| transfer.to == self.rank);
+        let arrive = mine.map(|transfer| transfer.item).collect();
+        self.formation = Formation::Decided(decision, arrive);
+        Ok(())
+    }
+
+    /// This rank's part in what was decided.
+    fn parts(&self, decision: &ReplayDecision) -> Result<Vec<ReplayPart<M>>, ReplayError> {
+        let mut parts = Vec::new();
+        for transfer in &decision.transfers {
+            if transfer.from == self.rank {
+                let payload = self.payload(&transfer.item);
+                let payload = payload.ok_or(ReplayError::NotHeld { rank: self.rank, item: transfer.item })?;
+                parts.push(ReplayPart::Send { to: transfer.to, payload });
+            } else if transfer.to == self.rank {
+                parts.push(ReplayPart::Receive { from: transfer.from, bytes: transfer.bytes });
+            }
+        }
+        Ok(parts)
+    }
+
+    fn payload(&self, item: &ReplayItem) -> Option<ReplayPayload<M>> {
+        let progress = self.progress.as_ref();
+        let current = |version: u32| {
+            progress.filter(|progress| progress.version == version).map(|progress| &progress.current)
+        };
+        let kept = match item {
+            ReplayItem::Bootstrap(site) => Some(&self.bootstrap[*self.bootstrap_at.get(site)?].1),
+            ReplayItem::Global { version } => match current(*version)?.global.as_ref()? {
+                ReplayGlobal::Lazy => return Some(ReplayPayload::Lazy),
+                ReplayGlobal::Stored(kept) => Some(kept),
+            },
+            ReplayItem::Local { version, owner } => current(*version)?.locals.get(owner),
+            ReplayItem::Result(point) => progress?.results.get(*point),
+        };
+        kept.cloned().map(ReplayPayload::Kept)
+    }
+
+    /// All that a [transfer](ReplayStep::Transfer) had for this rank is here, in its order, and what it had to send is on its way.
+    pub fn moved(&mut self, arrived: Vec<Kept<M>>) {
+        match core::mem::replace(&mut self.formation, Formation::Level) {
+            Formation::Decided(decision, items) => self.take_over(&decision, items, arrived),
+            formation => {
+                self.formation = formation;
+                self.handed(arrived);
+            }
+        }
+    }
+
+    fn take_over(&mut self, decision: &ReplayDecision, items: Vec<ReplayItem>, arrived: Vec<Kept<M>>) {
+        let mut progress = self.progress.take().unwrap_or_else(|| Progress {
+            version: decision.version,
+            calls: 0,
+            closes_at: None,
+            has_loaded: false,
+            results: KeptResults::new(self.rank, self.size, &self.settings),
+            current: Models::default(),
+            pending: None,
+        });
+        for (item, kept) in items.into_iter().zip(arrived) {
+            match item {
+                ReplayItem::Bootstrap(site) => self.keep_bootstrap(site, kept),
+                ReplayItem::Global { .. } => progress.current.global = Some(ReplayGlobal::Stored(kept)),
+                ReplayItem::Local { owner, .. } => {
+                    progress.current.has_local = true;
+                    progress.current.locals.insert(owner, kept);
+                }
+                ReplayItem::Result(point) => progress.results.insert(point, kept),
+            }
+        }
+        self.progress = Some(progress);
+    }
+
+    fn offer(&self) -> CheckpointOffer {
+        let progress = self.progress.as_ref();
+        let pending = progress.and_then(|progress| progress.pending.as_ref());
+        let local = pending.and_then(|pending| pending.locals.get(&self.rank));
+        CheckpointOffer {
+            calls: progress.map_or(0, |progress| progress.calls),
+            local: local.map(|local| local.bytes),
+        }
+    }
+
+    /// All ranks are in this checkpoint, and offer these, by rank.
+    ///
+    /// # Errors
+    /// If they do not fit each other: the same error on all ranks.
+    pub fn offered(&mut self, offers: &[CheckpointOffer]) -> Result<(), ReplayError> {
+        let mine = self.offer();
+        for (other, offer) in (0..).zip(offers) {
+            let first = offers[0];
+            if offer.calls != first.calls {
+                let version = self.version();
+                let (rank, calls) = (0, first.calls);
+                return Err(ReplayError::UnlikeEnds {
+                    version,
+                    rank,
+                    calls,
+                    other,
+                    others_calls: offer.calls,
+                });
+            }
+            if offer.local.is_some() != first.local.is_some() {
+                let (with, without) = if offer.local.is_some() { (other, 0) } else { (0, other) };
+                return Err(ReplayError::UnlikeLocals { with, without });
+            }
+        }
+        match mine.local {
+            None => self.install(),
+            Some(_) => self.call = InCall::Checkpoint(Phase::Hand(offers.to_vec())),
+        }
+        Ok(())
+    }
+
+    /// To and from whom local models go: each rank's own to so many ranks after it.
+    fn hands(&self, offers: &[CheckpointOffer]) -> Vec<ReplayPart<M>> {
+        let (me, size) = (self.rank, self.size);
+        let mine = self.progress.as_ref().and_then(|progress| progress.pending.as_ref()?.locals.get(&me));
+        let mut parts = Vec::new();
+        for steps in 1..=self.copies() {
+            let (to, from) = ((me + steps) % size, (me + size - steps) % size);
+            parts
+                .extend(mine.map(|mine| ReplayPart::Send { to, payload: ReplayPayload::Kept(mine.clone()) }));
+            parts.push(ReplayPart::Receive { from, bytes: offers[from as usize].local });
+        }
+        parts
+    }
+
+    /// On how many other ranks a local model is kept.
+    fn copies(&self) -> u32 {
+        self.settings.local_replica.min(self.size - 1)
+    }
+
+    fn handed(&mut self, arrived: Vec<Kept<M>>) {
+        let InCall::Checkpoint(phase @ Phase::Hand(_)) = &mut self.call else { return };
+        *phase = Phase::Meet;
+        let (me, size) = (self.rank, self.size);
+        if let Some(pending) = self.progress.as_mut().and_then(|progress| progress.pending.as_mut()) {
+            let from = (1..).map(|steps| (me + size - steps) % size);
+            pending.locals.extend(from.zip(arrived));
+        }
+        if !self.settings.rules.checkpoints_in_two_phases {
+            self.install();
+        }
+    }
+
+    /// All ranks have come to the barrier.
+    pub fn met(&mut self) {
+        match &mut self.call {
+            InCall::Finalize { passed, all_ended } => {
+                *passed += 1;
+                *all_ended = true;
+            }
+            InCall::Checkpoint(Phase::Meet) => self.install(),
+            _ => {}
+        }
+    }
+
+    /// Whether all ranks are known to have come to their end. Then those who cannot meet once more, because others have left, need not.
+    pub fn may_leave(&self) -> bool {
+        matches!(self.call, InCall::Finalize { all_ended: true, .. })
+    }
+
+    /// This rank [may leave](Self::may_leave), and the others have not come to meet once more.
+    pub fn leave(&mut self) {
+        if self.may_leave() {
+            self.call = InCall::Over;
+        }
+    }
+
+    fn install(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.install();
+            progress.results.drop_before(progress.version);
+        }
+        self.call = InCall::Checkpoint(Phase::Installed);
+    }
+}

@@ -1,0 +1,80 @@
+//! The results that a rank keeps.
+
+use super::{ReplayPoint, ReplaySettings, models::Kept, standing::ResultRun};
+use crate::group::Rank;
+use alloc::{collections::BTreeMap, vec::Vec};
+
+/// The results of this version's calls, and of the next version's if this rank is behind. What it has not called yet is here, too.
+#[derive(Clone, Debug)]
+pub(super) struct KeptResults<M> {
+    kept: BTreeMap<ReplayPoint, Kept<M>>,
+    /// Of so many calls one is kept by this rank for good.
+    round: u64,
+    /// Which one of them.
+    mine: u64,
+    keeps_until_all_passed: bool,
+    bytes: u64,
+}
+
+impl<M> KeptResults<M> {
+    pub(super) fn new(rank: Rank, size: u32, settings: &ReplaySettings) -> Self {
+        let round = u64::from((size / settings.global_replica.max(1)).max(1));
+        Self {
+            kept: BTreeMap::new(),
+            round,
+            mine: u64::from(rank) % round,
+            keeps_until_all_passed: settings.rules.keeps_results_until_all_passed,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn get(&self, point: ReplayPoint) -> Option<&Kept<M>> {
+        self.kept.get(&point)
+    }
+
+    pub(super) fn insert(&mut self, point: ReplayPoint, result: Kept<M>) {
+        self.bytes += result.bytes;
+        let before = self.kept.insert(point, result);
+        self.bytes -= before.map_or(0, |before| before.bytes);
+    }
+
+    /// This rank has the result of a call. If it proves that `all` ranks have come to the call, no live rank needs those before it.
+    pub(super) fn passed(&mut self, point: ReplayPoint, all: bool) {
+        if all || !self.keeps_until_all_passed {
+            let Self { round, mine, .. } = *self;
+            self.retain(|kept| {
+                kept.version != point.version || kept.call >= point.call || kept.call % round == mine
+            });
+        }
+    }
+
+    /// A version is over: its results are part of the model.
+    pub(super) fn drop_before(&mut self, version: u32) {
+        self.retain(|kept| kept.version >= version);
+    }
+
+    fn retain(&mut self, keeps: impl Fn(&ReplayPoint) -> bool) {
+        let bytes = &mut self.bytes;
+        self.kept.retain(|point, result| {
+            let stays = keeps(point);
+            *bytes -= if stays { 0 } else { result.bytes };
+            stays
+        });
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What others are told of them: calls that follow each other, and whose results are of one size, make a run.
+    pub(super) fn runs(&self) -> Vec<ResultRun> {
+        let mut runs: Vec<ResultRun> = Vec::new();
+        for (point, result) in &self.kept {
+            match runs.last_mut() {
+                Some(run) if run.next() == *point && run.bytes == result.bytes => run.count += 1,
+                _ => runs.push(ResultRun { first: *point, count: 1, bytes: result.bytes }),
+            }
+        }
+        runs
+    }
+}
