@@ -28,6 +28,7 @@ __all__ = [
     "ProtocolError",
     "ReducerLostError",
     "RendezvousError",
+    "ReplayError",
     "TableError",
     "TableServerLostError",
     "UnsupportedError",
@@ -143,6 +144,10 @@ class AuthError(HerringboneError):
 
 class ConfigError(HerringboneError):
     """A setting (environment variable, option, argument) is missing, malformed or impossible."""
+
+
+class ReplayError(HerringboneError):
+    """A program of :mod:`herringbone.rabit` cannot continue where it was: nobody has what it needs, or its calls differ."""
 
 
 class RendezvousError(HerringboneError):

@@ -8,6 +8,7 @@ use crate::{
 };
 use herringbone::{
     Collective, Compression, DType, MessageRequest, ReduceOp, Region, Request, core::codec::CodecChoice,
+    rabit::RabitCollective,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedStr};
 use std::str::FromStr;
@@ -68,6 +69,15 @@ pub(crate) fn request(call: PyCall<'_>) -> PyResult<Request> {
     })
 }
 
+/// A call of a program that continues where it was, as the engine takes it, from a place in that program. It has no timeout of its own,
+/// no priority, and none of the extras.
+pub(crate) fn rabit_collective(call: PyCall<'_>, place: u64) -> RabitCollective {
+    let (kind, count, root, source, target, keep, ..) = call;
+    let (input, output) = regions(source, target, &keep);
+    let (collective, dtype, op) = (kind.collective.with_root(root), kind.dtype, kind.op);
+    RabitCollective { collective, dtype, count, op, input, output, place }
+}
+
 /// What a send or a receive says: the elements' type, how many, the tag, their memory, who keeps that, the timeout in seconds.
 pub(crate) type PyMessage<'py> = (PyBackedStr, usize, i64, PySpan, Bound<'py, PyAny>, Option<f64>);
 
@@ -78,7 +88,7 @@ pub(crate) fn message_request(message: PyMessage<'_>, is_written: bool) -> PyRes
     let nothing = (0, 0);
     let region = match is_written {
         true => regions(nothing, span, &keep).1,
-        false => regions(span, nothing, &keep).0,
+        false => readable(span, &keep),
     };
     Ok(MessageRequest::new(dtype, count, region).tag(tag).timeout(timeout))
 }
@@ -127,6 +137,12 @@ impl Extras {
 pub(crate) fn regions(input: PySpan, output: PySpan, keep: &Bound<'_, PyAny>) -> (Region, Region) {
     // SAFETY: the Python modules that call the communicator promise it; see `memory::regions`.
     unsafe { memory::regions(input, output, keep) }
+}
+
+/// Memory that is only read, which `keep` owns.
+pub(crate) fn readable(span: PySpan, keep: &Bound<'_, PyAny>) -> Region {
+    let nothing = (0, 0);
+    regions(span, nothing, keep).0
 }
 
 pub(crate) fn parse_collective(name: &str) -> PyResult<Collective> {

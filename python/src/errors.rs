@@ -23,6 +23,7 @@ mod class {
     import_exception!(herringbone.errors, ProtocolError);
     import_exception!(herringbone.errors, ReducerLostError);
     import_exception!(herringbone.errors, RendezvousError);
+    import_exception!(herringbone.errors, ReplayError);
     import_exception!(herringbone.errors, ArgumentError);
     import_exception!(herringbone.errors, TableError);
     import_exception!(herringbone.errors, TableServerLostError);
@@ -45,6 +46,7 @@ pub(crate) fn of(error: &Error, name: Option<&str>) -> PyErr {
         ErrorKind::ReducerLost { address, .. } => class::ReducerLostError::new_err((text, address)),
         ErrorKind::Table { table, .. } => class::TableError::new_err((text, table)),
         ErrorKind::TableServerLost { address, .. } => class::TableServerLostError::new_err((text, address)),
+        ErrorKind::Replay { .. } => class::ReplayError::new_err(text),
         ErrorKind::Mismatch { calls, .. } => class::MismatchError::new_err((text, calls)),
         ErrorKind::Timeout { missing, .. } => class::OperationTimeoutError::new_err((text, missing)),
         ErrorKind::Memory { rank, .. } if error.rank() == Some(rank) => {

@@ -14,6 +14,7 @@ mod named;
 mod optimizer;
 mod pending;
 mod ps_lite;
+mod rabit;
 mod residuals;
 mod restarter;
 mod store;
@@ -50,6 +51,8 @@ mod _herringbone {
     use super::pending::{Completions, Pending};
     #[pymodule_export]
     use super::ps_lite::{PyPsLiteWorker, ps_lite_serve};
+    #[pymodule_export]
+    use super::rabit::PyRabit;
     #[pymodule_export]
     use super::residuals::PyResiduals;
     #[pymodule_export]

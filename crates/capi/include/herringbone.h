@@ -114,6 +114,8 @@ enum herringbone_error {
     HERRINGBONE_ERROR_BUFFER_SIZE = 17,
     /* The operating system refused something. */
     HERRINGBONE_ERROR_IO = 18,
+    /* A program of RABIT's interface cannot continue where it was. */
+    HERRINGBONE_ERROR_REPLAY = 19,
     /* An argument cannot be used: a null pointer, a number that is of no enum, a count that is too large. */
     HERRINGBONE_ERROR_ARGUMENT = 100,
     /* A handle is none, or is over. */

@@ -49,6 +49,7 @@ fn of_engine(code: ErrorCode) -> &'static CStr {
         ErrorCode::Unsupported => c"HERRINGBONE_ERROR_UNSUPPORTED",
         ErrorCode::BufferSize => c"HERRINGBONE_ERROR_BUFFER_SIZE",
         ErrorCode::Io => c"HERRINGBONE_ERROR_IO",
+        ErrorCode::Replay => c"HERRINGBONE_ERROR_REPLAY",
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong, with the numbers a program needs and the next thing a person should do.
 
-use crate::core::{group::Rank, session::Ranks, table::TableError};
+use crate::core::{group::Rank, replay::ReplayError, session::Ranks, table::TableError};
 use rustix::io::Errno;
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -61,6 +61,12 @@ pub enum ErrorKind {
         address: String,
         /// What was seen.
         reason: String,
+    },
+    /// A program with [recovery](crate::rabit) cannot continue where it was.
+    #[error("{problem}")]
+    Replay {
+        /// Why.
+        problem: ReplayError,
     },
     /// Ranks called different operations. Every rank gets this error, those for which the call had succeeded in their next
     /// one; the group stays usable, and a rank's n-th call still meets the others' n-th.
@@ -238,6 +244,11 @@ impl Error {
         Self::new(ErrorKind::Unsupported { problem: problem.to_string() })
     }
 
+    /// An error of the program that calls, where it was asked for something: it comes back to the program as it is said here.
+    pub fn of_program(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Self::unsupported(format_args!("{what}: {error}"))
+    }
+
     pub(crate) fn io(action: impl fmt::Display, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         Self::new(ErrorKind::Io { action: action.to_string(), problem: format!("{error}{}", remedy(&error)) })
@@ -332,6 +343,7 @@ error_codes! {
     Unsupported = 16,
     BufferSize = 17,
     Io = 18,
+    Replay = 19,
 }
 
 impl ErrorKind {

@@ -61,6 +61,8 @@ mod observe;
 #[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 pub mod ps_lite;
 #[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
+pub mod rabit;
+#[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 mod rendezvous;
 mod request;
 mod residuals;

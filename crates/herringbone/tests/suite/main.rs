@@ -3,8 +3,9 @@
 //! `corpus` runs testdata/cases, `order` the fold-order contract, `api` the typed calls, `arrivals` what has come before it is
 //! asked for, `endings` groups that end, `mapped` buffers that ranks share, `memory` operations that wait for it,
 //! `priorities` which operations go first, `progress` ranks that are driven by hand, `parts` collectives that move parts,
-//! `staged` the memory that they take, `compressed` coded messages, `straight` small operations that are waited for, `large` what
-//! 64 ranks may cost, `examples` the programs of the crate's `examples`; `world` forms the worlds.
+//! `rabit` programs that continue where they were, `staged` the memory that they take, `compressed` coded messages, `straight`
+//! small operations that are waited for, `large` what 64 ranks may cost, `examples` the programs of the crate's `examples`; `world`
+//! forms the worlds.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -23,6 +24,7 @@ mod order;
 mod parts;
 mod priorities;
 mod progress;
+mod rabit;
 mod staged;
 mod straight;
 mod world;

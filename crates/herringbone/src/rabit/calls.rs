@@ -1,0 +1,255 @@
+//! Collectives whose results are kept.
+
+use super::{Rabit, models::kept};
+use crate::{
+    Error, ErrorKind, ReduceOp, Request, Result,
+    core::{
+        collective::Collective,
+        element::{DType, Element},
+        replay::{ReplayCall, ReplayStep},
+    },
+    sys::{plain::Plain, region::Region},
+};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::Location,
+};
+
+/// A collective on memory that the caller looks after: what [`Rabit::begin`] and [`Rabit::finish`] take.
+#[derive(Clone, Debug)]
+pub struct RabitCollective {
+    /// An all-reduce, a broadcast or an all-gather. Of others the ranks have different results, which nobody could keep for them.
+    pub collective: Collective,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// How many: all of them, or those of one rank for an all-gather.
+    pub count: usize,
+    /// How they are folded, for an all-reduce.
+    pub op: ReduceOp,
+    /// What this rank gives.
+    pub input: Region,
+    /// Where the result goes. For a broadcast it is the input.
+    pub output: Region,
+    /// A hash of the place in the program from which it is called; 0 if it is not known.
+    pub place: u64,
+}
+
+impl RabitCollective {
+    fn name(&self) -> &'static str {
+        self.collective.name()
+    }
+}
+
+/// A hash of a place in a program, which is the same in each process of it.
+fn place_of(location: &Location<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (location.file(), location.line(), location.column()).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Rabit {
+    /// Folds `buffer` over all ranks, in place, in the order of the canonical tree.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replay`] if the others have called something else here; else see [`ErrorKind`].
+    #[track_caller]
+    pub fn all_reduce<T: Element + Plain>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        self.all_reduce_prepared(buffer, op, |_| {})
+    }
+
+    /// As [`all_reduce`](Self::all_reduce). `prepare` puts the input into the buffer; it is not called if the others have the result
+    /// already.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    #[track_caller]
+    pub fn all_reduce_prepared<T: Element + Plain>(
+        &mut self,
+        buffer: &mut [T],
+        op: ReduceOp,
+        prepare: impl FnOnce(&mut [T]),
+    ) -> Result<()> {
+        let place = place_of(Location::caller());
+        let count = buffer.len();
+        let call = |region: &Region| RabitCollective {
+            collective: Collective::AllReduce,
+            dtype: T::DTYPE,
+            count,
+            op,
+            input: region.clone(),
+            output: region.clone(),
+            place,
+        };
+        if Region::lend(buffer, |region| self.begin(&call(region)))? {
+            prepare(buffer);
+            Region::lend(buffer, |region| self.finish(&call(region)))?;
+        }
+        Ok(())
+    }
+
+    /// Copies `buffer` from rank `root` to all others.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    #[track_caller]
+    pub fn broadcast<T: Plain>(&mut self, buffer: &mut [T], root: u32) -> Result<()> {
+        let place = place_of(Location::caller());
+        self.broadcast_from(buffer, root, place)
+    }
+
+    fn broadcast_from<T: Plain>(&mut self, buffer: &mut [T], root: u32, place: u64) -> Result<()> {
+        Region::lend(buffer, |region| {
+            let call = RabitCollective {
+                collective: Collective::Broadcast { root },
+                dtype: DType::U8,
+                count: region.len(),
+                op: ReduceOp::Sum,
+                input: region.clone(),
+                output: region.clone(),
+                place,
+            };
+            if self.begin(&call)? { self.finish(&call) } else { Ok(()) }
+        })
+    }
+
+    /// Copies a vector of any length from rank `root` to all others, whose own are replaced: two calls, the first of which says how
+    /// long it is.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    #[track_caller]
+    pub fn broadcast_bytes(&mut self, bytes: &mut Vec<u8>, root: u32) -> Result<()> {
+        let place = place_of(Location::caller());
+        let mut length = [bytes.len() as u64];
+        self.broadcast_from(&mut length, root, place)?;
+        if self.rank() != root {
+            bytes.clear();
+            let length = usize::try_from(length[0]).unwrap_or(usize::MAX);
+            self.check_memory(length).map_err(|error| error.about(self.rank(), "broadcast"))?;
+            bytes.resize(length, 0);
+        }
+        self.broadcast_from(bytes, root, place)
+    }
+
+    /// Gathers every rank's `input`, all equally long, into every rank's `output`, by rank.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    #[track_caller]
+    pub fn all_gather<T: Plain>(&mut self, input: &[T], output: &mut [T]) -> Result<()> {
+        let place = place_of(Location::caller());
+        Region::lend_shared(input, |input| {
+            Region::lend(output, |output| {
+                let call = RabitCollective {
+                    collective: Collective::AllGather,
+                    dtype: DType::U8,
+                    count: input.len(),
+                    op: ReduceOp::Sum,
+                    input: input.clone(),
+                    output: output.clone(),
+                    place,
+                };
+                if self.begin(&call)? { self.finish(&call) } else { Ok(()) }
+            })
+        })
+    }
+
+    /// Begins a collective: whether the program has to give its input now and [finish](Self::finish) it. If not, the others have
+    /// kept the result, and it is in the output.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a collective whose results differ between ranks; else as [`all_reduce`](Self::all_reduce).
+    pub fn begin(&mut self, call: &RabitCollective) -> Result<bool> {
+        let is_kept = matches!(
+            call.collective,
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::AllGather
+        );
+        if !is_kept {
+            return Err(Error::unsupported(format_args!(
+                "{} between init and finalize of rabit: its results differ between ranks, so nobody can keep them for others; use all_reduce, broadcast or all_gather",
+                call.name()
+            ))
+            .about(self.rank(), call.name()));
+        }
+        let bytes = call.output.len() as u64;
+        let proves_all = !matches!(call.collective, Collective::Broadcast { .. }) && bytes > 0;
+        self.begin_call(ReplayCall::Collective { bytes, proves_all, place: call.place }, call.name())?;
+        self.go_on(call)
+    }
+
+    /// Runs a collective until its result is in the output, as often as it takes.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn finish(&mut self, call: &RabitCollective) -> Result<()> {
+        loop {
+            match self.run(call) {
+                Ok(result) => {
+                    self.member.ran(kept(result));
+                    self.warn_of_memory(call.name());
+                    return Ok(());
+                }
+                Err(error) => self.lose(error)?,
+            }
+            if !self.go_on(call)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Goes on to where the collective runs. If the others have its result, it is over.
+    fn go_on(&mut self, call: &RabitCollective) -> Result<bool> {
+        loop {
+            match self.next_step(call.name())? {
+                ReplayStep::Run => return Ok(true),
+                ReplayStep::Replayed(result) => {
+                    copy(&result.data, &call.output)?;
+                    return Ok(false);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs it once. The input stays as it is if this fails, so nothing else keeps it.
+    fn run(&self, call: &RabitCollective) -> Result<Region> {
+        let request = |output: &Region| {
+            Request::new(call.collective, call.dtype, call.count, call.input.clone(), output.clone())
+                .op(call.op)
+        };
+        if matches!(call.collective, Collective::Broadcast { .. }) {
+            self.comm.execute(request(&call.output))?;
+            return call.output.duplicate().ok_or_else(|| Error::new(ErrorKind::Closed));
+        }
+        let result = Region::zeroed(call.output.len());
+        self.comm.execute(request(&result))?;
+        copy(&result, &call.output)?;
+        Ok(result)
+    }
+
+    fn warn_of_memory(&mut self, operation: &str) {
+        let kept = self.member.kept_bytes();
+        if kept <= self.options.kept_warning || self.has_warned {
+            return;
+        }
+        self.has_warned = true;
+        let who = format!("rank {}", self.rank());
+        let point = self.member.point();
+        crate::log::warn(
+            &who,
+            format_args!(
+                "after {operation}, call {} of version {}, it keeps {} MiB of results for processes that are started again: call checkpoint() more often, or lower rabit_global_replica",
+                point.call,
+                point.version,
+                kept >> 20
+            ),
+        );
+    }
+}
+
+fn copy(from: &Region, to: &Region) -> Result<()> {
+    let closed = || Error::new(ErrorKind::Closed);
+    let (from, to) = (from.access().ok_or_else(closed)?, to.access().ok_or_else(closed)?);
+    to.span().copy_from(from.span());
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Checkpoints.
+
+use crate::{Error, ErrorKind, Result, core::replay::Kept, sys::region::Region};
+use std::fmt;
+
+/// What a checkpoint has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RabitModels {
+    /// How many checkpoints there are.
+    pub version: u32,
+    /// The model that all ranks have.
+    pub global: Vec<u8>,
+    /// This rank's own, if ranks have one.
+    pub local: Option<Vec<u8>>,
+}
+
+/// Makes bytes of the program's model.
+pub(super) struct LazyModel(Box<dyn Fn() -> Result<Vec<u8>> + Send>);
+
+impl LazyModel {
+    pub(super) fn new(save: impl Fn() -> Result<Vec<u8>> + Send + 'static) -> Self {
+        Self(Box::new(save))
+    }
+
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for LazyModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LazyModel")
+    }
+}
+
+/// Bytes that are kept for others.
+pub(super) fn kept(region: Region) -> Kept<Region> {
+    Kept { bytes: region.len() as u64, data: region }
+}
+
+pub(super) fn owned(bytes: Vec<u8>) -> Region {
+    Region::own(bytes).region().clone()
+}
+
+pub(super) fn copied(kept: &Kept<Region>) -> Result<Vec<u8>> {
+    let access = kept.data.access().ok_or(Error::new(ErrorKind::Closed))?;
+    Ok(access.span().to_vec())
+}

@@ -1,0 +1,136 @@
+//! The calls of programs that continue where they were, while nobody is lost: processes that are lost are in `python/tests`.
+
+use crate::world::{Transport, World};
+use herringbone::{
+    Collective, DType, Error, ErrorKind, ReduceOp, Region,
+    core::replay::ReplayError,
+    rabit::{Rabit, RabitCollective, RabitModels, RabitOptions},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+fn over_all(body: impl Fn(Rabit) + Sync) {
+    for world in
+        [World::new(1, Transport::Local), World::new(3, Transport::Local), World::new(4, Transport::Tcp)]
+    {
+        world.run(|comm| body(Rabit::over(comm.clone(), RabitOptions::default()).unwrap()));
+    }
+}
+
+fn problem(error: &Error) -> &ReplayError {
+    match error.kind() {
+        ErrorKind::Replay { problem } => problem,
+        _ => panic!("{error}"),
+    }
+}
+
+#[test]
+fn calls_give_the_results_of_the_engine() {
+    over_all(|mut rabit| {
+        let (rank, size) = (u64::from(rabit.rank()), u64::from(rabit.size()));
+        assert_eq!(rabit.load_checkpoint().unwrap(), None);
+        let mut values = vec![0_u64; 1000];
+        rabit.all_reduce_prepared(&mut values, ReduceOp::Sum, |values| values.fill(rank)).unwrap();
+        assert_eq!(values, vec![size * (size - 1) / 2; 1000]);
+        rabit.all_reduce(&mut [0.5_f32; 0], ReduceOp::Max).unwrap();
+        let mut most = [rank as f64, -(rank as f64)];
+        rabit.all_reduce(&mut most, ReduceOp::Max).unwrap();
+        assert_eq!(most, [size as f64 - 1.0, 0.0]);
+        let root = rabit.size() - 1;
+        let mut text = if rabit.rank() == root { b"from the root".to_vec() } else { vec![1; 99] };
+        rabit.broadcast_bytes(&mut text, root).unwrap();
+        assert_eq!(text, b"from the root");
+        let mut all = vec![0_u64; size as usize];
+        rabit.all_gather(&[rank * 10], &mut all).unwrap();
+        assert_eq!(all, (0..size).map(|rank| rank * 10).collect::<Vec<_>>());
+        assert!(rabit.kept_bytes() >= 8000);
+        rabit.checkpoint(*b"model").unwrap();
+        assert_eq!((rabit.version(), rabit.kept_bytes()), (1, 0));
+        let models = RabitModels { version: 1, global: b"model".to_vec(), local: None };
+        assert_eq!(rabit.load_checkpoint().unwrap(), Some(models));
+        rabit.finalize().unwrap();
+    });
+}
+
+#[test]
+fn checkpoints_have_what_was_given_and_lazy_ones_ask_for_it() {
+    over_all(|mut rabit| {
+        let mine = vec![rabit.rank() as u8; 1 + rabit.rank() as usize];
+        rabit.checkpoint_local(*b"one", mine.clone()).unwrap();
+        let models = rabit.load_checkpoint().unwrap().unwrap();
+        assert_eq!((models.global, models.local), (b"one".to_vec(), Some(mine)));
+        let saves = Arc::new(AtomicUsize::new(0));
+        let counted = saves.clone();
+        rabit
+            .lazy_checkpoint(move || {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Ok(b"two".to_vec())
+            })
+            .unwrap();
+        assert_eq!(saves.load(Ordering::SeqCst), 0);
+        assert_eq!(rabit.load_checkpoint().unwrap().unwrap().global, b"two");
+        assert_eq!((rabit.version(), saves.load(Ordering::SeqCst)), (2, 1));
+        rabit.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused_by_name() {
+    over_all(|mut rabit| {
+        rabit.load_checkpoint().unwrap();
+        let part = Region::own(vec![0_i64; 5]);
+        let whole = Region::own(vec![1_i64; 5 * rabit.size() as usize]);
+        let call = RabitCollective {
+            collective: Collective::ReduceScatter,
+            dtype: DType::I64,
+            count: 5,
+            op: ReduceOp::Sum,
+            input: whole.region().clone(),
+            output: part.region().clone(),
+            place: 0,
+        };
+        let error = rabit.begin(&call).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("reduce_scatter"), "{error}");
+        rabit.all_reduce(&mut [1_i64], ReduceOp::Sum).unwrap();
+        let error = rabit.load_checkpoint().unwrap_err();
+        assert_eq!(problem(&error), &ReplayError::LateLoad { rank: rabit.rank(), version: 0, calls: 1 });
+        rabit.finalize().unwrap();
+    });
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_each_other_fail_on_all_ranks() {
+    World::new(3, Transport::Local).run(|comm| {
+        let mut rabit = Rabit::over(comm.clone(), RabitOptions::default()).unwrap();
+        let error = match rabit.rank() {
+            2 => rabit.checkpoint(*b"global"),
+            _ => rabit.checkpoint_local(*b"global", *b"local"),
+        };
+        assert_eq!(problem(&error.unwrap_err()), &ReplayError::UnlikeLocals { with: 0, without: 2 });
+    });
+    World::new(2, Transport::Local).run(|comm| {
+        let mut rabit = Rabit::over(comm.clone(), RabitOptions::default()).unwrap();
+        rabit.load_checkpoint().unwrap();
+        if rabit.rank() == 0 {
+            rabit.broadcast(&mut [7], 0).unwrap();
+        }
+        let error = rabit.checkpoint(*b"global").unwrap_err();
+        assert!(!error.to_string().is_empty());
+    });
+}
+
+#[test]
+fn options_come_from_arguments_with_names_of_rabit() {
+    let options = RabitOptions::default();
+    let given =
+        ["rabit_global_replica=3", "rabit_local_replica=0", "rabit_timeout_sec=7", "other=1", "--flag"];
+    let given = options.clone().with_arguments(given).unwrap();
+    assert_eq!((given.global_replica, given.local_replica, given.recovery_timeout.as_secs()), (3, 0, 7));
+    for wrong in ["rabit_global_replica=0", "rabit_global_replica=many", "rabit_timeout_sec=-1"] {
+        let error = options.clone().with_arguments([wrong]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    }
+}

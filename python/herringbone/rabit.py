@@ -1,0 +1,288 @@
+"""RABIT's interface: programs that lose a process and continue where they were.
+
+::
+
+    import numpy as np
+    from herringbone import rabit
+
+    rabit.init()
+    version, model = rabit.load_checkpoint()
+    if version == 0:
+        model = np.zeros(10)
+    while rabit.version_number() < 100:
+        gradient = np.empty(10)
+        rabit.allreduce(gradient, rabit.SUM, prepare_fun=lambda out: np.copyto(out, model + 1))
+        model = model - 0.1 * gradient
+        rabit.checkpoint(model)
+    rabit.finalize()
+
+``herringbone launch --max-attempts 20 -n 4 python program.py`` starts it, and starts again each process that ends with a failure.
+The new process loads the last checkpoint. What the others have called since returns at once, with the results that they keep, and
+``prepare_fun`` is not called. The others wait meanwhile, in their next call.
+
+The names are those of RABIT's own module (dmlc/rabit), with these differences: nothing is pickled, so models and broadcast objects are
+arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and dictionaries of these; :func:`allreduce` returns an array of the
+shape that it was given; the library needs no tracker.
+
+All calls are made by one thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from . import _herringbone
+from .arrays import fold_type, move_type, readable, writable
+from .errors import HerringboneError
+from .kinds import Call, kind_of
+from .plain import pack, unpack
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = [
+    "BITOR",
+    "MAX",
+    "MIN",
+    "SUM",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "checkpoint",
+    "finalize",
+    "get_processor_name",
+    "get_rank",
+    "get_world_size",
+    "init",
+    "is_distributed",
+    "kept_bytes",
+    "lazy_checkpoint",
+    "load_checkpoint",
+    "tracker_print",
+    "version_number",
+]
+
+MAX, MIN, SUM, BITOR = 0, 1, 2, 3
+_OPS = {MAX: "max", MIN: "min", SUM: "sum", BITOR: "bit_or"}
+
+_joined: _herringbone.Rabit | None = None
+
+
+def init(args: Iterable[str | bytes] | None = None) -> None:
+    """Join the job, or continue in it if this process takes a lost one's place.
+
+    Args:
+        args: the program's arguments, ``sys.argv`` if there are none. ``rabit_global_replica=5`` says on about how many ranks results
+            are kept, ``rabit_local_replica=2`` on how many other ranks a local model is, and ``rabit_timeout_sec=1800`` how long
+            ranks wait for a process to be started again. Others are not read.
+
+    Raises:
+        ReplayError: the others do not have any more what this process needs.
+        HerringboneError: the job was not formed, or this process has joined already.
+    """
+    global _joined
+    if _joined is not None:
+        raise HerringboneError("rabit.init was called before: call finalize() first")
+    given = sys.argv if args is None else args
+    _joined = _herringbone.Rabit([item.decode() if isinstance(item, bytes) else item for item in given])
+
+
+def finalize() -> None:
+    """Wait until all ranks have come to their end, and leave. A process that ends without this is taken for lost.
+
+    Raises:
+        HerringboneError: :func:`init` was not called, or a rank is lost for good.
+    """
+    global _joined
+    rabit, _joined = _rabit("finalize"), None
+    rabit.finalize()
+
+
+def get_rank() -> int:
+    """This process's rank."""
+    return _rabit("get_rank").place()[0]
+
+
+def get_world_size() -> int:
+    """How many ranks there are."""
+    return _rabit("get_world_size").place()[1]
+
+
+def is_distributed() -> bool:
+    """Whether there are other ranks."""
+    return get_world_size() > 1
+
+
+def get_processor_name() -> str:
+    """The name of this process's host."""
+    return _rabit("get_processor_name").place()[2]
+
+
+def tracker_print(msg: object) -> None:
+    """Print a line, with this rank in front, on standard error. RABIT's tracker printed it."""
+    _rabit("tracker_print").tracker_print(str(msg))
+
+
+def version_number() -> int:
+    """How many checkpoints there are."""
+    return _rabit("version_number").version()
+
+
+def kept_bytes() -> int:
+    """How many bytes of results this rank keeps for processes that are started again."""
+    return _rabit("kept_bytes").kept_bytes()
+
+
+def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | None = None) -> Array:
+    """Fold an array over all ranks, element by element.
+
+    Args:
+        data: any shape; the same number of elements and type on every rank. The result goes there if its memory is its values in order
+            and may be written, else into a new array.
+        op: :data:`MAX`, :data:`MIN`, :data:`SUM`, or, of integers, :data:`BITOR`.
+        prepare_fun: puts the input into the array. It is not called if the others have the result already.
+
+    Returns:
+        The result.
+
+    Raises:
+        ReplayError: the others have called something else here.
+        ValueError: ``op`` is none of the four.
+        HerringboneError: the call failed.
+    """
+    import numpy as np
+
+    rabit = _rabit("allreduce")
+    if op not in _OPS:
+        raise ValueError(f"allreduce: op {op!r} is none of rabit.MAX, MIN, SUM and BITOR")
+    kind = kind_of("all_reduce", fold_type("allreduce", data, _OPS[op]), _OPS[op])
+    is_in_place = data.flags.c_contiguous and data.flags.writeable and data.ndim > 0
+    result = data if is_in_place else np.array(data, order="C", ndmin=1)
+    span = writable("allreduce", result)
+    call: Call = (kind, result.size, 0, span, span, result, None, 0, None)
+    place = _place()
+    if rabit.begin(call, place):
+        if prepare_fun is not None:
+            prepare_fun(result)
+        rabit.finish(call, place)
+    return result.reshape(data.shape)
+
+
+def broadcast(data: Any, root: int) -> Any:
+    """Give all ranks an object of rank ``root``: of the kinds that this module names. The others' own is not looked at.
+
+    Raises:
+        TypeError: it is of another kind.
+        HerringboneError: the call failed.
+    """
+    import numpy as np
+
+    rabit = _rabit("broadcast")
+    place = _place()
+    is_root = root == rabit.place()[0]
+    packed = pack("broadcast", data) if is_root else None
+    length = np.array([packed.size if packed is not None else 0], np.int64)
+    _moved(rabit, length, root, place)
+    if packed is None:
+        packed = np.empty(int(length[0]), np.uint8)
+    _moved(rabit, packed, root, place)
+    return data if is_root else unpack("broadcast", packed)
+
+
+def _moved(rabit: _herringbone.Rabit, array: Array, root: int, place: int) -> None:
+    span = writable("broadcast", array)
+    call: Call = (kind_of("broadcast", "u8"), array.nbytes, root, span, span, array, None, 0, None)
+    if rabit.begin(call, place):
+        rabit.finish(call, place)
+
+
+def allgather(data: Array) -> Array:
+    """Gather an array of each rank, all of one shape and type, into an array that has one more dimension in front: the rank.
+
+    Raises:
+        HerringboneError: the call failed.
+    """
+    import numpy as np
+
+    rabit = _rabit("allgather")
+    data = np.ascontiguousarray(data)
+    move_type("allgather", data)
+    result = np.empty((rabit.place()[1], *data.shape), data.dtype)
+    given = data.reshape(-1).view(np.uint8) if data.size else np.empty(0, np.uint8)
+    spans = readable("allgather", given), writable("allgather", result)
+    call: Call = (kind_of("all_gather", "u8"), given.nbytes, 0, *spans, (given, result), None, 0, None)
+    place = _place()
+    if rabit.begin(call, place):
+        rabit.finish(call, place)
+    return result
+
+
+def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
+    """The last checkpoint: its version, the model that all ranks have, and, ``with_local``, this rank's own.
+
+    The version is 0 if there is none, and the models are ``None``: the program begins. Calls before this one belong to no version; a new
+    process gets their results by the lines of the program from which it makes them.
+
+    Raises:
+        ReplayError: calls of a version came before it.
+    """
+    loaded = _rabit("load_checkpoint").load_checkpoint()
+    version, held, local = loaded if loaded is not None else (0, None, None)
+    models = (held, local) if with_local else (held,)
+    return version, *(None if model is None else _unpacked(model) for model in models)
+
+
+def checkpoint(global_model: Any, local_model: Any = None) -> None:
+    """End a version: a process that starts from now on begins with these models. Returns when all ranks have called it.
+
+    Args:
+        global_model: the same on all ranks.
+        local_model: this rank's own, which the next ranks keep, too; all ranks have one, or none.
+
+    Raises:
+        TypeError: a model is of a kind that this module does not name.
+        ReplayError: the ranks have made different calls.
+        HerringboneError: the call failed.
+    """
+    rabit = _rabit("checkpoint")
+    held = pack("checkpoint", global_model)
+    local = None if local_model is None else pack("checkpoint", local_model)
+    spans = readable("checkpoint", held), None if local is None else readable("checkpoint", local)
+    rabit.checkpoint(*spans, (held, local))
+
+
+def lazy_checkpoint(global_model: Any) -> None:
+    """End a version, as :func:`checkpoint`, and copy nothing: the model is read only if a process is lost.
+
+    From now on the program may change the model only between the last call of a version and the checkpoint that ends it.
+    """
+    _rabit("lazy_checkpoint").lazy_checkpoint(lambda: pack("lazy_checkpoint", global_model).tobytes())
+
+
+def _unpacked(model: bytes) -> Any:
+    import numpy as np
+
+    return unpack("load_checkpoint", np.frombuffer(model, np.uint8))
+
+
+def _rabit(call: str) -> _herringbone.Rabit:
+    if _joined is None:
+        raise HerringboneError(f"rabit.{call}: call rabit.init() first")
+    return _joined
+
+
+def _place() -> int:
+    """A number for the line of the program that calls this module."""
+    frame = sys._getframe(2)
+    return _number(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _number(file: str, line: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{file}:{line}".encode(), digest_size=8).digest(), "little")

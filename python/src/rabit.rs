@@ -1,0 +1,124 @@
+//! Programs that continue where they were.
+
+use crate::{
+    call::{PyCall, rabit_collective, readable},
+    errors::{plain, to_python},
+    memory::PySpan,
+    waiting::DropWithoutGil,
+};
+use herringbone::rabit::{Rabit, RabitOptions};
+use pyo3::{prelude::*, types::PyBytes};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// What a checkpoint has: its version, the model that all ranks have, and this rank's own.
+type PyModels<'py> = (u32, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
+
+/// A process of a program that continues where it was. `None` once it has ended.
+#[pyclass(frozen, name = "Rabit", module = "herringbone._herringbone")]
+pub(crate) struct PyRabit(DropWithoutGil<Mutex<Option<Rabit>>>);
+
+#[pymethods]
+impl PyRabit {
+    /// Joins, or continues; the program's arguments may be RABIT's.
+    #[new]
+    fn new(py: Python<'_>, arguments: Vec<String>) -> PyResult<Self> {
+        let joined = py.detach(|| {
+            let options = RabitOptions::from_env()?.with_arguments(arguments.iter().map(String::as_str))?;
+            Rabit::init_with(options)
+        });
+        let rabit = joined.map_err(|error| to_python(&error))?;
+        Ok(Self(Mutex::new(Some(rabit)).into()))
+    }
+
+    /// Its rank, how many there are, and the name of its host.
+    fn place(&self, py: Python<'_>) -> PyResult<(u32, u32, String)> {
+        self.with(py, |rabit| Ok((rabit.rank(), rabit.size(), rabit.processor_name())))
+    }
+
+    fn version(&self, py: Python<'_>) -> PyResult<u32> {
+        self.with(py, |rabit| Ok(rabit.version()))
+    }
+
+    /// How many bytes of results it keeps for others.
+    fn kept_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |rabit| Ok(rabit.kept_bytes()))
+    }
+
+    fn tracker_print(&self, py: Python<'_>, line: &str) -> PyResult<()> {
+        self.with(py, |rabit| {
+            rabit.tracker_print(line);
+            Ok(())
+        })
+    }
+
+    /// Whether the program has to give its input now, and finish the call. If not, the result is there.
+    fn begin(&self, py: Python<'_>, call: PyCall<'_>, place: u64) -> PyResult<bool> {
+        let call = rabit_collective(call, place);
+        self.with(py, |rabit| rabit.begin(&call))
+    }
+
+    fn finish(&self, py: Python<'_>, call: PyCall<'_>, place: u64) -> PyResult<()> {
+        let call = rabit_collective(call, place);
+        self.with(py, |rabit| rabit.finish(&call))
+    }
+
+    fn load_checkpoint<'py>(&self, py: Python<'py>) -> PyResult<Option<PyModels<'py>>> {
+        let loaded = self.with(py, Rabit::load_checkpoint)?;
+        Ok(loaded.map(|models| {
+            let local = models.local.map(|local| PyBytes::new(py, &local));
+            (models.version, PyBytes::new(py, &models.global), local)
+        }))
+    }
+
+    /// The models' memory, which `keep` owns and nobody writes any more.
+    fn checkpoint(
+        &self,
+        py: Python<'_>,
+        global: PySpan,
+        local: Option<PySpan>,
+        keep: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (global, local) = (readable(global, &keep), local.map(|local| readable(local, &keep)));
+        self.with(py, |rabit| rabit.checkpoint_regions(global, local))
+    }
+
+    /// `save` makes bytes of the model if somebody asks.
+    fn lazy_checkpoint(&self, py: Python<'_>, save: Py<PyAny>) -> PyResult<()> {
+        self.with(py, |rabit| {
+            rabit.lazy_checkpoint(move || {
+                Python::attach(|py| save.call0(py).and_then(|bytes| bytes.extract::<Vec<u8>>(py)))
+                    .map_err(|error| herringbone::Error::of_program("the model's bytes", error))
+            })
+        })
+    }
+
+    /// Returns when all have come to their end.
+    fn finalize(&self, py: Python<'_>) -> PyResult<()> {
+        let rabit = self.lock()?.take();
+        let rabit = rabit.ok_or_else(|| plain("rabit.finalize was called before"))?;
+        py.detach(|| rabit.finalize()).map_err(|error| to_python(&error))
+    }
+}
+
+impl PyRabit {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Rabit>>> {
+        match self.0.try_lock() {
+            Ok(rabit) => Ok(rabit),
+            Err(TryLockError::WouldBlock) => Err(plain(
+                "another thread of this program is in a call of rabit: make all calls from one thread",
+            )),
+            Err(TryLockError::Poisoned(_)) => Err(plain("a call of rabit panicked: start the program again")),
+        }
+    }
+
+    /// Makes a call without the interpreter's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Rabit) -> herringbone::Result<T> + Send,
+    ) -> PyResult<T> {
+        let mut rabit = self.lock()?;
+        let rabit = rabit.as_mut().ok_or_else(|| plain("rabit has ended: call init() first"))?;
+        py.detach(|| call(rabit)).map_err(|error| to_python(&error))
+    }
+}
