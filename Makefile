@@ -30,7 +30,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -149,6 +149,9 @@ named-figures: setup ## Operations with names: beside all-reduces one by one, an
 
 table-figures: setup ## Tables on servers: beside torch's RPC and reducers, and bounded beside sync: a minute. RECORD=file: the table goes there, too
 	@$(IN_VENV) bench/table_figures.py $(if $(RECORD),--record $(RECORD)) $(ARGS)
+
+rabit-figures: setup ## What recovery costs: calls, checkpoints, a process that comes back: a minute. RECORD=file: the tables go there, too
+	@$(IN_VENV) bench/rabit_figures.py $(if $(RECORD),--record $(RECORD)) $(ARGS)
 
 launchers: $(TESTS)/wheel.stamp ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
 	@$(IN_TESTS) tests/launchers/run.py --record record/launchers.md $(ARGS)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
@@ -166,12 +166,8 @@ def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | Non
     result = data if is_in_place else np.array(data, order="C", ndmin=1)
     span = writable("allreduce", result)
     call: Call = (kind, result.size, 0, span, span, result, None, 0, None)
-    place = _place()
-    if rabit.begin(call, place):
-        if prepare_fun is not None:
-            prepare_fun(result)
-        rabit.finish(call, place)
-    return result.reshape(data.shape)
+    rabit.call(call, _place(), None if prepare_fun is None else partial(prepare_fun, result))
+    return data if is_in_place else result.reshape(data.shape)
 
 
 def broadcast(data: Any, root: int) -> Any:
@@ -198,8 +194,7 @@ def broadcast(data: Any, root: int) -> Any:
 def _moved(rabit: _herringbone.Rabit, array: Array, root: int, place: int) -> None:
     span = writable("broadcast", array)
     call: Call = (kind_of("broadcast", "u8"), array.nbytes, root, span, span, array, None, 0, None)
-    if rabit.begin(call, place):
-        rabit.finish(call, place)
+    rabit.call(call, place)
 
 
 def allgather(data: Array) -> Array:
@@ -217,9 +212,7 @@ def allgather(data: Array) -> Array:
     given = data.reshape(-1).view(np.uint8) if data.size else np.empty(0, np.uint8)
     spans = readable("allgather", given), writable("allgather", result)
     call: Call = (kind_of("all_gather", "u8"), given.nbytes, 0, *spans, (given, result), None, 0, None)
-    place = _place()
-    if rabit.begin(call, place):
-        rabit.finish(call, place)
+    rabit.call(call, _place())
     return result
 
 

@@ -51,15 +51,24 @@ impl PyRabit {
         })
     }
 
-    /// Whether the program has to give its input now, and finish the call. If not, the result is there.
-    fn begin(&self, py: Python<'_>, call: PyCall<'_>, place: u64) -> PyResult<bool> {
+    /// Makes a collective. `prepare` puts the input into its memory; it is not called if the result is there already.
+    #[pyo3(signature = (call, place, prepare=None))]
+    fn call(
+        &self,
+        py: Python<'_>,
+        call: PyCall<'_>,
+        place: u64,
+        prepare: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let call = rabit_collective(call, place);
-        self.with(py, |rabit| rabit.begin(&call))
-    }
-
-    fn finish(&self, py: Python<'_>, call: PyCall<'_>, place: u64) -> PyResult<()> {
-        let call = rabit_collective(call, place);
-        self.with(py, |rabit| rabit.finish(&call))
+        let Some(prepare) = prepare else {
+            return self.with(py, |rabit| if rabit.begin(&call)? { rabit.finish(&call) } else { Ok(()) });
+        };
+        if self.with(py, |rabit| rabit.begin(&call))? {
+            prepare.call0()?;
+            self.with(py, |rabit| rabit.finish(&call))?;
+        }
+        Ok(())
     }
 
     fn load_checkpoint<'py>(&self, py: Python<'py>) -> PyResult<Option<PyModels<'py>>> {

@@ -38,6 +38,7 @@ mod calls;
 mod forming;
 mod models;
 mod options;
+mod pool;
 mod recovery;
 
 pub use calls::RabitCollective;
@@ -51,7 +52,8 @@ use crate::{
     sys::region::Region,
 };
 use models::{LazyModel, copied, kept, owned};
-use std::{fmt, fs, path::PathBuf, time::Duration};
+use pool::{KeptBytes, Pool};
+use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
 /// A process of a program that continues where it was.
 ///
@@ -59,7 +61,8 @@ use std::{fmt, fs, path::PathBuf, time::Duration};
 /// ends: whoever starts it again lets it continue.
 pub struct Rabit {
     comm: Communicator,
-    member: ReplayMember<Region>,
+    member: ReplayMember<KeptBytes>,
+    pool: Arc<Pool>,
     options: RabitOptions,
     /// The program's model, if the last checkpoint was lazy.
     lazy: Option<LazyModel>,
@@ -106,7 +109,8 @@ impl Rabit {
     pub fn over(comm: Communicator, options: RabitOptions) -> Result<Self> {
         let member = ReplayMember::new(comm.rank(), comm.size(), options.settings());
         let progress = options::progress_file();
-        let mut rabit = Self { comm, member, options, lazy: None, progress, has_warned: false };
+        let pool = Arc::default();
+        let mut rabit = Self { comm, member, pool, options, lazy: None, progress, has_warned: false };
         rabit.begin_call(ReplayCall::Join, "init")?;
         rabit.run_to_end("init")?;
         Ok(rabit)
@@ -187,7 +191,11 @@ impl Rabit {
     /// # Errors
     /// As [`checkpoint`](Self::checkpoint).
     pub fn checkpoint_regions(&mut self, global: Region, local: Option<Region>) -> Result<()> {
-        self.end_version(ReplayGlobal::Stored(kept(global)), local.map(kept), None)
+        self.end_version(
+            ReplayGlobal::Stored(kept(global.into())),
+            local.map(|local| kept(local.into())),
+            None,
+        )
     }
 
     /// As [`checkpoint`](Self::checkpoint), with a model that stays where it is: `save` makes bytes of it, and is called only if a process
@@ -228,13 +236,14 @@ impl Rabit {
 
     fn end_version(
         &mut self,
-        global: ReplayGlobal<Region>,
-        local: Option<Kept<Region>>,
+        global: ReplayGlobal<KeptBytes>,
+        local: Option<Kept<KeptBytes>>,
         lazy: Option<LazyModel>,
     ) -> Result<()> {
         self.begin_call(ReplayCall::Checkpoint { global, local }, "checkpoint")?;
         // In a checkpoint nobody is asked for the model before it any more.
         self.lazy = lazy;
+        self.pool.drop_unused();
         self.run_to_end("checkpoint")?;
         self.has_warned = false;
         self.say_version();
@@ -252,7 +261,7 @@ impl Rabit {
         }
     }
 
-    fn begin_call(&mut self, call: ReplayCall<Region>, operation: &str) -> Result<()> {
+    fn begin_call(&mut self, call: ReplayCall<KeptBytes>, operation: &str) -> Result<()> {
         self.member.begin(call).map_err(|problem| self.stopped(problem, operation))
     }
 

@@ -192,6 +192,7 @@ pub struct ReplayMember<M> {
     call: InCall,
     progress: Option<Progress<M>>,
     bootstrap: Vec<(CallSite, Kept<M>)>,
+    bootstrap_bytes: u64,
     /// Where the result of a call is among them.
     bootstrap_at: BTreeMap<CallSite, usize>,
     /// How many calls this process has made from each place.
@@ -210,6 +211,7 @@ impl<M: Clone> ReplayMember<M> {
             call: InCall::Over,
             progress: None,
             bootstrap: Vec::new(),
+            bootstrap_bytes: 0,
             bootstrap_at: BTreeMap::new(),
             made: BTreeMap::new(),
             others_have_loaded: false,
@@ -235,8 +237,7 @@ impl<M: Clone> ReplayMember<M> {
 
     /// How many bytes of results it keeps: of calls since the last checkpoint, and of those before it was loaded.
     pub fn kept_bytes(&self) -> u64 {
-        let bootstrap: u64 = self.bootstrap.iter().map(|(_, kept)| kept.bytes).sum();
-        bootstrap + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
+        self.bootstrap_bytes + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
     }
 
     /// A call begins. The one before is over, or has failed.
@@ -413,6 +414,7 @@ impl<M: Clone> ReplayMember<M> {
 
     fn keep_bootstrap(&mut self, site: CallSite, result: Kept<M>) {
         self.bootstrap_at.insert(site, self.bootstrap.len());
+        self.bootstrap_bytes += result.bytes;
         self.bootstrap.push((site, result));
     }
 

@@ -1,6 +1,6 @@
 //! Collectives whose results are kept.
 
-use super::{Rabit, models::kept};
+use super::{Rabit, models::kept, pool::KeptBytes};
 use crate::{
     Error, ErrorKind, ReduceOp, Request, Result,
     core::{
@@ -203,7 +203,7 @@ impl Rabit {
             match self.next_step(call.name())? {
                 ReplayStep::Run => return Ok(true),
                 ReplayStep::Replayed(result) => {
-                    copy(&result.data, &call.output)?;
+                    copy(result.data.region(), &call.output)?;
                     return Ok(false);
                 }
                 _ => {}
@@ -212,18 +212,20 @@ impl Rabit {
     }
 
     /// Runs it once. The input stays as it is if this fails, so nothing else keeps it.
-    fn run(&self, call: &RabitCollective) -> Result<Region> {
+    fn run(&self, call: &RabitCollective) -> Result<KeptBytes> {
         let request = |output: &Region| {
             Request::new(call.collective, call.dtype, call.count, call.input.clone(), output.clone())
                 .op(call.op)
         };
+        let result = self.pool.take(call.output.len());
+        let kept = result.region();
         if matches!(call.collective, Collective::Broadcast { .. }) {
             self.comm.execute(request(&call.output))?;
-            return call.output.duplicate().ok_or_else(|| Error::new(ErrorKind::Closed));
+            copy(&call.output, kept)?;
+        } else {
+            self.comm.execute(request(kept)).inspect_err(|_| kept.revoke())?;
+            copy(kept, &call.output)?;
         }
-        let result = Region::zeroed(call.output.len());
-        self.comm.execute(request(&result))?;
-        copy(&result, &call.output)?;
         Ok(result)
     }
 

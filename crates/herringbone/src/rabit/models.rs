@@ -1,5 +1,6 @@
 //! Checkpoints.
 
+use super::pool::KeptBytes;
 use crate::{Error, ErrorKind, Result, core::replay::Kept, sys::region::Region};
 use std::fmt;
 
@@ -34,15 +35,15 @@ impl fmt::Debug for LazyModel {
 }
 
 /// Bytes that are kept for others.
-pub(super) fn kept(region: Region) -> Kept<Region> {
-    Kept { bytes: region.len() as u64, data: region }
+pub(super) fn kept(data: KeptBytes) -> Kept<KeptBytes> {
+    Kept { bytes: data.region().len() as u64, data }
 }
 
 pub(super) fn owned(bytes: Vec<u8>) -> Region {
     Region::own(bytes).region().clone()
 }
 
-pub(super) fn copied(kept: &Kept<Region>) -> Result<Vec<u8>> {
-    let access = kept.data.access().ok_or(Error::new(ErrorKind::Closed))?;
+pub(super) fn copied(kept: &Kept<KeptBytes>) -> Result<Vec<u8>> {
+    let access = kept.data.region().access().ok_or(Error::new(ErrorKind::Closed))?;
     Ok(access.span().to_vec())
 }

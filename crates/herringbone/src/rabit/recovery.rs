@@ -4,6 +4,7 @@ use super::{
     Rabit,
     forming::until,
     models::{kept, owned},
+    pool::KeptBytes,
 };
 use crate::{
     Error, ErrorKind, MessageRequest, Pending, Result,
@@ -33,7 +34,7 @@ enum Arriving {
 
 impl Rabit {
     /// Takes the steps that come before the call's own, and returns that one.
-    pub(super) fn next_step(&mut self, operation: &str) -> Result<ReplayStep<Region>> {
+    pub(super) fn next_step(&mut self, operation: &str) -> Result<ReplayStep<KeptBytes>> {
         loop {
             let step = self.member.step().map_err(|problem| self.stopped(problem, operation))?;
             let done = match step {
@@ -111,12 +112,12 @@ impl Rabit {
     }
 
     /// Sends and receives all parts at once.
-    fn transfer(&self, parts: Vec<ReplayPart<Region>>) -> Result<Vec<Kept<Region>>> {
+    fn transfer(&self, parts: Vec<ReplayPart<KeptBytes>>) -> Result<Vec<Kept<KeptBytes>>> {
         let (mut sent, mut arriving) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
                 ReplayPart::Send { to, payload: ReplayPayload::Kept(kept) } => {
-                    sent.push(self.send(to, kept.data, KEPT)?);
+                    sent.push(self.send(to, kept.data.region().clone(), KEPT)?);
                 }
                 ReplayPart::Send { to, payload: ReplayPayload::Lazy } => {
                     let bytes = self.lazy_bytes()?;
@@ -156,11 +157,11 @@ impl Rabit {
         Ok((region, self.comm.submit_recv(from, message)?))
     }
 
-    fn arrived(&self, message: Arriving) -> Result<Kept<Region>> {
+    fn arrived(&self, message: Arriving) -> Result<Kept<KeptBytes>> {
         match message {
             Arriving::Known(region, pending) => {
                 pending.wait()?;
-                Ok(kept(region))
+                Ok(kept(region.into()))
             }
             Arriving::Lazy(from, length, pending) => {
                 pending.wait()?;
@@ -169,7 +170,7 @@ impl Rabit {
                 let length = usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX);
                 let (region, pending) = self.receive_into(from, length, LAZY)?;
                 pending.wait()?;
-                Ok(kept(region))
+                Ok(kept(region.into()))
             }
         }
     }
