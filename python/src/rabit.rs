@@ -6,16 +6,23 @@ use crate::{
     memory::PySpan,
     waiting::DropWithoutGil,
 };
-use herringbone::rabit::{Rabit, RabitOptions};
+use herringbone::{
+    Error,
+    rabit::{Rabit, RabitOptions},
+};
 use pyo3::{prelude::*, types::PyBytes};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What a checkpoint has: its version, the model that all ranks have, and this rank's own.
 type PyModels<'py> = (u32, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
 /// A process of a program that continues where it was. `None` once it has ended.
 #[pyclass(frozen, name = "Rabit", module = "herringbone._herringbone")]
-pub(crate) struct PyRabit(DropWithoutGil<Mutex<Option<Rabit>>>);
+pub(crate) struct PyRabit {
+    rabit: DropWithoutGil<Mutex<Option<Rabit>>>,
+    /// What a signal's handler has raised while a call waited, such as KeyboardInterrupt.
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
 
 #[pymethods]
 impl PyRabit {
@@ -26,8 +33,17 @@ impl PyRabit {
             let options = RabitOptions::from_env()?.with_arguments(arguments.iter().map(String::as_str))?;
             Rabit::init_with(options)
         });
-        let rabit = joined.map_err(|error| to_python(&error))?;
-        Ok(Self(Mutex::new(Some(rabit)).into()))
+        let mut rabit = joined.map_err(|error| to_python(&error))?;
+        let raised = Arc::new(Mutex::new(None));
+        let raising = raised.clone();
+        rabit.ask_while_waiting(move || {
+            Python::attach(|py| py.check_signals()).map_err(|raised| {
+                let error = Error::of_program("a signal ended the call", &raised);
+                *raising.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+                error
+            })
+        });
+        Ok(Self { rabit: Mutex::new(Some(rabit)).into(), raised })
     }
 
     /// Its rank, how many there are, and the name of its host.
@@ -96,7 +112,7 @@ impl PyRabit {
         self.with(py, |rabit| {
             rabit.lazy_checkpoint(move || {
                 Python::attach(|py| save.call0(py).and_then(|bytes| bytes.extract::<Vec<u8>>(py)))
-                    .map_err(|error| herringbone::Error::of_program("the model's bytes", error))
+                    .map_err(|error| Error::of_program("the model's bytes", error))
             })
         })
     }
@@ -105,13 +121,13 @@ impl PyRabit {
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
         let rabit = self.lock()?.take();
         let rabit = rabit.ok_or_else(|| plain("rabit.finalize was called before"))?;
-        py.detach(|| rabit.finalize()).map_err(|error| to_python(&error))
+        py.detach(|| rabit.finalize()).map_err(|error| self.error(&error))
     }
 }
 
 impl PyRabit {
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Rabit>>> {
-        match self.0.try_lock() {
+        match self.rabit.try_lock() {
             Ok(rabit) => Ok(rabit),
             Err(TryLockError::WouldBlock) => Err(plain(
                 "another thread of this program is in a call of rabit: make all calls from one thread",
@@ -128,6 +144,11 @@ impl PyRabit {
     ) -> PyResult<T> {
         let mut rabit = self.lock()?;
         let rabit = rabit.as_mut().ok_or_else(|| plain("rabit has ended: call init() first"))?;
-        py.detach(|| call(rabit)).map_err(|error| to_python(&error))
+        py.detach(|| call(rabit)).map_err(|error| self.error(&error))
+    }
+
+    fn error(&self, error: &Error) -> PyErr {
+        let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
+        raised.unwrap_or_else(|| to_python(error))
     }
 }

@@ -35,11 +35,11 @@
 //! process has to start again at its place: what listens at rank 0's address is found there only.
 
 mod calls;
-mod forming;
 mod models;
 mod options;
 mod pool;
 mod recovery;
+mod waiting;
 
 pub use calls::RabitCollective;
 pub use models::RabitModels;
@@ -52,8 +52,9 @@ use crate::{
     sys::region::Region,
 };
 use models::{LazyModel, copied, kept, owned};
-use pool::{KeptBytes, Pool};
+use pool::{KeptBytes, ResultPool};
 use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
+use waiting::PatientWaits;
 
 /// A process of a program that continues where it was.
 ///
@@ -62,12 +63,13 @@ use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 pub struct Rabit {
     comm: Communicator,
     member: ReplayMember<KeptBytes>,
-    pool: Arc<Pool>,
+    pool: Arc<ResultPool>,
     options: RabitOptions,
     /// The program's model, if the last checkpoint was lazy.
     lazy: Option<LazyModel>,
     /// Where the one that starts processes again looks for the version.
     progress: Option<PathBuf>,
+    waiting: PatientWaits,
     has_warned: bool,
 }
 
@@ -93,7 +95,7 @@ impl Rabit {
         let timeout = config.waits.timeout;
         // Who starts again waits for the others: they come once they have computed what they are at.
         let patience = if options::attempt() > 0 { timeout.max(options.recovery_timeout) } else { timeout };
-        let comm = forming::until(patience, |left| {
+        let comm = PatientWaits::default().form(patience, |left| {
             let waits = WaitLimits { timeout: left, ..config.waits };
             Communicator::connect(Config { waits, ..config.clone() })
         })?;
@@ -109,8 +111,9 @@ impl Rabit {
     pub fn over(comm: Communicator, options: RabitOptions) -> Result<Self> {
         let member = ReplayMember::new(comm.rank(), comm.size(), options.settings());
         let progress = options::progress_file();
-        let pool = Arc::default();
-        let mut rabit = Self { comm, member, pool, options, lazy: None, progress, has_warned: false };
+        let (pool, waiting) = (Arc::<ResultPool>::default(), PatientWaits::default());
+        let mut rabit =
+            Self { comm, member, pool, options, lazy: None, progress, waiting, has_warned: false };
         rabit.begin_call(ReplayCall::Join, "init")?;
         rabit.run_to_end("init")?;
         Ok(rabit)
@@ -154,6 +157,12 @@ impl Rabit {
     /// How long a call may take, not counting the time in which processes are started again.
     pub fn set_timeout(&self, timeout: Duration) {
         self.comm.set_timeout(timeout);
+    }
+
+    /// While a call waits for others, or for a process to be started again, this is called now and then: every tenth of a second, or every
+    /// three. If it fails, the call fails with its error. For programs that a person may want to end.
+    pub fn ask_while_waiting(&mut self, goes_on: impl Fn() -> Result<()> + Send + 'static) {
+        self.waiting = PatientWaits::asking(goes_on);
     }
 
     /// The last checkpoint, or `None` if there is none: the program begins. Calls before this one are not part of a version: a new

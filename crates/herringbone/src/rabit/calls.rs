@@ -220,10 +220,10 @@ impl Rabit {
         let result = self.pool.take(call.output.len());
         let kept = result.region();
         if matches!(call.collective, Collective::Broadcast { .. }) {
-            self.comm.execute(request(&call.output))?;
+            self.waiting.execute(&self.comm, request(&call.output))?;
             copy(&call.output, kept)?;
         } else {
-            self.comm.execute(request(kept)).inspect_err(|_| kept.revoke())?;
+            self.waiting.execute(&self.comm, request(kept)).inspect_err(|_| kept.revoke())?;
             copy(kept, &call.output)?;
         }
         Ok(result)

@@ -9,7 +9,7 @@ use std::{
 
 /// Memory of results that were dropped. The system gives new memory page by page, which takes longer than the copy that goes there.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct ResultPool {
     /// By size.
     free: Mutex<BTreeMap<usize, Vec<Region>>>,
 }
@@ -22,7 +22,7 @@ pub(super) struct KeptBytes(Arc<Lent>);
 struct Lent {
     region: Region,
     /// Where the memory goes back to.
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<ResultPool>>,
 }
 
 impl Drop for Lent {
@@ -46,7 +46,7 @@ impl From<Region> for KeptBytes {
     }
 }
 
-impl Pool {
+impl ResultPool {
     /// So many bytes of any value.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> KeptBytes {
         let used = self.free().get_mut(&bytes).and_then(Vec::pop);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn memory_comes_back_with_the_last_clone_and_goes_when_a_version_has_not_taken_it() {
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(ResultPool::default());
         let first = pool.take(100);
         let place = first.region().addresses();
         let clone = first.clone();

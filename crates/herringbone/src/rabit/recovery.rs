@@ -2,13 +2,13 @@
 
 use super::{
     Rabit,
-    forming::until,
     models::{kept, owned},
     pool::KeptBytes,
 };
 use crate::{
-    Error, ErrorKind, MessageRequest, Pending, Result,
+    Error, ErrorKind, MessageRequest, Pending, Request, Result,
     core::{
+        collective::Collective,
         element::DType,
         group::Rank,
         replay::{CheckpointOffer, Kept, ReplayPart, ReplayPayload, ReplayStanding, ReplayStep},
@@ -42,7 +42,7 @@ impl Rabit {
                 ReplayStep::Exchange => self.exchange(operation),
                 ReplayStep::Transfer(parts) => self.transfer(parts).map(|arrived| self.member.moved(arrived)),
                 ReplayStep::Offer(offer) => self.offer(offer, operation),
-                ReplayStep::Meet => self.comm.barrier().map(|()| self.member.met()),
+                ReplayStep::Meet => self.meet().map(|()| self.member.met()),
                 step => return Ok(step),
             };
             done.or_else(|error| self.lose(error))?;
@@ -65,7 +65,7 @@ impl Rabit {
     /// Forms the group anew, of all ranks. It may take several tries: processes may end meanwhile.
     fn regroup(&mut self) -> Result<()> {
         let patience = if self.member.may_leave() { AT_THE_END } else { self.options.recovery_timeout };
-        match until(patience, |left| self.comm.replace(Some(left))) {
+        match self.waiting.form(patience, |left| self.comm.replace(Some(left))) {
             Ok(comm) => {
                 self.comm = comm;
                 self.member.formed();
@@ -85,14 +85,14 @@ impl Rabit {
                 "it keeps the results of more calls than others can be told of: call checkpoint() more often";
             Error::unsupported(problem).about(self.rank(), operation)
         })?;
-        let mut lengths = vec![0_u64; self.size() as usize];
-        self.comm.all_gather(&[standing.len() as u64], &mut lengths)?;
+        let lengths = self.gather((standing.len() as u64).to_le_bytes().to_vec())?;
+        let lengths: Vec<u64> =
+            lengths.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
         self.check_memory(longest.saturating_mul(lengths.len()))?;
         let mut mine = standing;
         mine.resize(longest, 0);
-        let mut all = vec![0; longest * lengths.len()];
-        self.comm.all_gather(&mine, &mut all)?;
+        let all = self.gather(mine)?;
         let standings = (0..).zip(all.chunks(longest)).zip(&lengths).map(|((rank, bytes), length)| {
             ReplayStanding::from_bytes(&bytes[..*length as usize]).ok_or_else(|| {
                 let problem = "its standing cannot be read".to_owned();
@@ -104,9 +104,23 @@ impl Rabit {
         self.member.decided(&standings).map_err(|problem| self.stopped(problem, operation))
     }
 
+    /// What all ranks give, as many bytes each, by rank.
+    fn gather(&self, mine: Vec<u8>) -> Result<Vec<u8>> {
+        let (count, all) = (mine.len(), Region::zeroed(mine.len() * self.size() as usize));
+        let request = Request::new(Collective::AllGather, DType::U8, count, owned(mine), all.clone());
+        self.waiting.execute(&self.comm, request)?;
+        let access = all.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        Ok(access.span().to_vec())
+    }
+
+    fn meet(&self) -> Result<()> {
+        let nothing = Region::zeroed(0);
+        let request = Request::new(Collective::Barrier, DType::U8, 0, nothing.clone(), nothing);
+        self.waiting.execute(&self.comm, request)
+    }
+
     fn offer(&mut self, offer: CheckpointOffer, operation: &str) -> Result<()> {
-        let mut all = vec![0; CheckpointOffer::BYTES * self.size() as usize];
-        self.comm.all_gather(&offer.to_bytes(), &mut all)?;
+        let all = self.gather(offer.to_bytes().to_vec())?;
         let offers: Vec<_> = all.as_chunks().0.iter().map(CheckpointOffer::from_bytes).collect();
         self.member.offered(&offers).map_err(|problem| self.stopped(problem, operation))
     }
