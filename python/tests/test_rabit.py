@@ -1,0 +1,108 @@
+"""``herringbone.rabit``, with real processes that are killed: they continue where they were, and nothing is computed twice."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+from conftest import START_SECONDS, WORKERS, clean_environment
+
+pytest.importorskip("numpy")
+
+SIZE = 4
+VERSIONS = 4
+SAID = re.compile(r"^\[rank (\d+)\] (\w+) (.*)$", re.MULTILINE)
+PREPARES = ["bootstrap", *(f"{version}.{call}" for version in range(VERSIONS) for call in (0, SIZE + 1))]
+"""What a rank computes for all-reduces."""
+
+
+def launcher(size: int, attempts: int) -> list[str]:
+    words = ["launch", "-n", str(size), "--max-attempts", str(attempts), "--", sys.executable]
+    return [sys.executable, "-m", "herringbone", *words]
+
+
+def launch(size: int, *program: str, attempts: int = 5) -> subprocess.CompletedProcess[str]:
+    command = [*launcher(size, attempts), *program]
+    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
+
+
+@dataclass
+class Rank:
+    """What all processes of a rank have said."""
+
+    pids: list[str] = field(default_factory=list)
+    loaded: list[list[str]] = field(default_factory=list)
+    prepares: list[str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+
+    def hear(self, word: str, rest: list[str]) -> None:
+        if word == "starts":
+            self.pids.append(rest[1])
+        elif word == "prepares":
+            self.prepares += rest
+        else:
+            {"loads": self.loaded.append, "ends": self.ends.extend}[word](rest)
+
+
+def recover(mode: str, *mocks: str) -> list[Rank]:
+    done = launch(SIZE, str(WORKERS / "rabit_recover.py"), mode, *(f"mock={mock}" for mock in mocks))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [Rank() for _ in range(SIZE)]
+    for rank, word, rest in SAID.findall(done.stdout):
+        ranks[int(rank)].hear(word, rest.split())
+    return ranks
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[Rank]:
+    return recover("local")
+
+
+@pytest.mark.parametrize(
+    ("mode", "mocks", "versions"),
+    [
+        # Two at once, one of them once more before it has loaded; then rank 0.
+        ("global", ["1,1,2,0", "3,1,2,0", "3,0,init,1", "0,2,5,0"], [["0", "2"], ["0", "1"], ["0"], ["0", "1"]]),
+        # One in its replay, too; and one inside a checkpoint, in which the others wait for rank 0.
+        ("local", ["2,1,5,0", "2,1,1,1", "1,2,checkpoint,0"], [["0"], ["0", "2"], ["0", "1", "1"], ["0"]]),
+        # All others are in the checkpoint of version 2, so the old model is gone, and the new one is version 3.
+        ("lazy", ["0,1,5,0", "3,2,checkpoint,0", "1,3,0,0"], [["0", "1"], ["0", "3"], ["0"], ["0", "3"]]),
+    ],
+)
+def test_killed_processes_continue_where_they_were(
+    mode: str, mocks: list[str], versions: list[list[str]], undisturbed: list[Rank]
+) -> None:
+    ranks = recover(mode, *mocks)
+    for number, (rank, other) in enumerate(zip(ranks, undisturbed)):
+        assert len(rank.pids) == 1 + sum(mock.startswith(f"{number},") for mock in mocks)
+        assert [version for version, _ in rank.loaded] == versions[number]
+        assert rank.prepares == PREPARES, "each input is made once, by the process that lives or by the one after it"
+        pid, kept, *digests = rank.ends
+        assert pid == rank.pids[-1]
+        assert digests == (other.ends[2:] if mode == "local" else digests), "the local model"
+        assert digests[0] == other.ends[2], "the global model"
+        assert kept == other.loaded[0][1] == other.ends[1], "only results of calls before load_checkpoint are kept"
+
+
+def test_a_program_that_makes_another_call_in_its_replay_ends_with_the_call_and_its_rank() -> None:
+    code = """import os, signal, numpy as np
+from herringbone import rabit
+attempt = int(os.environ["DMLC_NUM_ATTEMPT"])
+rabit.init()
+rabit.load_checkpoint()
+rabit.allreduce(np.ones(4), rabit.SUM)
+rabit.allreduce(np.ones(4 if attempt == 0 else 8), rabit.SUM)
+if rabit.get_rank() == 1 and attempt == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+rabit.checkpoint(0)
+rabit.finalize()"""
+    done = launch(2, "-c", code, attempts=2)
+    assert done.returncode != 0
+    problem = "rank 1 replays call 1 of version 0 with 64 bytes"
+    said = [line for line in done.stderr.splitlines() if "ReplayError" in line]
+    assert len(said) == 1, done.stderr
+    assert all(line.startswith("[rank 1] ") and problem in line for line in said), done.stderr
+    assert "rank 1 failed 2 times without progress" in done.stderr
