@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from conftest import START_SECONDS, WORKERS, clean_environment
+from conftest import ROOT, START_SECONDS, WORKERS, clean_environment
+
+from lab.launched import ranks_of
 
 pytest.importorskip("numpy")
 
@@ -106,3 +113,37 @@ rabit.finalize()"""
     assert len(said) == 1, done.stderr
     assert all(line.startswith("[rank 1] ") and problem in line for line in said), done.stderr
     assert "rank 1 failed 2 times without progress" in done.stderr
+
+
+def kmeans(act: Callable[[int, int], None]) -> list[str]:
+    """What each rank has said last, if ``act`` is called with the launcher after each round."""
+    command = [*launcher(SIZE, attempts=5), str(ROOT / "examples" / "rabit_kmeans.py"), "--pause", "0.02"]
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        last = [""] * SIZE
+        for line in job.stdout:
+            rank, said = re.fullmatch(r"\[rank (\d+)\] (.*)\n", line).groups()  # type: ignore[union-attr]
+            last[int(rank)] = said
+            if said.startswith("round "):
+                act(job.pid, int(said.split()[1]))
+    assert job.returncode == 0
+    return last
+
+
+def test_killed_processes_of_the_example_find_the_same_groups() -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    rng = random.Random(seed)
+    plan = [(4, [rng.randrange(SIZE)]), (9, rng.sample(range(SIZE), 2))]
+
+    def kill(launcher: int, round: int) -> None:
+        if plan and round >= plan[0][0]:
+            _, victims = plan.pop(0)
+            time.sleep(rng.uniform(0, 0.03))
+            processes = ranks_of(launcher)
+            for rank in victims:
+                os.kill(processes[rank], signal.SIGKILL)
+
+    whole = kmeans(lambda *_: None)
+    assert "digest" in whole[0] and whole == [whole[0]] * SIZE
+    assert kmeans(kill) == whole, f"seed {seed}"
+    assert not plan, f"seed {seed}"

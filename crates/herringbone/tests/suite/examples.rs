@@ -2,8 +2,9 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read},
-    process::{Child, Command, Output, Stdio},
+    hash::{BuildHasher, RandomState},
+    io::{BufRead, BufReader, Lines, Read},
+    process::{Child, ChildStdout, Command, Output, Stdio},
 };
 
 const TOKEN: &str = "a token of the examples";
@@ -90,4 +91,75 @@ fn a_reducer_adds_up_for_workers_and_ends_when_it_is_told() {
     lines.read_to_string(&mut last).unwrap();
     assert_eq!(last, "served 1 jobs\n");
     assert!(reducer.wait().unwrap().success());
+}
+
+/// Ranks that learn boosted trees, each of which is started again by hand after it was killed.
+struct Boosting {
+    store: String,
+    ranks: Vec<Child>,
+    lines_of_first: Lines<BufReader<ChildStdout>>,
+}
+
+impl Boosting {
+    const RANKS: u32 = 3;
+
+    fn start(port: u16) -> Self {
+        let process = std::process::id();
+        let store = format!("127.{}.{}.1:{port}", process >> 8 & 255, process & 255);
+        let mut ranks: Vec<Child> = (0..Self::RANKS).map(|rank| Self::process(&store, rank, 0)).collect();
+        let lines_of_first = BufReader::new(ranks[0].stdout.take().unwrap()).lines();
+        Self { store, ranks, lines_of_first }
+    }
+
+    fn process(store: &str, rank: u32, attempt: u32) -> Child {
+        let digits = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/digits/digits.txt");
+        let mut command = example("rabit_boosting");
+        command.args([digits, "1"]).env("RANK", rank.to_string()).env("WORLD_SIZE", Self::RANKS.to_string());
+        command.env("HERRINGBONE_STORE", store).env("HERRINGBONE_TIMEOUT_S", "20");
+        command.env("DMLC_NUM_ATTEMPT", attempt.to_string()).spawn().unwrap()
+    }
+
+    /// Kills a rank and starts it again once so many trees are there.
+    fn kill(&mut self, rank: u32, trees: u32, attempt: u32) {
+        let has_come = |line: String| {
+            let number = line.strip_prefix("tree ")?.split(' ').next()?.parse::<u32>().ok()?;
+            (number >= trees).then_some(())
+        };
+        self.lines_of_first.by_ref().map_while(Result::ok).find_map(has_come).expect("rank 0 learns on");
+        let process = &mut self.ranks[rank as usize];
+        process.kill().unwrap();
+        process.wait().unwrap();
+        *process = Self::process(&self.store, rank, attempt);
+        if rank == 0 {
+            self.lines_of_first = BufReader::new(process.stdout.take().unwrap()).lines();
+        }
+    }
+
+    /// What each rank says last.
+    fn last_words(mut self) -> Vec<String> {
+        let first = self.lines_of_first.map_while(Result::ok).last().unwrap_or_default();
+        let others = self.ranks.split_off(1).into_iter().map(|rank| {
+            let Output { status, stdout, stderr } = rank.wait_with_output().unwrap();
+            assert!(status.success(), "{status}\n{}", String::from_utf8_lossy(&stderr));
+            String::from_utf8(stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+        });
+        let others: Vec<String> = others.collect();
+        assert!(self.ranks.remove(0).wait().unwrap().success());
+        [first].into_iter().chain(others).collect()
+    }
+}
+
+#[test]
+fn boosted_trees_are_the_same_if_processes_are_killed() {
+    let whole = Boosting::start(7071).last_words();
+    assert!(
+        whole[0].contains("of the digits are known") && whole.iter().all(|line| *line == whole[0]),
+        "{whole:?}"
+    );
+    let drawn = RandomState::new().hash_one(0);
+    let mut killed = Boosting::start(7072);
+    for (attempt, trees) in (1..).zip([60, 120, 180]) {
+        killed.kill((drawn >> (8 * attempt)) as u32 % Boosting::RANKS, trees, attempt);
+    }
+    assert_eq!(killed.last_words(), whole, "{drawn:x}");
 }
