@@ -120,7 +120,7 @@ faults: $(TESTS)/wheel.stamp ## Kill, stop, cut off and damage what jobs consist
 leaks: $(TESTS)/wheel.stamp ## Call 100,000 times, make 1,000 groups, kill 200 workers, and count what is left: 3 minutes. Table to record/
 	@$(IN_TESTS) tests/leaks/run.py --record record/leaks.md $(ARGS)
 
-rabit-soak: $(TESTS)/wheel.stamp ## Kill processes of programs that continue where they were, simulated and real: six minutes. Table to record/
+rabit-soak: $(TESTS)/wheel.stamp ## Kill processes of programs that continue where they were, simulated and real: ten minutes. Table to record/
 	@$(IN_TESTS) tests/rabit_soak/run.py --record record/rabit.md $(ARGS)
 
 sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with nightly: half an hour. Table to record/

@@ -189,6 +189,11 @@ struct CompressionPage;
 #[doc = include_str!("../../../docs/tables.md")]
 struct TablesPage;
 
+/// Its Rust runs as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rabit.md")]
+struct RabitPage;
+
 #[cfg(test)]
 mod tests {
     use super::*;
