@@ -75,7 +75,7 @@ pub(crate) fn rabit_collective(call: PyCall<'_>, place: u64) -> RabitCollective 
     let (kind, count, root, source, target, keep, ..) = call;
     let (input, output) = regions(source, target, &keep);
     let (collective, dtype, op) = (kind.collective.with_root(root), kind.dtype, kind.op);
-    RabitCollective { collective, dtype, count, op, input, output, place }
+    RabitCollective { collective, dtype, count, op, input, output, slice: None, place }
 }
 
 /// What a send or a receive says: the elements' type, how many, the tag, their memory, who keeps that, the timeout in seconds.

@@ -39,11 +39,13 @@ mod models;
 mod options;
 mod pool;
 mod recovery;
+mod slices;
 mod waiting;
 
 pub use calls::RabitCollective;
 pub use models::RabitModels;
 pub use options::RabitOptions;
+pub use slices::RabitSlice;
 
 use crate::{
     Communicator, Config, Error, ErrorKind, Result,

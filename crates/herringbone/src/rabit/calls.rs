@@ -1,6 +1,10 @@
 //! Collectives whose results are kept.
 
-use super::{Rabit, models::kept, pool::KeptBytes};
+use super::{
+    Rabit, RabitSlice,
+    models::{copy, kept},
+    pool::KeptBytes,
+};
 use crate::{
     Error, ErrorKind, ReduceOp, Request, Result,
     core::{
@@ -30,6 +34,9 @@ pub struct RabitCollective {
     pub input: Region,
     /// Where the result goes. For a broadcast it is the input.
     pub output: Region,
+    /// Of an all-gather whose parts may differ in length: this rank's. Input and output are the whole buffer then, and the count is not
+    /// looked at.
+    pub slice: Option<RabitSlice>,
     /// A hash of the place in the program from which it is called; 0 if it is not known.
     pub place: u64,
 }
@@ -78,6 +85,7 @@ impl Rabit {
             op,
             input: region.clone(),
             output: region.clone(),
+            slice: None,
             place,
         };
         if Region::lend(buffer, |region| self.begin(&call(region)))? {
@@ -106,6 +114,7 @@ impl Rabit {
                 op: ReduceOp::Sum,
                 input: region.clone(),
                 output: region.clone(),
+                slice: None,
                 place,
             };
             if self.begin(&call)? { self.finish(&call) } else { Ok(()) }
@@ -147,6 +156,7 @@ impl Rabit {
                     op: ReduceOp::Sum,
                     input: input.clone(),
                     output: output.clone(),
+                    slice: None,
                     place,
                 };
                 if self.begin(&call)? { self.finish(&call) } else { Ok(()) }
@@ -170,6 +180,16 @@ impl Rabit {
                 call.name()
             ))
             .about(self.rank(), call.name()));
+        }
+        if let Some(slice) = call.slice {
+            let is_whole = call.collective == Collective::AllGather && call.input.len() == call.output.len();
+            let checked = match is_whole {
+                true => slice.check(call.output.len()),
+                false => {
+                    Err(Error::unsupported("a slice: pass it for an all-gather whose input is its output"))
+                }
+            };
+            checked.map_err(|error| error.about(self.rank(), call.name()))?;
         }
         let bytes = call.output.len() as u64;
         let proves_all = !matches!(call.collective, Collective::Broadcast { .. }) && bytes > 0;
@@ -217,6 +237,11 @@ impl Rabit {
             Request::new(call.collective, call.dtype, call.count, call.input.clone(), output.clone())
                 .op(call.op)
         };
+        if let Some(slice) = call.slice {
+            let gathered = slice.gather(&call.input, &self.comm)?;
+            copy(&gathered, &call.output)?;
+            return Ok(gathered.into());
+        }
         let result = self.pool.take(call.output.len());
         let kept = result.region();
         if matches!(call.collective, Collective::Broadcast { .. }) {
@@ -247,11 +272,4 @@ impl Rabit {
             ),
         );
     }
-}
-
-fn copy(from: &Region, to: &Region) -> Result<()> {
-    let closed = || Error::new(ErrorKind::Closed);
-    let (from, to) = (from.access().ok_or_else(closed)?, to.access().ok_or_else(closed)?);
-    to.span().copy_from(from.span());
-    Ok(())
 }

@@ -47,3 +47,11 @@ pub(super) fn copied(kept: &Kept<KeptBytes>) -> Result<Vec<u8>> {
     let access = kept.data.region().access().ok_or(Error::new(ErrorKind::Closed))?;
     Ok(access.span().to_vec())
 }
+
+/// Copies a region's bytes to one of the same length.
+pub(super) fn copy(from: &Region, to: &Region) -> Result<()> {
+    let closed = || Error::new(ErrorKind::Closed);
+    let (from, to) = (from.access().ok_or_else(closed)?, to.access().ok_or_else(closed)?);
+    to.span().copy_from(from.span());
+    Ok(())
+}

@@ -4,7 +4,7 @@ use crate::world::{Transport, World};
 use herringbone::{
     Collective, DType, Error, ErrorKind, ReduceOp, Region,
     core::replay::ReplayError,
-    rabit::{Rabit, RabitCollective, RabitModels, RabitOptions},
+    rabit::{Rabit, RabitCollective, RabitModels, RabitOptions, RabitSlice},
 };
 use std::sync::{
     Arc,
@@ -54,6 +54,57 @@ fn calls_give_the_results_of_the_engine() {
     });
 }
 
+/// Gathers slices of a buffer: rank r's is as long as `lengths[r]`, and they are in the order of `order`.
+fn gathered(
+    rabit: &mut Rabit,
+    lengths: &[usize],
+    order: &[usize],
+    previous: usize,
+) -> Result<Vec<u8>, Error> {
+    let rank = rabit.rank() as usize;
+    let begin = order.iter().take_while(|other| **other != rank).map(|other| lengths[*other]).sum();
+    let mut buffer = vec![99_u8; lengths.iter().sum()];
+    buffer[begin..begin + lengths[rank]].fill(rank as u8);
+    let slice = RabitSlice { begin, bytes: lengths[rank], previous };
+    let owned = Region::own(buffer);
+    let call = RabitCollective {
+        collective: Collective::AllGather,
+        dtype: DType::U8,
+        count: 0,
+        op: ReduceOp::Sum,
+        input: owned.region().clone(),
+        output: owned.region().clone(),
+        slice: Some(slice),
+        place: 0,
+    };
+    if rabit.begin(&call)? {
+        rabit.finish(&call)?;
+    }
+    Ok(owned.take())
+}
+
+#[test]
+fn slices_of_all_lengths_are_gathered_where_they_are() {
+    over_all(|mut rabit| {
+        let size = rabit.size() as usize;
+        let before = (rabit.rank() as usize + size - 1) % size;
+        let forward: Vec<usize> = (0..size).collect();
+        let turned: Vec<usize> = (0..size).map(|at| (at + size - 1) % size).collect();
+        for lengths in [vec![8; size], (0..size).map(|rank| 1000 * (rank % 3)).collect(), vec![0; size]] {
+            for order in [&forward, &turned] {
+                let all = gathered(&mut rabit, &lengths, order, lengths[before]).unwrap();
+                let expected = order.iter().flat_map(|rank| vec![*rank as u8; lengths[*rank]]);
+                assert_eq!(all, expected.collect::<Vec<_>>());
+            }
+        }
+        // All ranks get the same error, and the group stays usable.
+        let error = gathered(&mut rabit, &vec![4; size], &forward, 5).unwrap_err();
+        assert!(error.to_string().contains("rank 0 says that the slice of rank"), "{error}");
+        assert_eq!(gathered(&mut rabit, &vec![4; size], &forward, 4).unwrap().len(), 4 * size);
+        rabit.finalize().unwrap();
+    });
+}
+
 #[test]
 fn checkpoints_have_what_was_given_and_lazy_ones_ask_for_it() {
     over_all(|mut rabit| {
@@ -89,6 +140,7 @@ fn what_cannot_be_replayed_is_refused_by_name() {
             op: ReduceOp::Sum,
             input: whole.region().clone(),
             output: part.region().clone(),
+            slice: None,
             place: 0,
         };
         let error = rabit.begin(&call).unwrap_err();
