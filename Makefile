@@ -2,6 +2,7 @@
 PYTHON ?= python3
 RIGS ?=
 HOROVOD ?=
+RABIT ?=
 PREFIX ?= target/capi
 DESTDIR ?=
 ARGS ?=
@@ -30,7 +31,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod faults leaks rabit-soak sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -40,7 +41,7 @@ setup: plan $(VENV)/wheel.stamp ## .venv with torch and the wheel, which has the
 
 program: $(BINARY) ## target/release/herringbone: the program by itself, for machines without Python
 
-capi: | rust ## libherringbone.so for C and C++, its header and its pkg-config file, below PREFIX, which is target/capi
+capi: | rust ## libherringbone.so for C and C++, its headers and its pkg-config file, below PREFIX, which is target/capi
 	cargo build --release --package herringbone-capi
 	@$(PYTHON) tools/install_capi.py target/release/libherringbone_capi.so $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR))
 
@@ -113,6 +114,9 @@ conformance: $(TESTS)/wheel.stamp ## torch's own suite on Herringbone, beside Gl
 conformance-horovod: $(TESTS)/wheel.stamp ## Horovod's own tests from HOROVOD=folder, its sources, with the import replaced. Table to docs/
 	@test -n "$(HOROVOD)" || { echo "HOROVOD=folder: where are Horovod's sources?"; exit 1; }
 	@$(IN_TESTS) tests/conformance_horovod/run.py $(HOROVOD) --record docs/horovod-conformance.md $(ARGS)
+
+conformance-rabit: $(TESTS)/requirements.stamp $(TESTED) ## RABIT's own Python module and programs from RABIT=folder, its sources, over libherringbone.so
+	@$(IN_TESTS) tests/conformance_rabit/run.py $(RABIT)
 
 faults: $(TESTS)/wheel.stamp ## Kill, stop, cut off and damage what jobs consist of, beside Gloo: a quarter of an hour. Table to docs/
 	@$(IN_TESTS) tests/faults/run.py --record record/faults.json --page docs/faults.md $(ARGS)

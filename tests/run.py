@@ -246,6 +246,8 @@ UNCHECKED = [
 ]
 if not os.environ.get("HOROVOD"):
     UNCHECKED.append("make conformance-horovod (Horovod's sources: HOROVOD=folder says where)")
+if not os.environ.get("RABIT"):
+    UNCHECKED.append("make conformance-rabit (RABIT's sources: RABIT=folder says where)")
 """Of the Makefile, what `full` leaves out, too."""
 
 
@@ -276,6 +278,8 @@ def targets():
     yield Target(python, "conformance", "--record target/conformance.md", why_not="half an hour")
     if os.environ.get("HOROVOD"):
         yield Target(python, "conformance-horovod", "--record target/horovod-conformance.md", why_not="Horovod's sources")
+    if os.environ.get("RABIT"):
+        yield Target(rust, "conformance-rabit", why_not="RABIT's sources")
     yield Target(python, "frameworks", "--record target/frameworks.md", why_not="a download")
     yield Target(python, "matrix", "--record target/matrix.md", why_not="a download of 8 GB")
 

@@ -1,4 +1,4 @@
-"""Installs libherringbone.so, its header and its pkg-config file; `make capi` calls it. Standard library only.
+"""Installs libherringbone.so, its headers and its pkg-config file; `make capi` calls it. Standard library only.
 
 Usage: tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if it is not
 there. With `--destdir FOLDER` files go below that folder, as packages want it, and still name the prefix alone.
@@ -31,9 +31,8 @@ def install(library, prefix, destdir=None):
     root = pathlib.Path(destdir).resolve() / prefix.relative_to("/") if destdir else prefix
     version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     soname = re.search(r'"(libherringbone\.so\.\d+)"', (CRATE / "build.rs").read_text())[1]
-    for folder in ("include", "lib/pkgconfig"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(CRATE / "include" / "herringbone.h", root / "include" / "herringbone.h")
+    (root / "lib" / "pkgconfig").mkdir(parents=True, exist_ok=True)
+    shutil.copytree(CRATE / "include", root / "include", copy_function=shutil.copyfile, dirs_exist_ok=True)
     (root / "lib" / "pkgconfig" / "herringbone.pc").write_text(PKG_CONFIG.format(prefix=prefix, version=version))
     names = [f"libherringbone.so.{version}", soname, "libherringbone.so"]
     for name in names:

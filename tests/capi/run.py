@@ -28,6 +28,13 @@ COMPILERS = {"c": [("gcc", "-std=c11"), ("clang", "-std=c11")], "cc": [("g++", "
 KILLED = -9
 JOBS_AT_ONCE = 4
 LIMIT_SECONDS = 60
+LOSSES = {
+    "local": [["0,1,2,0", "2,2,3,0"], ["1,2,1,0", "1,2,3,1", "0,3,4,0"]],
+    "lazy": [["0,1,2,0", "2,2,3,0"]],
+}
+"""Jobs of rabit_recovers: its kind of checkpoints, and where which ranks kill themselves, as RANK,VERSION,CALL,ATTEMPT."""
+VERSIONS, PREPARED_CALLS = 4, (0, 3)
+"""Of that program: its versions, and in each version the calls whose input it prepares."""
 
 
 def compile_program(prefix, source, compiler, standard, folder):
@@ -63,11 +70,53 @@ def started(program, size):
     return [status for status, _ in ended], "".join(text for _, text in ended)
 
 
-def launched(program, size):
+def launched(program, size, *arguments):
     """The same by `herringbone launch`, which has one status."""
-    command = [BINARY, "launch", "-n", str(size), "--", program]
+    command = [BINARY, "launch", "-n", str(size), "--max-attempts", "5" if arguments else "1", "--", program, *arguments]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_SECONDS)
     return [done.returncode], done.stdout.decode(errors="replace")
+
+
+def recovered(program, size):
+    """The same of all jobs of rabit_recovers. If one differs from the undisturbed one, the status is 1 and the text says how."""
+    text = ""
+    for kind, jobs_of_kind in LOSSES.items():
+        expected = None
+        # A job whose ranks have all ended begins anew: one rank is not killed.
+        for losses in [[], *(jobs_of_kind if size > 1 else [])]:
+            statuses, text = launched(program, size, kind, *losses)
+            if statuses != [0]:
+                return statuses, text
+            models, problem = outcome(text, size, losses)
+            expected = expected or models
+            if problem or models != expected:
+                return [1], f"{kind} {losses}: {problem or f'the models are {models} and not {expected}'}\n{text}"
+    return [0], text
+
+
+def outcome(text, size, losses):
+    """The models of all ranks, and what is wrong with what a job has printed."""
+    starts, ends = ({rank: [] for rank in range(size)} for _ in range(2))
+    for line in text.splitlines():
+        rank, _, words = line.removeprefix("[rank ").partition("] ")
+        match words.split():
+            case ["start", process]:
+                starts[int(rank)].append(process)
+            case ["end", *found]:
+                ends[int(rank)].append(found)
+    if any(len(lines) != 1 or lines[0][0] != starts[rank][-1] for rank, lines in ends.items()):
+        return None, "a rank has not come to its end once, in its last process"
+    prepared = dict.fromkeys(range(size), VERSIONS * len(PREPARED_CALLS))
+    again = dict.fromkeys(range(size), 0)
+    for rank, version, call, _ in [map(int, loss.split(",")) for loss in losses]:
+        # The last process prepares the inputs whose results nobody has yet.
+        prepared[rank] = (VERSIONS - version) * len(PREPARED_CALLS) - sum(before < call for before in PREPARED_CALLS)
+        again[rank] += 1
+    if {rank: len(starts[rank]) - 1 for rank in starts} != again:
+        return None, f"ranks should start again {again} times"
+    if {rank: int(ends[rank][0][1]) for rank in ends} != prepared:
+        return None, f"the inputs that should be prepared are {prepared}"
+    return [ends[rank][0][2:] for rank in ends], None
 
 
 def jobs(program):
@@ -79,6 +128,12 @@ def jobs(program):
             return [(started, size, [0] * size) for size in (1, 2, 3)]
         case "mistakes":
             return [(started, 1, [0]), (started, 2, [0, 0])]
+        case "rabit_calls":
+            return [(launched, size, [0]) for size in (1, 3)]
+        case "rabit_mistakes":
+            return [(started, 1, [0])]
+        case "rabit_recovers":
+            return [(recovered, 1, [0]), (recovered, 3, [0])]
         case "lost":
             return [(started, 3, [0, KILLED, 0])]
         case name:

@@ -2,10 +2,11 @@
 
 * `python`: runs with two workers on this Python, as torchrun would start them if it uses torch: forked from a process that has
   imported it. A program of a framework that it lacks is skipped here: `make frameworks` runs it.
-* `c`: compiled as C11 with all warnings as errors, over the library as `make capi` installs it, and run as two ranks.
+* `c` and `cpp`: compiled as C11 or C++17 with all warnings as errors, over the library as `make capi` installs it, and run as two
+  ranks.
 * `rust`: a doctest of crates/cli, which includes the file; here it is only checked that it does.
 * `sh`: `herringbone` commands run, one after the other in one folder, and `train.py` there is the page's last `python` block
-  before, `program.c` its last `c` block. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
+  before, `program.c` its last `c` block, `program.cc` its last `cpp` block. What the test suite runs itself (make, cargo, pytest, our scripts) and what needs a cluster is checked to exist.
 * `text`: output or a drawing. Nothing else.
 """
 
@@ -39,7 +40,7 @@ PLACES = ("*.md", "docs/**/*.md", "examples/*.md", "python/*.md")
 WITH_BLOCKS = sorted(path for place in PLACES for path in ROOT.glob(place))
 PAGES = sorted([*WITH_BLOCKS, *ROOT.glob("record/*.md")])
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-PROGRAMS = {"python": "train.py", "c": "program.c"}
+PROGRAMS = {"python": "train.py", "c": "program.c", "cpp": "program.cc"}
 """Languages, and the file in which later blocks find a page's last program."""
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 FRAMEWORKS = ("accelerate", "lightning", "torchft", "transformers")
@@ -58,7 +59,8 @@ def blocks():
 
 @pytest.mark.parametrize("name, language, text, programs", list(blocks()))
 def test_block(name, language, text, programs, tmp_path):
-    run = {"python": python_block, "c": c_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
+    run = {"python": python_block, "rust": rust_block, "sh": shell_block, "text": lambda *_: None}
+    run |= {"c": compiled_block("cc", "c11", "program.c"), "cpp": compiled_block("c++", "c++17", "program.cc")}
     assert language in run, f"{name}: a block in {language or 'no language'}: write one of {', '.join(run)}"
     for file, program in programs.items():
         (tmp_path / file).write_text(program)
@@ -94,11 +96,16 @@ def library_settings():
     return {"PKG_CONFIG_PATH": f"{LIBRARY}/lib/pkgconfig", "LD_LIBRARY_PATH": f"{LIBRARY}/lib"}
 
 
-def c_block(_, text, folder):
-    (folder / "program.c").write_text(text)
-    flags = [f"-I{LIBRARY}/include", f"-L{LIBRARY}/lib", "-lherringbone"]
-    succeed(["cc", "-std=c11", *WARNINGS, "program.c", "-o", "program", *flags], folder)
-    succeed([str(BINARY), "launch", "-n", "2", "--", "./program"], folder, library_settings())
+def compiled_block(compiler, standard, file):
+    """What checks a block of a language that this compiler compiles."""
+
+    def run(_, text, folder):
+        (folder / file).write_text(text)
+        flags = [f"-I{LIBRARY}/include", f"-L{LIBRARY}/lib", "-lherringbone"]
+        succeed([compiler, f"-std={standard}", *WARNINGS, file, "-o", "program", *flags], folder)
+        succeed([str(BINARY), "launch", "-n", "2", "--", "./program"], folder, library_settings())
+
+    return run
 
 
 def rust_block(name, _, __):
@@ -141,7 +148,7 @@ def command(name, words, settings, folder):
             # At a free port: reducers of other programs may be at the one that a page names.
             listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
             serve([str(BINARY), "serve", *listen], settings)
-        case ["cc", *_]:
+        case ["cc" | "c++", *_]:
             if shutil.which("pkg-config") is None:
                 pytest.skip("pkg-config is not here")
             succeed(["sh", "-c", " ".join(words)], folder, settings | library_settings())

@@ -40,6 +40,11 @@
  *
  * Units. Times are in seconds. Counts are in elements, not in bytes.
  *
+ * RABIT. Programs that continue where they were use rabit/c_api.h or herringbone/rabit.h of the same library. Between RabitInit and
+ * RabitFinalize that interface has a communicator of its own, which is no handle: no function of this header can call anything on
+ * it, neither a reduce-scatter, whose results nobody could keep for a lost rank, nor anything in the background. A process can use
+ * both interfaces at two addresses, but only RABIT's calls survive a lost rank.
+ *
  * Results. The sum of an element depends only on the inputs, the ranks and the number of ranks. It does not depend on the
  * algorithm, the transport, sizes or timing. Integers wrap. 16-bit floats are folded as 32-bit floats and rounded once.
  */

@@ -6,6 +6,7 @@ use std::{
     any::Any,
     cell::RefCell,
     ffi::{CString, c_char, c_int},
+    io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -34,6 +35,11 @@ impl InterfaceFailure {
         // The engine's own words, without its locks: a thread of the parent may have held them as it forked.
         let kind = ErrorKind::Forked;
         Self { code: kind.code() as c_int, text: kind.to_string(), lost: Vec::new() }
+    }
+
+    /// What went wrong, and what to do.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     fn panic(panic: &(dyn Any + Send)) -> Self {
@@ -79,6 +85,28 @@ pub(crate) fn code_of(call: impl FnOnce() -> Result<(), InterfaceFailure>) -> c_
     // A thread that is at its end remembers nothing.
     let _at_its_end = LAST.try_with(|last| last.replace(Remembered { text, lost }));
     code
+}
+
+/// Makes a call whose function has no room for a code: a failure is remembered, and printed. Whether there was none.
+pub(crate) fn printed(call: impl FnOnce() -> Result<(), InterfaceFailure>) -> bool {
+    let is_done = code_of(call) == codes::OK;
+    if !is_done {
+        let print =
+            |last: &RefCell<Remembered>| writeln!(io::stderr(), "{}", last.borrow().text.to_string_lossy());
+        // A standard error that is closed takes no line.
+        let _unheard = LAST.try_with(print);
+    }
+    is_done
+}
+
+/// The same for a function that returns a number: this one after a failure.
+pub(crate) fn number_or(failed: c_int, call: impl FnOnce() -> Result<c_int, InterfaceFailure>) -> c_int {
+    let mut number = failed;
+    printed(|| {
+        number = call()?;
+        Ok(())
+    });
+    number
 }
 
 /// The text of this thread's last failure, empty if there was none. It stays where it is until the next failure.

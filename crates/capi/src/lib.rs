@@ -1,7 +1,8 @@
 //! Herringbone for C and C++, and for every language that calls C: `libherringbone.so`.
 //!
-//! `include/herringbone.h` is the contract, and its comments are the documentation. This crate is the border: [`plain`] has one
-//! short function for each declaration of the header, [`pointers`] turns addresses into regions and values, and nothing else
+//! `include/herringbone.h` is the contract, and its comments are the documentation; `include/rabit/c_api.h` and
+//! `include/herringbone/rabit.h` are that of RABIT's interface. This crate is the border: [`plain`] and [`mod@rabit`] have one
+//! short function for each declaration of the headers, [`pointers`] turns addresses into regions and values, and nothing else
 //! touches an address. Whatever a caller does wrong comes back as a code with a text; no panic crosses the border.
 //!
 //! Handles are numbers and not addresses (as descriptors are in POSIX), so that one that is over can be told from one that lives.
@@ -15,4 +16,8 @@ mod options;
 pub mod plain;
 #[expect(unsafe_code, reason = "it is where addresses of C become memory")]
 pub mod pointers;
+#[expect(unsafe_code, reason = "it exports functions under the names of the headers")]
+pub mod rabit;
+mod rabit_calls;
 mod registry;
+mod session;

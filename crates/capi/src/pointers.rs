@@ -1,11 +1,13 @@
 //! Addresses: where the word of a caller in C is taken for one.
 //!
 //! The types here stand in the signatures of exported functions in place of pointers. Only C makes values of them, and the header
-//! demands what each use below needs. All unsafe blocks of the crate are here.
+//! demands what each use below needs. All unsafe blocks of the crate are here and in [`rabit`].
 //!
 //! The header's demands of a pointer that is not null: it is aligned for its type, but for buffers, which need no alignment; it
 //! points to as much as the other arguments say, which is readable, and writable where a function writes; and no other thread
 //! touches that until the call returns, or until the work's handle is over.
+
+mod rabit;
 
 use crate::failure::InterfaceFailure;
 use herringbone::Region;
@@ -13,6 +15,9 @@ use std::{
     ffi::{CStr, c_char, c_void},
     mem, ptr, slice,
 };
+
+pub(crate) use rabit::ModelSaver;
+pub use rabit::{ModelPointer, PrepareFunction, ProgramPointer, SaveFunction};
 
 /// A buffer that a call reads: `const void *`.
 #[derive(Clone, Copy, Debug)]
@@ -224,6 +229,36 @@ impl TextPointer {
         let text = unsafe { CStr::from_ptr(self.0) }.to_str();
         let text = text.map_err(|_| InterfaceFailure::argument(format!("{name} is not text in UTF-8")))?;
         Ok(Some(text.to_owned()))
+    }
+}
+
+impl TextPointer {
+    /// The text.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and if it is null.
+    pub(crate) fn needed(self, name: &str) -> Result<String, InterfaceFailure> {
+        self.read(name)?.ok_or_else(|| null(name))
+    }
+}
+
+impl ResultPointer<c_char> {
+    /// Puts there as much of a text as there is room for, with a zero byte at its end: its length without that.
+    ///
+    /// # Errors
+    /// If it is null, or has no room.
+    pub(crate) fn fill_text(self, name: &str, room: usize, text: &str) -> Result<usize, InterfaceFailure> {
+        if room == 0 {
+            return Err(InterfaceFailure::argument(format!(
+                "{name} has room for 0 bytes: pass a larger buffer"
+            )));
+        }
+        let longest = text.len().min(room - 1);
+        let kept = (0..=longest).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let bytes = text.as_bytes()[..kept].iter().map(|byte| byte.cast_signed());
+        let written: Vec<c_char> = bytes.chain([0]).collect();
+        self.fill_all(name, room, &written)?;
+        Ok(kept)
     }
 }
 

@@ -72,7 +72,8 @@ pub(crate) static COMMUNICATORS: Registry<Communicator> = Registry::new("communi
 pub(crate) static WORKS: Registry<Arc<RunningWork>> = Registry::new("work", "over and returned by a call", 2);
 
 impl<T> Registry<T> {
-    const fn new(noun: &'static str, end: &'static str, kind: u64) -> Self {
+    /// Of things that a noun names, each until its end; `kind` is the registry's own.
+    pub(crate) const fn new(noun: &'static str, end: &'static str, kind: u64) -> Self {
         Self::after(noun, end, kind, 0, 0)
     }
 

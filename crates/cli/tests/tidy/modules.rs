@@ -116,7 +116,16 @@ const ORDERS: [Order; 7] = [
     },
     Order {
         folder: "crates/capi/src",
-        lines: &["lib", "plain", "calls options", "registry", "pointers", "failure", "codes"],
+        lines: &[
+            "lib",
+            "plain rabit",
+            "calls options rabit_calls",
+            "session",
+            "registry",
+            "pointers",
+            "failure",
+            "codes",
+        ],
     },
     Order {
         folder: "python/src",

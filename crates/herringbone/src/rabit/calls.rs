@@ -6,7 +6,7 @@ use super::{
     pool::KeptBytes,
 };
 use crate::{
-    Error, ErrorKind, ReduceOp, Request, Result,
+    Error, ReduceOp, Request, Result,
     core::{
         collective::Collective,
         element::{DType, Element},
@@ -58,7 +58,7 @@ impl Rabit {
     /// Folds `buffer` over all ranks, in place, in the order of the canonical tree.
     ///
     /// # Errors
-    /// [`ErrorKind::Replay`] if the others have called something else here; else see [`ErrorKind`].
+    /// [`ErrorKind::Replay`](crate::ErrorKind::Replay) if the others have called something else here; else see [`ErrorKind`](crate::ErrorKind).
     #[track_caller]
     pub fn all_reduce<T: Element + Plain>(&mut self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         self.all_reduce_prepared(buffer, op, |_| {})
@@ -168,7 +168,7 @@ impl Rabit {
     /// kept the result, and it is in the output.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a collective whose results differ between ranks; else as [`all_reduce`](Self::all_reduce).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a collective whose results differ between ranks; else as [`all_reduce`](Self::all_reduce).
     pub fn begin(&mut self, call: &RabitCollective) -> Result<bool> {
         let is_kept = matches!(
             call.collective,

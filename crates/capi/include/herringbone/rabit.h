@@ -1,0 +1,439 @@
+// RABIT's interface for C++11: programs that lose a process and continue where they were. Header only, over libherringbone.so.
+//
+//     #include <herringbone/rabit.h>
+//
+//     int main(int argc, char *argv[]) {
+//         rabit::Init(argc, argv);
+//         Model model;                                    // a rabit::Serializable
+//         if (rabit::LoadCheckPoint(&model) == 0) model.begin();
+//         while (rabit::VersionNumber() < 100) {
+//             std::vector<double> sums(model.size());
+//             rabit::Allreduce<rabit::op::Sum>(sums.data(), sums.size(), [&] { model.fill(sums); });
+//             model.update(sums);
+//             rabit::CheckPoint(&model);
+//         }
+//         rabit::Finalize();
+//     }
+//
+// `herringbone launch --max-attempts 20 -n 4 ./program` starts it, and starts again each process that ends with a failure. All ranks
+// make the same calls in the same order, from one thread. A process that is started again makes those that the one before it made
+// since the checkpoint: what the others have of their results returns at once, and the function that prepares the input is not called.
+//
+// The names are those of <rabit/rabit.h> (dmlc/rabit), so a program exchanges the include. What differs:
+//
+// * Errors. RABIT ends the process. Here a call throws std::runtime_error with the library's text. What was to come of the call is
+//   undefined then: end the program with a failure, so that it is started again. An exception in a function that prepares the input,
+//   or in Load and Save, comes out of the call.
+// * Calls before LoadCheckPoint belong to no version. A new process gets their results by the place in the program: its file, line and
+//   function, which are default arguments. Compilers without __builtin_FILE know no places; then these calls go by their order.
+// * Reducer and SerializeReducer gather all ranks' inputs and fold them on each rank, in the canonical order of ranks: of three
+//   ranks (0 + 1) + 2, of six ((0 + 1) + (2 + 3)) + (4 + 5). So the result has the same bits every time, on all ranks. A rank needs
+//   memory for the inputs of all. Allreduce with an operation of op follows the same order without that.
+// * The bytes of a local model are one longer than what Save writes, so that an empty model is one.
+// * TrackerPrint prints on standard error, because there is no tracker.
+#ifndef RABIT_RABIT_H_
+#define RABIT_RABIT_H_
+
+#include "rabit_streams.h"
+
+#include <functional>
+
+#if defined(__GNUC__)
+#define RABIT_FILE_ __builtin_FILE()
+#define RABIT_LINE_ __builtin_LINE()
+#define RABIT_CALLER_ __builtin_FUNCTION()
+#else
+#define RABIT_FILE_ ""
+#define RABIT_LINE_ 0
+#define RABIT_CALLER_ ""
+#endif
+
+// What this header is written over. Programs do not call it. Each function returns 0 or a code of herringbone.h, whose text
+// herringbone_last_error returns. Sizes are in bytes, `place` is a number for the place in the program, 0 if it is not known.
+extern "C" {
+const char *herringbone_last_error(void);
+int herringbone_rabit_init(int argc, char **argv);
+int herringbone_rabit_finalize(void);
+int herringbone_rabit_rank(std::uint32_t *rank);
+int herringbone_rabit_size(std::uint32_t *size);
+int herringbone_rabit_version(std::uint32_t *version);
+int herringbone_rabit_print(const char *line);
+int herringbone_rabit_name(char *name, std::size_t capacity, std::size_t *length);
+int herringbone_rabit_broadcast(void *buffer, std::size_t size, int root, std::uint64_t place);
+// A call in two parts. If `needs_input` is 1, the program puts the input into the buffer and calls herringbone_rabit_finish. If it is
+// 0, the result is there. Until then the buffer belongs to the library.
+int herringbone_rabit_begin_all_reduce(
+    void *buffer, std::size_t count, int dtype, int op, std::uint64_t place, int *needs_input);
+int herringbone_rabit_begin_all_gather(
+    void *buffer, std::size_t total, std::size_t begin, std::size_t size, std::size_t previous, std::uint64_t place,
+    int *needs_input);
+int herringbone_rabit_finish(void);
+// The models are the library's until the next call of this function, or until the end. Version 0: there is none.
+int herringbone_rabit_load(
+    std::uint32_t *version, const char **global, std::size_t *global_size, const char **local, std::size_t *local_size);
+// Without a local model, `local` is null.
+int herringbone_rabit_checkpoint(const char *global, std::size_t global_size, const char *local, std::size_t local_size);
+// `save` shows where the model's bytes are and returns 0, or else another number. They are needed until it returns to the library.
+int herringbone_rabit_lazy_checkpoint(int (*save)(void *argument, const char **bytes, std::size_t *size), void *argument);
+}
+
+namespace rabit {
+
+namespace detail {
+
+inline void check(int code) {
+    if (code != 0) throw std::runtime_error(herringbone_last_error());
+}
+
+// FNV-1a: the same number in every process of a program.
+inline std::uint64_t hashed(std::uint64_t hash, const char *text) {
+    for (; *text != '\0'; text++) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3;
+    return hash * 0x100000001b3;
+}
+
+inline std::uint64_t place_of(const char *file, int line, const char *caller) {
+    if (line <= 0) return 0;
+    const std::uint64_t hash = hashed(hashed(0xcbf29ce484222325, file), caller);
+    return (hash ^ static_cast<std::uint64_t>(line)) * 0x100000001b3;
+}
+
+// RABIT's number of a type.
+template <typename T>
+struct TypeNumber;
+template <> struct TypeNumber<char> { static constexpr int value = 0; };
+template <> struct TypeNumber<signed char> { static constexpr int value = 0; };
+template <> struct TypeNumber<unsigned char> { static constexpr int value = 1; };
+template <> struct TypeNumber<int> { static constexpr int value = 2; };
+template <> struct TypeNumber<unsigned> { static constexpr int value = 3; };
+template <> struct TypeNumber<long> { static constexpr int value = 4; };
+template <> struct TypeNumber<unsigned long> { static constexpr int value = 5; };
+template <> struct TypeNumber<float> { static constexpr int value = 6; };
+template <> struct TypeNumber<double> { static constexpr int value = 7; };
+template <> struct TypeNumber<long long> { static constexpr int value = 8; };
+template <> struct TypeNumber<unsigned long long> { static constexpr int value = 9; };
+
+// Calls a function that is given as RABIT's programs give it, if there is one.
+struct Prepare {
+    void (*function)(void *);
+    void *argument;
+    void operator()() const {
+        if (function != nullptr) function(argument);
+    }
+};
+
+inline void prepared(const std::function<void()> &prepare) {
+    if (prepare) prepare();
+}
+inline void prepared(const Prepare &prepare) { prepare(); }
+
+inline std::string saved(const Serializable &model) {
+    std::string bytes;
+    utils::MemoryBufferStream stream(&bytes);
+    model.Save(&stream);
+    return bytes;
+}
+
+inline void load(Serializable *model, const char *bytes, std::size_t size) {
+    // It is only read from.
+    utils::MemoryFixSizeBuffer stream(const_cast<char *>(bytes), size);
+    model->Load(&stream);
+}
+
+// What a lazy checkpoint asks for. No exception crosses the library.
+inline int save_later(void *model, const char **bytes, std::size_t *size) {
+    static std::string kept;
+    try {
+        kept = saved(*static_cast<const Serializable *>(model));
+    } catch (...) {
+        return 1;
+    }
+    *bytes = kept.data();
+    *size = kept.size();
+    return 0;
+}
+
+}  // namespace detail
+
+// How elements are folded.
+namespace op {
+struct Max { static constexpr int kType = 0; };
+struct Min { static constexpr int kType = 1; };
+struct Sum { static constexpr int kType = 2; };
+struct BitOR { static constexpr int kType = 3; };
+}  // namespace op
+
+// Joins the job that the environment describes, or continues in it if this process takes the place of a lost one.
+inline bool Init(int argc, char *argv[]) {
+    detail::check(herringbone_rabit_init(argc, argv));
+    return true;
+}
+
+// Waits until all ranks have come to their end, and leaves.
+inline bool Finalize() {
+    detail::check(herringbone_rabit_finalize());
+    return true;
+}
+
+inline int GetRank() {
+    std::uint32_t rank = 0;
+    detail::check(herringbone_rabit_rank(&rank));
+    return static_cast<int>(rank);
+}
+
+inline int GetWorldSize() {
+    std::uint32_t size = 0;
+    detail::check(herringbone_rabit_size(&size));
+    return static_cast<int>(size);
+}
+
+// The rank before this one; for rank 0, the last one.
+inline int GetRingPrevRank() {
+    const int size = GetWorldSize();
+    return (GetRank() + size - 1) % size;
+}
+
+inline bool IsDistributed() { return GetWorldSize() > 1; }
+
+inline std::string GetProcessorName() {
+    char name[256];
+    std::size_t length = 0;
+    detail::check(herringbone_rabit_name(name, sizeof name, &length));
+    return std::string(name, length);
+}
+
+inline void TrackerPrint(const std::string &line) { detail::check(herringbone_rabit_print(line.c_str())); }
+
+inline void TrackerPrintf(const char *format, ...) {
+    RABIT_TEXT_(text, format);
+    TrackerPrint(text);
+}
+
+// How many checkpoints there were.
+inline int VersionNumber() {
+    std::uint32_t version = 0;
+    detail::check(herringbone_rabit_version(&version));
+    return static_cast<int>(version);
+}
+
+// Copies bytes of rank `root` to all others.
+inline void Broadcast(
+    void *buffer, std::size_t size, int root, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
+    const char *caller = RABIT_CALLER_) {
+    detail::check(herringbone_rabit_broadcast(buffer, size, root, detail::place_of(file, line, caller)));
+}
+
+// A vector or text of any length, in two calls: its length, and its elements.
+template <typename T>
+void Broadcast(
+    std::vector<T> *values, int root, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
+    const char *caller = RABIT_CALLER_) {
+    static_assert(std::is_trivially_copyable<T>::value, "broadcast the bytes that it is written as");
+    std::uint64_t count = values->size();
+    Broadcast(&count, sizeof count, root, file, line, caller);
+    values->resize(static_cast<std::size_t>(count));
+    if (count > 0) Broadcast(values->data(), values->size() * sizeof(T), root, file, line, caller);
+}
+
+inline void Broadcast(
+    std::string *text, int root, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
+    const char *caller = RABIT_CALLER_) {
+    std::uint64_t size = text->size();
+    Broadcast(&size, sizeof size, root, file, line, caller);
+    text->resize(static_cast<std::size_t>(size));
+    if (size > 0) Broadcast(&(*text)[0], text->size(), root, file, line, caller);
+}
+
+namespace detail {
+
+template <typename OP, typename T, typename Function>
+void all_reduce(T *buffer, std::size_t count, const Function &prepare, std::uint64_t place) {
+    static_assert(OP::kType != op::BitOR::kType || std::is_integral<T>::value, "only integers have bits to fold");
+    int needs_input = 0;
+    check(herringbone_rabit_begin_all_reduce(buffer, count, TypeNumber<T>::value, OP::kType, place, &needs_input));
+    if (needs_input == 0) return;
+    prepared(prepare);
+    check(herringbone_rabit_finish());
+}
+
+// Gathers parts of `size` bytes of all ranks, by rank. `prepare` gives this rank's part.
+template <typename Function>
+std::vector<char> gathered(std::size_t size, const Function &prepare, std::uint64_t place) {
+    const std::size_t ranks = static_cast<std::size_t>(GetWorldSize()), rank = static_cast<std::size_t>(GetRank());
+    utils::Check(size <= static_cast<std::size_t>(-1) / 2 / ranks, "%zu bytes of each rank: pass a smaller count", size);
+    std::vector<char> all(size * ranks);
+    int needs_input = 0;
+    check(herringbone_rabit_begin_all_gather(all.data(), all.size(), rank * size, size, size, place, &needs_input));
+    if (needs_input != 0) {
+        prepare(all.data() + rank * size);
+        check(herringbone_rabit_finish());
+    }
+    return all;
+}
+
+// Folds parts in the canonical order of ranks: `fold(to, from)`.
+template <typename Function>
+void fold_in_order(std::size_t ranks, const Function &fold) {
+    for (std::size_t step = 1; step < ranks; step *= 2) {
+        for (std::size_t to = 0; to + step < ranks; to += 2 * step) fold(to, to + step);
+    }
+}
+
+}  // namespace detail
+
+// Folds `count` elements over all ranks, in place. If there is a function to prepare the input, it is called before that, unless the
+// others have the result already. It makes no call that moves data.
+template <typename OP, typename T>
+void Allreduce(
+    T *buffer, std::size_t count, void (*prepare)(void *) = nullptr, void *argument = nullptr,
+    const char *file = RABIT_FILE_, int line = RABIT_LINE_, const char *caller = RABIT_CALLER_) {
+    const detail::Prepare function{prepare, argument};
+    detail::all_reduce<OP>(buffer, count, function, detail::place_of(file, line, caller));
+}
+
+template <typename OP, typename T>
+void Allreduce(
+    T *buffer, std::size_t count, std::function<void()> prepare, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
+    const char *caller = RABIT_CALLER_) {
+    detail::all_reduce<OP>(buffer, count, prepare, detail::place_of(file, line, caller));
+}
+
+// Gathers slices of a buffer of `total` elements. This rank gives the `count` elements from `begin` on, the rank before it
+// `previous`. The slices of all ranks make up the buffer.
+template <typename T>
+void Allgather(
+    T *buffer, std::size_t total, std::size_t begin, std::size_t count, std::size_t previous, const char *file = RABIT_FILE_,
+    int line = RABIT_LINE_, const char *caller = RABIT_CALLER_) {
+    static_assert(std::is_trivially_copyable<T>::value, "gather the bytes that it is written as");
+    constexpr std::size_t most = static_cast<std::size_t>(-1) / sizeof(T);
+    utils::Check(std::max({total, begin, count, previous}) <= most, "%zu elements: pass smaller sizes", total);
+    const std::size_t unit = sizeof(T);
+    const std::uint64_t place = detail::place_of(file, line, caller);
+    int needs_input = 0;
+    detail::check(herringbone_rabit_begin_all_gather(
+        buffer, total * unit, begin * unit, count * unit, previous * unit, place, &needs_input));
+    if (needs_input != 0) detail::check(herringbone_rabit_finish());
+}
+
+// Loads the last checkpoint into these models, and returns its version. 0: there is none, and the models are not touched.
+inline int LoadCheckPoint(Serializable *global, Serializable *local = nullptr) {
+    std::uint32_t version = 0;
+    const char *global_bytes = nullptr, *local_bytes = nullptr;
+    std::size_t global_size = 0, local_size = 0;
+    detail::check(herringbone_rabit_load(&version, &global_bytes, &global_size, &local_bytes, &local_size));
+    if (version == 0) return 0;
+    utils::Check(local == nullptr || local_size > 0, "the checkpoint has no local model: pass one to CheckPoint on all ranks");
+    detail::load(global, global_bytes, global_size);
+    if (local != nullptr) detail::load(local, local_bytes, local_size - 1);
+    return static_cast<int>(version);
+}
+
+// Ends a version: a process that starts from now on begins with these models. Returns when all ranks have called it. The global model
+// is the same on all ranks. The local one is this rank's own, and the next ranks keep copies of it: all ranks have one, or none.
+inline void CheckPoint(const Serializable *global, const Serializable *local = nullptr) {
+    const std::string global_bytes = detail::saved(*global);
+    const std::string local_bytes = local != nullptr ? detail::saved(*local) + '\0' : std::string();
+    const char *local_start = local != nullptr ? local_bytes.data() : nullptr;
+    detail::check(
+        herringbone_rabit_checkpoint(global_bytes.data(), global_bytes.size(), local_start, local_bytes.size()));
+}
+
+// As CheckPoint, with a model that stays where it is: Save is called only if a process is lost. From now on the program may change
+// the model only between the last call of a version and the checkpoint that ends it. It lives until the next checkpoint, or the end.
+inline void LazyCheckPoint(const Serializable *global) {
+    utils::Check(global != nullptr, "LazyCheckPoint of no model: pass one");
+    void *model = const_cast<Serializable *>(global);
+    detail::check(herringbone_rabit_lazy_checkpoint(detail::save_later, model));
+}
+
+// Folds elements with a function of the program: `reduce(to, from)` folds `from` into `to`.
+template <typename T, void (*reduce)(T &to, const T &from)>
+class Reducer {
+ public:
+    void Allreduce(
+        T *buffer, std::size_t count, void (*prepare)(void *) = nullptr, void *argument = nullptr,
+        const char *file = RABIT_FILE_, int line = RABIT_LINE_, const char *caller = RABIT_CALLER_) {
+        run(buffer, count, detail::Prepare{prepare, argument}, detail::place_of(file, line, caller));
+    }
+    void Allreduce(
+        T *buffer, std::size_t count, std::function<void()> prepare, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
+        const char *caller = RABIT_CALLER_) {
+        run(buffer, count, prepare, detail::place_of(file, line, caller));
+    }
+
+ private:
+    static_assert(std::is_trivially_copyable<T>::value, "fold it with SerializeReducer");
+
+    template <typename Function>
+    void run(T *buffer, std::size_t count, const Function &prepare, std::uint64_t place) {
+        utils::Check(count <= static_cast<std::size_t>(-1) / 2 / sizeof(T), "%zu elements: pass a smaller count", count);
+        const std::size_t bytes = count * sizeof(T);
+        auto give = [&](char *part) {
+            detail::prepared(prepare);
+            if (bytes > 0) std::memcpy(part, buffer, bytes);
+        };
+        std::vector<char> all = detail::gathered(bytes, give, place);
+        // Parts need not be aligned for the type.
+        detail::fold_in_order(static_cast<std::size_t>(GetWorldSize()), [&](std::size_t to, std::size_t from) {
+            for (std::size_t at = 0; at < bytes; at += sizeof(T)) {
+                T into, other;
+                std::memcpy(static_cast<void *>(&into), &all[to * bytes + at], sizeof(T));
+                std::memcpy(static_cast<void *>(&other), &all[from * bytes + at], sizeof(T));
+                reduce(into, other);
+                std::memcpy(&all[to * bytes + at], static_cast<const void *>(&into), sizeof(T));
+            }
+        });
+        if (bytes > 0) std::memcpy(static_cast<void *>(buffer), all.data(), bytes);
+    }
+};
+
+// Folds objects that have Load(Stream &), Save(Stream &) const, and Reduce(const T &from, size_t most_bytes). Each is written into
+// at most so many bytes.
+template <typename T>
+class SerializeReducer {
+ public:
+    void Allreduce(
+        T *objects, std::size_t most_bytes, std::size_t count, void (*prepare)(void *) = nullptr, void *argument = nullptr,
+        const char *file = RABIT_FILE_, int line = RABIT_LINE_, const char *caller = RABIT_CALLER_) {
+        run(objects, most_bytes, count, detail::Prepare{prepare, argument}, detail::place_of(file, line, caller));
+    }
+    void Allreduce(
+        T *objects, std::size_t most_bytes, std::size_t count, std::function<void()> prepare,
+        const char *file = RABIT_FILE_, int line = RABIT_LINE_, const char *caller = RABIT_CALLER_) {
+        run(objects, most_bytes, count, prepare, detail::place_of(file, line, caller));
+    }
+
+ private:
+    template <typename Function>
+    void run(T *objects, std::size_t most, std::size_t count, const Function &prepare, std::uint64_t place) {
+        utils::Check(
+            most == 0 || count <= static_cast<std::size_t>(-1) / 2 / most, "%zu objects: pass a smaller count", count);
+        auto give = [&](char *part) {
+            detail::prepared(prepare);
+            for (std::size_t number = 0; number < count; number++) {
+                utils::MemoryFixSizeBuffer stream(part + number * most, most);
+                objects[number].Save(stream);
+            }
+        };
+        const std::size_t ranks = static_cast<std::size_t>(GetWorldSize());
+        std::vector<char> all = detail::gathered(most * count, give, place);
+        for (std::size_t number = 0; number < count; number++) {
+            std::vector<T> parts(ranks);
+            for (std::size_t rank = 0; rank < ranks; rank++) {
+                utils::MemoryFixSizeBuffer stream(all.data() + (rank * count + number) * most, most);
+                parts[rank].Load(stream);
+            }
+            detail::fold_in_order(
+                ranks, [&](std::size_t to, std::size_t from) { parts[to].Reduce(parts[from], most); });
+            objects[number] = std::move(parts[0]);
+        }
+    }
+};
+
+}  // namespace rabit
+
+#undef RABIT_CALLER_
+#undef RABIT_FILE_
+#undef RABIT_LINE_
+#undef RABIT_TEXT_
+
+#endif
