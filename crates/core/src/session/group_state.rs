@@ -503,11 +503,14 @@ impl GroupState {
         self.dispute(Cause::PeerLost { ranks }, out);
     }
 
-    /// Nobody decides any more. Who waits for a decision waits in vain.
+    /// Nobody decides any more. Who waits for a decision waits in vain. If members are gone, others that know of it may leave the group
+    /// without a word that would come here: [some time](Output::After) is left to what is under way.
     #[cold]
     pub fn lose_hub(&mut self, out: &mut impl Outputs) {
         self.hub_is_gone = true;
-        if self.is_undecided() && self.gone.is_none() {
+        if self.gone.is_some() && !self.is_over() {
+            out.put(self.group, Output::After(GRACE));
+        } else if self.is_undecided() {
             self.lose(0, "rank 0 is gone, which decides", out);
         }
     }

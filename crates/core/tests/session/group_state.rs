@@ -496,3 +496,17 @@ fn a_group_that_was_asked_about_before_it_was_made_begins_with_its_own_first_cal
     assert!(made.resume(&resume));
     assert_eq!((made.next(), made.successor().is_some()), (3, true), "it calls nothing in it");
 }
+
+/// Else a rank that needs nothing of the lost one would wait for others that know of the loss and have left since.
+#[test]
+fn a_rank_that_knows_of_a_loss_gives_up_some_time_after_the_hub_has_left() {
+    let mut out = Out::default();
+    let mut state = GroupState::of_worker(Member::new(GROUP, 1, vec![0, 1, 2]));
+    state.issue(call(), false, &mut out).unwrap();
+    assert!(state.lose(2, "it died", &mut out));
+    state.lose_hub(&mut out);
+    assert!(matches!(out.0[..], [Output::After(_)]), "{:?}", out.0);
+    assert!(!state.is_over());
+    state.time_has_passed(&mut out);
+    assert!(state.is_over());
+}
