@@ -179,7 +179,7 @@ class Job:
         for number, rank in enumerate(self.ranks):
             lost = {*rank.pids[:-1]} - self.killed
             if lost or rank.pids[-1] in self.killed:
-                raise Ended(f"rank {number} had processes {rank.pids}, of which {sorted(lost)} were not killed")
+                raise Ended(f"rank {number} had processes {rank.pids}, of which {sorted(lost)} were not killed: {self.told()}")
 
     def told(self) -> str:
         kinds = ("SIGKILL", "starts again")

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--seconds", type=float, default=300, help="of real processes (300)")
-    option("--simulated", type=int, default=1_000_000, metavar="N", help="programs in the simulator (1,000,000)")
+    option("--simulated", type=int, default=1_000_000, metavar="N", help="programs in the simulator (1,000,000); 0: none")
     option("--first", type=int, default=time.time_ns() % 10**9, metavar="SEED", help="of the real programs (the time)")
     option("--seed", type=int, help="only this real program")
     option("--at-once", type=int, default=(os.cpu_count() or 1) + 1, metavar="N", help="programs beside each other (cores + 1)")
@@ -138,7 +138,7 @@ def main() -> None:
     alone = options.seed is not None
     soak = Soak(0 if alone else options.seconds)
     try:
-        simulated = {} if alone else simulate(options.simulated)
+        simulated = {} if alone or not options.simulated else simulate(options.simulated)
     except Failed as failed:
         sys.exit(str(failed))
     soak.began = time.monotonic()
@@ -147,7 +147,7 @@ def main() -> None:
     print(*table(simulated), "", *table(soak.counts), sep="\n")
     if soak.failures:
         sys.exit("\n".join(soak.failures))
-    if options.record and not alone:
+    if options.record and simulated:
         options.record.write_text(page(simulated, soak, first))
 
 
