@@ -19,7 +19,9 @@ __all__ = [
     "ParameterServer",
     "Pending",
     "PsLiteWorker",
+    "Rabit",
     "Residuals",
+    "Restarter",
     "Table",
     "Turn",
     "Variable",
@@ -501,6 +503,7 @@ class Rabit:
     def lazy_checkpoint(self, save: Callable[[], bytes]) -> None: ...
     def finalize(self) -> None: ...
 
+@final
 class ParameterServer:
     """See :class:`herringbone.ParameterServer`."""
 
