@@ -128,7 +128,7 @@ class Job:
 
     def check_silence(self) -> None:
         if time.monotonic() - self.heard > SILENCE_SECONDS:
-            raise Ended(f"nothing was heard for {SILENCE_SECONDS} s: {self.told()}")
+            raise Ended(f"nothing was heard for {SILENCE_SECONDS} s: {self.shown()}")
 
     def kill_some(self, launcher: subprocess.Popen[str]) -> None:
         draw = self.plan.draw
@@ -175,12 +175,12 @@ class Job:
         """That all came to the same end, and that nobody was started again who was not killed."""
         models = [rank.model.split()[:1] for rank in self.ranks]
         if status != 0 or [] in models or len({*map(tuple, models)}) != 1:
-            raise Ended(f"it ended with {status} and models {models}: {self.told()}")
+            raise Ended(f"it ended with {status} and models {models}: {self.shown()}")
         for number, rank in enumerate(self.ranks):
             lost = {*rank.pids[:-1]} - self.killed
             if lost or rank.pids[-1] in self.killed:
-                raise Ended(f"rank {number} had processes {rank.pids}, of which {sorted(lost)} were not killed: {self.told()}")
+                raise Ended(f"rank {number} had processes {rank.pids}, of which {sorted(lost)} were not killed: {self.shown()}")
 
-    def told(self) -> str:
+    def shown(self) -> str:
         kinds = ("SIGKILL", "starts again")
         return " | ".join(line for line in self.others if not all(kind in line for kind in kinds))[-2000:]

@@ -1,7 +1,7 @@
 //! Addresses: where the word of a caller in C is taken for one.
 //!
 //! The types here stand in the signatures of exported functions in place of pointers. Only C makes values of them, and the header
-//! demands what each use below needs. All unsafe blocks of the crate are here and in [`rabit`].
+//! demands what each use below needs. All unsafe blocks of the crate are here and in its own part for RABIT.
 //!
 //! The header's demands of a pointer that is not null: it is aligned for its type, but for buffers, which need no alignment; it
 //! points to as much as the other arguments say, which is readable, and writable where a function writes; and no other thread
