@@ -48,7 +48,7 @@ class Taken:
 def left_on_the_machine() -> list[str]:
     """Shared memory and unix sockets that are named as this program's are."""
     memory = [f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if NAME in name]
-    lines = Path("/proc/net/unix").read_text().splitlines()
+    lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
     sockets = [line[line.index("@") :] for line in lines if f"@{NAME}" in line]
     return sorted(memory + sockets)
 
