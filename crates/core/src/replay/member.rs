@@ -135,7 +135,7 @@ enum At {
 enum Phase {
     /// Ranks say what they have.
     Offer,
-    /// They hand on local models: these owners' come to this rank.
+    /// They hand on local models: this is what each rank has said of its own.
     Hand(Vec<CheckpointOffer>),
     /// All have what they keep for others.
     Meet,

@@ -3,27 +3,14 @@
 
 mod mistakes;
 mod program;
+#[path = "../random/mod.rs"]
+mod random;
 mod world;
 
 use herringbone_core::replay::ReplayRules;
+use random::Rng;
 use std::collections::BTreeSet;
 use world::{End, World};
-
-/// Random numbers that are the same on every machine (SplitMix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
 
 fn run(seed: u64, rules: ReplayRules) -> Result<End, String> {
     World::new(seed, rules).run().map_err(|problem| format!("seed {seed}: {problem}"))

@@ -2,27 +2,14 @@
 //! one range, and no push that was acknowledged is lost or counts twice.
 
 mod pushes;
+#[path = "../random/mod.rs"]
+mod random;
 mod work;
 mod world;
 
 use pushes::Shard;
+use random::Rng;
 use world::World;
-
-/// Random numbers that are the same on every machine (SplitMix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
 
 /// Errors that the checks have to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
