@@ -1,17 +1,23 @@
 """Compiles programs in C and C++ over libherringbone.so, and runs them as ranks; a stage of tests/run.py calls it.
 
 Each program is compiled by every compiler that is here, as C11 or C++17 with all warnings as errors, over the library that
-`make target/debug/herringbone` installs; pkg-config finds that if it is here. What ran is printed. The last line is the sum.
+`make target/debug/herringbone` installs; pkg-config finds that if it is here. Processes of the example are killed at random times.
+What ran is printed. The last line is the sum.
 """
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "bench")]
@@ -19,10 +25,12 @@ sys.path += [str(ROOT), str(ROOT / "bench")]
 from ports import free_port
 
 from lab.job import environment
+from lab.launched import ranks_of
 
 HERE = pathlib.Path(__file__).parent
 DEBUG = ROOT / "target" / "debug"
 BINARY, PREFIX = DEBUG / "herringbone", DEBUG / "capi"
+EXAMPLE, DIGITS = ROOT / "examples" / "rabit_boosting.cc", ROOT / "testdata" / "digits" / "digits.txt"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 COMPILERS = {"c": [("gcc", "-std=c11"), ("clang", "-std=c11")], "cc": [("g++", "-std=c++17"), ("clang++", "-std=c++17")]}
 KILLED = -9
@@ -119,21 +127,56 @@ def outcome(text, size, losses):
     return [ends[rank][0][2:] for rank in ends], None
 
 
-def jobs(program):
+def killed(program, size):
+    """The same of the example whose processes are killed at random. If its models are not that of a single rank, the status is 1."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    draw = random.Random(seed)
+    # Early enough that none is killed at its end, where the others have left.
+    losses = [(20, [0]), (50, draw.sample(range(size), 1)), (80, draw.sample(range(size), 2))]
+    whole, expected, text = boosted(program, 1, [], draw)
+    status, found, disturbed = boosted(program, size, losses, draw)
+    is_right = whole == status == 0 and not losses and len(expected) == 1 and found == expected * size
+    return [0 if is_right else 1], f"seed {seed}: these losses are left: {losses}\n{text}{disturbed}"
+
+
+def boosted(program, size, losses, draw):
+    """The status of the example, the digests of its models and what it printed. Losses are trees, and ranks killed after them."""
+    pause = ["3"] if losses else []
+    command = [BINARY, "launch", "-n", str(size), "--max-attempts", "9", "--", program, DIGITS, *pause]
+    options = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    text = ""
+    with subprocess.Popen(command, **options) as job:
+        limit = threading.Timer(LIMIT_SECONDS, job.terminate)
+        limit.start()
+        for line in job.stdout:
+            text += line
+            tree = re.search(r"tree (\d+) of", line)
+            if tree and losses and int(tree[1]) >= losses[0][0]:
+                time.sleep(draw.uniform(0, 0.05))
+                processes = ranks_of(job.pid)
+                for rank in losses.pop(0)[1]:
+                    os.kill(processes[rank], signal.SIGKILL)
+        limit.cancel()
+    return job.returncode, re.findall(r"digest (\w+)$", text, re.MULTILINE), text
+
+
+def jobs(source):
     """(how it starts, ranks, the statuses that are right) of each job of a program."""
-    match program.name.split("-")[0]:
+    match source.stem:
         case "collectives":
             return [(launched, size, [0]) for size in (1, 2, 3)]
         case "types":
             return [(started, size, [0] * size) for size in (1, 2, 3)]
         case "mistakes":
             return [(started, 1, [0]), (started, 2, [0, 0])]
-        case "rabit_calls":
+        case "rabit_calls" | "rabit_checkpoints":
             return [(launched, size, [0]) for size in (1, 3)]
         case "rabit_mistakes":
             return [(started, 1, [0])]
         case "rabit_recovers":
             return [(recovered, 1, [0]), (recovered, 3, [0])]
+        case "rabit_boosting":
+            return [(killed, 3, [0])]
         case "lost":
             return [(started, 3, [0, KILLED, 0])]
         case name:
@@ -152,7 +195,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(JOBS_AT_ONCE) as threads:
         folder, prefix = pathlib.Path(folder), options.prefix.resolve()
         units = []
-        for source in sorted([*HERE.glob("*.c"), *HERE.glob("*.cc")]):
+        # The longest job begins first.
+        for source in [EXAMPLE, *sorted([*HERE.glob("*.c"), *HERE.glob("*.cc")])]:
             for compiler, standard in COMPILERS[source.suffix.removeprefix(".")]:
                 if shutil.which(compiler):
                     units.append((prefix, source, compiler, standard, folder))
@@ -161,12 +205,12 @@ def main():
             print(f"{compiler} {standard} {' '.join(WARNINGS)}: {version(compiler)}")
         if missing:
             print(f"not here: {', '.join(sorted(missing))}")
-        programs = [*threads.map(lambda unit: compile_program(*unit), units)]
-        planned = [(program, *job) for program in programs for job in jobs(program)]
-        ended = threads.map(lambda job: job[1](job[0], job[2]), planned)
+        programs = [threads.submit(compile_program, *unit) for unit in units]
+        planned = [(program, *job) for unit, program in zip(units, programs) for job in jobs(unit[1])]
+        ended = threads.map(lambda job: job[1](job[0].result(), job[2]), planned)
         failed = 0
-        for (program, start, size, right), (statuses, text) in zip(planned, ended):
-            is_right = statuses == right
+        for (compiled, start, size, right), (statuses, text) in zip(planned, ended):
+            program, is_right = compiled.result(), statuses == right
             failed += not is_right
             print(f"{'ok' if is_right else 'FAILED'}: {program.name}, {size} rank{'s' if size > 1 else ''}, {start.__name__}")
             if not is_right:
