@@ -152,6 +152,18 @@ def command(name, words, settings, folder):
             if shutil.which("pkg-config") is None:
                 pytest.skip("pkg-config is not here")
             succeed(["sh", "-c", " ".join(words)], folder, settings | library_settings())
+        case ["mpicxx", *_]:
+            if shutil.which("mpicxx") is None or shutil.which("pkg-config") is None:
+                pytest.skip("an MPI or pkg-config is not here")
+            succeed(["sh", "-c", " ".join(words)], folder, settings | library_settings())
+        case ["mpirun", "-n", _, "./program"]:
+            # As root, and more ranks than there are cores.
+            asked = {
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            }
+            succeed(words, folder, settings | asked)
         case ["herringbone", "launch", *rest, "./program"]:
             assert (folder / "program").exists(), f"{name}: what makes ./program?"
             succeed([str(BINARY), "launch", *rest, "./program"], folder, settings | library_settings())

@@ -1,4 +1,5 @@
-//! RABIT's interface: the functions of `rabit/c_api.h`, and those with codes that `herringbone/rabit.h` is written over.
+//! RABIT's interface: the functions of `rabit/c_api.h`, and those with codes that `herringbone/rabit.h` is written over, which
+//! `herringbone/rabit_library.h` declares.
 //!
 //! A function whose type has no room for a code prints its failure on standard error. If it was to give a result, the session is
 //! over with it: every later call fails, too, because the program would go on with what it does not have.

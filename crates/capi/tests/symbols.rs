@@ -9,7 +9,7 @@ use std::{
 
 const HEADERS: [&str; 3] = [
     include_str!("../include/herringbone.h"),
-    include_str!("../include/herringbone/rabit.h"),
+    include_str!("../include/herringbone/rabit_library.h"),
     include_str!("../include/rabit/c_api.h"),
 ];
 /// What names of functions begin with: RABIT's have its name.

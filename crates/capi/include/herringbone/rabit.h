@@ -1,4 +1,5 @@
-// RABIT's interface for C++11: programs that lose a process and continue where they were. Header only, over libherringbone.so.
+// RABIT's interface for C++11: programs that lose a process and continue where they were. Header only, over libherringbone.so; with
+// -DHERRINGBONE_RABIT_MPI over an MPI, where nothing is recovered (rabit_mpi.h says what else differs).
 //
 //     #include <herringbone/rabit.h>
 //
@@ -48,42 +49,22 @@
 #define RABIT_CALLER_ ""
 #endif
 
-// What this header is written over. Programs do not call it. Each function returns 0 or a code of herringbone.h, whose text
-// herringbone_last_error returns. Sizes are in bytes, `place` is a number for the place in the program, 0 if it is not known.
-extern "C" {
-const char *herringbone_last_error(void);
-int herringbone_rabit_init(int argc, char **argv);
-int herringbone_rabit_finalize(void);
-int herringbone_rabit_rank(std::uint32_t *rank);
-int herringbone_rabit_size(std::uint32_t *size);
-int herringbone_rabit_version(std::uint32_t *version);
-int herringbone_rabit_print(const char *line);
-int herringbone_rabit_name(char *name, std::size_t capacity, std::size_t *length);
-int herringbone_rabit_broadcast(void *buffer, std::size_t size, int root, std::uint64_t place);
-// A call in two parts. If `needs_input` is 1, the program puts the input into the buffer and calls herringbone_rabit_finish. If it is
-// 0, the result is there. Until then the buffer belongs to the library.
-int herringbone_rabit_begin_all_reduce(
-    void *buffer, std::size_t count, int dtype, int op, std::uint64_t place, int *needs_input);
-int herringbone_rabit_begin_all_gather(
-    void *buffer, std::size_t total, std::size_t begin, std::size_t size, std::size_t previous, std::uint64_t place,
-    int *needs_input);
-int herringbone_rabit_finish(void);
-// The models are the library's until the next call of this function, or until the end. Version 0: there is none.
-int herringbone_rabit_load(
-    std::uint32_t *version, const char **global, std::size_t *global_size, const char **local, std::size_t *local_size);
-// Without a local model, `local` is null.
-int herringbone_rabit_checkpoint(const char *global, std::size_t global_size, const char *local, std::size_t local_size);
-// `save` shows where the model's bytes are and returns 0, or else another number. They are needed until it returns to the library.
-int herringbone_rabit_lazy_checkpoint(int (*save)(void *argument, const char **bytes, std::size_t *size), void *argument);
-}
+// What the interface is written over, in the namespace rabit::engine: `init`, `finalize`, `rank`, `size`, `version`, `processor_name`,
+// `print`, `broadcast`, `load`, `checkpoint` and `lazy_checkpoint` do what the functions below say that call them. The others:
+//
+//     all_reduce(buffer, count, type, operation, place, prepare)              type: TypeNumber, operation: kType of op
+//     all_gather(buffer, total, begin, size, previous, place, prepare)        as Allgather, in bytes
+//
+// `place` is place_of a call. They call `prepare()` before they read the buffer, and not at all if they have the result.
+#ifdef HERRINGBONE_RABIT_MPI
+#include "rabit_mpi.h"
+#else
+#include "rabit_library.h"
+#endif
 
 namespace rabit {
 
 namespace detail {
-
-inline void check(int code) {
-    if (code != 0) throw std::runtime_error(herringbone_last_error());
-}
 
 // FNV-1a: the same number in every process of a program.
 inline std::uint64_t hashed(std::uint64_t hash, const char *text) {
@@ -126,32 +107,6 @@ inline void prepared(const std::function<void()> &prepare) {
 }
 inline void prepared(const Prepare &prepare) { prepare(); }
 
-inline std::string saved(const Serializable &model) {
-    std::string bytes;
-    utils::MemoryBufferStream stream(&bytes);
-    model.Save(&stream);
-    return bytes;
-}
-
-inline void load(Serializable *model, const char *bytes, std::size_t size) {
-    // It is only read from.
-    utils::MemoryFixSizeBuffer stream(const_cast<char *>(bytes), size);
-    model->Load(&stream);
-}
-
-// What a lazy checkpoint asks for. No exception crosses the library.
-inline int save_later(void *model, const char **bytes, std::size_t *size) {
-    static std::string kept;
-    try {
-        kept = saved(*static_cast<const Serializable *>(model));
-    } catch (...) {
-        return 1;
-    }
-    *bytes = kept.data();
-    *size = kept.size();
-    return 0;
-}
-
 }  // namespace detail
 
 // How elements are folded.
@@ -164,27 +119,19 @@ struct BitOR { static constexpr int kType = 3; };
 
 // Joins the job that the environment describes, or continues in it if this process takes the place of a lost one.
 inline bool Init(int argc, char *argv[]) {
-    detail::check(herringbone_rabit_init(argc, argv));
+    engine::init(argc, argv);
     return true;
 }
 
 // Waits until all ranks have come to their end, and leaves.
 inline bool Finalize() {
-    detail::check(herringbone_rabit_finalize());
+    engine::finalize();
     return true;
 }
 
-inline int GetRank() {
-    std::uint32_t rank = 0;
-    detail::check(herringbone_rabit_rank(&rank));
-    return static_cast<int>(rank);
-}
+inline int GetRank() { return engine::rank(); }
 
-inline int GetWorldSize() {
-    std::uint32_t size = 0;
-    detail::check(herringbone_rabit_size(&size));
-    return static_cast<int>(size);
-}
+inline int GetWorldSize() { return engine::size(); }
 
 // The rank before this one; for rank 0, the last one.
 inline int GetRingPrevRank() {
@@ -194,14 +141,9 @@ inline int GetRingPrevRank() {
 
 inline bool IsDistributed() { return GetWorldSize() > 1; }
 
-inline std::string GetProcessorName() {
-    char name[256];
-    std::size_t length = 0;
-    detail::check(herringbone_rabit_name(name, sizeof name, &length));
-    return std::string(name, length);
-}
+inline std::string GetProcessorName() { return engine::processor_name(); }
 
-inline void TrackerPrint(const std::string &line) { detail::check(herringbone_rabit_print(line.c_str())); }
+inline void TrackerPrint(const std::string &line) { engine::print(line); }
 
 inline void TrackerPrintf(const char *format, ...) {
     RABIT_TEXT_(text, format);
@@ -209,17 +151,13 @@ inline void TrackerPrintf(const char *format, ...) {
 }
 
 // How many checkpoints there were.
-inline int VersionNumber() {
-    std::uint32_t version = 0;
-    detail::check(herringbone_rabit_version(&version));
-    return static_cast<int>(version);
-}
+inline int VersionNumber() { return engine::version(); }
 
 // Copies bytes of rank `root` to all others.
 inline void Broadcast(
     void *buffer, std::size_t size, int root, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
     const char *caller = RABIT_CALLER_) {
-    detail::check(herringbone_rabit_broadcast(buffer, size, root, detail::place_of(file, line, caller)));
+    engine::broadcast(buffer, size, root, detail::place_of(file, line, caller));
 }
 
 // A vector or text of any length, in two calls: its length, and its elements.
@@ -248,11 +186,7 @@ namespace detail {
 template <typename OP, typename T, typename Function>
 void all_reduce(T *buffer, std::size_t count, const Function &prepare, std::uint64_t place) {
     static_assert(OP::kType != op::BitOR::kType || std::is_integral<T>::value, "only integers have bits to fold");
-    int needs_input = 0;
-    check(herringbone_rabit_begin_all_reduce(buffer, count, TypeNumber<T>::value, OP::kType, place, &needs_input));
-    if (needs_input == 0) return;
-    prepared(prepare);
-    check(herringbone_rabit_finish());
+    engine::all_reduce(buffer, count, TypeNumber<T>::value, OP::kType, place, [&] { prepared(prepare); });
 }
 
 // Gathers parts of `size` bytes of all ranks, by rank. `prepare` gives this rank's part.
@@ -261,12 +195,8 @@ std::vector<char> gathered(std::size_t size, const Function &prepare, std::uint6
     const std::size_t ranks = static_cast<std::size_t>(GetWorldSize()), rank = static_cast<std::size_t>(GetRank());
     utils::Check(size <= static_cast<std::size_t>(-1) / 2 / ranks, "%zu bytes of each rank: pass a smaller count", size);
     std::vector<char> all(size * ranks);
-    int needs_input = 0;
-    check(herringbone_rabit_begin_all_gather(all.data(), all.size(), rank * size, size, size, place, &needs_input));
-    if (needs_input != 0) {
-        prepare(all.data() + rank * size);
-        check(herringbone_rabit_finish());
-    }
+    engine::all_gather(
+        all.data(), all.size(), rank * size, size, size, place, [&] { prepare(all.data() + rank * size); });
     return all;
 }
 
@@ -308,41 +238,21 @@ void Allgather(
     utils::Check(std::max({total, begin, count, previous}) <= most, "%zu elements: pass smaller sizes", total);
     const std::size_t unit = sizeof(T);
     const std::uint64_t place = detail::place_of(file, line, caller);
-    int needs_input = 0;
-    detail::check(herringbone_rabit_begin_all_gather(
-        buffer, total * unit, begin * unit, count * unit, previous * unit, place, &needs_input));
-    if (needs_input != 0) detail::check(herringbone_rabit_finish());
+    engine::all_gather(buffer, total * unit, begin * unit, count * unit, previous * unit, place, [] {});
 }
 
 // Loads the last checkpoint into these models, and returns its version. 0: there is none, and the models are not touched.
-inline int LoadCheckPoint(Serializable *global, Serializable *local = nullptr) {
-    std::uint32_t version = 0;
-    const char *global_bytes = nullptr, *local_bytes = nullptr;
-    std::size_t global_size = 0, local_size = 0;
-    detail::check(herringbone_rabit_load(&version, &global_bytes, &global_size, &local_bytes, &local_size));
-    if (version == 0) return 0;
-    utils::Check(local == nullptr || local_size > 0, "the checkpoint has no local model: pass one to CheckPoint on all ranks");
-    detail::load(global, global_bytes, global_size);
-    if (local != nullptr) detail::load(local, local_bytes, local_size - 1);
-    return static_cast<int>(version);
-}
+inline int LoadCheckPoint(Serializable *global, Serializable *local = nullptr) { return engine::load(global, local); }
 
 // Ends a version: a process that starts from now on begins with these models. Returns when all ranks have called it. The global model
 // is the same on all ranks. The local one is this rank's own, and the next ranks keep copies of it: all ranks have one, or none.
-inline void CheckPoint(const Serializable *global, const Serializable *local = nullptr) {
-    const std::string global_bytes = detail::saved(*global);
-    const std::string local_bytes = local != nullptr ? detail::saved(*local) + '\0' : std::string();
-    const char *local_start = local != nullptr ? local_bytes.data() : nullptr;
-    detail::check(
-        herringbone_rabit_checkpoint(global_bytes.data(), global_bytes.size(), local_start, local_bytes.size()));
-}
+inline void CheckPoint(const Serializable *global, const Serializable *local = nullptr) { engine::checkpoint(global, local); }
 
 // As CheckPoint, with a model that stays where it is: Save is called only if a process is lost. From now on the program may change
 // the model only between the last call of a version and the checkpoint that ends it. It lives until the next checkpoint, or the end.
 inline void LazyCheckPoint(const Serializable *global) {
     utils::Check(global != nullptr, "LazyCheckPoint of no model: pass one");
-    void *model = const_cast<Serializable *>(global);
-    detail::check(herringbone_rabit_lazy_checkpoint(detail::save_later, model));
+    engine::lazy_checkpoint(global);
 }
 
 // Folds elements with a function of the program: `reduce(to, from)` folds `from` into `to`.

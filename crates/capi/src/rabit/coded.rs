@@ -1,4 +1,4 @@
-//! The functions that `herringbone/rabit.h` declares for itself: they return codes.
+//! The functions that `herringbone/rabit_library.h` declares for `herringbone/rabit.h`: they return codes.
 
 use crate::{
     failure::code_of,
