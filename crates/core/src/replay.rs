@@ -31,11 +31,14 @@
 //!
 //! [`ReplayMember`] is one rank's machine, and [`decide`] the decision.
 
+mod bootstrap;
+mod checkpoint;
 mod decision;
 mod error;
 mod item;
 mod member;
 mod models;
+mod progress;
 mod results;
 mod standing;
 

@@ -1,14 +1,18 @@
 //! One rank's machine.
 
 use super::{
-    ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings, decide,
+    ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings,
+    bootstrap::BootstrapResults,
+    checkpoint::CheckpointPhase,
+    decide,
     error::ReplayCallName,
-    models::{Kept, Models, ReplayGlobal},
+    models::{Kept, ReplayGlobal},
+    progress::Progress,
     results::KeptResults,
-    standing::{CallSite, CheckpointOffer, HeldBootstrap, ReplayPosition, ReplayStanding},
+    standing::{CallSite, CheckpointOffer, ReplayStanding},
 };
 use crate::group::Rank;
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::vec::Vec;
 
 /// A call of the program.
 #[derive(Clone, Debug)]
@@ -105,7 +109,7 @@ const LAST_BARRIER: u8 = 2;
 
 /// The call that a program is in.
 #[derive(Clone, Debug)]
-enum InCall {
+pub(super) enum InCall {
     /// What needs only that the ranks are level.
     Join,
     Load,
@@ -114,7 +118,7 @@ enum InCall {
         proves_all: bool,
         at: At,
     },
-    Checkpoint(Phase),
+    Checkpoint(CheckpointPhase),
     /// How many barriers this rank has passed in a row, and whether it has passed one at all: then all have come to their end.
     Finalize {
         passed: u8,
@@ -126,77 +130,22 @@ enum InCall {
 
 /// Where a collective stands.
 #[derive(Clone, Copy, Debug)]
-enum At {
+pub(super) enum At {
     Bootstrap(CallSite),
     Version(ReplayPoint),
-}
-
-#[derive(Clone, Debug)]
-enum Phase {
-    /// Ranks say what they have.
-    Offer,
-    /// They hand on local models: this is what each rank has said of its own.
-    Hand(Vec<CheckpointOffer>),
-    /// All have what they keep for others.
-    Meet,
-    Installed,
-}
-
-/// What a process has once it knows how far the others are.
-#[derive(Clone, Debug)]
-struct Progress<M> {
-    version: u32,
-    calls: u64,
-    closes_at: Option<u64>,
-    has_loaded: bool,
-    results: KeptResults<M>,
-    current: Models<M>,
-    /// While the program is in the next checkpoint.
-    pending: Option<Models<M>>,
-}
-
-impl<M: Clone> Progress<M> {
-    fn point(&self) -> ReplayPoint {
-        ReplayPoint { version: self.version, call: self.calls }
-    }
-
-    /// The next checkpoint counts.
-    fn install(&mut self) {
-        self.current = self.pending.take().unwrap_or_default();
-        self.version += 1;
-        self.calls = 0;
-        self.closes_at = None;
-    }
-
-    fn position(&self) -> ReplayPosition {
-        ReplayPosition {
-            version: self.version,
-            calls: self.calls,
-            closes_at: self.closes_at,
-            has_loaded: self.has_loaded,
-            results: self.results.runs(),
-            current: self.current.held(),
-            pending: self.pending.as_ref().map(Models::held),
-        }
-    }
 }
 
 /// One rank's machine. A program's call [begins](Self::begin), and then [`step`](Self::step) says what to do until it is over. `M`
 /// is what keeps bytes: clones of it are cheap.
 #[derive(Clone, Debug)]
 pub struct ReplayMember<M> {
-    rank: Rank,
-    size: u32,
-    settings: ReplaySettings,
+    pub(super) rank: Rank,
+    pub(super) size: u32,
+    pub(super) settings: ReplaySettings,
     formation: Formation,
-    call: InCall,
-    progress: Option<Progress<M>>,
-    bootstrap: Vec<(CallSite, Kept<M>)>,
-    bootstrap_bytes: u64,
-    /// Where the result of a call is among them.
-    bootstrap_at: BTreeMap<CallSite, usize>,
-    /// How many calls this process has made from each place.
-    made: BTreeMap<u64, u32>,
+    pub(super) call: InCall,
+    pub(super) progress: Option<Progress<M>>,
+    bootstrap: BootstrapResults<M>,
     others_have_loaded: bool,
 }
 
@@ -210,10 +159,7 @@ impl<M: Clone> ReplayMember<M> {
             formation: Formation::Formed,
             call: InCall::Over,
             progress: None,
-            bootstrap: Vec::new(),
-            bootstrap_bytes: 0,
-            bootstrap_at: BTreeMap::new(),
-            made: BTreeMap::new(),
+            bootstrap: BootstrapResults::default(),
             others_have_loaded: false,
         }
     }
@@ -237,7 +183,7 @@ impl<M: Clone> ReplayMember<M> {
 
     /// How many bytes of results it keeps: of calls since the last checkpoint, and of those before it was loaded.
     pub fn kept_bytes(&self) -> u64 {
-        self.bootstrap_bytes + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
+        self.bootstrap.bytes() + self.progress.as_ref().map_or(0, |progress| progress.results.bytes())
     }
 
     /// A call begins. The one before is over, or has failed.
@@ -254,9 +200,10 @@ impl<M: Clone> ReplayMember<M> {
             }
             ReplayCall::Collective { bytes, proves_all, place } => {
                 let loaded = self.progress.as_ref().filter(|progress| progress.has_loaded);
-                let bootstrap =
-                    || At::Bootstrap(CallSite { place, nth: self.made.get(&place).copied().unwrap_or(0) });
-                let at = loaded.map_or_else(bootstrap, |progress| At::Version(progress.point()));
+                let at = loaded.map_or_else(
+                    || At::Bootstrap(self.bootstrap.next_at(place)),
+                    |progress| At::Version(progress.point()),
+                );
                 InCall::Collective { bytes, proves_all, at }
             }
             ReplayCall::Checkpoint { global, local } => self.begin_checkpoint(global, local)?,
@@ -273,34 +220,8 @@ impl<M: Clone> ReplayMember<M> {
         }
     }
 
-    fn begin_checkpoint(
-        &mut self,
-        global: ReplayGlobal<M>,
-        local: Option<Kept<M>>,
-    ) -> Result<InCall, ReplayError> {
-        self.check_no_more_calls()?;
-        let rank = self.rank;
-        let Some(progress) = &mut self.progress else {
-            return Err(ReplayError::NotLoaded { rank, version: 0 });
-        };
-        if !progress.has_loaded && progress.version > 0 {
-            return Err(ReplayError::NotLoaded { rank, version: progress.version });
-        }
-        progress.has_loaded = true;
-        let has_local = local.is_some();
-        let locals = local.map(|local| (rank, local)).into_iter().collect();
-        progress.pending = Some(Models { global: Some(global), locals, has_local });
-        // Others have ended this version, so nobody waits for this rank in its checkpoint.
-        if progress.closes_at.is_some() {
-            progress.install();
-            return Ok(InCall::Checkpoint(Phase::Installed));
-        }
-        progress.closes_at = Some(progress.calls);
-        Ok(InCall::Checkpoint(Phase::Offer))
-    }
-
     /// That the others have made no call that this rank lacks.
-    fn check_no_more_calls(&self) -> Result<(), ReplayError> {
+    pub(super) fn check_no_more_calls(&self) -> Result<(), ReplayError> {
         let Some(progress) = &self.progress else { return Ok(()) };
         let next = progress.point();
         let is_short = progress.closes_at.is_some_and(|calls| calls > next.call);
@@ -329,7 +250,7 @@ impl<M: Clone> ReplayMember<M> {
         matches!(
             self.call,
             InCall::Over
-                | InCall::Checkpoint(Phase::Installed)
+                | InCall::Checkpoint(CheckpointPhase::Installed)
                 | InCall::Finalize { passed: LAST_BARRIER, .. }
         )
     }
@@ -340,17 +261,17 @@ impl<M: Clone> ReplayMember<M> {
                 let (bytes, proves_all, at) = (*bytes, *proves_all, *at);
                 self.collective(bytes, proves_all, at)
             }
-            InCall::Checkpoint(Phase::Offer) => Ok(ReplayStep::Offer(self.offer())),
-            InCall::Checkpoint(Phase::Hand(offers)) => Ok(ReplayStep::Transfer(self.hands(offers))),
+            InCall::Checkpoint(CheckpointPhase::Offer) => Ok(ReplayStep::Offer(self.offer())),
+            InCall::Checkpoint(CheckpointPhase::Hand(offers)) => Ok(ReplayStep::Transfer(self.hands(offers))),
             InCall::Load => {
                 self.progress.iter_mut().for_each(|progress| progress.has_loaded = true);
                 Ok(self.over())
             }
             InCall::Join
             | InCall::Over
-            | InCall::Checkpoint(Phase::Installed)
+            | InCall::Checkpoint(CheckpointPhase::Installed)
             | InCall::Finalize { passed: LAST_BARRIER, .. } => Ok(self.over()),
-            InCall::Checkpoint(Phase::Meet) | InCall::Finalize { .. } => Ok(ReplayStep::Meet),
+            InCall::Checkpoint(CheckpointPhase::Meet) | InCall::Finalize { .. } => Ok(ReplayStep::Meet),
         }
     }
 
@@ -363,8 +284,7 @@ impl<M: Clone> ReplayMember<M> {
         let rank = self.rank;
         let (kept, is_past, call) = match at {
             At::Bootstrap(site) => {
-                let kept = self.bootstrap_at.get(&site).map(|index| &self.bootstrap[*index].1);
-                (kept, self.others_have_loaded, ReplayCallName::Bootstrap(site.nth))
+                (self.bootstrap.get(site), self.others_have_loaded, ReplayCallName::Bootstrap(site.nth))
             }
             At::Version(point) => {
                 let progress = self.progress.as_ref();
@@ -389,7 +309,7 @@ impl<M: Clone> ReplayMember<M> {
     /// The program has the result of a call.
     fn passed(&mut self, at: At, proves_all: bool) {
         match at {
-            At::Bootstrap(site) => *self.made.entry(site.place).or_default() += 1,
+            At::Bootstrap(site) => self.bootstrap.passed(site),
             At::Version(point) => {
                 if let Some(progress) = &mut self.progress {
                     progress.calls += 1;
@@ -404,7 +324,7 @@ impl<M: Clone> ReplayMember<M> {
     pub fn ran(&mut self, result: Kept<M>) {
         let InCall::Collective { proves_all, at, .. } = self.call else { return };
         match at {
-            At::Bootstrap(site) => self.keep_bootstrap(site, result),
+            At::Bootstrap(site) => self.bootstrap.insert(site, result),
             At::Version(point) => {
                 self.progress.iter_mut().for_each(|progress| progress.results.insert(point, result.clone()));
             }
@@ -412,17 +332,13 @@ impl<M: Clone> ReplayMember<M> {
         self.passed(at, proves_all);
     }
 
-    fn keep_bootstrap(&mut self, site: CallSite, result: Kept<M>) {
-        self.bootstrap_at.insert(site, self.bootstrap.len());
-        self.bootstrap_bytes += result.bytes;
-        self.bootstrap.push((site, result));
-    }
-
     /// A rank is lost, or the way to it.
     pub fn lost(&mut self) {
         self.formation = Formation::Broken;
         match &mut self.call {
-            InCall::Checkpoint(phase @ (Phase::Hand(_) | Phase::Meet)) => *phase = Phase::Offer,
+            InCall::Checkpoint(phase @ (CheckpointPhase::Hand(_) | CheckpointPhase::Meet)) => {
+                *phase = CheckpointPhase::Offer
+            }
             InCall::Finalize { passed, .. } => *passed = 0,
             _ => {}
         }
@@ -435,10 +351,9 @@ impl<M: Clone> ReplayMember<M> {
 
     /// What this rank has, and how far it is.
     pub fn standing(&self) -> ReplayStanding {
-        let held = |(site, kept): &(CallSite, Kept<M>)| HeldBootstrap { site: *site, bytes: kept.bytes };
         ReplayStanding {
             position: self.progress.as_ref().map(Progress::position),
-            bootstrap: self.bootstrap.iter().map(held).collect(),
+            bootstrap: self.bootstrap.held(),
         }
     }
 
@@ -455,7 +370,7 @@ impl<M: Clone> ReplayMember<M> {
                 // Those who are behind may need the results of its version, so they stay until the next checkpoint.
                 true => {
                     progress.install();
-                    self.call = InCall::Checkpoint(Phase::Installed);
+                    self.call = InCall::Checkpoint(CheckpointPhase::Installed);
                 }
                 false => progress.closes_at = decision.calls_before,
             }
@@ -487,7 +402,7 @@ impl<M: Clone> ReplayMember<M> {
             progress.filter(|progress| progress.version == version).map(|progress| &progress.current)
         };
         let kept = match item {
-            ReplayItem::Bootstrap(site) => Some(&self.bootstrap[*self.bootstrap_at.get(site)?].1),
+            ReplayItem::Bootstrap(site) => self.bootstrap.get(*site),
             ReplayItem::Global { version } => match current(*version)?.global.as_ref()? {
                 ReplayGlobal::Lazy => return Some(ReplayPayload::Lazy),
                 ReplayGlobal::Stored(kept) => Some(kept),
@@ -510,18 +425,12 @@ impl<M: Clone> ReplayMember<M> {
     }
 
     fn take_over(&mut self, decision: &ReplayDecision, items: Vec<ReplayItem>, arrived: Vec<Kept<M>>) {
-        let mut progress = self.progress.take().unwrap_or_else(|| Progress {
-            version: decision.version,
-            calls: 0,
-            closes_at: None,
-            has_loaded: false,
-            results: KeptResults::new(self.rank, self.size, &self.settings),
-            current: Models::default(),
-            pending: None,
-        });
+        let results = || KeptResults::new(self.rank, self.size, &self.settings);
+        let mut progress =
+            self.progress.take().unwrap_or_else(|| Progress::begins(decision.version, results()));
         for (item, kept) in items.into_iter().zip(arrived) {
             match item {
-                ReplayItem::Bootstrap(site) => self.keep_bootstrap(site, kept),
+                ReplayItem::Bootstrap(site) => self.bootstrap.insert(site, kept),
                 ReplayItem::Global { .. } => progress.current.global = Some(ReplayGlobal::Stored(kept)),
                 ReplayItem::Local { owner, .. } => {
                     progress.current.has_local = true;
@@ -533,79 +442,6 @@ impl<M: Clone> ReplayMember<M> {
         self.progress = Some(progress);
     }
 
-    fn offer(&self) -> CheckpointOffer {
-        let progress = self.progress.as_ref();
-        let pending = progress.and_then(|progress| progress.pending.as_ref());
-        let local = pending.and_then(|pending| pending.locals.get(&self.rank));
-        CheckpointOffer {
-            calls: progress.map_or(0, |progress| progress.calls),
-            local: local.map(|local| local.bytes),
-        }
-    }
-
-    /// All ranks are in this checkpoint, and offer these, by rank.
-    ///
-    /// # Errors
-    /// If they do not fit each other: the same error on all ranks.
-    pub fn offered(&mut self, offers: &[CheckpointOffer]) -> Result<(), ReplayError> {
-        let mine = self.offer();
-        for (other, offer) in (0..).zip(offers) {
-            let first = offers[0];
-            if offer.calls != first.calls {
-                let version = self.version();
-                let (rank, calls) = (0, first.calls);
-                return Err(ReplayError::UnlikeEnds {
-                    version,
-                    rank,
-                    calls,
-                    other,
-                    others_calls: offer.calls,
-                });
-            }
-            if offer.local.is_some() != first.local.is_some() {
-                let (with, without) = if offer.local.is_some() { (other, 0) } else { (0, other) };
-                return Err(ReplayError::UnlikeLocals { with, without });
-            }
-        }
-        match mine.local {
-            None => self.install(),
-            Some(_) => self.call = InCall::Checkpoint(Phase::Hand(offers.to_vec())),
-        }
-        Ok(())
-    }
-
-    /// To and from whom local models go: each rank's own to so many ranks after it.
-    fn hands(&self, offers: &[CheckpointOffer]) -> Vec<ReplayPart<M>> {
-        let (me, size) = (self.rank, self.size);
-        let mine = self.progress.as_ref().and_then(|progress| progress.pending.as_ref()?.locals.get(&me));
-        let mut parts = Vec::new();
-        for steps in 1..=self.copies() {
-            let (to, from) = ((me + steps) % size, (me + size - steps) % size);
-            parts
-                .extend(mine.map(|mine| ReplayPart::Send { to, payload: ReplayPayload::Kept(mine.clone()) }));
-            parts.push(ReplayPart::Receive { from, bytes: offers[from as usize].local });
-        }
-        parts
-    }
-
-    /// On how many other ranks a local model is kept.
-    fn copies(&self) -> u32 {
-        self.settings.local_replica.min(self.size - 1)
-    }
-
-    fn handed(&mut self, arrived: Vec<Kept<M>>) {
-        let InCall::Checkpoint(phase @ Phase::Hand(_)) = &mut self.call else { return };
-        *phase = Phase::Meet;
-        let (me, size) = (self.rank, self.size);
-        if let Some(pending) = self.progress.as_mut().and_then(|progress| progress.pending.as_mut()) {
-            let from = (1..).map(|steps| (me + size - steps) % size);
-            pending.locals.extend(from.zip(arrived));
-        }
-        if !self.settings.rules.checkpoints_in_two_phases {
-            self.install();
-        }
-    }
-
     /// All ranks have come to the barrier.
     pub fn met(&mut self) {
         match &mut self.call {
@@ -613,7 +449,7 @@ impl<M: Clone> ReplayMember<M> {
                 *passed += 1;
                 *all_ended = true;
             }
-            InCall::Checkpoint(Phase::Meet) => self.install(),
+            InCall::Checkpoint(CheckpointPhase::Meet) => self.install(),
             _ => {}
         }
     }
@@ -628,13 +464,5 @@ impl<M: Clone> ReplayMember<M> {
         if self.may_leave() {
             self.call = InCall::Over;
         }
-    }
-
-    fn install(&mut self) {
-        if let Some(progress) = &mut self.progress {
-            progress.install();
-            progress.results.drop_before(progress.version);
-        }
-        self.call = InCall::Checkpoint(Phase::Installed);
     }
 }
