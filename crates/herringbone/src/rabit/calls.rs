@@ -237,20 +237,20 @@ impl Rabit {
             Request::new(call.collective, call.dtype, call.count, call.input.clone(), output.clone())
                 .op(call.op)
         };
-        if let Some(slice) = call.slice {
-            let gathered = slice.gather(&call.input, &self.comm)?;
-            copy(&gathered, &call.output)?;
-            return Ok(gathered.into());
-        }
         let result = self.pool.take(call.output.len());
         let kept = result.region();
+        let run = |request| self.waiting.execute(&self.comm, request);
         if matches!(call.collective, Collective::Broadcast { .. }) {
-            self.waiting.execute(&self.comm, request(&call.output))?;
+            run(request(&call.output))?;
             copy(&call.output, kept)?;
-        } else {
-            self.waiting.execute(&self.comm, request(kept)).inspect_err(|_| kept.revoke())?;
-            copy(kept, &call.output)?;
+            return Ok(result);
         }
+        let done = match call.slice {
+            Some(slice) => slice.gather(&call.input, kept, self.size(), run),
+            None => run(request(kept)),
+        };
+        done.inspect_err(|_| kept.revoke())?;
+        copy(kept, &call.output)?;
         Ok(result)
     }
 

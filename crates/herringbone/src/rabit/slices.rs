@@ -1,8 +1,8 @@
 //! All-gathers of slices, which may differ in length: RABIT's, of a buffer in which each rank's slice is in its place.
 
-use super::models::copy;
+use super::models::{copy, owned};
 use crate::{
-    Communicator, Error, Request, Result,
+    Error, ErrorKind, Request, Result,
     core::{collective::Collective, element::DType},
     sys::region::Region,
 };
@@ -33,32 +33,49 @@ impl RabitSlice {
         }
     }
 
-    /// Gathers all ranks' slices from their buffers, and returns what the buffer is then. The ranks say first where theirs are.
-    pub(super) fn gather(self, buffer: &Region, comm: &Communicator) -> Result<Region> {
-        let total = buffer.len();
-        let mine = [total, self.begin, self.bytes, self.previous].map(|number| number as u64);
-        let mut all = vec![0; NUMBERS * comm.size() as usize];
-        comm.all_gather(&mine, &mut all)?;
-        let slices = placed(all.as_chunks().0).map_err(Error::unsupported)?;
+    /// Gathers all ranks' slices from their buffers into `whole`, by requests that `run` runs. The ranks say first where theirs are.
+    pub(super) fn gather(
+        self,
+        buffer: &Region,
+        whole: &Region,
+        size: u32,
+        run: impl Fn(Request) -> Result<()>,
+    ) -> Result<()> {
+        let mine = [buffer.len(), self.begin, self.bytes, self.previous];
+        let mine: Vec<u8> = mine.iter().flat_map(|number| (*number as u64).to_le_bytes()).collect();
+        let numbers = Region::zeroed(mine.len() * size as usize);
+        run(Request::new(Collective::AllGather, DType::U8, mine.len(), owned(mine), numbers.clone()))?;
+        let slices = placed(&said(&numbers)?).map_err(Error::unsupported)?;
+
         let counts: Vec<usize> = slices.iter().map(|slice| slice.bytes).collect();
-        let gathered = Region::zeroed(total);
         let input = buffer.part(self.begin..self.begin + self.bytes);
-        let request = Request::new(Collective::AllGather, DType::U8, 0, input, gathered.clone());
-        comm.execute(request.parts(&[self.bytes], &counts))?;
-        // They have arrived by rank.
+        let gather_into = |output: Region| {
+            let request = Request::new(Collective::AllGather, DType::U8, 0, input.clone(), output);
+            run(request.parts(&[self.bytes], &counts))
+        };
+        // They arrive by rank.
         let held = || slices.iter().filter(|slice| slice.bytes > 0);
         if held().is_sorted_by_key(|slice| slice.begin) {
-            return Ok(gathered);
+            return gather_into(whole.clone());
         }
-        let whole = Region::zeroed(total);
+        let gathered = Region::zeroed(whole.len());
+        gather_into(gathered.clone())?;
         let mut at = 0;
         for slice in held() {
             let place = whole.part(slice.begin..slice.begin + slice.bytes);
             copy(&gathered.part(at..at + slice.bytes), &place)?;
             at += slice.bytes;
         }
-        Ok(whole)
+        Ok(())
     }
+}
+
+/// What all ranks have said of their slices, by rank.
+fn said(numbers: &Region) -> Result<Vec<[u64; NUMBERS]>> {
+    let access = numbers.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
+    let bytes = access.span().to_vec();
+    let numbers: Vec<u64> = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+    Ok(numbers.as_chunks().0.to_vec())
 }
 
 /// The slices of all ranks, from the numbers that each gave: they make up the buffer. All ranks have the same numbers, so they
