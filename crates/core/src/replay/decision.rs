@@ -31,6 +31,7 @@ pub fn decide(
     standings: &[ReplayStanding],
     settings: &ReplaySettings,
 ) -> Result<ReplayDecision, ReplayError> {
+    check_options(standings)?;
     let positions = || (0..).zip(standings).filter_map(|(rank, it)| Some((rank, it.position.as_ref()?)));
     let newest = positions().map(|(_, position)| position.version).max().unwrap_or(0);
     let version = newest + u32::from(goes_on_with_next(newest, standings, settings));
@@ -45,6 +46,22 @@ pub fn decide(
     view.results(calls, calls_before, &mut transfers)?;
     let has_loaded = positions().any(|(_, position)| position.has_loaded);
     Ok(ReplayDecision { version, calls, calls_before, has_loaded, transfers })
+}
+
+/// That all ranks keep as much for others as these expect.
+fn check_options(standings: &[ReplayStanding]) -> Result<(), ReplayError> {
+    let options: [(&str, fn(&ReplayStanding) -> u32); 2] = [
+        ("rabit_global_replica", |standing| standing.global_replica),
+        ("rabit_local_replica", |standing| standing.local_replica),
+    ];
+    for (option, value) in options {
+        let Some(first) = standings.first().map(value) else { return Ok(()) };
+        if let Some((rank, other)) = (0..).zip(standings.iter().map(value)).find(|(_, other)| *other != first)
+        {
+            return Err(ReplayError::UnlikeOptions { option, first, rank, value: other });
+        }
+    }
+    Ok(())
 }
 
 /// Whether nobody can give the newest version's model any more to a process that has just started, and some can give the next one.

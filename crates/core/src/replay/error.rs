@@ -44,6 +44,18 @@ pub enum ReplayError {
         /// How many that one has made.
         others_calls: u64,
     },
+    /// Ranks have different options.
+    #[error("{option} is {first} on rank 0 and {value} on rank {rank}: give all ranks the same options")]
+    UnlikeOptions {
+        /// Which option.
+        option: &'static str,
+        /// Rank 0's value.
+        first: u32,
+        /// Another rank.
+        rank: Rank,
+        /// That one's value.
+        value: u32,
+    },
     /// Ranks have made different calls before they loaded a checkpoint.
     #[error(
         "before load_checkpoint, rank {rank} made other calls than rank {other}: make all ranks make the same calls in the same order"

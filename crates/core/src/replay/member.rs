@@ -354,6 +354,7 @@ impl<M: Clone> ReplayMember<M> {
         ReplayStanding {
             position: self.progress.as_ref().map(Progress::position),
             bootstrap: self.bootstrap.held(),
+            ..ReplayStanding::of_new(&self.settings)
         }
     }
 

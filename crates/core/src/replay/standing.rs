@@ -1,6 +1,6 @@
 //! What ranks tell each other when their group is formed.
 
-use super::ReplayPoint;
+use super::{ReplayPoint, ReplaySettings};
 use crate::{
     group::Rank,
     session::{Malformed, Reader, Writer},
@@ -108,8 +108,12 @@ pub struct HeldBootstrap {
 }
 
 /// What a rank has, and how far it is.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayStanding {
+    /// Its [`global_replica`](ReplaySettings::global_replica).
+    pub global_replica: u32,
+    /// Its [`local_replica`](ReplaySettings::local_replica).
+    pub local_replica: u32,
     /// None of a process that has just started.
     pub position: Option<ReplayPosition>,
     /// The results of calls before a checkpoint was loaded, in the order of the calls.
@@ -150,6 +154,12 @@ impl CheckpointOffer {
 }
 
 impl ReplayStanding {
+    /// That of a process that has just started.
+    pub fn of_new(settings: &ReplaySettings) -> Self {
+        let ReplaySettings { global_replica, local_replica, .. } = *settings;
+        Self { global_replica, local_replica, position: None, bootstrap: Vec::new() }
+    }
+
     /// As it travels. None if the rank keeps the results of more calls than can be told: some four million of a version.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let results = self.position.iter().flat_map(|position| &position.results).map(|run| run.count);
@@ -157,6 +167,8 @@ impl ReplayStanding {
             return None;
         }
         let mut to = Writer::default();
+        to.u32(self.global_replica);
+        to.u32(self.local_replica);
         to.option(self.position.as_ref(), write_position);
         write_all(&mut to, &self.bootstrap, |to, held| {
             to.u64(held.site.place);
@@ -170,12 +182,13 @@ impl ReplayStanding {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader(bytes);
         let read = |from: &mut Reader<'_>| {
+            let (global_replica, local_replica) = (from.u32()?, from.u32()?);
             let position = from.option(read_position)?;
             let bootstrap = read_all(from, 20, |from| {
                 let site = CallSite { place: from.u64()?, nth: from.u32()? };
                 Ok(HeldBootstrap { site, bytes: from.u64()? })
             })?;
-            Ok::<_, Malformed>(Self { position, bootstrap })
+            Ok::<_, Malformed>(Self { global_replica, local_replica, position, bootstrap })
         };
         let standing = read(&mut from).ok()?;
         from.finish().ok().map(|()| standing)

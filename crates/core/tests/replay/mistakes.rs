@@ -97,11 +97,21 @@ fn unlike_checkpoints_and_bootstraps_are_named() {
     let error = first.offered(&[offer(1, None), offer(1, Some(0))]).unwrap_err();
     assert_eq!(error, ReplayError::UnlikeLocals { with: 1, without: 0 });
     let standing = |place| ReplayStanding {
-        position: None,
         bootstrap: vec![HeldBootstrap { site: CallSite { place, nth: 0 }, bytes: 1 }],
+        ..ReplayStanding::of_new(&ReplaySettings::default())
     };
     let error = decide(&[standing(1), standing(2)], &ReplaySettings::default()).unwrap_err();
     assert_eq!(error, ReplayError::UnlikeBootstraps { rank: 1, other: 0 });
+}
+
+#[test]
+fn unlike_options_are_named() {
+    let standings = [(5, 2), (5, 2), (5, 1)].map(|(global_replica, local_replica)| {
+        ReplayStanding::of_new(&ReplaySettings { global_replica, local_replica, ..ReplaySettings::default() })
+    });
+    let error = decide(&standings, &ReplaySettings::default()).unwrap_err();
+    let unlike = ReplayError::UnlikeOptions { option: "rabit_local_replica", first: 2, rank: 2, value: 1 };
+    assert_eq!(error, unlike);
 }
 
 /// A standing with something in every field.
@@ -123,6 +133,7 @@ fn standing() -> ReplayStanding {
             pending: Some(models(HeldGlobal::Stored { bytes: 5 })),
         }),
         bootstrap: vec![HeldBootstrap { site: CallSite { place: 1 << 40, nth: 2 }, bytes: 16 }],
+        ..ReplayStanding::of_new(&ReplaySettings::default())
     }
 }
 
@@ -140,7 +151,10 @@ fn standings_come_as_they_went_and_other_bytes_are_none() {
         }
         // Whatever they say: nothing is counted up to it.
         if let Some(standing) = ReplayStanding::from_bytes(&bytes) {
-            let _decided = decide(&[standing, ReplayStanding::default()], &ReplaySettings::default());
+            let _decided = decide(
+                &[standing, ReplayStanding::of_new(&ReplaySettings::default())],
+                &ReplaySettings::default(),
+            );
         }
     }
 }
