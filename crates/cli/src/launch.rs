@@ -12,7 +12,7 @@ mod restarts;
 pub use restarter::Restarter;
 pub use restarts::RankDecision;
 
-use crate::parent::{OwnCommand, end_with_parent, free_ports};
+use crate::parent::{HeldPorts, OwnCommand, end_with_parent};
 use crate::{failure::Failure, outcome::Outcome};
 use processes::Processes;
 use progress_files::PROGRESS_FILE;
@@ -95,7 +95,9 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     let restarter = Restarter::new(ranks as usize, options.max_attempts)
         .map_err(Failure::system("cannot prepare to start ranks again"))?;
     let mut processes = Processes::new(restarter);
-    let common = common(options, ranks, &own, &mut processes)?;
+    // One for torch's store and one for ours, because a program may use both; the others are for a group of servers.
+    let ports = HeldPorts::draw(2 + options.tables.filter(|_| options.replicas > 0).unwrap_or(0))?;
+    let common = common(options, ranks, &ports.numbers, &own, &mut processes)?;
     for rank in 0..ranks {
         let mut command = own.command();
         command.args(["launch", "--child", &std::process::id().to_string(), "--"]).args(&options.command);
@@ -130,9 +132,11 @@ fn exec_program(parent: i32, command: &mut Command) -> Failure {
 fn common(
     options: &Options,
     ranks: u32,
+    ports: &[u16],
     own: &OwnCommand,
     processes: &mut Processes,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
+    let address = |port: &u16| format!("127.0.0.1:{port}");
     let mut set = Vec::new();
     let is_unset = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
     // Reducers that run already could not know one that is drawn here.
@@ -145,7 +149,10 @@ fn common(
     if let Some(tables) = options.tables {
         let addresses = match options.replicas {
             0 => processes.start_reducers(tables, own, token.as_deref(), &["--tables"])?,
-            replicas => start_group(tables, replicas, own, token.as_deref(), processes)?,
+            replicas => {
+                let addresses: Vec<String> = ports[2..].iter().map(address).collect();
+                start_group(&addresses, replicas, own, token.as_deref(), processes)?
+            }
         };
         set.push(("HERRINGBONE_TABLES", addresses));
     }
@@ -159,11 +166,9 @@ fn common(
     }
     set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
     set.extend(options.replace.clone().map(|backend| ("HERRINGBONE_REPLACE", backend)));
-    // One for torch's store and one for ours: a program may use both.
-    let ports = free_ports(2)?;
     set.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
     set.push(("MASTER_PORT", ports[0].to_string()));
-    set.push(("HERRINGBONE_STORE", format!("127.0.0.1:{}", ports[1])));
+    set.push(("HERRINGBONE_STORE", address(&ports[1])));
     if is_unset("HERRINGBONE_JOB") {
         set.push(("HERRINGBONE_JOB", drawn_token()?[..16].to_owned()));
     }
@@ -178,15 +183,14 @@ fn common(
 
 /// Starts servers that have copies of each other's ranges: they have to know all addresses.
 fn start_group(
-    count: u32,
+    addresses: &[String],
     replicas: u32,
     own: &OwnCommand,
     token: Option<&str>,
     processes: &mut Processes,
 ) -> Result<String, Failure> {
-    let addresses: Vec<String> = free_ports(count)?.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let (all, replicas) = (addresses.join(","), replicas.to_string());
-    for address in &addresses {
+    for address in addresses {
         let group = ["--tables", "--servers", &all, "--replicas", &replicas];
         processes.start_reducer(own, token, address, &group)?;
     }

@@ -1,10 +1,12 @@
 //! Processes that this command starts of itself: reducers and ranks, which end with their parent.
 
 use crate::failure::Failure;
+use rustix::net;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -83,11 +85,53 @@ pub(crate) fn spawn(command: &mut Command, name: &str) -> Result<Child, Failure>
     )))
 }
 
-/// Ports of 127.0.0.1 that were free a moment ago, each another one.
-pub(crate) fn free_ports(count: u32) -> Result<Vec<u16>, Failure> {
-    let listeners: std::io::Result<Vec<TcpListener>> =
-        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
-    let port = |listener: &TcpListener| Ok(listener.local_addr()?.port());
-    let ports = listeners.and_then(|listeners| listeners.iter().map(port).collect());
-    ports.map_err(Failure::system("cannot find a free port on 127.0.0.1"))
+/// Ports of 127.0.0.1, each another one, that no other process draws or connects from while this lives. The ranks and servers that are
+/// told them listen there, because they allow addresses to be reused and nobody listens here.
+pub(crate) struct HeldPorts {
+    pub(crate) numbers: Vec<u16>,
+    _sockets: Vec<OwnedFd>,
+}
+
+impl HeldPorts {
+    pub(crate) fn draw(count: u32) -> Result<Self, Failure> {
+        let held: io::Result<Vec<(u16, OwnedFd)>> = (0..count).map(|_| held_port()).collect();
+        let held = held.map_err(Failure::system("cannot find a free port on 127.0.0.1"))?;
+        let (numbers, sockets) = held.into_iter().unzip();
+        Ok(Self { numbers, _sockets: sockets })
+    }
+}
+
+fn held_port() -> io::Result<(u16, OwnedFd)> {
+    let socket =
+        net::socket_with(net::AddressFamily::INET, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+    net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+    let address = SocketAddrV4::try_from(net::getsockname(&socket)?)?;
+    Ok((address.port(), socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn who_is_told_a_held_port_listens_there_again_and_again_and_nobody_else_gets_it() {
+        let held = HeldPorts::draw(3).unwrap();
+        let places =
+            held.numbers.clone().into_iter().map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+        for place in places {
+            for _ in 0..2 {
+                let listener = TcpListener::bind(place).unwrap();
+                let (client, _server) = (TcpStream::connect(place).unwrap(), listener.accept().unwrap());
+                drop(listener);
+                // A connection that is left over is in nobody's way.
+                drop(client);
+            }
+            let taken = TcpListener::bind(place).unwrap();
+            assert!(TcpListener::bind(place).is_err(), "{taken:?} listens there");
+        }
+        let drawn = HeldPorts::draw(200).unwrap();
+        assert!(drawn.numbers.iter().all(|port| !held.numbers.contains(port)));
+    }
 }

@@ -93,7 +93,8 @@ class Job:
         self._slots, self._options = list(slots), options
         self._elastic = options.min_np is not None or options.host_discovery_script is not None
         inherited = {name: value for name, value in os.environ.items() if not PLACES.match(name)}
-        self._plan = Plan(0, _rendezvous_address(slots), tuple(range(len(slots))))
+        self._port = _held_port()
+        self._plan = Plan(0, self._rendezvous_address(slots), tuple(range(len(slots))))
         self._common = inherited | dict(variables)
         self._common |= {
             "HERRINGBONE_STORE": self._plan.store,
@@ -313,7 +314,9 @@ class Job:
         taking_part = sorted([*old, *ready], key=lambda worker: worker.slot.rank)
         for rank, worker in enumerate(taking_part):
             worker.slot, worker.state = replace(worker.slot, rank=rank), WorkerState.ACTIVE
-        store = _rendezvous_address([worker.slot for worker in taking_part])
+        self._port.close()
+        self._port = _held_port()
+        store = self._rendezvous_address([worker.slot for worker in taking_part])
         numbers = tuple(worker.number for worker in taking_part)
         self._plan, self._published, self._one_died = Plan(self._plan.generation + 1, store, numbers), now, False
         self._plan.put_into(self._folder)
@@ -324,6 +327,11 @@ class Job:
             if worker.state is WorkerState.JOINING:
                 worker.process.signal(signal.SIGTERM)
             worker.state = WorkerState.LEAVING
+
+    def _rendezvous_address(self, slots: Sequence[Slot]) -> str:
+        """Where the ranks of these places meet: at the first. On another host the port is free only probably."""
+        hosts = [slot.host for slot in slots]
+        return f"{address_of(hosts[0], hosts)}:{self._port.getsockname()[1]}"
 
     def _is_settled(self) -> bool:
         """Whether all take part by the last plan, as far as is known, or never will."""
@@ -361,16 +369,13 @@ class Job:
         self._workers[number] = Worker(number, slot, process, is_first, WorkerState.ACTIVE if is_first else WorkerState.JOINING)
 
 
-def _rendezvous_address(slots: Sequence[Slot]) -> str:
-    """Where the ranks of these places meet: at the first."""
-    hosts = [slot.host for slot in slots]
-    return f"{address_of(hosts[0], hosts)}:{_free_port()}"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
+def _held_port() -> socket.socket:
+    """A port of this host that no other process draws while this is open. Rank 0 can listen there, because it allows the
+    address to be reused and nobody listens here."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 def _exit_status(status: int) -> int:

@@ -1,6 +1,6 @@
 //! Ranks on this machine: threads of this process, or processes of their own with reducers.
 
-use crate::parent::{OwnCommand, Reducer, free_ports, spawn};
+use crate::parent::{HeldPorts, OwnCommand, Reducer, spawn};
 use crate::{failure::Failure, outcome::Outcome};
 use herringbone::{Communicator, Config, Rendezvous};
 use std::ffi::OsString;
@@ -39,12 +39,12 @@ pub(super) fn processes(ranks: u32, reducers: u32, args: &[OsString]) -> Result<
     let own = OwnCommand::before(args);
     let reducers =
         (0..reducers).map(|_| processes.reducer(&own)).collect::<Result<Vec<String>, Failure>>()?;
-    let port = free_ports(1)?[0];
+    let port = HeldPorts::draw(1)?;
     for rank in 0..ranks {
         let mut command = own.command();
         command.args(child_arguments(args));
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.numbers[0].to_string());
         for other_job in
             ["HERRINGBONE_RANK", "HERRINGBONE_WORLD_SIZE", "HERRINGBONE_STORE", "TORCHELASTIC_RUN_ID"]
         {

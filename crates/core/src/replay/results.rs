@@ -13,6 +13,8 @@ pub(super) struct KeptResults<M> {
     /// Which one of them.
     mine: u64,
     keeps_until_all_passed: bool,
+    /// Of the calls before this one those are dropped that this rank does not keep for good.
+    looked_at: ReplayPoint,
     bytes: u64,
 }
 
@@ -24,6 +26,7 @@ impl<M> KeptResults<M> {
             round,
             mine: u64::from(rank) % round,
             keeps_until_all_passed: settings.rules.keeps_results_until_all_passed,
+            looked_at: ReplayPoint { version: 0, call: 0 },
             bytes: 0,
         }
     }
@@ -40,26 +43,22 @@ impl<M> KeptResults<M> {
 
     /// This rank has the result of a call. If it proves that `all` ranks have come to the call, no live rank needs those before it.
     pub(super) fn passed(&mut self, point: ReplayPoint, all: bool) {
-        if all || !self.keeps_until_all_passed {
-            let Self { round, mine, .. } = *self;
-            self.retain(|kept| {
-                kept.version != point.version || kept.call >= point.call || kept.call % round == mine
-            });
+        if self.round == 1 || self.keeps_until_all_passed && !all {
+            return;
         }
+        let first = self.looked_at.max(ReplayPoint { call: 0, ..point });
+        let others = (first.call..point.call).filter(|call| call % self.round != self.mine);
+        for call in others {
+            let dropped = self.kept.remove(&ReplayPoint { call, ..point });
+            self.bytes -= dropped.map_or(0, |dropped| dropped.bytes);
+        }
+        self.looked_at = point;
     }
 
     /// A version is over: its results are part of the model.
     pub(super) fn drop_before(&mut self, version: u32) {
-        self.retain(|kept| kept.version >= version);
-    }
-
-    fn retain(&mut self, keeps: impl Fn(&ReplayPoint) -> bool) {
-        let bytes = &mut self.bytes;
-        self.kept.retain(|point, result| {
-            let stays = keeps(point);
-            *bytes -= if stays { 0 } else { result.bytes };
-            stays
-        });
+        self.kept = self.kept.split_off(&ReplayPoint { version, call: 0 });
+        self.bytes = self.kept.values().map(|kept| kept.bytes).sum();
     }
 
     pub(super) fn bytes(&self) -> u64 {
