@@ -201,17 +201,17 @@ def allgather(data: Array) -> Array:
     """Gather an array of each rank, all of one shape and type, into an array that has one more dimension in front: the rank.
 
     Raises:
+        MismatchError: the ranks' arrays differ in size, or in a type that the engine knows.
         HerringboneError: the call failed.
     """
     import numpy as np
 
     rabit = _rabit("allgather")
     data = np.ascontiguousarray(data)
-    move_type("allgather", data)
+    dtype, scale = move_type("allgather", data)
     result = np.empty((rabit.place()[1], *data.shape), data.dtype)
-    given = data.reshape(-1).view(np.uint8) if data.size else np.empty(0, np.uint8)
-    spans = readable("allgather", given), writable("allgather", result)
-    call: Call = (kind_of("all_gather", "u8"), given.nbytes, 0, *spans, (given, result), None, 0, None)
+    spans = readable("allgather", data), writable("allgather", result)
+    call: Call = (kind_of("all_gather", dtype), data.size * scale, 0, *spans, (data, result), None, 0, None)
     rabit.call(call, _place())
     return result
 
