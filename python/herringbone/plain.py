@@ -27,16 +27,16 @@ LENGTH_BYTES = 8
 """Of the number before a packed value's description."""
 
 
-def pack(call: str, value: Any) -> Array:
+def pack(call: str, value: Any, where: str = "the object") -> Array:
     """``value`` as bytes in an array: the length of its description, the description, and the bytes of its arrays.
 
     Raises:
-        TypeError: it holds something that is no plain value, array or tensor; the text begins with ``call``.
+        TypeError: it holds something that is no plain value, array or tensor; the text begins with ``call`` and ``where``.
     """
     import numpy as np
 
     arrays: list[Array] = []
-    described = describe(call, value, "the object", arrays)
+    described = describe(call, value, where, arrays)
     header = {"value": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
     text = json.dumps(header, separators=(",", ":")).encode()
     parts = [np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)]
@@ -90,7 +90,7 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
         arrays.append(array)
         return {"scalar" if isinstance(value, np.generic) else "array": list(np.shape(value))}
     raise TypeError(
-        f"{call}: {where} is a {type(value).__name__}; a state holds dictionaries, lists, tuples, sets, arrays, tensors, "
+        f"{call}: {where} is of the type {type(value).__name__}; pass dictionaries, lists, tuples, sets, arrays, tensors, "
         f"numbers, texts, bytes and None"
     )
 
@@ -116,7 +116,7 @@ def _tensor_described(call: str, torch: Any, value: Any, where: str, arrays: lis
 
 def _key(call: str, key: Any, where: str) -> Any:
     if not isinstance(key, PLAIN):
-        raise TypeError(f"{call}: {where} has a key that is a {type(key).__name__}; use texts or numbers")
+        raise TypeError(f"{call}: {where} has a key of the type {type(key).__name__}; use texts or numbers")
     return _unnamed(key)
 
 

@@ -39,7 +39,7 @@ from . import _herringbone
 from .arrays import fold_type, move_type, readable, writable
 from .errors import HerringboneError
 from .kinds import Call, kind_of
-from .plain import pack, unpack
+from .plain import describe, pack, unpack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -244,8 +244,8 @@ def checkpoint(global_model: Any, local_model: Any = None) -> None:
         HerringboneError: the call failed.
     """
     rabit = _rabit("checkpoint")
-    held = pack("checkpoint", global_model)
-    local = None if local_model is None else pack("checkpoint", local_model)
+    held = pack("checkpoint", global_model, "the global model")
+    local = None if local_model is None else pack("checkpoint", local_model, "the local model")
     spans = readable("checkpoint", held), None if local is None else readable("checkpoint", local)
     rabit.checkpoint(*spans, (held, local))
 
@@ -254,8 +254,17 @@ def lazy_checkpoint(global_model: Any) -> None:
     """End a version, as :func:`checkpoint`, and copy nothing: the model is read only if a process is lost.
 
     From now on the program may change the model only between the last call of a version and the checkpoint that ends it.
+
+    Raises:
+        TypeError: the model is of a kind that this module does not name.
+        ReplayError: the ranks have made different calls.
+        HerringboneError: the call failed.
     """
-    _rabit("lazy_checkpoint").lazy_checkpoint(lambda: pack("lazy_checkpoint", global_model).tobytes())
+    rabit = _rabit("lazy_checkpoint")
+    where = "the global model"
+    # A loss would be too late to find what cannot be packed. This looks at arrays and does not copy those that are C-contiguous.
+    describe("lazy_checkpoint", global_model, where, [])
+    rabit.lazy_checkpoint(lambda: pack("lazy_checkpoint", global_model, where).tobytes())
 
 
 def _unpacked(model: bytes) -> Any:

@@ -207,7 +207,7 @@ def test_a_state_is_built_again_from_what_is_sent() -> None:
     assert same(STATE, build("test", described, iter(sent)))
     more = {"state": STATE, "bytes": b"x\x00y", "sets": [{1, 2}, frozenset({3})], "number": float("inf"), "none": None}
     assert same(more, unpack("test", pack("test", more)))
-    with pytest.raises(TypeError, match="test: the object\\['code'\\] is a function"):
+    with pytest.raises(TypeError, match="test: the object\\['code'\\] is of the type function"):
         pack("test", {"code": same})
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="test: the object\\['weights'\\] is a quantized tensor"):

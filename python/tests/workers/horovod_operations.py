@@ -234,7 +234,9 @@ def objects() -> None:
     assert str(received) == str(sent)
     gathered = hvd.allgather_object({"rank": hvd.rank(), "list": list(range(hvd.rank()))})
     assert gathered == [{"rank": rank, "list": list(range(rank))} for rank in range(hvd.size())]
-    wrong, reported = (TypeError, "is a function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
+    wrong, reported = (
+        (TypeError, "is of the type function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
+    )
     error_of(wrong, lambda: hvd.broadcast_object(own), reported)
     error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), reported)
 
