@@ -36,6 +36,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
+from .arguments import whole
 from .arrays import fold_type, move_type, readable, writable
 from .errors import HerringboneError
 from .kinds import Call, kind_of
@@ -83,12 +84,15 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
             ranks wait for a process to be started again. Others are not read.
 
     Raises:
+        TypeError: ``args`` is one text and no list of texts.
         ReplayError: the others do not have any more what this process needs.
         HerringboneError: the job was not formed, or this process has joined already.
     """
     global _joined
     if _joined is not None:
         raise HerringboneError("rabit.init was called before: call finalize() first")
+    if isinstance(args, (str, bytes)):
+        raise TypeError(f"rabit.init: args is the text {args!r}; pass a list of arguments: [{args!r}]")
     given = sys.argv if args is None else args
     _joined = _herringbone.Rabit([item.decode() if isinstance(item, bytes) else item for item in given])
 
@@ -174,14 +178,19 @@ def broadcast(data: Any, root: int) -> Any:
     """Give all ranks an object of rank ``root``: of the kinds that this module names. The others' own is not looked at.
 
     Raises:
-        TypeError: it is of another kind.
+        TypeError: the object is of another kind, or ``root`` is not an integer.
+        ValueError: ``root`` is not a rank.
         HerringboneError: the call failed.
     """
     import numpy as np
 
     rabit = _rabit("broadcast")
     place = _place()
-    is_root = root == rabit.place()[0]
+    rank, size, _ = rabit.place()
+    root = whole("broadcast", "root", root, "a rank")
+    if not 0 <= root < size:
+        raise ValueError(f"broadcast: root {root} is not a rank; pass one from 0 to {size - 1}")
+    is_root = root == rank
     packed = pack("broadcast", data) if is_root else None
     length = np.array([packed.size if packed is not None else 0], np.int64)
     _moved(rabit, length, root, place)
