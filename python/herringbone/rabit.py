@@ -21,8 +21,9 @@ The new process loads the last checkpoint. What the others have called since ret
 ``prepare_fun`` is not called. The others wait meanwhile, in their next call.
 
 The names are those of RABIT's own module (dmlc/rabit), with these differences: nothing is pickled, so models and broadcast objects are
-arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and dictionaries of these; :func:`allreduce` returns an array of the
-shape that it was given; the library needs no tracker.
+arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and dictionaries of these, whose keys are texts or numbers;
+:func:`allreduce` overwrites the array that it was given, if that has the right layout, and returns an array of its shape; the library
+needs no tracker, so :func:`init` has no ``lib``.
 
 All calls are made by one thread.
 """
@@ -147,13 +148,14 @@ def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | Non
     """Fold an array over all ranks, element by element.
 
     Args:
-        data: any shape; the same number of elements and type on every rank. The result goes there if its memory is its values in order
-            and may be written, else into a new array.
+        data: any shape; the same number of elements and type on every rank. The result overwrites it if its memory is its values in
+            order (C-contiguous) and writable, even if it is a view of another array. RABIT copies: pass ``data.copy()`` to keep the
+            input. Otherwise the result is a new array, and ``data`` is not changed.
         op: :data:`MAX`, :data:`MIN`, :data:`SUM`, or, of integers, :data:`BITOR`.
         prepare_fun: puts the input into the array. It is not called if the others have the result already.
 
     Returns:
-        The result.
+        The result: ``data`` if that was overwritten.
 
     Raises:
         ReplayError: the others have called something else here.
