@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from conftest import ROOT, START_SECONDS, WORKERS, clean_environment
 
+from herringbone import HerringboneError, rabit
 from lab.launched import ranks_of
 
-pytest.importorskip("numpy")
+np = pytest.importorskip("numpy")
 
 SIZE = 4
 VERSIONS = 4
@@ -113,6 +115,72 @@ rabit.finalize()"""
     assert len(said) == 1, done.stderr
     assert all(line.startswith("[rank 1] ") and problem in line for line in said), done.stderr
     assert "rank 1 failed 2 times without progress" in done.stderr
+
+
+def test_ranks_that_gather_other_types_are_told_both() -> None:
+    code = """import numpy as np
+from herringbone import rabit
+rabit.init()
+for given in (np.arange(3.0), np.array(["a", "bc"]), np.array([1 + 2j]), np.empty((0, 2), np.int16)):
+    gathered = rabit.allgather(given)
+    assert gathered.dtype == given.dtype and np.array_equal(gathered, [given, given])
+rabit.allgather(np.ones(3, "f8" if rabit.get_rank() else "i8"))"""
+    done = launch(2, "-c", code, attempts=1)
+    told = "MismatchError.*: rank 0 called all_gather of 3 i64, rank 1 called all_gather of 3 f64"
+    assert done.returncode != 0 and re.search(told, done.stderr), done.stderr
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process as the only rank of a job."""
+    monkeypatch.setenv("HERRINGBONE_RANK", "0")
+    monkeypatch.setenv("HERRINGBONE_WORLD_SIZE", "1")
+    rabit.init([])
+    yield
+    rabit.finalize()
+
+
+def test_options_are_a_list() -> None:
+    for args in ("rabit_local_replica=1", b"rabit_local_replica=1"):
+        with pytest.raises(TypeError, match=r"pass a list of arguments: \[b?'rabit_local_replica=1'\]"):
+            rabit.init(args)  # type: ignore[arg-type]
+    with pytest.raises(HerringboneError, match="call rabit.init"):
+        rabit.get_rank()
+
+
+def test_a_root_is_a_rank(alone: None) -> None:
+    for root in (-1, 1):
+        with pytest.raises(ValueError, match=f"broadcast: root {root} is not a rank; pass one from 0 to 0"):
+            rabit.broadcast("text", root)
+    with pytest.raises(TypeError, match="broadcast: root is a str, not a rank"):
+        rabit.broadcast("text", "0")  # type: ignore[arg-type]
+    assert rabit.broadcast("text", 0) == "text"
+
+
+def test_a_model_that_cannot_be_packed_is_refused_at_once(alone: None) -> None:
+    known = "is of the type object; pass dictionaries"
+    for name, call in (("checkpoint", rabit.checkpoint), ("lazy_checkpoint", rabit.lazy_checkpoint)):
+        with pytest.raises(TypeError, match=rf"{name}: the global model\['trees'\]\[1\] {known}"):
+            call({"trees": [0, object()]})
+    with pytest.raises(TypeError, match=f"checkpoint: the local model {known}"):
+        rabit.checkpoint(0, object())
+    assert rabit.version_number() == 0
+    model = np.zeros(1 << 22)
+    tracemalloc.start()
+    rabit.lazy_checkpoint({"model": model, "view": model[1:]})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert rabit.version_number() == 1 and most < model.nbytes / 8, "nothing is copied"
+
+
+def test_an_array_of_the_right_layout_is_overwritten(alone: None) -> None:
+    whole = np.arange(6.0).reshape(2, 3)
+    row = whole[1]
+    assert rabit.allreduce(row, rabit.SUM, lambda out: np.copyto(out, 7)) is row
+    assert whole[1].tolist() == [7, 7, 7]
+    column = whole[:, 0]
+    result = rabit.allreduce(column, rabit.SUM, lambda out: np.copyto(out, 9))
+    assert result.tolist() == [9, 9] and column.tolist() == [0, 7]
 
 
 def kmeans(act: Callable[[int, int], None]) -> list[str]:
