@@ -131,7 +131,9 @@ void exceptions() {
     throws("is null", [&] { rabit::Allreduce<rabit::op::Sum>(static_cast<double *>(nullptr), 1); });
     throws("smaller", [&] { rabit::Allgather(&value, std::numeric_limits<std::size_t>::max(), 0, 1, 1); });
     throws("call finalize first", [] { rabit::Init(0, nullptr); });
-    throws("of no model", [] { rabit::LazyCheckPoint(nullptr); });
+    throws("LoadCheckPoint without a global model", [] { rabit::LoadCheckPoint(nullptr); });
+    throws("CheckPoint without a global model", [] { rabit::CheckPoint(nullptr); });
+    throws("LazyCheckPoint without a global model", [] { rabit::LazyCheckPoint(nullptr); });
     // None of them was a call of the job.
     rabit::Allreduce<rabit::op::Sum>(&value, 1);
     CHECK(value == size_);

@@ -242,16 +242,23 @@ void Allgather(
 }
 
 // Loads the last checkpoint into these models, and returns its version. 0: there is none, and the models are not touched.
-inline int LoadCheckPoint(Serializable *global, Serializable *local = nullptr) { return engine::load(global, local); }
+inline int LoadCheckPoint(Serializable *global, Serializable *local = nullptr) {
+    utils::Check(global != nullptr, "LoadCheckPoint without a global model: pass one");
+    return engine::load(global, local);
+}
 
 // Ends a version: a process that starts from now on begins with these models. Returns when all ranks have called it. The global model
 // is the same on all ranks. The local one is this rank's own, and the next ranks keep copies of it: all ranks have one, or none.
-inline void CheckPoint(const Serializable *global, const Serializable *local = nullptr) { engine::checkpoint(global, local); }
+inline void CheckPoint(const Serializable *global, const Serializable *local = nullptr) {
+    utils::Check(global != nullptr, "CheckPoint without a global model: pass one");
+    engine::checkpoint(global, local);
+}
 
-// As CheckPoint, with a model that stays where it is: Save is called only if a process is lost. From now on the program may change
-// the model only between the last call of a version and the checkpoint that ends it. It lives until the next checkpoint, or the end.
+// As CheckPoint, with a model that stays where it is: Save is called only if a process is lost, inside the call that notices it. In
+// each version, make all calls first, then change the model, then make the next checkpoint. Do not change it between calls, and do not
+// destroy it before the next checkpoint or Finalize has returned.
 inline void LazyCheckPoint(const Serializable *global) {
-    utils::Check(global != nullptr, "LazyCheckPoint of no model: pass one");
+    utils::Check(global != nullptr, "LazyCheckPoint without a global model: pass one");
     engine::lazy_checkpoint(global);
 }
 
