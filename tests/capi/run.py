@@ -30,6 +30,8 @@ from lab.launched import ranks_of
 HERE = pathlib.Path(__file__).parent
 DEBUG = ROOT / "target" / "debug"
 BINARY, PREFIX = DEBUG / "herringbone", DEBUG / "capi"
+REFUSED = HERE / "refused" / "parts.cc"
+PART = re.compile(r"if PART == (\d+) // (.*)")
 EXAMPLE, DIGITS = ROOT / "examples" / "rabit_boosting.cc", ROOT / "testdata" / "digits" / "digits.txt"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 COMPILERS = {"c": [("gcc", "-std=c11"), ("clang", "-std=c11")], "cc": [("g++", "-std=c++17"), ("clang++", "-std=c++17")]}
@@ -61,6 +63,18 @@ def pkg_config(prefix):
     place = os.environ | {"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
     said = subprocess.run(["pkg-config", "--cflags", "--libs", "herringbone"], env=place, stdout=subprocess.PIPE, check=True)
     return said.stdout.decode().split()
+
+
+def refused(prefix, compiler, standard):
+    """How many parts of REFUSED are there, and what is wrong: each is an error with its sentence, and what surrounds them is none."""
+    parts = [("0", ""), *PART.findall(REFUSED.read_text())]
+    problems = []
+    for part, words in parts:
+        command = [compiler, standard, f"-I{prefix}/include", f"-DPART={part}", "-fsyntax-only", str(REFUSED)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        is_right = (done.returncode != 0) == bool(words) and words in done.stderr
+        problems += [] if is_right else [f"FAILED: part {part} should be refused with {words!r}: {done.stderr}"]
+    return len(parts), problems
 
 
 def started(program, size):
@@ -208,14 +222,20 @@ def main():
         programs = [threads.submit(compile_program, *unit) for unit in units]
         planned = [(program, *job) for unit, program in zip(units, programs) for job in jobs(unit[1])]
         ended = threads.map(lambda job: job[1](job[0].result(), job[2]), planned)
-        failed = 0
+        failed, checked = 0, 0
+        for compiler, standard in COMPILERS["cc"]:
+            if shutil.which(compiler):
+                number, problems = refused(prefix, compiler, standard)
+                checked += number
+                failed += len(problems)
+                print("\n".join(problems) or f"ok: {compiler} refuses {number - 1} mistakes, each with its sentence")
         for (compiled, start, size, right), (statuses, text) in zip(planned, ended):
             program, is_right = compiled.result(), statuses == right
             failed += not is_right
             print(f"{'ok' if is_right else 'FAILED'}: {program.name}, {size} rank{'s' if size > 1 else ''}, {start.__name__}")
             if not is_right:
                 print(f"ended with {statuses} in place of {right}:\n{text}")
-    print(f"{len(planned) - failed} passed, {failed} failed")
+    print(f"{len(planned) + checked - failed} passed, {failed} failed")
     sys.exit(1 if failed or not planned else 0)
 
 

@@ -80,7 +80,13 @@ inline std::uint64_t place_of(const char *file, int line, const char *caller) {
 
 // RABIT's number of a type.
 template <typename T>
-struct TypeNumber;
+struct TypeNumber {
+    static_assert(
+        sizeof(T) == 0,
+        "Allreduce folds char, signed char, unsigned char, int, unsigned, long, unsigned long, long long, unsigned long long, float and "
+        "double: convert the elements to one of these, or fold them with a Reducer");
+    static constexpr int value = 0;
+};
 template <> struct TypeNumber<char> { static constexpr int value = 0; };
 template <> struct TypeNumber<signed char> { static constexpr int value = 0; };
 template <> struct TypeNumber<unsigned char> { static constexpr int value = 1; };
@@ -165,6 +171,7 @@ template <typename T>
 void Broadcast(
     std::vector<T> *values, int root, const char *file = RABIT_FILE_, int line = RABIT_LINE_,
     const char *caller = RABIT_CALLER_) {
+    static_assert(!std::is_same<T, bool>::value, "std::vector<bool> packs its elements into bits: broadcast a std::vector<char>");
     static_assert(std::is_trivially_copyable<T>::value, "broadcast the bytes that it is written as");
     std::uint64_t count = values->size();
     Broadcast(&count, sizeof count, root, file, line, caller);

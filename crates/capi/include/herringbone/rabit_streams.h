@@ -156,9 +156,19 @@ struct MemoryBufferStream : public SeekStream {
 
 namespace detail {
 
+// Whether a type has a member Save that takes a stream, as Serializable has.
+template <typename T>
+struct HasSave {
+    template <typename U>
+    static auto test(const U *value, Stream *to) -> decltype(value->Save(to), std::true_type());
+    static std::false_type test(...);
+    static constexpr bool value = decltype(test(static_cast<const T *>(nullptr), static_cast<Stream *>(nullptr)))::value;
+};
+
 // How values of a type are written.
 template <typename T>
 struct Form {
+    static_assert(!HasSave<T>::value, "it has Load and Save: call them with the stream");
     static_assert(std::is_trivially_copyable<T>::value, "write its members, or their bytes");
     static bool read(Stream &from, T *value) { return from.Read(static_cast<void *>(value), sizeof *value) == sizeof *value; }
     static void write(Stream &to, const T &value) { to.Write(static_cast<const void *>(&value), sizeof value); }
@@ -195,6 +205,7 @@ struct Form<std::string> {
 
 template <typename T>
 struct Form<std::vector<T>> {
+    static_assert(!std::is_same<T, bool>::value, "std::vector<bool> packs its elements into bits: write a std::vector<char>");
     using Bytes = std::is_trivially_copyable<T>;
     static bool read(Stream &from, std::vector<T> *values) { return read(from, values, Bytes{}); }
     static void write(Stream &to, const std::vector<T> &values) { write(to, values, Bytes{}); }
