@@ -58,7 +58,7 @@ void checkpoints() {
     model.is_broken = true;
     throws("cannot be saved", [&] { rabit::CheckPoint(&model); });
     rabit::LazyCheckPoint(&model);
-    throws("the program's function returned 1", [&] { rabit::LoadCheckPoint(&model); });
+    throws("this model cannot be saved", [&] { rabit::LoadCheckPoint(&model); });
     model.is_broken = false;
     CHECK(rabit::LoadCheckPoint(&loaded) == 4 && loaded.values == model.values);
 }

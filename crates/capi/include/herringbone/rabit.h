@@ -22,15 +22,15 @@
 //
 // The names are those of <rabit/rabit.h> (dmlc/rabit), so a program exchanges the include. What differs:
 //
-// * Errors. RABIT ends the process. Here a call throws std::runtime_error with the library's text. What was to come of the call is
-//   undefined then: end the program with a failure, so that it is started again. An exception in a function that prepares the input,
-//   or in Load and Save, comes out of the call.
+// * Errors. RABIT ends the process. Here a call throws std::runtime_error with the library's text. The contents of its buffers and
+//   models are undefined then: end the program with a failure, so that it is started again. If a function that prepares the input
+//   throws, or Load or Save, the call throws the same exception. A lazy model's Save runs inside a later call, if a process is lost.
 // * Calls before LoadCheckPoint belong to no version. A new process gets their results by the place in the program: its file, line and
 //   function, which are default arguments. Compilers without __builtin_FILE know no places; then these calls go by their order.
 // * Reducer and SerializeReducer gather all ranks' inputs and fold them on each rank, in the canonical order of ranks: of three
 //   ranks (0 + 1) + 2, of six ((0 + 1) + (2 + 3)) + (4 + 5). So the result has the same bits every time, on all ranks. A rank needs
 //   memory for the inputs of all. Allreduce with an operation of op follows the same order without that.
-// * The bytes of a local model are one longer than what Save writes, so that an empty model is one.
+// * A local model is kept with one byte more than Save writes. Otherwise the library would take a model of 0 bytes for none.
 // * TrackerPrint prints on standard error, because there is no tracker.
 #ifndef RABIT_RABIT_H_
 #define RABIT_RABIT_H_

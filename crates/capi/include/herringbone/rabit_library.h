@@ -4,6 +4,9 @@
 
 #include "rabit_streams.h"
 
+#include <exception>
+#include <utility>
+
 // Programs do not call these. Each function returns 0 or a code of herringbone.h, whose text herringbone_last_error returns. Sizes are
 // in bytes, `place` is a number for the place in the program, 0 if it is not known.
 extern "C" {
@@ -36,8 +39,18 @@ int herringbone_rabit_lazy_checkpoint(int (*save)(void *argument, const char **b
 namespace rabit {
 namespace engine {
 
+// What a lazy model's Save has thrown inside the library, until the call that needed the model throws it.
+inline std::exception_ptr &thrown_in_save() {
+    static std::exception_ptr thrown;
+    return thrown;
+}
+
 inline void check(int code) {
-    if (code != 0) throw std::runtime_error(herringbone_last_error());
+    if (code == 0) return;
+    std::exception_ptr thrown;
+    std::swap(thrown, thrown_in_save());
+    if (thrown) std::rethrow_exception(thrown);
+    throw std::runtime_error(herringbone_last_error());
 }
 
 inline void init(int argc, char **argv) { check(herringbone_rabit_init(argc, argv)); }
@@ -127,12 +140,13 @@ inline void checkpoint(const Serializable *global, const Serializable *local) {
     check(herringbone_rabit_checkpoint(global_bytes.data(), global_bytes.size(), local_start, local_bytes.size()));
 }
 
-// What a lazy checkpoint asks for. No exception crosses the library.
+// What a lazy checkpoint asks for. No exception crosses the library: `check` throws it behind that.
 inline int save_later(void *model, const char **bytes, std::size_t *size) {
     static std::string kept;
     try {
         kept = saved(*static_cast<const Serializable *>(model));
     } catch (...) {
+        thrown_in_save() = std::current_exception();
         return 1;
     }
     *bytes = kept.data();
