@@ -5,6 +5,7 @@ HOROVOD ?=
 RABIT ?=
 PREFIX ?= target/capi
 DESTDIR ?=
+STRIP ?=
 ARGS ?=
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -43,7 +44,7 @@ program: $(BINARY) ## target/release/herringbone: the program by itself, for mac
 
 capi: | rust ## libherringbone.so for C and C++, its headers and its pkg-config file, below PREFIX, which is target/capi
 	cargo build --release --package herringbone-capi
-	@$(PYTHON) tools/install_capi.py target/release/libherringbone_capi.so $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR))
+	@$(PYTHON) tools/install_capi.py target/release/libherringbone_capi.so $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) $(if $(STRIP),--strip)
 
 demo: plan $(VENV)/wheel.stamp $(VENV)/demo.stamp ## Train beside Gloo, on this host and over limited links, draw demo-report.svg
 	@$(IN_VENV) demo/run.py --report demo-report.svg
@@ -204,7 +205,7 @@ $(BINARY): | rust
 # A test of the library for C has cargo build that, too. It is installed where no build that runs beside the tests replaces it.
 $(TESTED): | rust
 	cargo build --package herringbone-cli --package herringbone-python --package herringbone-capi --bin herringbone --test symbols
-	@$(PYTHON) tools/install_capi.py target/debug/deps/libherringbone_capi.so target/debug/capi
+	@$(PYTHON) tools/install_capi.py target/debug/deps/libherringbone_capi.so target/debug/capi > /dev/null
 
 rust:
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }

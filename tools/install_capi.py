@@ -1,13 +1,15 @@
 """Installs libherringbone.so, its headers and its pkg-config file; `make capi` calls it. Standard library only.
 
-Usage: tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if it is not
-there. With `--destdir FOLDER` files go below that folder, as packages want it, and still name the prefix alone.
+Usage: python3 tools/install_capi.py LIBRARY PREFIX. The library is what cargo has built; PREFIX is a folder, which is made if it is
+not there. With `--destdir FOLDER` files go below that folder, as packages want it, and still name the prefix alone. With `--strip` the
+library has no line numbers for debuggers; this needs binutils' `strip`.
 """
 
 import argparse
 import pathlib
 import re
 import shutil
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CRATE = ROOT / "crates" / "capi"
@@ -25,8 +27,12 @@ Libs: -L${{libdir}} -lherringbone
 """
 
 
-def install(library, prefix, destdir=None):
-    """Puts all files there, over older ones."""
+SEARCHED = ("/usr", "/usr/local")
+"""Prefixes where pkg-config and the loader look by themselves."""
+
+
+def install(library, prefix, destdir=None, is_stripped=False):
+    """Puts all files there, over older ones, and returns the folder."""
     prefix = pathlib.Path(prefix).resolve()
     root = pathlib.Path(destdir).resolve() / prefix.relative_to("/") if destdir else prefix
     version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
@@ -39,8 +45,11 @@ def install(library, prefix, destdir=None):
         # A program that runs keeps the file that it has mapped.
         (root / "lib" / name).unlink(missing_ok=True)
     shutil.copyfile(library, root / "lib" / names[0])
+    if is_stripped:
+        subprocess.run(["strip", "--strip-debug", root / "lib" / names[0]], check=True)
     for target, name in zip(names, names[1:]):
         (root / "lib" / name).symlink_to(target)
+    return root
 
 
 def main():
@@ -48,8 +57,12 @@ def main():
     parser.add_argument("library")
     parser.add_argument("prefix")
     parser.add_argument("--destdir")
+    parser.add_argument("--strip", action="store_true", help="without line numbers for debuggers")
     options = parser.parse_args()
-    install(options.library, options.prefix, options.destdir)
+    root = install(options.library, options.prefix, options.destdir, options.strip)
+    print(f"libherringbone is installed below {root}")
+    if options.destdir is None and str(root) not in SEARCHED:
+        print(f"To compile and run programs: export PKG_CONFIG_PATH={root}/lib/pkgconfig LD_LIBRARY_PATH={root}/lib")
 
 
 if __name__ == "__main__":

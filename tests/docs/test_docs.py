@@ -148,6 +148,17 @@ def command(name, words, settings, folder):
             # At a free port: reducers of other programs may be at the one that a page names.
             listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
             serve([str(BINARY), "serve", *listen], settings)
+        case ["export", *variables]:
+            # Blocks get those that name the library of the tests.
+            given = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
+            ends = {name: value.removeprefix(str(LIBRARY)) for name, value in library_settings().items()}
+            assert given.keys() == ends.keys() and all(given[name].endswith(end) for name, end in ends.items()), (
+                f"{name}: {words}"
+            )
+        case ["sudo", "python3", script, *rest]:
+            takes(name, script, rest)
+        case ["sudo", "ldconfig"]:
+            pass  # it needs to be root
         case ["cc" | "c++", *_]:
             if shutil.which("pkg-config") is None:
                 pytest.skip("pkg-config is not here")
