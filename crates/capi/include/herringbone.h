@@ -43,7 +43,8 @@
  * RABIT. Programs that continue where they were use rabit/c_api.h or herringbone/rabit.h of the same library. Between RabitInit and
  * RabitFinalize that interface has a communicator of its own, which is no handle: no function of this header can call anything on
  * it, neither a reduce-scatter, whose results nobody could keep for a lost rank, nor anything in the background. A process can use
- * both interfaces at two addresses, but only RABIT's calls survive a lost rank.
+ * both interfaces at two addresses: herringbone_init after RabitInit fails, because the address is taken, so give
+ * herringbone_init_with another port. Only RABIT's calls survive a lost rank.
  *
  * Results. The sum of an element depends only on the inputs, the ranks and the number of ranks. It does not depend on the
  * algorithm, the transport, sizes or timing. Integers wrap. 16-bit floats are folded as 32-bit floats and rounded once.
@@ -99,7 +100,7 @@ enum herringbone_error {
     HERRINGBONE_ERROR_MEMORY = 7,
     /* The other side has another token, or a token is missing. */
     HERRINGBONE_ERROR_AUTH = 8,
-    /* A setting, an option or a list of ranks cannot be used. */
+    /* A setting of the environment is missing or cannot be used, or a rank, an address or a list of ranks of this call cannot. */
     HERRINGBONE_ERROR_CONFIG = 9,
     /* The ranks did not find each other. */
     HERRINGBONE_ERROR_RENDEZVOUS = 10,
@@ -121,7 +122,8 @@ enum herringbone_error {
     HERRINGBONE_ERROR_IO = 18,
     /* A program of RABIT's interface cannot continue where it was. */
     HERRINGBONE_ERROR_REPLAY = 19,
-    /* An argument cannot be used: a null pointer, a number that is of no enum, a count that is too large. */
+    /* An argument cannot be used: a null pointer, a number that is of no enum, a count that is too large, a timeout that is no
+     * time, or options without the address that they need. */
     HERRINGBONE_ERROR_ARGUMENT = 100,
     /* A handle is none, or is over. */
     HERRINGBONE_ERROR_HANDLE = 101,
