@@ -18,7 +18,7 @@
 
 ``herringbone launch --max-attempts 20 -n 4 python program.py`` starts it, and starts again each process that ends with a failure.
 The new process loads the last checkpoint. What the others have called since returns at once, with the results that they keep, and
-``prepare_fun`` is not called. The others wait meanwhile, in their next call.
+``prepare_fun`` is not called, which must make no calls itself. The others wait meanwhile, in their next call.
 
 The names are those of RABIT's own module (dmlc/rabit), with these differences: nothing is pickled, so models and broadcast objects are
 arrays, bytes, numbers, texts, ``None``, and lists, tuples, sets and dictionaries of these, whose keys are texts or numbers;
@@ -80,9 +80,9 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
     """Join the job, or continue in it if this process takes a lost one's place.
 
     Args:
-        args: the program's arguments, ``sys.argv`` if there are none. ``rabit_global_replica=5`` says on about how many ranks results
-            are kept, ``rabit_local_replica=2`` on how many other ranks a local model is, and ``rabit_timeout_sec=1800`` how long
-            ranks wait for a process to be started again. Others are not read.
+        args: the program's arguments, ``sys.argv`` if there are none. ``rabit_global_replica=5`` says on about how many ranks a result
+            stays once all ranks have it, ``rabit_local_replica=2`` on how many other ranks a local model is kept, and
+            ``rabit_timeout_sec=1800`` how long ranks wait for a process to be started again. Others are not read.
 
     Raises:
         TypeError: ``args`` is one text and no list of texts.
@@ -230,8 +230,9 @@ def allgather(data: Array) -> Array:
 def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
     """The last checkpoint: its version, the model that all ranks have, and, ``with_local``, this rank's own.
 
-    The version is 0 if there is none, and the models are ``None``: the program begins. Calls before this one belong to no version; a new
-    process gets their results by the lines of the program from which it makes them.
+    The version is 0 if there is none, and the models are ``None``: the program begins. Calls before this one belong to no version. A new
+    process finds the results of broadcasts by their order. It finds those of other calls by the line of the program that makes them, so
+    make an all-reduce or all-gather from the same line on all ranks.
 
     Raises:
         ReplayError: calls of a version came before it.
@@ -264,7 +265,7 @@ def checkpoint(global_model: Any, local_model: Any = None) -> None:
 def lazy_checkpoint(global_model: Any) -> None:
     """End a version, as :func:`checkpoint`, and copy nothing: the model is read only if a process is lost.
 
-    From now on the program may change the model only between the last call of a version and the checkpoint that ends it.
+    In each version, make all calls first, then change the model, then make the next checkpoint. Between calls the model does not change.
 
     Raises:
         TypeError: the model is of a kind that this module does not name.

@@ -25,8 +25,9 @@
 // * Errors. RABIT ends the process. Here a call throws std::runtime_error with the library's text. The contents of its buffers and
 //   models are undefined then: end the program with a failure, so that it is started again. If a function that prepares the input
 //   throws, or Load or Save, the call throws the same exception. A lazy model's Save runs inside a later call, if a process is lost.
-// * Calls before LoadCheckPoint belong to no version. A new process gets their results by the place in the program: its file, line and
-//   function, which are default arguments. Compilers without __builtin_FILE know no places; then these calls go by their order.
+// * Calls before LoadCheckPoint belong to no version. A new process finds the results of broadcasts by their order, and those of other
+//   calls by the place in the program that makes them: its file, line and function, which are default arguments. So make such a call from
+//   the same place on all ranks. Compilers without __builtin_FILE know no places; with them the order decides for all calls.
 // * Reducer and SerializeReducer gather all ranks' inputs and fold them on each rank, in the canonical order of ranks: of three
 //   ranks (0 + 1) + 2, of six ((0 + 1) + (2 + 3)) + (4 + 5). So the result has the same bits every time, on all ranks. A rank needs
 //   memory for the inputs of all. Allreduce with an operation of op follows the same order without that.
