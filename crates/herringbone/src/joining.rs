@@ -122,8 +122,7 @@ impl Communicator {
             match regather(fabric, config, &left, new_hub, deadline) {
                 Ok(comm) => {
                     fabric.abandon();
-                    comm.set_timeout(self.timeout());
-                    return Ok(comm.after(completed));
+                    return Ok(self.with_its_timeout(comm).after(completed));
                 }
                 // One of them was lost meanwhile: who is left is found out again.
                 Err(error) if Instant::now() < deadline => {
@@ -155,7 +154,7 @@ impl Communicator {
             waits: WaitLimits { timeout, ..origin.waits },
             ..origin.clone()
         })?;
-        assembly::over(&origin, &origin, world)
+        Ok(self.with_its_timeout(assembly::over(&origin, &origin, world)?))
     }
 
     /// The job again with some of its first ranks, ascending, after [`replace`](Self::replace) has failed because new processes
@@ -181,7 +180,13 @@ impl Communicator {
             ..origin.clone()
         };
         let world = formation::form_again(&next)?;
-        assembly::over(&Config { waits: origin.waits, ..next }, &origin, world)
+        Ok(self.with_its_timeout(assembly::over(&Config { waits: origin.waits, ..next }, &origin, world)?))
+    }
+
+    /// What comes after this group has its timeout, which the program may have set since it joined.
+    fn with_its_timeout(&self, next: Self) -> Self {
+        next.set_timeout(self.timeout());
+        next
     }
 
     /// Ends all groups, so that the job can form anew; returns what this process was first started with.

@@ -72,6 +72,8 @@ pub struct Rabit {
     /// Where the one that starts processes again looks for the version.
     progress: Option<PathBuf>,
     waiting: PatientWaits,
+    /// A collective has begun and waits for the program's input.
+    awaits_input: bool,
     has_warned: bool,
 }
 
@@ -114,8 +116,17 @@ impl Rabit {
         let member = ReplayMember::new(comm.rank(), comm.size(), options.settings());
         let progress = options::progress_file();
         let (pool, waiting) = (Arc::<ResultPool>::default(), PatientWaits::default());
-        let mut rabit =
-            Self { comm, member, pool, options, lazy: None, progress, waiting, has_warned: false };
+        let mut rabit = Self {
+            comm,
+            member,
+            pool,
+            options,
+            lazy: None,
+            progress,
+            waiting,
+            awaits_input: false,
+            has_warned: false,
+        };
         rabit.begin_call(ReplayCall::Join, "init")?;
         rabit.run_to_end("init")?;
         Ok(rabit)
@@ -273,6 +284,7 @@ impl Rabit {
     }
 
     fn begin_call(&mut self, call: ReplayCall<KeptBytes>, operation: &str) -> Result<()> {
+        self.awaits_input = false;
         self.member.begin(call).map_err(|problem| self.stopped(problem, operation))
     }
 

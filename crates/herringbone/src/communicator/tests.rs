@@ -198,6 +198,22 @@ fn sum(ranks: &[Communicator]) {
     });
 }
 
+#[test]
+fn what_comes_after_a_group_has_the_timeout_that_was_set() {
+    let ranks = pair();
+    std::thread::scope(|scope| {
+        for comm in &ranks {
+            scope.spawn(move || {
+                comm.set_timeout(Duration::from_secs(77));
+                let again = comm.replace(Some(Duration::from_secs(20))).unwrap();
+                assert_eq!(again.timeout(), Duration::from_secs(77));
+                let again = again.regather(&[0, 1], Some(Duration::from_secs(20))).unwrap();
+                assert_eq!(again.timeout(), Duration::from_secs(77));
+            });
+        }
+    });
+}
+
 /// Else whoever knows a rank's life could take its place in a job that runs.
 #[test]
 fn a_second_link_to_a_rank_is_refused_while_the_first_is_up() {

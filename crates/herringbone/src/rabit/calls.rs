@@ -16,6 +16,7 @@ use crate::{
 };
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    mem,
     panic::Location,
 };
 
@@ -194,14 +195,19 @@ impl Rabit {
         let bytes = call.output.len() as u64;
         let proves_all = !matches!(call.collective, Collective::Broadcast { .. }) && bytes > 0;
         self.begin_call(ReplayCall::Collective { bytes, proves_all, place: call.place }, call.name())?;
-        self.go_on(call)
+        self.awaits_input = self.go_on(call)?;
+        Ok(self.awaits_input)
     }
 
     /// Runs a collective until its result is in the output, as often as it takes.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
+    /// As [`all_reduce`](Self::all_reduce); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another call was made since it began.
     pub fn finish(&mut self, call: &RabitCollective) -> Result<()> {
+        if !mem::take(&mut self.awaits_input) {
+            let problem = "a call of rabit while another one waits for its input: a function that prepares the input must make no call of its own";
+            return Err(Error::unsupported(problem).about(self.rank(), call.name()));
+        }
         loop {
             match self.run(call) {
                 Ok(result) => {

@@ -153,6 +153,34 @@ fn what_cannot_be_replayed_is_refused_by_name() {
     });
 }
 
+/// Else the outer call would run without being kept, and a process that starts again would get the inner one's result for it.
+#[test]
+fn a_call_while_another_one_waits_for_its_input_is_refused() {
+    over_all(|mut rabit| {
+        rabit.load_checkpoint().unwrap();
+        let memory = Region::own(vec![1_i64; 3]);
+        let call = RabitCollective {
+            collective: Collective::AllReduce,
+            dtype: DType::I64,
+            count: 3,
+            op: ReduceOp::Sum,
+            input: memory.region().clone(),
+            output: memory.region().clone(),
+            slice: None,
+            place: 0,
+        };
+        assert!(rabit.begin(&call).unwrap());
+        rabit.all_reduce(&mut [1_i64; 3], ReduceOp::Sum).unwrap();
+        let error = rabit.finish(&call).unwrap_err();
+        assert!(error.to_string().contains("must make no call of its own"), "{error}");
+        // One that was begun in vain is begun again.
+        assert!(rabit.begin(&call).unwrap() && rabit.begin(&call).unwrap());
+        rabit.finish(&call).unwrap();
+        assert_eq!(memory.take(), vec![i64::from(rabit.size()); 3]);
+        rabit.finalize().unwrap();
+    });
+}
+
 #[test]
 fn checkpoints_that_do_not_fit_each_other_fail_on_all_ranks() {
     World::new(3, Transport::Local).run(|comm| {
