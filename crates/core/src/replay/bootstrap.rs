@@ -1,7 +1,7 @@
 //! The results of calls before the last checkpoint was loaded. They belong to no version, so they are kept until the end.
 
 use super::{
-    models::Kept,
+    models::KeptResult,
     standing::{CallSite, HeldBootstrap},
 };
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -9,7 +9,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 /// These results, in the order in which they came, and how far this process is with them.
 #[derive(Clone, Debug)]
 pub(super) struct BootstrapResults<M> {
-    results: Vec<(CallSite, Kept<M>)>,
+    results: Vec<(CallSite, KeptResult<M>)>,
     bytes: u64,
     /// Where the result of a call is among them.
     index: BTreeMap<CallSite, usize>,
@@ -34,13 +34,13 @@ impl<M> BootstrapResults<M> {
         *self.made.entry(site.place).or_default() += 1;
     }
 
-    pub(super) fn get(&self, site: CallSite) -> Option<&Kept<M>> {
+    pub(super) fn get(&self, site: CallSite) -> Option<&KeptResult<M>> {
         self.index.get(&site).map(|index| &self.results[*index].1)
     }
 
-    pub(super) fn insert(&mut self, site: CallSite, result: Kept<M>) {
+    pub(super) fn insert(&mut self, site: CallSite, result: KeptResult<M>) {
         self.index.insert(site, self.results.len());
-        self.bytes += result.bytes;
+        self.bytes += result.kept.bytes;
         self.results.push((site, result));
     }
 
@@ -50,7 +50,11 @@ impl<M> BootstrapResults<M> {
 
     /// What others are told of them.
     pub(super) fn held(&self) -> Vec<HeldBootstrap> {
-        let held = |(site, kept): &(CallSite, Kept<M>)| HeldBootstrap { site: *site, bytes: kept.bytes };
+        let held = |(site, result): &(CallSite, KeptResult<M>)| HeldBootstrap {
+            site: *site,
+            kind: result.kind,
+            bytes: result.kept.bytes,
+        };
         self.results.iter().map(held).collect()
     }
 }

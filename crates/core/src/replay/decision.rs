@@ -3,7 +3,7 @@
 use super::{
     ReplayError, ReplayPoint, ReplaySettings, distance,
     item::{ReplayItem, ReplayTransfer},
-    standing::{HeldGlobal, HeldModels, ReplayPosition, ReplayStanding},
+    standing::{HeldGlobal, HeldModels, ReplayPosition, ReplayStanding, ResultRun},
 };
 use crate::group::Rank;
 use alloc::vec::Vec;
@@ -151,7 +151,13 @@ impl<'a> View<'a> {
                 let item = ReplayItem::Bootstrap(held.site);
                 let from = self.nearest(to, |rank| list(rank).len() > at);
                 let from = from.ok_or(ReplayError::Lost { item, needed_by: to })?;
-                transfers.push(ReplayTransfer { item, from, to, bytes: Some(held.bytes) });
+                transfers.push(ReplayTransfer {
+                    item,
+                    from,
+                    to,
+                    kind: Some(held.kind),
+                    bytes: Some(held.bytes),
+                });
             }
         }
         Ok(transfers)
@@ -162,7 +168,7 @@ impl<'a> View<'a> {
         let Some(position) = self.position(rank) else { return 0 };
         let mut point =
             ReplayPoint { version, call: if position.version == version { position.calls } else { 0 } };
-        while let Some(run) = position.results.iter().find(|run| run.has(point)) {
+        while let Some(run) = run_with(&position.results, point) {
             point = run.next();
         }
         point.call
@@ -229,7 +235,7 @@ impl<'a> View<'a> {
                 Some(HeldGlobal::Stored { bytes }) => Some(bytes),
                 _ => None,
             };
-            transfers.push(ReplayTransfer { item, from, to, bytes });
+            transfers.push(ReplayTransfer { item, from, to, kind: None, bytes });
         }
         Ok(())
     }
@@ -254,7 +260,7 @@ impl<'a> View<'a> {
                 let item = ReplayItem::Local { version: self.version, owner };
                 let from = self.nearest(to, |rank| held(rank, owner).is_some());
                 let from = from.ok_or(ReplayError::Lost { item, needed_by: owner })?;
-                transfers.push(ReplayTransfer { item, from, to, bytes: held(from, owner) });
+                transfers.push(ReplayTransfer { item, from, to, kind: None, bytes: held(from, owner) });
             }
         }
         Ok(())
@@ -285,7 +291,7 @@ impl<'a> View<'a> {
     ) -> Result<(), ReplayError> {
         let held = |rank: Rank, point: ReplayPoint| {
             let runs = self.position(rank).map_or(&[][..], |position| &position.results);
-            runs.iter().find(|run| run.has(point)).map(|run| run.bytes)
+            run_with(runs, point)
         };
         for call in self.reach(to, version)..calls {
             let point = ReplayPoint { version, call };
@@ -295,8 +301,15 @@ impl<'a> View<'a> {
             let item = ReplayItem::Result(point);
             let from = self.nearest(to, |rank| held(rank, point).is_some());
             let from = from.ok_or(ReplayError::Lost { item, needed_by: to })?;
-            transfers.push(ReplayTransfer { item, from, to, bytes: held(from, point) });
+            let (kind, bytes) = held(from, point).map(|run| (run.kind, run.bytes)).unzip();
+            transfers.push(ReplayTransfer { item, from, to, kind, bytes });
         }
         Ok(())
     }
+}
+
+/// The run that has a call's result. Runs are in order; among others it is not found.
+fn run_with(runs: &[ResultRun], point: ReplayPoint) -> Option<&ResultRun> {
+    let next = runs.partition_point(|run| run.first <= point);
+    runs[..next].last().filter(|run| run.has(point))
 }

@@ -58,7 +58,7 @@ pub enum ReplayError {
     },
     /// Ranks have made different calls before they loaded a checkpoint.
     #[error(
-        "before load_checkpoint, rank {rank} made other calls than rank {other}: make all ranks make the same calls in the same order"
+        "before load_checkpoint, rank {rank} made other calls than rank {other}: make all ranks make the same calls in the same order, an all-reduce or all-gather from the same line of the program on all ranks"
     )]
     UnlikeBootstraps {
         /// A rank.
@@ -89,6 +89,16 @@ pub enum ReplayError {
         called: u64,
         /// How many it had.
         kept: u64,
+    },
+    /// A call that is replayed is another one than when it was made first.
+    #[error(
+        "rank {rank} replays {call} as another collective, or of another type or operation, than the others have made: a program that replays has to make the same calls"
+    )]
+    UnlikeCalls {
+        /// The rank that replays.
+        rank: Rank,
+        /// Which call.
+        call: ReplayCallName,
     },
     /// A rank that replays makes a call which the others have not made there.
     #[error(

@@ -1,12 +1,12 @@
 //! One rank's machine.
 
 use super::{
-    ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings,
+    ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings, ReplayTransfer,
     bootstrap::BootstrapResults,
     checkpoint::CheckpointPhase,
     decide,
     error::ReplayCallName,
-    models::{Kept, ReplayGlobal},
+    models::{Kept, KeptResult, ReplayGlobal},
     progress::Progress,
     results::KeptResults,
     standing::{CallSite, CheckpointOffer, ReplayStanding},
@@ -25,6 +25,8 @@ pub enum ReplayCall<M> {
         bytes: u64,
         /// Whether its result proves that all ranks have come to it: all of them had a part in it.
         proves_all: bool,
+        /// A number for which collective it is, of what type, and how it is folded.
+        kind: u64,
         /// A hash of the place in the program's text; 0 if it is not known.
         place: u64,
     },
@@ -98,7 +100,7 @@ enum Formation {
     /// A group is there, and nobody knows how far the others are.
     Formed,
     /// All know, and send each other what is lacking: this rank gets so much.
-    Decided(ReplayDecision, Vec<ReplayItem>),
+    Decided(ReplayDecision, Vec<ReplayTransfer>),
     /// All have, or hold, the same results.
     Level,
 }
@@ -116,6 +118,7 @@ pub(super) enum InCall {
     Collective {
         bytes: u64,
         proves_all: bool,
+        kind: u64,
         at: At,
     },
     Checkpoint(CheckpointPhase),
@@ -198,13 +201,13 @@ impl<M: Clone> ReplayMember<M> {
                 self.check_no_more_calls()?;
                 InCall::Finalize { passed: 0, all_ended: false }
             }
-            ReplayCall::Collective { bytes, proves_all, place } => {
+            ReplayCall::Collective { bytes, proves_all, kind, place } => {
                 let loaded = self.progress.as_ref().filter(|progress| progress.has_loaded);
                 let at = loaded.map_or_else(
                     || At::Bootstrap(self.bootstrap.next_at(place)),
                     |progress| At::Version(progress.point()),
                 );
-                InCall::Collective { bytes, proves_all, at }
+                InCall::Collective { bytes, proves_all, kind, at }
             }
             ReplayCall::Checkpoint { global, local } => self.begin_checkpoint(global, local)?,
         };
@@ -257,10 +260,7 @@ impl<M: Clone> ReplayMember<M> {
 
     fn step_of_call(&mut self) -> Result<ReplayStep<M>, ReplayError> {
         match &self.call {
-            InCall::Collective { bytes, proves_all, at } => {
-                let (bytes, proves_all, at) = (*bytes, *proves_all, *at);
-                self.collective(bytes, proves_all, at)
-            }
+            InCall::Collective { .. } => self.collective(),
             InCall::Checkpoint(CheckpointPhase::Offer) => Ok(ReplayStep::Offer(self.offer())),
             InCall::Checkpoint(CheckpointPhase::Hand(offers)) => Ok(ReplayStep::Transfer(self.hands(offers))),
             InCall::Load => {
@@ -280,7 +280,8 @@ impl<M: Clone> ReplayMember<M> {
         ReplayStep::Done
     }
 
-    fn collective(&mut self, bytes: u64, proves_all: bool, at: At) -> Result<ReplayStep<M>, ReplayError> {
+    fn collective(&mut self) -> Result<ReplayStep<M>, ReplayError> {
+        let InCall::Collective { bytes, proves_all, kind, at } = self.call else { return Ok(self.over()) };
         let rank = self.rank;
         let (kept, is_past, call) = match at {
             At::Bootstrap(site) => {
@@ -294,10 +295,11 @@ impl<M: Clone> ReplayMember<M> {
             }
         };
         match kept.cloned() {
-            Some(kept) if kept.bytes != bytes => {
+            Some(KeptResult { kept, .. }) if kept.bytes != bytes => {
                 Err(ReplayError::UnlikeSizes { rank, call, called: bytes, kept: kept.bytes })
             }
-            Some(kept) => {
+            Some(result) if result.kind != kind => Err(ReplayError::UnlikeCalls { rank, call }),
+            Some(KeptResult { kept, .. }) => {
                 self.passed(at, proves_all);
                 Ok(ReplayStep::Replayed(kept))
             }
@@ -322,7 +324,8 @@ impl<M: Clone> ReplayMember<M> {
 
     /// The collective has run, with this result.
     pub fn ran(&mut self, result: Kept<M>) {
-        let InCall::Collective { proves_all, at, .. } = self.call else { return };
+        let InCall::Collective { proves_all, kind, at, .. } = self.call else { return };
+        let result = KeptResult { kind, kept: result };
         match at {
             At::Bootstrap(site) => self.bootstrap.insert(site, result),
             At::Version(point) => {
@@ -377,7 +380,7 @@ impl<M: Clone> ReplayMember<M> {
             }
         }
         let mine = decision.transfers.iter().filter(|transfer| transfer.to == self.rank);
-        let arrive = mine.map(|transfer| transfer.item).collect();
+        let arrive = mine.copied().collect();
         self.formation = Formation::Decided(decision, arrive);
         Ok(())
     }
@@ -403,13 +406,13 @@ impl<M: Clone> ReplayMember<M> {
             progress.filter(|progress| progress.version == version).map(|progress| &progress.current)
         };
         let kept = match item {
-            ReplayItem::Bootstrap(site) => self.bootstrap.get(*site),
+            ReplayItem::Bootstrap(site) => self.bootstrap.get(*site).map(|result| &result.kept),
             ReplayItem::Global { version } => match current(*version)?.global.as_ref()? {
                 ReplayGlobal::Lazy => return Some(ReplayPayload::Lazy),
                 ReplayGlobal::Stored(kept) => Some(kept),
             },
             ReplayItem::Local { version, owner } => current(*version)?.locals.get(owner),
-            ReplayItem::Result(point) => progress?.results.get(*point),
+            ReplayItem::Result(point) => progress?.results.get(*point).map(|result| &result.kept),
         };
         kept.cloned().map(ReplayPayload::Kept)
     }
@@ -417,7 +420,7 @@ impl<M: Clone> ReplayMember<M> {
     /// All that a [transfer](ReplayStep::Transfer) had for this rank is here, in its order, and what it had to send is on its way.
     pub fn moved(&mut self, arrived: Vec<Kept<M>>) {
         match core::mem::replace(&mut self.formation, Formation::Level) {
-            Formation::Decided(decision, items) => self.take_over(&decision, items, arrived),
+            Formation::Decided(decision, mine) => self.take_over(&decision, mine, arrived),
             formation => {
                 self.formation = formation;
                 self.handed(arrived);
@@ -425,19 +428,25 @@ impl<M: Clone> ReplayMember<M> {
         }
     }
 
-    fn take_over(&mut self, decision: &ReplayDecision, items: Vec<ReplayItem>, arrived: Vec<Kept<M>>) {
+    fn take_over(
+        &mut self,
+        decision: &ReplayDecision,
+        transfers: Vec<ReplayTransfer>,
+        arrived: Vec<Kept<M>>,
+    ) {
         let results = || KeptResults::new(self.rank, self.size, &self.settings);
         let mut progress =
             self.progress.take().unwrap_or_else(|| Progress::begins(decision.version, results()));
-        for (item, kept) in items.into_iter().zip(arrived) {
+        for (ReplayTransfer { item, kind, .. }, kept) in transfers.into_iter().zip(arrived) {
+            let result = |kept| KeptResult { kind: kind.unwrap_or(0), kept };
             match item {
-                ReplayItem::Bootstrap(site) => self.bootstrap.insert(site, kept),
+                ReplayItem::Bootstrap(site) => self.bootstrap.insert(site, result(kept)),
                 ReplayItem::Global { .. } => progress.current.global = Some(ReplayGlobal::Stored(kept)),
                 ReplayItem::Local { owner, .. } => {
                     progress.current.has_local = true;
                     progress.current.locals.insert(owner, kept);
                 }
-                ReplayItem::Result(point) => progress.results.insert(point, kept),
+                ReplayItem::Result(point) => progress.results.insert(point, result(kept)),
             }
         }
         self.progress = Some(progress);

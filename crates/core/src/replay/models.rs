@@ -13,6 +13,14 @@ pub struct Kept<M> {
     pub data: M,
 }
 
+/// The result of a call, as it is kept.
+#[derive(Clone, Debug)]
+pub(super) struct KeptResult<M> {
+    /// Of which [kind](super::ReplayCall::Collective) the call was.
+    pub(super) kind: u64,
+    pub(super) kept: Kept<M>,
+}
+
 /// A model that all ranks have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayGlobal<M> {

@@ -23,13 +23,15 @@ pub struct CallSite {
     pub nth: u32,
 }
 
-/// Results that a rank keeps: of calls that follow each other, and all of one size.
+/// Results that a rank keeps: of calls of one kind that follow each other, and all of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultRun {
     /// The first call.
     pub first: ReplayPoint,
     /// How many calls.
     pub count: u64,
+    /// Of which [kind](super::ReplayCall::Collective) they were.
+    pub kind: u64,
     /// How many bytes each result has.
     pub bytes: u64,
 }
@@ -103,6 +105,8 @@ pub struct ReplayPosition {
 pub struct HeldBootstrap {
     /// Which call.
     pub site: CallSite,
+    /// Of which [kind](super::ReplayCall::Collective) it was.
+    pub kind: u64,
     /// How many bytes its result has.
     pub bytes: u64,
 }
@@ -173,6 +177,7 @@ impl ReplayStanding {
         write_all(&mut to, &self.bootstrap, |to, held| {
             to.u64(held.site.place);
             to.u32(held.site.nth);
+            to.u64(held.kind);
             to.u64(held.bytes);
         });
         to.finish(STANDING_BYTES).ok()
@@ -184,9 +189,9 @@ impl ReplayStanding {
         let read = |from: &mut Reader<'_>| {
             let (global_replica, local_replica) = (from.u32()?, from.u32()?);
             let position = from.option(read_position)?;
-            let bootstrap = read_all(from, 20, |from| {
+            let bootstrap = read_all(from, 28, |from| {
                 let site = CallSite { place: from.u64()?, nth: from.u32()? };
-                Ok(HeldBootstrap { site, bytes: from.u64()? })
+                Ok(HeldBootstrap { site, kind: from.u64()?, bytes: from.u64()? })
             })?;
             Ok::<_, Malformed>(Self { global_replica, local_replica, position, bootstrap })
         };
@@ -230,6 +235,7 @@ fn write_position(to: &mut Writer, position: &ReplayPosition) {
     write_all(to, &position.results, |to, run| {
         write_point(to, run.first);
         to.u64(run.count);
+        to.u64(run.kind);
         to.u64(run.bytes);
     });
     write_models(to, &position.current);
@@ -242,10 +248,11 @@ fn read_position(from: &mut Reader<'_>) -> Result<ReplayPosition, Malformed> {
         calls: from.u64()?,
         closes_at: from.option(Reader::u64)?,
         has_loaded: from.bool()?,
-        results: read_all(from, 28, |from| {
-            let (first, count, bytes) = (read_point(from)?, from.u64()?, from.u64()?);
+        results: read_all(from, 36, |from| {
+            let (first, count) = (read_point(from)?, from.u64()?);
+            let (kind, bytes) = (from.u64()?, from.u64()?);
             first.call.checked_add(count).ok_or(Malformed("more calls than there are numbers"))?;
-            Ok(ResultRun { first, count, bytes })
+            Ok(ResultRun { first, count, kind, bytes })
         })?,
         current: read_models(from)?,
         pending: from.option(read_models)?,

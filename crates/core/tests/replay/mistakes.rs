@@ -45,7 +45,11 @@ fn exchange(members: &mut [Member; 2]) {
 }
 
 fn begin(member: &mut Member, bytes: u64) -> Result<ReplayStep<u64>, ReplayError> {
-    member.begin(ReplayCall::Collective { bytes, proves_all: true, place: 3 })?;
+    begin_of_kind(member, bytes, 5)
+}
+
+fn begin_of_kind(member: &mut Member, bytes: u64, kind: u64) -> Result<ReplayStep<u64>, ReplayError> {
+    member.begin(ReplayCall::Collective { bytes, proves_all: true, kind, place: 3 })?;
     member.step()
 }
 
@@ -64,6 +68,14 @@ fn a_call_of_another_size_is_named() {
     assert!(error.to_string().starts_with("rank 1 replays call 0 of version 0 with 16 bytes"), "{error}");
     assert!(matches!(begin(&mut second, 8).unwrap(), ReplayStep::Replayed(_)));
     assert!(matches!(begin(&mut second, 16).unwrap(), ReplayStep::Run));
+}
+
+#[test]
+fn a_call_of_another_kind_is_named() {
+    let [_, mut second] = one_call_behind();
+    let error = begin_of_kind(&mut second, 8, 6).unwrap_err();
+    assert_eq!(error, ReplayError::UnlikeCalls { rank: 1, call: FIRST });
+    assert!(matches!(begin(&mut second, 8).unwrap(), ReplayStep::Replayed(_)));
 }
 
 #[test]
@@ -97,7 +109,7 @@ fn unlike_checkpoints_and_bootstraps_are_named() {
     let error = first.offered(&[offer(1, None), offer(1, Some(0))]).unwrap_err();
     assert_eq!(error, ReplayError::UnlikeLocals { with: 1, without: 0 });
     let standing = |place| ReplayStanding {
-        bootstrap: vec![HeldBootstrap { site: CallSite { place, nth: 0 }, bytes: 1 }],
+        bootstrap: vec![HeldBootstrap { site: CallSite { place, nth: 0 }, kind: 0, bytes: 1 }],
         ..ReplayStanding::of_new(&ReplaySettings::default())
     };
     let error = decide(&[standing(1), standing(2)], &ReplaySettings::default()).unwrap_err();
@@ -128,11 +140,11 @@ fn standing() -> ReplayStanding {
             calls: 4,
             closes_at: Some(4),
             has_loaded: true,
-            results: vec![ResultRun { first, count: 2, bytes: 100 }],
+            results: vec![ResultRun { first, count: 2, kind: 1 << 50, bytes: 100 }],
             current: models(HeldGlobal::Lazy),
             pending: Some(models(HeldGlobal::Stored { bytes: 5 })),
         }),
-        bootstrap: vec![HeldBootstrap { site: CallSite { place: 1 << 40, nth: 2 }, bytes: 16 }],
+        bootstrap: vec![HeldBootstrap { site: CallSite { place: 1 << 40, nth: 2 }, kind: 7, bytes: 16 }],
         ..ReplayStanding::of_new(&ReplaySettings::default())
     }
 }

@@ -23,6 +23,14 @@ impl Op {
         !matches!(self, Op::Broadcast { .. }) && self.result_bytes(size) > 0
     }
 
+    pub(super) fn kind(self) -> u64 {
+        match self {
+            Op::Sum(_) => 1,
+            Op::Broadcast { root, .. } => 2 + u64::from(root),
+            Op::Gather(_) => 0,
+        }
+    }
+
     /// How many numbers a rank gives.
     fn count(self) -> usize {
         let (Op::Sum(count) | Op::Broadcast { count, .. } | Op::Gather(count)) = self;

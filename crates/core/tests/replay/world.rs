@@ -336,6 +336,7 @@ impl World {
                 ReplayCall::Collective {
                     bytes: op.result_bytes(size),
                     proves_all: op.proves_all(size),
+                    kind: op.kind(),
                     place: at,
                 }
             }

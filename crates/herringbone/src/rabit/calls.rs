@@ -38,7 +38,7 @@ pub struct RabitCollective {
     /// Of an all-gather whose parts may differ in length: this rank's. Input and output are the whole buffer then, and the count is not
     /// looked at.
     pub slice: Option<RabitSlice>,
-    /// A hash of the place in the program from which it is called; 0 if it is not known.
+    /// A hash of the place in the program from which it is called; 0 if it is not known. Of a broadcast it is not looked at.
     pub place: u64,
 }
 
@@ -46,12 +46,27 @@ impl RabitCollective {
     fn name(&self) -> &'static str {
         self.collective.name()
     }
+
+    /// A number for what it is, of what type, and how it is folded: of a call that is replayed it is the same as before.
+    fn kind(&self) -> u64 {
+        hash_of(&(self.collective, self.dtype, self.op))
+    }
+
+    /// Where the program makes it, the same on all ranks. A root often calls a broadcast from another line than the others, so all
+    /// broadcasts count as made from one place.
+    fn place_for_all(&self) -> u64 {
+        if matches!(self.collective, Collective::Broadcast { .. }) { 0 } else { self.place }
+    }
 }
 
 /// A hash of a place in a program, which is the same in each process of it.
 fn place_of(location: &Location<'_>) -> u64 {
+    hash_of(&(location.file(), location.line(), location.column()))
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (location.file(), location.line(), location.column()).hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -194,7 +209,8 @@ impl Rabit {
         }
         let bytes = call.output.len() as u64;
         let proves_all = !matches!(call.collective, Collective::Broadcast { .. }) && bytes > 0;
-        self.begin_call(ReplayCall::Collective { bytes, proves_all, place: call.place }, call.name())?;
+        let (kind, place) = (call.kind(), call.place_for_all());
+        self.begin_call(ReplayCall::Collective { bytes, proves_all, kind, place }, call.name())?;
         self.awaits_input = self.go_on(call)?;
         Ok(self.awaits_input)
     }
