@@ -286,6 +286,10 @@ class Restarter:
             The number of its next start, and the pause before it in seconds; ``None`` if it does not start again.
         """
 
+    def waits_in_vain(self) -> tuple[int, str] | None:
+        """A rank that was started again and waits in vain, because all others have left, and how it failed; to be asked when one has
+        succeeded."""
+
     def failure(self, rank: int) -> str:
         """How a rank that has failed did so, and what to do about it."""
 

@@ -43,6 +43,11 @@ impl PyRestarter {
         })
     }
 
+    /// How a rank failed that was started again and waits in vain, because all others have left; nothing if none does.
+    fn waits_in_vain(&self) -> Option<(usize, String)> {
+        self.restarter.waits_in_vain().map(|failure| (failure.rank, failure.to_string()))
+    }
+
     /// How a rank that has failed did so, and what to do about it.
     fn failure(&self, rank: usize) -> PyResult<String> {
         self.check(rank)?;

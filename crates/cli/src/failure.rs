@@ -106,6 +106,8 @@ pub struct RankFailure {
     pub rank: usize,
     /// How each of its starts since then ended, in order; at least one.
     pub endings: Vec<ExitStatus>,
+    /// All other ranks have succeeded and left, so that it would wait for them in vain.
+    pub others_have_left: bool,
 }
 
 impl RankFailure {
@@ -127,6 +129,13 @@ impl RankFailure {
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rank, failures, listed) = (self.rank, self.endings.len(), self.listed());
+        if self.others_have_left {
+            return write!(
+                f,
+                "rank {rank} ended with {listed} after the other ranks had left, so it is not started again. All have come to \
+                 the program's end, and what rank {rank} does after that is missing"
+            );
+        }
         if failures == 1 {
             return write!(
                 f,
@@ -137,7 +146,7 @@ impl fmt::Display for RankFailure {
             f,
             "rank {rank} failed {failures} times without progress between, with {listed}; its own messages are above, if \
              it left any. Correct the program, or raise --max-attempts. If the program does make progress, have it write \
-             the number of each checkpoint to the file that HERRINGBONE_PROGRESS_FILE names"
+             the number of each checkpoint to the file that HERRINGBONE_PROGRESS_FILE names, as RABIT's checkpoint does"
         )
     }
 }

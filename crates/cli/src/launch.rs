@@ -32,8 +32,9 @@ use std::process::{Command, Stdio};
 /// With --max-attempts K a rank that fails starts again, alone and with the same environment, while the others run on. They
 /// get an error for the lost rank, and take the new process in with `replace()`. DMLC_NUM_ATTEMPT is the number of the start,
 /// from 0. A rank that fails K times without progress ends the job. Progress is another number in the file that
-/// HERRINGBONE_PROGRESS_FILE names, such as the number of the last checkpoint, written by the program. A rank that succeeds is
-/// done, and no rank starts again once the job ends.
+/// HERRINGBONE_PROGRESS_FILE names, such as the number of the last checkpoint, written by the program. Programs with RABIT's
+/// interface do all this by themselves. A rank that succeeds is done, and no rank starts again once the job ends. If all others have
+/// written `complete` in place of a number and succeeded, a rank that fails would wait for them in vain, so it ends the job.
 ///
 /// If a rank ends the job, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and

@@ -98,11 +98,16 @@ impl Rabit {
         };
         let timeout = config.waits.timeout;
         // Who starts again waits for the others: they come once they have computed what they are at.
-        let patience = if options::attempt() > 0 { timeout.max(options.recovery_timeout) } else { timeout };
-        let comm = PatientWaits::default().form(patience, |left| {
+        let patience = timeout.max(options.recovery_timeout);
+        let waiting = PatientWaits::default();
+        let connect = |left| {
             let waits = WaitLimits { timeout: left, ..config.waits };
             Communicator::connect(Config { waits, ..config.clone() })
-        })?;
+        };
+        let comm = match options::attempt() {
+            0 => waiting.form_first(timeout, connect),
+            _ => waiting.form_again(config.rank, patience, connect),
+        }?;
         comm.set_timeout(timeout);
         Self::over(comm, options)
     }
@@ -274,9 +279,18 @@ impl Rabit {
 
     /// For the one that starts processes again: a process that ends after this has come further than the one before it.
     fn say_version(&self) {
+        self.note_progress(&self.version().to_string());
+    }
+
+    /// All ranks have come to their end. One that ends after the others have left need not start again.
+    pub(super) fn say_complete(&self) {
+        self.note_progress("complete");
+    }
+
+    fn note_progress(&self, progress: &str) {
         let Some(path) = &self.progress else { return };
         let written = path.with_extension("new");
-        let said = fs::write(&written, self.version().to_string()).and_then(|()| fs::rename(&written, path));
+        let said = fs::write(&written, progress).and_then(|()| fs::rename(&written, path));
         if let Err(error) = said {
             let who = format!("rank {}", self.rank());
             crate::log::warn(&who, format_args!("{} cannot be written: {error}", path.display()));

@@ -196,6 +196,11 @@ class Job:
             say(f"rank {rank} has left")
         elif status == 0:
             self._succeeded = self._succeeded or time.monotonic()
+            if self._restarter is not None:
+                self._restarter.decide(rank, status)
+                if waiting := self._restarter.waits_in_vain():
+                    say(waiting[1])
+                    return 1
         elif self._succeeded and not worker.is_first:
             # It came too late to take part.
             say(f"rank {rank} ended {_describe(status)} after other ranks had finished")

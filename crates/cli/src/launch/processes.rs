@@ -287,7 +287,12 @@ impl Processes {
             let Some(status) = ended.map(|status| exit_status(&status)) else { continue };
             rank.state = RankState::Ended;
             match self.restarter.decide(number, status) {
-                RankDecision::Done => {}
+                RankDecision::Done => {
+                    if let Some(waiting) = self.restarter.waits_in_vain() {
+                        failed = failed.or(Some(waiting));
+                        self.cancel_starts();
+                    }
+                }
                 RankDecision::Restart { attempt, pause } => {
                     // What it has left behind may hold what its next process needs, such as a port.
                     let _ = kill_process_group(rank.pid(), Signal::KILL);

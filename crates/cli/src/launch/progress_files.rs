@@ -1,7 +1,7 @@
-//! What ranks say of their progress: a number in a file of each.
+//! What ranks say of their progress: a number in a file of each, or that they have done all.
 
 use rustix::fs::OFlags;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -11,6 +11,19 @@ use std::{env, fs, io};
 pub(super) const PROGRESS_FILE: &str = "HERRINGBONE_PROGRESS_FILE";
 /// More than the largest number and the end of its line take, in bytes.
 const LONGEST: u64 = 24;
+/// What a program writes in place of a number once all ranks have come to its end, before they leave.
+const COMPLETE: &str = "complete";
+
+/// What a rank's file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotedProgress {
+    /// There is no file, or something else than a number, which is nothing to trust and no progress.
+    Nothing,
+    /// The number.
+    At(u64),
+    /// All ranks have come to the end of the program: who starts again finds nobody if the others have left.
+    Complete,
+}
 
 /// A folder that only this user can use, for the ranks' files; it goes with this value.
 #[derive(Debug)]
@@ -41,13 +54,34 @@ impl ProgressFiles {
         self.0.join(rank.to_string())
     }
 
-    /// The number that a rank's file has. `None`: there is no file, or something else than a number, which is nothing to
-    /// trust and no progress.
-    pub(super) fn read(&self, rank: usize) -> Option<u64> {
+    /// What a rank's file has.
+    pub(super) fn read(&self, rank: usize) -> NotedProgress {
+        let text = self.text(rank).unwrap_or_default();
+        match text.trim_end() {
+            COMPLETE => NotedProgress::Complete,
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().map_or(NotedProgress::Nothing, NotedProgress::At)
+            }
+            _ => NotedProgress::Nothing,
+        }
+    }
+
+    /// The rank has not done all: it starts again.
+    pub(super) fn take_back(&self, rank: usize) {
+        // A file that cannot be removed makes the launcher wait for the rank, as it would without any.
+        let _ = fs::remove_file(self.path(rank));
+    }
+
+    fn text(&self, rank: usize) -> Option<String> {
         // Neither a pipe nor a link may lead elsewhere or keep the launcher waiting.
         let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(self.path(rank)).ok()?;
-        number_in(&file)
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(LONGEST).read_to_string(&mut text).ok()?;
+        Some(text)
     }
 }
 
@@ -56,16 +90,6 @@ impl Drop for ProgressFiles {
         // One that is left behind harms nobody, and the job's result is known.
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-fn number_in(file: &File) -> Option<u64> {
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).ok()?;
-    let digits = text.trim_end();
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 #[cfg(test)]
@@ -81,27 +105,33 @@ mod tests {
     #[test]
     fn numbers_are_read_and_nothing_else_is() {
         let files = files("numbers");
-        assert_eq!(files.read(0), None, "there is no file");
+        use NotedProgress::{At, Complete, Nothing};
+        assert_eq!(files.read(0), Nothing, "there is no file");
         for (text, expected) in [
-            ("0", Some(0)),
-            ("17\n", Some(17)),
-            ("18446744073709551615\r\n", Some(u64::MAX)),
-            ("18446744073709551616", None),
-            ("", None),
-            ("+1", None),
-            ("-1", None),
-            (" 1", None),
-            ("1 2", None),
-            ("seven", None),
-            ("\u{0661}", None),
+            ("0", At(0)),
+            ("17\n", At(17)),
+            ("18446744073709551615\r\n", At(u64::MAX)),
+            ("complete\n", Complete),
+            ("18446744073709551616", Nothing),
+            ("", Nothing),
+            ("+1", Nothing),
+            ("-1", Nothing),
+            (" 1", Nothing),
+            ("1 2", Nothing),
+            ("seven", Nothing),
+            ("completed", Nothing),
+            ("\u{0661}", Nothing),
         ] {
             fs::write(files.path(0), text).unwrap();
             assert_eq!(files.read(0), expected, "{text:?}");
         }
         fs::write(files.path(0), b"\xff").unwrap();
-        assert_eq!(files.read(0), None);
+        assert_eq!(files.read(0), Nothing);
         fs::write(files.path(0), vec![b'1'; 1 << 20]).unwrap();
-        assert_eq!(files.read(0), None, "it is too long");
+        assert_eq!(files.read(0), Nothing, "it is too long");
+        fs::write(files.path(0), "complete").unwrap();
+        files.take_back(0);
+        assert_eq!(files.read(0), Nothing);
     }
 
     #[test]
@@ -111,7 +141,7 @@ mod tests {
         symlink(files.path(9), files.path(0)).unwrap();
         fs::create_dir(files.path(1)).unwrap();
         mknodat(CWD, files.path(2), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert_eq!([0, 1, 2].map(|rank| files.read(rank)), [None; 3]);
+        assert_eq!([0, 1, 2].map(|rank| files.read(rank)), [NotedProgress::Nothing; 3]);
     }
 
     #[test]

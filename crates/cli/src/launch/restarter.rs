@@ -1,7 +1,7 @@
 //! Ranks that start again: what they are told, and what follows from their ends.
 
 use super::draws::random_token;
-use super::progress_files::{PROGRESS_FILE, ProgressFiles};
+use super::progress_files::{NotedProgress, PROGRESS_FILE, ProgressFiles};
 use super::restarts::{RankDecision, Restarts};
 use crate::failure::RankFailure;
 use std::ffi::OsString;
@@ -42,8 +42,20 @@ impl Restarter {
 
     /// Decides about a rank whose process has ended so.
     pub fn decide(&mut self, rank: usize, status: ExitStatus) -> RankDecision {
-        let progress = self.files.as_ref().and_then(|files| files.read(rank));
-        self.restarts.decide(rank, status, progress)
+        let decision = self.restarts.decide(rank, status, self.noted(rank));
+        if let (RankDecision::Restart { .. }, Some(files)) = (&decision, &self.files) {
+            files.take_back(rank);
+        }
+        decision
+    }
+
+    /// A rank that was started again and waits in vain, because all others have left: to be asked when one has succeeded.
+    pub fn waits_in_vain(&self) -> Option<RankFailure> {
+        self.restarts.waits_in_vain(|rank| self.noted(rank))
+    }
+
+    fn noted(&self, rank: usize) -> NotedProgress {
+        self.files.as_ref().map_or(NotedProgress::Nothing, |files| files.read(rank))
     }
 
     /// From now on no rank starts again.

@@ -1,5 +1,6 @@
 //! Whether the program of a rank that has ended starts again: decided without a process, a file or a clock.
 
+use super::progress_files::NotedProgress;
 use crate::failure::RankFailure;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -42,6 +43,8 @@ struct History {
     endings: Vec<ExitStatus>,
     /// The last progress that was known when the rank failed.
     progress: Option<u64>,
+    /// What the rank had noted when it succeeded.
+    success: Option<NotedProgress>,
 }
 
 impl Restarts {
@@ -55,36 +58,66 @@ impl Restarts {
         self.is_ending = true;
     }
 
-    /// Decides about a rank whose process has ended so, with what it last said of its progress: any number that differs
-    /// from the one at its last failure. `None`: it has said nothing that could be read, which is no progress.
-    pub(super) fn decide(&mut self, rank: usize, status: ExitStatus, progress: Option<u64>) -> RankDecision {
+    /// Decides about a rank whose process has ended so, with what it last noted: progress is any number that differs from the one at
+    /// its last failure.
+    pub(super) fn decide(&mut self, rank: usize, status: ExitStatus, noted: NotedProgress) -> RankDecision {
+        let history = &mut self.ranks[rank];
         if status.success() {
+            history.success = Some(noted);
             return RankDecision::Done;
         }
-        let history = &mut self.ranks[rank];
-        if progress.is_some() && progress != history.progress {
+        if let NotedProgress::At(number) = noted
+            && history.progress != Some(number)
+        {
             history.endings.clear();
-            history.progress = progress;
+            history.progress = Some(number);
         }
         history.endings.push(status);
         let failures = history.endings.len();
-        if self.is_ending || failures >= self.max_attempts as usize {
+        if self.is_ending || failures >= self.max_attempts as usize || self.others_have_left(rank) {
             self.is_ending = true;
             return RankDecision::EndJob(self.failure(rank));
         }
+        let history = &mut self.ranks[rank];
         history.attempt += 1;
         RankDecision::Restart { attempt: history.attempt, pause: PAUSES[failures.min(PAUSES.len()) - 1] }
     }
 
     /// How a rank that has failed did so, since its last progress.
     pub(super) fn failure(&self, rank: usize) -> RankFailure {
-        RankFailure { rank, endings: self.ranks[rank].endings.clone() }
+        let others_have_left = self.others_have_left(rank);
+        RankFailure { rank, endings: self.ranks[rank].endings.clone(), others_have_left }
+    }
+
+    /// A rank that was started again and waits for others in vain: all that it could meet have come to the program's end without it,
+    /// and have left. What ranks have noted says whether they have come there.
+    pub(super) fn waits_in_vain(&self, noted: impl Fn(usize) -> NotedProgress) -> Option<RankFailure> {
+        let mut waiting = None;
+        for (rank, history) in self.ranks.iter().enumerate() {
+            match history.success {
+                Some(NotedProgress::Complete) => {}
+                None if history.attempt > 0 && noted(rank) != NotedProgress::Complete => {
+                    waiting = waiting.or(Some(rank));
+                }
+                _ => return None,
+            }
+        }
+        let has_others = self.ranks.iter().any(|history| history.success.is_some());
+        waiting
+            .filter(|_| has_others)
+            .map(|rank| RankFailure { others_have_left: true, ..self.failure(rank) })
+    }
+
+    fn others_have_left(&self, rank: usize) -> bool {
+        let mut others = self.ranks.iter().enumerate().filter(|(other, _)| *other != rank).peekable();
+        others.peek().is_some() && others.all(|(_, history)| history.success == Some(NotedProgress::Complete))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use NotedProgress::{At, Complete, Nothing};
     use std::os::unix::process::ExitStatusExt;
 
     const KILLED: i32 = 9;
@@ -95,7 +128,11 @@ mod tests {
     }
 
     fn failure(rank: usize, endings: &[i32]) -> RankFailure {
-        RankFailure { rank, endings: endings.iter().map(|raw| ended(*raw)).collect() }
+        RankFailure {
+            rank,
+            endings: endings.iter().map(|raw| ended(*raw)).collect(),
+            others_have_left: false,
+        }
     }
 
     /// The attempt and the pause in milliseconds of a rank that starts again.
@@ -108,7 +145,7 @@ mod tests {
 
     #[test]
     fn one_attempt_ends_the_job_whatever_the_progress() {
-        for progress in [None, Some(3)] {
+        for progress in [Nothing, At(3)] {
             let mut restarts = Restarts::new(2, 1);
             assert_eq!(restarts.decide(0, ended(0), progress), RankDecision::Done);
             assert_eq!(
@@ -121,10 +158,10 @@ mod tests {
     #[test]
     fn a_rank_that_always_fails_starts_as_often_as_it_may_with_longer_pauses() {
         let mut restarts = Restarts::new(2, 6);
-        let decisions: Vec<_> = (0..5).map(|_| restarts.decide(1, ended(KILLED), None)).collect();
+        let decisions: Vec<_> = (0..5).map(|_| restarts.decide(1, ended(KILLED), Nothing)).collect();
         let starts: Vec<_> = decisions.iter().filter_map(restart).collect();
         assert_eq!(starts, [(1, 0), (2, 100), (3, 500), (4, 1000), (5, 1000)]);
-        let last = restarts.decide(1, ended(STATUS_7), None);
+        let last = restarts.decide(1, ended(STATUS_7), Nothing);
         assert_eq!(last, RankDecision::EndJob(failure(1, &[9, 9, 9, 9, 9, STATUS_7])));
         let text = restarts.failure(1).to_string();
         assert!(text.contains("failed 6 times without progress"), "{text}");
@@ -134,12 +171,12 @@ mod tests {
     #[test]
     fn progress_counts_once_and_only_if_it_can_be_read() {
         let mut restarts = Restarts::new(1, 2);
-        let said = [Some(0), Some(1), Some(9), None];
+        let said = [At(0), At(1), At(9), Nothing];
         let starts: Vec<_> =
             said.iter().map(|progress| restart(&restarts.decide(0, ended(KILLED), *progress))).collect();
         assert_eq!(starts, [Some((1, 0)), Some((2, 0)), Some((3, 0)), None]);
         let mut restarts = Restarts::new(1, 3);
-        for (said, expected) in [(Some(4), Some((1, 0))), (None, Some((2, 100))), (Some(4), None)] {
+        for (said, expected) in [(At(4), Some((1, 0))), (Nothing, Some((2, 100))), (At(4), None)] {
             assert_eq!(restart(&restarts.decide(0, ended(KILLED), said)), expected, "{said:?}");
         }
     }
@@ -148,12 +185,42 @@ mod tests {
     fn nothing_starts_again_while_the_job_ends() {
         let mut restarts = Restarts::new(3, 5);
         restarts.end_job();
-        assert_eq!(restarts.decide(2, ended(15), Some(1)), RankDecision::EndJob(failure(2, &[15])));
+        assert_eq!(restarts.decide(2, ended(15), At(1)), RankDecision::EndJob(failure(2, &[15])));
         let mut restarts = Restarts::new(2, 2);
-        assert!(restart(&restarts.decide(0, ended(KILLED), None)).is_some());
-        assert!(matches!(restarts.decide(0, ended(KILLED), None), RankDecision::EndJob(_)));
-        assert_eq!(restarts.decide(1, ended(STATUS_7), None), RankDecision::EndJob(failure(1, &[STATUS_7])));
-        assert_eq!(restarts.decide(1, ended(0), None), RankDecision::Done);
+        assert!(restart(&restarts.decide(0, ended(KILLED), Nothing)).is_some());
+        assert!(matches!(restarts.decide(0, ended(KILLED), Nothing), RankDecision::EndJob(_)));
+        assert_eq!(
+            restarts.decide(1, ended(STATUS_7), Nothing),
+            RankDecision::EndJob(failure(1, &[STATUS_7]))
+        );
+        assert_eq!(restarts.decide(1, ended(0), Nothing), RankDecision::Done);
+    }
+
+    #[test]
+    fn who_fails_when_the_others_have_left_does_not_start_again() {
+        let mut restarts = Restarts::new(3, 9);
+        assert_eq!(restarts.decide(0, ended(0), Complete), RankDecision::Done);
+        assert!(restart(&restarts.decide(1, ended(KILLED), Complete)).is_some(), "rank 2 is there");
+        assert_eq!(restarts.waits_in_vain(|_| Nothing), None);
+        restarts.decide(2, ended(0), Complete);
+        assert_eq!(restarts.waits_in_vain(|_| Complete), None, "it has met them");
+        let left = RankFailure { others_have_left: true, ..failure(1, &[KILLED]) };
+        assert_eq!(restarts.waits_in_vain(|_| At(7)).as_ref(), Some(&left));
+        let text = left.to_string();
+        assert!(text.contains("after the other ranks had left"), "{text}");
+        let left = RankFailure { others_have_left: true, ..failure(1, &[KILLED, KILLED]) };
+        assert_eq!(restarts.decide(1, ended(KILLED), Nothing), RankDecision::EndJob(left));
+    }
+
+    #[test]
+    fn ranks_that_note_no_end_start_again_on_their_own() {
+        let mut restarts = Restarts::new(2, 9);
+        restarts.decide(0, ended(0), At(3));
+        assert!(restart(&restarts.decide(1, ended(KILLED), Complete)).is_some());
+        assert_eq!(restarts.waits_in_vain(|_| Nothing), None);
+        let mut alone = Restarts::new(1, 9);
+        assert!(restart(&alone.decide(0, ended(KILLED), Complete)).is_some());
+        assert_eq!(alone.waits_in_vain(|_| Nothing), None);
     }
 
     /// All histories of up to six ends of two ranks, each with success, a failure, or a failure after progress.
@@ -169,7 +236,7 @@ mod tests {
                 for event in (0..EVENTS).map(|at| history / 6_u32.pow(at) % 6) {
                     let (rank, kind) = ((event % 2) as usize, event / 2);
                     version += u64::from(kind == 2);
-                    let progress = (kind == 2).then_some(version);
+                    let progress = if kind == 2 { At(version) } else { Nothing };
                     let status = ended(if kind == 0 { 0 } else { KILLED });
                     in_a_row[rank] = if kind == 2 { 1 } else { in_a_row[rank] + u32::from(kind == 1) };
                     let ends = kind != 0 && in_a_row[rank] >= max_attempts;

@@ -50,15 +50,15 @@ pub fn decide(
 
 /// That all ranks keep as much for others as these expect.
 fn check_options(standings: &[ReplayStanding]) -> Result<(), ReplayError> {
-    let options: [(&str, fn(&ReplayStanding) -> u32); 2] = [
-        ("rabit_global_replica", |standing| standing.global_replica),
-        ("rabit_local_replica", |standing| standing.local_replica),
-    ];
-    for (option, value) in options {
-        let Some(first) = standings.first().map(value) else { return Ok(()) };
-        if let Some((rank, other)) = (0..).zip(standings.iter().map(value)).find(|(_, other)| *other != first)
-        {
-            return Err(ReplayError::UnlikeOptions { option, first, rank, value: other });
+    let Some(first) = standings.first() else { return Ok(()) };
+    for (rank, other) in (0..).zip(standings) {
+        for (option, first, value) in [
+            ("rabit_global_replica", first.global_replica, other.global_replica),
+            ("rabit_local_replica", first.local_replica, other.local_replica),
+        ] {
+            if first != value {
+                return Err(ReplayError::UnlikeOptions { option, first, rank, value });
+            }
         }
     }
     Ok(())

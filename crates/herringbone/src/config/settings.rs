@@ -252,8 +252,8 @@ pub(crate) const SLICE_BYTES: Setting = setting(
 );
 pub(crate) const PROGRESS_FILE: Setting = setting(
     "HERRINGBONE_PROGRESS_FILE",
-    "where a program writes a decimal number at each checkpoint, another one each time: only failures since then count against \
-     the launcher's --max-attempts",
+    "where a program writes a decimal number at each checkpoint, another one each time, and `complete` once all ranks have come to \
+     the end: only failures since then count against the launcher's --max-attempts",
     "a path, as herringbone launch --max-attempts sets it",
     "none: nobody reads it",
     WORKERS,

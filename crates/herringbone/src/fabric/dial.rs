@@ -39,7 +39,18 @@ fn dial_one(there: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     }
     socket.connect_timeout(&there.into(), ATTEMPT)?;
     socket.set_tcp_nodelay(true)?;
-    Ok(socket.into())
+    let stream = TcpStream::from(socket);
+    if stream.local_addr()? == there {
+        return Err(refused_itself(&stream));
+    }
+    Ok(stream)
+}
+
+/// Where nobody listens, TCP may give a call the port that it calls, and connect it with itself. This one ends without a trace: else
+/// nobody could listen there for a minute.
+fn refused_itself(stream: &TcpStream) -> io::Error {
+    let ended = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    ended.err().unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())
 }
 
 #[cfg(test)]
@@ -53,5 +64,22 @@ mod tests {
         let refused = call("192.0.2.1:7070");
         assert!(!refused.may_pass() && refused.to_string().starts_with("no job token is set, and 192.0.2.1"));
         assert!(matches!(call("127.0.0.1:1"), GreetError::Io(_)), "it was called");
+    }
+
+    #[test]
+    fn a_call_that_reaches_itself_is_refused_and_leaves_the_port_free() {
+        // It calls from where it calls to.
+        let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let bound = socket();
+        bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let there = bound.local_addr().unwrap();
+        bound.connect(&there).unwrap();
+        let stream = TcpStream::from(bound);
+        assert_eq!(stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+        assert_eq!(refused_itself(&stream).kind(), io::ErrorKind::ConnectionRefused);
+        drop(stream);
+        let again = socket();
+        again.bind(&there).unwrap();
+        again.listen(1).unwrap();
     }
 }

@@ -53,6 +53,14 @@ impl RabitOptions {
             if let Some((name, value)) = argument.split_once('=').filter(|(name, _)| ARGUMENTS.contains(name))
             {
                 self.set(name, value)?;
+            } else if let Some(name) = unknown_option(argument) {
+                crate::log::warn(
+                    "rabit",
+                    format_args!(
+                        "{name} is no option, and is not read: the options are {}",
+                        ARGUMENTS.join(", ")
+                    ),
+                );
             }
         }
         Ok(self)
@@ -84,6 +92,34 @@ const GLOBAL_REPLICA: &str = "rabit_global_replica";
 const LOCAL_REPLICA: &str = "rabit_local_replica";
 const ARGUMENTS: [&str; 3] = [GLOBAL_REPLICA, LOCAL_REPLICA, "rabit_timeout_sec"];
 
+/// What RABIT reads, and has no meaning here.
+const OTHERS_OF_RABIT: [&str; 17] = [
+    "rabit_tracker_uri",
+    "rabit_tracker_port",
+    "rabit_task_id",
+    "rabit_slave_port",
+    "rabit_num_trial",
+    "rabit_world_size",
+    "rabit_hadoop_mode",
+    "rabit_reduce_ring_mincount",
+    "rabit_reduce_buffer",
+    "rabit_tree_reduce_minsize",
+    "rabit_bootstrap_cache",
+    "rabit_debug",
+    "rabit_timeout",
+    "rabit_enable_tcp_no_delay",
+    "rabit_stop_process",
+    "rabit_recover_info",
+    "rabit_env",
+];
+
+/// The name of an argument that looks like an option and is none.
+fn unknown_option(argument: &str) -> Option<&str> {
+    let name = argument.split_once('=')?.0;
+    let is_known = ARGUMENTS.contains(&name) || OTHERS_OF_RABIT.contains(&name);
+    (name.starts_with("rabit_") && !is_known).then_some(name)
+}
+
 /// How many processes of this rank came before this one, as launchers of RABIT's programs say.
 pub(super) fn attempt() -> u32 {
     env::var("DMLC_NUM_ATTEMPT").ok().and_then(|attempt| attempt.parse().ok()).unwrap_or(0)
@@ -92,4 +128,19 @@ pub(super) fn attempt() -> u32 {
 /// Where to write the version, for the launcher.
 pub(super) fn progress_file() -> Option<PathBuf> {
     env::var_os(PROGRESS_FILE.name).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_options_are_seen_and_those_of_rabit_are_not() {
+        assert_eq!(unknown_option("rabit_local_replicas=1"), Some("rabit_local_replicas"));
+        for other in
+            ["rabit_local_replica=1", "rabit_tracker_uri=host", "--rabit_local_replicas=1", "rabit_data.bin"]
+        {
+            assert_eq!(unknown_option(other), None, "{other}");
+        }
+    }
 }

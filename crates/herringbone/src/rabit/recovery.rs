@@ -42,7 +42,12 @@ impl Rabit {
                 ReplayStep::Exchange => self.exchange(operation),
                 ReplayStep::Transfer(parts) => self.transfer(parts).map(|arrived| self.member.moved(arrived)),
                 ReplayStep::Offer(offer) => self.offer(offer, operation),
-                ReplayStep::Meet => self.meet().map(|()| self.member.met()),
+                ReplayStep::Meet => self.meet().map(|()| {
+                    self.member.met();
+                    if self.member.may_leave() {
+                        self.say_complete();
+                    }
+                }),
                 step => return Ok(step),
             };
             done.or_else(|error| self.lose(error))?;
@@ -58,6 +63,12 @@ impl Rabit {
                 crate::log::info(&who, format_args!("it waits until a lost rank is started again: {error}"));
                 Ok(())
             }
+            ErrorKind::Mismatch { sequence, calls } => {
+                let named = |(ranks, call): &(Vec<Rank>, String)| (ranks.clone(), as_program_calls_it(call));
+                let (sequence, calls) = (*sequence, calls.iter().map(named).collect());
+                let own = error.operation().map(as_program_calls_it).unwrap_or_default();
+                Err(Error::new(ErrorKind::Mismatch { sequence, calls }).about(self.rank(), &own))
+            }
             _ => Err(error),
         }
     }
@@ -65,7 +76,7 @@ impl Rabit {
     /// Forms the group anew, of all ranks. It may take several tries: processes may end meanwhile.
     fn regroup(&mut self) -> Result<()> {
         let patience = if self.member.may_leave() { AT_THE_END } else { self.options.recovery_timeout };
-        match self.waiting.form(patience, |left| self.comm.replace(Some(left))) {
+        match self.waiting.form_again(self.rank(), patience, |left| self.comm.replace(Some(left))) {
             Ok(comm) => {
                 self.comm = comm;
                 self.member.formed();
@@ -197,4 +208,13 @@ impl Rabit {
             true => Err(Error::new(ErrorKind::Memory { rank: self.rank(), bytes: bytes as u64 })),
         }
     }
+}
+
+/// What ranks call where the program has called something else, as errors tell the program.
+fn as_program_calls_it(call: &str) -> String {
+    let offer = format!("all_gather of {} u8", CheckpointOffer::BYTES);
+    if let Some(rest) = call.strip_prefix(&offer) {
+        return format!("checkpoint{rest}");
+    }
+    call.strip_prefix("barrier").map_or_else(|| call.to_owned(), |rest| format!("finalize{rest}"))
 }

@@ -1,6 +1,6 @@
 //! PatientWaits that a program can end: for calls, and for processes that are started again.
 
-use crate::{Communicator, Error, ErrorKind, Request, Result};
+use crate::{Communicator, Error, ErrorKind, Request, Result, core::group::Rank};
 use std::{
     fmt, thread,
     time::{Duration, Instant},
@@ -12,8 +12,12 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// How long a call is waited for before the program is asked.
 const CALL_SLICE: Duration = Duration::from_millis(100);
 
-/// How long one try to form the group takes at most before the program is asked.
+/// How long the first try to form the group again takes at most, and each one after which the program is asked. Others take longer.
 const FORMING_SLICE: Duration = Duration::from_secs(3);
+const LONGEST_SLICE: Duration = Duration::from_secs(60);
+
+/// How long a rank waits for a lost one before it says so.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Says whether to go on waiting.
 type GoesOn = Box<dyn Fn() -> Result<()> + Send>;
@@ -45,22 +49,73 @@ impl PatientWaits {
         }
     }
 
-    /// Forms a group, which may take several tries: processes may end meanwhile.
-    pub(super) fn form(
+    /// Forms the first group, which may take several tries: processes may end meanwhile.
+    pub(super) fn form_first(
         &self,
         patience: Duration,
         form: impl Fn(Duration) -> Result<Communicator>,
     ) -> Result<Communicator> {
         let deadline = Instant::now() + patience;
-        let slice = if self.0.is_some() { FORMING_SLICE } else { patience };
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match form(left.min(slice)) {
+            match form(left) {
                 Err(error) if left > AGAIN && may_pass(&error) => thread::sleep(AGAIN),
                 formed => return formed,
             }
-            self.0.as_ref().map_or(Ok(()), |goes_on| goes_on())?;
+            self.ask()?;
         }
+    }
+
+    /// Forms a group once lost processes were started again, for which ranks wait so long. This one warns if it takes a while.
+    pub(super) fn form_again(
+        &self,
+        rank: Rank,
+        patience: Duration,
+        form: impl Fn(Duration) -> Result<Communicator>,
+    ) -> Result<Communicator> {
+        let (began, mut slice) = (Instant::now(), FORMING_SLICE);
+        let (mut has_warned, mut reason) = (false, None);
+        loop {
+            let waited = began.elapsed();
+            let left = patience.saturating_sub(waited);
+            let error = match form(left.min(slice)) {
+                Err(error) if may_pass(&error) || is_of_another_job(&error) => error,
+                formed => return formed,
+            };
+            // The last try may be too short to say who is missing.
+            if left >= slice || reason.is_none() {
+                reason = Some(error);
+            }
+            let reason = reason.as_ref().map(|error: &Error| error.kind());
+            if left <= slice.min(FORMING_SLICE) {
+                let problem = reason.map_or_else(String::new, ToString::to_string);
+                return Err(Error::rendezvous(format_args!(
+                    "a lost rank was not started again within {} s, which rabit_timeout_sec says: {problem}",
+                    patience.as_secs()
+                ))
+                .at(rank));
+            }
+            if let Some(reason) = reason.filter(|_| !has_warned && waited >= SILENCE) {
+                has_warned = true;
+                crate::log::warn(
+                    &format!("rank {rank}"),
+                    format_args!(
+                        "a rank is lost, and this one has waited {} s for it to be started again; it waits for up to {} s (rabit_timeout_sec): {reason}",
+                        waited.as_secs(),
+                        patience.as_secs()
+                    ),
+                );
+            }
+            self.ask()?;
+            if self.0.is_none() {
+                slice = (slice * 2).min(LONGEST_SLICE);
+            }
+            thread::sleep(AGAIN);
+        }
+    }
+
+    fn ask(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |goes_on| goes_on())
     }
 }
 
@@ -75,4 +130,9 @@ fn may_pass(error: &Error) -> bool {
             | ErrorKind::Io { .. }
             | ErrorKind::Closed
     )
+}
+
+/// Whether what answers has another token. Rank 0 had this one's, so a process of another job has taken its port, and leaves it again.
+fn is_of_another_job(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Auth { .. })
 }

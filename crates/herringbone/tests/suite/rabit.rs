@@ -203,6 +203,29 @@ fn checkpoints_that_do_not_fit_each_other_fail_on_all_ranks() {
 }
 
 #[test]
+fn unlike_calls_are_named_as_the_program_makes_them() {
+    World::new(2, Transport::Local).run(|comm| {
+        let mut rabit = Rabit::over(comm.clone(), RabitOptions::default()).unwrap();
+        rabit.load_checkpoint().unwrap();
+        let error = match rabit.rank() {
+            0 => rabit.checkpoint(*b"global"),
+            _ => rabit.all_reduce(&mut [1_i64; 3], ReduceOp::Sum),
+        };
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("rank 0 called checkpoint, rank 1 called all_reduce of 3 i64, sum"), "{text}");
+    });
+    World::new(2, Transport::Local).run(|comm| {
+        let mut rabit = Rabit::over(comm.clone(), RabitOptions::default()).unwrap();
+        let error = match rabit.rank() {
+            0 => rabit.finalize(),
+            _ => rabit.all_reduce(&mut [1_i64; 3], ReduceOp::Sum),
+        };
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("rank 0 called finalize, rank 1 called all_reduce of 3 i64, sum"), "{text}");
+    });
+}
+
+#[test]
 fn options_come_from_arguments_with_names_of_rabit() {
     let options = RabitOptions::default();
     let given =
