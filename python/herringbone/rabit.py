@@ -82,7 +82,8 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
     Args:
         args: the program's arguments, ``sys.argv`` if there are none. ``rabit_global_replica=5`` says on about how many ranks a result
             stays once all ranks have it, ``rabit_local_replica=2`` on how many other ranks a local model is kept, and
-            ``rabit_timeout_sec=1800`` how long ranks wait for a process to be started again. Others are not read.
+            ``rabit_timeout_sec=1800`` how long ranks wait for a process to be started again. Any other name that
+            begins with ``rabit_`` and is not one of RABIT's is a warning.
 
     Raises:
         TypeError: ``args`` is one text and no list of texts.

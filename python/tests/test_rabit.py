@@ -215,3 +215,29 @@ def test_killed_processes_of_the_example_find_the_same_groups() -> None:
     assert "digest" in whole[0] and whole == [whole[0]] * SIZE
     assert kmeans(kill) == whole, f"seed {seed}"
     assert not plan, f"seed {seed}"
+
+
+LOST_AT_THE_END = """
+import os, signal
+from herringbone import rabit
+
+rabit.init()
+rabit.checkpoint(0)
+rank = rabit.get_rank()
+if rank == 2:  # without a word
+    os._exit(0)
+rabit.finalize()
+"""
+
+
+def test_the_error_says_who_was_not_started_again() -> None:
+    done = launch(3, "-c", LOST_AT_THE_END, "rabit_timeout_sec=2", attempts=1)
+    assert done.returncode == 1
+    assert "a lost rank was not started again within 2 s, which rabit_timeout_sec says: rank 2 of 3 did not come" in done.stderr
+
+
+def test_a_process_that_is_lost_after_the_others_have_left_ends_the_job() -> None:
+    program = LOST_AT_THE_END.replace("os._exit(0)", "rabit.finalize(); os.kill(os.getpid(), signal.SIGKILL)")
+    done = launch(3, "-c", program, attempts=20)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert "rank 2 ended with signal: 9 (SIGKILL) after the other ranks had left" in done.stderr
