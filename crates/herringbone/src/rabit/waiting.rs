@@ -74,33 +74,31 @@ impl PatientWaits {
         form: impl Fn(Duration) -> Result<Communicator>,
     ) -> Result<Communicator> {
         let (began, mut slice) = (Instant::now(), FORMING_SLICE);
-        let (mut has_warned, mut reason) = (false, None);
+        let (mut has_warned, mut reason) = (false, String::new());
         loop {
-            let waited = began.elapsed();
+            let waited = Duration::from_millis(began.elapsed().as_millis() as u64);
             let left = patience.saturating_sub(waited);
             let error = match form(left.min(slice)) {
                 Err(error) if may_pass(&error) || is_of_another_job(&error) => error,
                 formed => return formed,
             };
             // The last try may be too short to say who is missing.
-            if left >= slice || reason.is_none() {
-                reason = Some(error);
+            if left >= slice || reason.is_empty() {
+                reason = problem_of(&error);
             }
-            let reason = reason.as_ref().map(|error: &Error| error.kind());
-            if left <= slice.min(FORMING_SLICE) {
-                let problem = reason.map_or_else(String::new, ToString::to_string);
+            if began.elapsed() + AGAIN >= patience {
                 return Err(Error::rendezvous(format_args!(
-                    "a lost rank was not started again within {} s, which rabit_timeout_sec says: {problem}",
+                    "a lost rank was not started again within {} s, which rabit_timeout_sec says: {reason}",
                     patience.as_secs()
                 ))
                 .at(rank));
             }
-            if let Some(reason) = reason.filter(|_| !has_warned && waited >= SILENCE) {
+            if !has_warned && waited >= SILENCE {
                 has_warned = true;
                 crate::log::warn(
                     &format!("rank {rank}"),
                     format_args!(
-                        "a rank is lost, and this one has waited {} s for it to be started again; it waits for up to {} s (rabit_timeout_sec): {reason}",
+                        "a rank is lost, and this one has waited {} s for it to be started again; it waits for up to {} s: {reason}",
                         waited.as_secs(),
                         patience.as_secs()
                     ),
@@ -116,6 +114,14 @@ impl PatientWaits {
 
     fn ask(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |goes_on| goes_on())
+    }
+}
+
+/// What was in the way of a group.
+fn problem_of(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::Rendezvous { problem } => problem.clone(),
+        kind => kind.to_string(),
     }
 }
 
