@@ -117,7 +117,7 @@ rabit.finalize()"""
     assert "rank 1 failed 2 times without progress" in done.stderr
 
 
-def test_ranks_that_gather_other_types_are_told_both() -> None:
+def test_ranks_that_gather_other_types_get_both_named() -> None:
     code = """import numpy as np
 from herringbone import rabit
 rabit.init()
@@ -126,8 +126,8 @@ for given in (np.arange(3.0), np.array(["a", "bc"]), np.array([1 + 2j]), np.empt
     assert gathered.dtype == given.dtype and np.array_equal(gathered, [given, given])
 rabit.allgather(np.ones(3, "f8" if rabit.get_rank() else "i8"))"""
     done = launch(2, "-c", code, attempts=1)
-    told = "MismatchError.*: rank 0 called all_gather of 3 i64, rank 1 called all_gather of 3 f64"
-    assert done.returncode != 0 and re.search(told, done.stderr), done.stderr
+    both = "MismatchError.*: rank 0 called all_gather of 3 i64, rank 1 called all_gather of 3 f64"
+    assert done.returncode != 0 and re.search(both, done.stderr), done.stderr
 
 
 @pytest.fixture

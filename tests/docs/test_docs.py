@@ -127,27 +127,9 @@ def shell_block(name, text, folder):
         as_started_by_ps_lite(roles, folder)
 
 
-def command(name, words, settings, folder):
-    """Runs one command of a shell block, or checks that what it names is there."""
+def c_command(name, words, settings, folder):
+    """The same for commands that make and start a program of C or C++; whether this is one."""
     match words:
-        case ["make", *targets]:
-            known = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            targets = {target for target in targets if "=" not in target}
-            assert targets <= set(known), f"{name}: make has no {targets}"
-        case ["cargo", "build" | "test" | "clippy" | "doc", *rest]:
-            packages = rest[1:2] if rest[:1] == ["-p"] else []
-            folders = [package.removeprefix("herringbone-") for package in packages]
-            assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
-        case ["target/tests/bin/python", "-m", "pytest", *paths]:
-            assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
-        case [".venv/bin/python", script, *rest]:
-            takes(name, script, rest)
-        case ["echo", *line, ">", file]:
-            (folder / file).write_text(" ".join(line) + "\n")
-        case ["herringbone", "serve", *rest]:
-            # At a free port: reducers of other programs may be at the one that a page names.
-            listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
-            serve([str(BINARY), "serve", *listen], settings)
         case ["export", *variables]:
             # Blocks get those that name the library of the tests.
             given = {name: value for name, _, value in (variable.partition("=") for variable in variables)}
@@ -178,6 +160,34 @@ def command(name, words, settings, folder):
         case ["herringbone", "launch", *rest, "./program"]:
             assert (folder / "program").exists(), f"{name}: what makes ./program?"
             succeed([str(BINARY), "launch", *rest, "./program"], folder, settings | library_settings())
+        case _:
+            return False
+    return True
+
+
+def command(name, words, settings, folder):
+    """Runs one command of a shell block, or checks that what it names is there."""
+    if c_command(name, words, settings, folder):
+        return
+    match words:
+        case ["make", *targets]:
+            known = re.findall(r"^([\w-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets = {target for target in targets if "=" not in target}
+            assert targets <= set(known), f"{name}: make has no {targets}"
+        case ["cargo", "build" | "test" | "clippy" | "doc", *rest]:
+            packages = rest[1:2] if rest[:1] == ["-p"] else []
+            folders = [package.removeprefix("herringbone-") for package in packages]
+            assert all((ROOT / "crates" / folder).is_dir() for folder in folders), f"{name}: {words}"
+        case ["target/tests/bin/python", "-m", "pytest", *paths]:
+            assert all((ROOT / path).exists() for path in paths), f"{name}: {words}"
+        case [".venv/bin/python", script, *rest]:
+            takes(name, script, rest)
+        case ["echo", *line, ">", file]:
+            (folder / file).write_text(" ".join(line) + "\n")
+        case ["herringbone", "serve", *rest]:
+            # At a free port: reducers of other programs may be at the one that a page names.
+            listen = [re.sub(r":\d+$", ":0", word) if before == "--listen" else word for before, word in zip(["", *rest], rest)]
+            serve([str(BINARY), "serve", *listen], settings)
         case ["herringbone", "launch", *_] if "train.py" in words and not (folder / "train.py").exists():
             raise AssertionError(f"{name}: which train.py does {shlex.join(words)} run? Show it in a block before")
         case ["herringbone", "launch", *_, program] if program.startswith("target/debug/examples/"):

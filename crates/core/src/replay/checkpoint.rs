@@ -4,22 +4,10 @@ use super::{
     ReplayError, ReplayGlobal,
     member::{InCall, ReplayMember, ReplayPart, ReplayPayload},
     models::{Kept, Models},
+    progress::CheckpointPhase,
     standing::CheckpointOffer,
 };
 use alloc::vec::Vec;
-
-/// Where a rank is in a checkpoint.
-#[derive(Clone, Debug)]
-pub(super) enum CheckpointPhase {
-    /// Ranks say what they have.
-    Offer,
-    /// They hand on local models: this is what each rank has said of its own.
-    Hand(Vec<CheckpointOffer>),
-    /// All have what they keep for others.
-    Meet,
-    /// It counts.
-    Installed,
-}
 
 impl<M: Clone> ReplayMember<M> {
     pub(super) fn begin_checkpoint(

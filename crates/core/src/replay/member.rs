@@ -3,11 +3,10 @@
 use super::{
     ReplayDecision, ReplayError, ReplayItem, ReplayPoint, ReplaySettings, ReplayTransfer,
     bootstrap::BootstrapResults,
-    checkpoint::CheckpointPhase,
     decide,
     error::ReplayCallName,
     models::{Kept, KeptResult, ReplayGlobal},
-    progress::Progress,
+    progress::{CheckpointPhase, ReplayProgress},
     results::KeptResults,
     standing::{CallSite, CheckpointOffer, ReplayStanding},
 };
@@ -119,7 +118,7 @@ pub(super) enum InCall {
         bytes: u64,
         proves_all: bool,
         kind: u64,
-        at: At,
+        at: ReplayPlace,
     },
     Checkpoint(CheckpointPhase),
     /// How many barriers this rank has passed in a row, and whether it has passed one at all: then all have come to their end.
@@ -133,7 +132,7 @@ pub(super) enum InCall {
 
 /// Where a collective stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum At {
+pub(super) enum ReplayPlace {
     Bootstrap(CallSite),
     Version(ReplayPoint),
 }
@@ -147,7 +146,7 @@ pub struct ReplayMember<M> {
     pub(super) settings: ReplaySettings,
     formation: Formation,
     pub(super) call: InCall,
-    pub(super) progress: Option<Progress<M>>,
+    pub(super) progress: Option<ReplayProgress<M>>,
     bootstrap: BootstrapResults<M>,
     others_have_loaded: bool,
 }
@@ -174,7 +173,7 @@ impl<M: Clone> ReplayMember<M> {
 
     /// The call that is next, or in which the program is.
     pub fn point(&self) -> ReplayPoint {
-        self.progress.as_ref().map_or(ReplayPoint { version: 0, call: 0 }, Progress::point)
+        self.progress.as_ref().map_or(ReplayPoint { version: 0, call: 0 }, ReplayProgress::point)
     }
 
     /// The checkpoint's global model, which is none at version 0, and this rank's local one.
@@ -204,8 +203,8 @@ impl<M: Clone> ReplayMember<M> {
             ReplayCall::Collective { bytes, proves_all, kind, place } => {
                 let loaded = self.progress.as_ref().filter(|progress| progress.has_loaded);
                 let at = loaded.map_or_else(
-                    || At::Bootstrap(self.bootstrap.next_at(place)),
-                    |progress| At::Version(progress.point()),
+                    || ReplayPlace::Bootstrap(self.bootstrap.next_at(place)),
+                    |progress| ReplayPlace::Version(progress.point()),
                 );
                 InCall::Collective { bytes, proves_all, kind, at }
             }
@@ -216,7 +215,7 @@ impl<M: Clone> ReplayMember<M> {
 
     fn begin_load(&self) -> Result<InCall, ReplayError> {
         match &self.progress {
-            Some(Progress { has_loaded: true, version, calls, .. }) if *calls > 0 => {
+            Some(ReplayProgress { has_loaded: true, version, calls, .. }) if *calls > 0 => {
                 Err(ReplayError::LateLoad { rank: self.rank, version: *version, calls: *calls })
             }
             _ => Ok(InCall::Load),
@@ -284,10 +283,10 @@ impl<M: Clone> ReplayMember<M> {
         let InCall::Collective { bytes, proves_all, kind, at } = self.call else { return Ok(self.over()) };
         let rank = self.rank;
         let (kept, is_past, call) = match at {
-            At::Bootstrap(site) => {
+            ReplayPlace::Bootstrap(site) => {
                 (self.bootstrap.get(site), self.others_have_loaded, ReplayCallName::Bootstrap(site.nth))
             }
-            At::Version(point) => {
+            ReplayPlace::Version(point) => {
                 let progress = self.progress.as_ref();
                 let kept = progress.and_then(|progress| progress.results.get(point));
                 let ends_here = progress.is_some_and(|progress| progress.closes_at == Some(point.call));
@@ -309,10 +308,10 @@ impl<M: Clone> ReplayMember<M> {
     }
 
     /// The program has the result of a call.
-    fn passed(&mut self, at: At, proves_all: bool) {
+    fn passed(&mut self, at: ReplayPlace, proves_all: bool) {
         match at {
-            At::Bootstrap(site) => self.bootstrap.passed(site),
-            At::Version(point) => {
+            ReplayPlace::Bootstrap(site) => self.bootstrap.passed(site),
+            ReplayPlace::Version(point) => {
                 if let Some(progress) = &mut self.progress {
                     progress.calls += 1;
                     progress.results.passed(point, proves_all);
@@ -327,8 +326,8 @@ impl<M: Clone> ReplayMember<M> {
         let InCall::Collective { proves_all, kind, at, .. } = self.call else { return };
         let result = KeptResult { kind, kept: result };
         match at {
-            At::Bootstrap(site) => self.bootstrap.insert(site, result),
-            At::Version(point) => {
+            ReplayPlace::Bootstrap(site) => self.bootstrap.insert(site, result),
+            ReplayPlace::Version(point) => {
                 self.progress.iter_mut().for_each(|progress| progress.results.insert(point, result.clone()));
             }
         }
@@ -355,7 +354,7 @@ impl<M: Clone> ReplayMember<M> {
     /// What this rank has, and how far it is.
     pub fn standing(&self) -> ReplayStanding {
         ReplayStanding {
-            position: self.progress.as_ref().map(Progress::position),
+            position: self.progress.as_ref().map(ReplayProgress::position),
             bootstrap: self.bootstrap.held(),
             ..ReplayStanding::of_new(&self.settings)
         }
@@ -436,7 +435,7 @@ impl<M: Clone> ReplayMember<M> {
     ) {
         let results = || KeptResults::new(self.rank, self.size, &self.settings);
         let mut progress =
-            self.progress.take().unwrap_or_else(|| Progress::begins(decision.version, results()));
+            self.progress.take().unwrap_or_else(|| ReplayProgress::begins(decision.version, results()));
         for (ReplayTransfer { item, kind, .. }, kept) in transfers.into_iter().zip(arrived) {
             let result = |kept| KeptResult { kind: kind.unwrap_or(0), kept };
             match item {

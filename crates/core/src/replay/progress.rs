@@ -1,10 +1,16 @@
 //! How far a process is.
 
-use super::{ReplayPoint, models::Models, results::KeptResults, standing::ReplayPosition};
+use super::{
+    ReplayPoint,
+    models::Models,
+    results::KeptResults,
+    standing::{CheckpointOffer, ReplayPosition},
+};
+use alloc::vec::Vec;
 
 /// What a process has once it knows how far the others are.
 #[derive(Clone, Debug)]
-pub(super) struct Progress<M> {
+pub(super) struct ReplayProgress<M> {
     pub(super) version: u32,
     pub(super) calls: u64,
     pub(super) closes_at: Option<u64>,
@@ -15,7 +21,7 @@ pub(super) struct Progress<M> {
     pub(super) pending: Option<Models<M>>,
 }
 
-impl<M> Progress<M> {
+impl<M> ReplayProgress<M> {
     /// Version 0, or the one at which a process begins that was started again.
     pub(super) fn begins(version: u32, results: KeptResults<M>) -> Self {
         Self {
@@ -52,4 +58,17 @@ impl<M> Progress<M> {
             pending: self.pending.as_ref().map(Models::held),
         }
     }
+}
+
+/// Where a rank is in a checkpoint.
+#[derive(Clone, Debug)]
+pub(super) enum CheckpointPhase {
+    /// Ranks say what they have.
+    Offer,
+    /// They hand on local models: this is what each rank has said of its own.
+    Hand(Vec<CheckpointOffer>),
+    /// All have what they keep for others.
+    Meet,
+    /// It counts.
+    Installed,
 }
