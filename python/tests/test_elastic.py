@@ -287,7 +287,7 @@ def test_ranks_may_leave_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_state_is_refused_with_its_place() -> None:
     with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as alone:
         assert herringbone.broadcast_state(alone, STATE) is STATE
-        with pytest.raises(TypeError, match=r"state\['a'\]\[1\] is a type"):
+        with pytest.raises(TypeError, match=r"state\['a'\]\[1\] is of the type type"):
             herringbone.broadcast_state(alone, {"a": [1, int]})
         with pytest.raises(TypeError, match="is an array of object"):
             herringbone.broadcast_state(alone, np.array([None]))
