@@ -177,7 +177,7 @@ class Job:
                 for worker in together:
                     status = self._after(worker, together)
                     if status:
-                        self.failed = worker.number
+                        self.failed = worker.number if self.failed is None else self.failed
                         return status
             self._start_again()
             if self._elastic and not self._succeeded:
@@ -199,7 +199,8 @@ class Job:
             if self._restarter is not None:
                 self._restarter.decide(rank, status)
                 if waiting := self._restarter.waits_in_vain():
-                    say(waiting[1])
+                    self.failed, why = waiting
+                    say(why)
                     return 1
         elif self._succeeded and not worker.is_first:
             # It came too late to take part.
