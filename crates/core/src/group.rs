@@ -6,6 +6,7 @@
 
 use crate::choice::choices;
 use alloc::{collections::BTreeSet, vec::Vec};
+use core::ops::Range;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
 pub type Rank = u32;
@@ -14,6 +15,7 @@ pub type Rank = u32;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
     keys: Vec<u32>,
+    contributors: u32,
 }
 
 choices! {
@@ -69,6 +71,9 @@ pub enum GroupError {
         /// The first rank whose key does not exceed its predecessor's.
         rank: Rank,
     },
+    /// An average of nothing has no value.
+    #[error("a group's inputs come of at least one contribution")]
+    NoContributors,
 }
 
 impl Group {
@@ -78,7 +83,7 @@ impl Group {
     /// If `size` is 0.
     pub fn of_size(size: u32) -> Self {
         assert!(size > 0, "a group needs at least one member");
-        Self { keys: (0..size).collect() }
+        Self { keys: (0..size).collect(), contributors: size }
     }
 
     /// A group with these fold keys, one per rank, strictly ascending.
@@ -88,8 +93,27 @@ impl Group {
         }
         match keys.windows(2).position(|pair| pair[0] >= pair[1]) {
             Some(at) => Err(GroupError::NotAscending { rank: at as Rank + 1 }),
-            None => Ok(Self { keys }),
+            None => {
+                let contributors = keys.len() as u32;
+                Ok(Self { keys, contributors })
+            }
         }
+    }
+
+    /// The same group, whose members' inputs are sums of so many contributions in all: an average divides by that.
+    ///
+    /// # Errors
+    /// [`GroupError::NoContributors`].
+    pub fn with_contributors(self, contributors: u32) -> Result<Self, GroupError> {
+        match contributors {
+            0 => Err(GroupError::NoContributors),
+            _ => Ok(Self { contributors, ..self }),
+        }
+    }
+
+    /// By what an average divides: the number of members, unless their inputs are sums already.
+    pub fn contributors(&self) -> u32 {
+        self.contributors
     }
 
     /// How many members the group has.
@@ -106,6 +130,28 @@ impl Group {
     pub fn key_bits(&self) -> u32 {
         u32::BITS - (self.keys[0] ^ self.keys[self.keys.len() - 1]).leading_zeros()
     }
+}
+
+/// The largest nodes of the canonical tree over `keys` that make up a run of ranks, in their order.
+pub(crate) fn nodes_of(keys: &[u32], run: Range<Rank>) -> Vec<Range<Rank>> {
+    let mut nodes = Vec::new();
+    let mut start = run.start;
+    while start < run.end {
+        let ends = (start + 1..=run.end).rev();
+        let node = ends.map(|end| start..end).find(|piece| is_node(keys, piece)).expect("a rank is a node");
+        start = node.end;
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// Whether the ranks of a run are all that lie below one node of the canonical tree.
+pub(crate) fn is_node(keys: &[u32], run: &Range<Rank>) -> bool {
+    let (first, last) = (keys[run.start as usize], keys[run.end as usize - 1]);
+    let below = u32::BITS - (first ^ last).leading_zeros();
+    let outside = |key: &u32| key.checked_shr(below) != first.checked_shr(below);
+    let before = run.start.checked_sub(1).map(|rank| &keys[rank as usize]);
+    before.is_none_or(outside) && keys.get(run.end as usize).is_none_or(outside)
 }
 
 /// How many merges follow each of a list of partial sums, so that folding them from left to right with a stack gives

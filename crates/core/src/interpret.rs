@@ -297,7 +297,7 @@ impl State<'_> {
                     }
                 });
                 let sources: Vec<Operand> = sources.collect();
-                let finish = finish.then_some(task.schedule.workers());
+                let finish = finish.then_some(task.schedule.group().contributors());
                 let folded = dispatch(task.dtype, task.op, Fold { sources: &sources, finish });
                 self.write(task, into, chunk, folded);
             }

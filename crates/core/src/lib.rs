@@ -62,6 +62,8 @@ pub mod element;
 
 pub mod group;
 
+pub mod shards;
+
 pub mod codec;
 
 pub mod collective;

@@ -99,9 +99,11 @@ pub fn prepare(
         per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
+    let contributors = verified.group().contributors();
     let results =
         if medium == Medium::Links { received_in_place(call.collective, program) } else { Vec::new() };
-    let mut prepared = Compiler::new(prepared, program, cut.chunks(), direct, results).compile(program, me);
+    let mut prepared =
+        Compiler::new(prepared, program, cut.chunks(), direct, results, contributors).compile(program, me);
     if parts.is_some() {
         limit(&mut prepared);
     }

@@ -29,6 +29,7 @@ const ORDERS: [Order; 7] = [
             "collective",
             "schedule topology",
             "codec",
+            "shards",
             "element group trace",
             "choice",
         ],

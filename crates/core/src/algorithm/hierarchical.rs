@@ -13,7 +13,7 @@ use super::partial::Partial;
 use super::radix::{self, Halves, all_levels, checked, lone_ranks};
 use super::reduction_server::Served;
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
-use crate::group::{Group, Rank};
+use crate::group::{Group, Rank, nodes_of};
 use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 use core::ops::Range;
@@ -259,7 +259,7 @@ pub(crate) fn pieces_of_hosts(group: &Group, hosts: &[u32]) -> Result<Vec<Level>
             return Err(Unsupported::SplitHost { rank: start });
         }
         end += run.len() as Rank;
-        all.push(pieces(keys, start..end));
+        all.push(nodes_of(keys, start..end));
     }
     match all.len() {
         1 => Err(Unsupported::OneHost { workers }),
@@ -275,25 +275,4 @@ fn whole_hosts(group: &Group, hosts: &[u32]) -> Result<Level, Unsupported> {
         Some(pieces) => Err(Unsupported::HostInPieces { rank: pieces[0].start, pieces: pieces.len() }),
         None => Ok(hosts.iter().map(whole).collect()),
     }
-}
-
-fn pieces(keys: &[u32], run: Range<Rank>) -> Level {
-    let mut pieces = Level::new();
-    let mut start = run.start;
-    while start < run.end {
-        let ends = (start + 1..=run.end).rev();
-        let node = ends.map(|end| start..end).find(|piece| is_node(keys, piece)).expect("a rank is a node");
-        start = node.end;
-        pieces.push(node);
-    }
-    pieces
-}
-
-/// Whether the ranks of a run are all that lie below one node of the canonical tree.
-fn is_node(keys: &[u32], run: &Range<Rank>) -> bool {
-    let (first, last) = (keys[run.start as usize], keys[run.end as usize - 1]);
-    let below = u32::BITS - (first ^ last).leading_zeros();
-    let outside = |key: &u32| key.checked_shr(below) != first.checked_shr(below);
-    let before = run.start.checked_sub(1).map(|rank| &keys[rank as usize]);
-    before.is_none_or(outside) && keys.get(run.end as usize).is_none_or(outside)
 }

@@ -31,6 +31,8 @@ pub(super) struct Compiler {
     /// The sends that may be read in the user's buffer, and the results that are received there.
     direct: Vec<u32>,
     results: Vec<u32>,
+    /// By what averages divide.
+    contributors: u32,
 }
 
 impl Compiler {
@@ -40,6 +42,7 @@ impl Compiler {
         chunks: u32,
         direct: Vec<u32>,
         results: Vec<u32>,
+        contributors: u32,
     ) -> Self {
         let mut slot_offsets = Vec::new();
         for form in program.slots() {
@@ -55,6 +58,7 @@ impl Compiler {
             edges: Vec::new(),
             direct,
             results,
+            contributors,
         }
     }
 
@@ -92,7 +96,7 @@ impl Compiler {
                         operands,
                         into: self.write(at, into, chunk),
                         form,
-                        finish,
+                        finish: finish.then_some(self.contributors),
                         sent_by: None,
                     })
                 }

@@ -231,8 +231,8 @@ pub struct Fold {
     pub into: Loc,
     /// What the result is.
     pub form: Form,
-    /// Whether it is the last fold, which turns a sum into elements.
-    pub finish: bool,
+    /// Of the last fold, which turns a sum into elements: by what an average divides.
+    pub finish: Option<u32>,
     /// The first step that sends the result: where its receivers look for it, it is put at once.
     pub sent_by: Option<u32>,
 }

@@ -126,6 +126,8 @@ pub struct Basis {
     pub order: FoldOrder,
     /// The fold keys.
     pub keys: Summary,
+    /// By what an average divides.
+    pub contributors: u32,
     /// Where the group runs.
     pub machines: Machines,
     /// How it is cut.
@@ -148,8 +150,8 @@ impl Basis {
         self.items().into_iter().find(|(item, _)| *item == name).map(|(_, value)| value)
     }
 
-    fn items(&self) -> [(&'static str, String); 13] {
-        let Self { epoch, algorithm, collective, workers, order, keys, machines, cut } = self;
+    fn items(&self) -> [(&'static str, String); 14] {
+        let Self { epoch, algorithm, collective, workers, order, keys, contributors, machines, cut } = self;
         let Machines { reducers, hosts, memories, topology } = machines;
         let CutBy { constants, segment, staged } = cut;
         [
@@ -158,6 +160,7 @@ impl Basis {
             ("workers", workers.to_string()),
             ("fold order", order.name().into()),
             ("fold keys", keys.to_string()),
+            ("shards", contributors.to_string()),
             ("reducers", reducers.to_string()),
             ("hosts", hosts.to_string()),
             ("shared memories", memories.to_string()),
@@ -176,6 +179,7 @@ impl Basis {
         to.u32(self.collective.root().unwrap_or(0));
         to.u32(self.workers);
         to.u8(self.order.code());
+        to.u32(self.contributors);
         let Machines { reducers, hosts, memories, topology } = &self.machines;
         [self.keys, *reducers, *hosts, *memories].into_iter().for_each(|list| list.write(to));
         to.option(topology.as_ref(), |to, digest| to.u64(*digest));
@@ -189,12 +193,12 @@ impl Basis {
         let collective = Collective::from_code(code, root)
             .filter(|collective| collective.root().unwrap_or(0) == root)
             .ok_or(Malformed("a collective that is unknown"))?;
-        let (workers, order) = (from.u32()?, from.fold_order()?);
+        let (workers, order, contributors) = (from.u32()?, from.fold_order()?, from.u32()?);
         let (keys, reducers) = (Summary::read(from)?, Summary::read(from)?);
         let (hosts, memories) = (Summary::read(from)?, Summary::read(from)?);
         let machines = Machines { reducers, hosts, memories, topology: from.option(Reader::u64)? };
         let cut = CutBy { constants: from.u64()?, segment: from.u64()?, staged: from.u64()? };
-        Ok(Self { epoch, algorithm, collective, workers, order, keys, machines, cut })
+        Ok(Self { epoch, algorithm, collective, workers, order, keys, contributors, machines, cut })
     }
 }
 
@@ -213,6 +217,7 @@ mod tests {
             workers: 4,
             order: FoldOrder::Ranks,
             keys: Summary::of_numbers(&[0, 1, 2, 3]),
+            contributors: 4,
             machines: Machines {
                 reducers: Summary::of_texts(&[]),
                 hosts: Summary::of_places(&[0, 0, 1, 1]),
@@ -225,12 +230,13 @@ mod tests {
 
     /// Each of them alone, with the name that it goes by.
     type Change = fn(&mut Basis);
-    const CHANGES: [(&str, Change); 13] = [
+    const CHANGES: [(&str, Change); 14] = [
         ("algorithm", |basis| basis.algorithm = "radix(2)".into()),
         ("collective", |basis| basis.collective = Collective::Broadcast { root: 3 }),
         ("workers", |basis| basis.workers = 5),
         ("fold order", |basis| basis.order = FoldOrder::Hosts),
         ("fold keys", |basis| basis.keys = Summary::of_numbers(&[0, 1, 4, 5])),
+        ("shards", |basis| basis.contributors = 8),
         ("reducers", |basis| basis.machines.reducers = Summary::of_texts(&["a:1".into()])),
         ("hosts", |basis| basis.machines.hosts = Summary::of_places(&[0, 1, 1, 1])),
         ("shared memories", |basis| basis.machines.memories = Summary::of_places(&[0, 1, 2, 3])),
@@ -260,7 +266,7 @@ mod tests {
     /// Every release has to compute the same number. This one was computed by another program.
     #[test]
     fn the_digest_has_this_value() {
-        assert_eq!(basis().digest(), 0xe035_2757_9e7f_1bb5);
+        assert_eq!(basis().digest(), 0x1d34_4199_709b_0e65);
     }
 
     #[test]

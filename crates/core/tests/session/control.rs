@@ -50,12 +50,12 @@ fn any_basis() -> impl Strategy<Value = Basis> {
     let summary = || any::<(u32, u64)>().prop_map(|(kinds, digest)| Summary { kinds, digest });
     let lists = (summary(), summary(), summary(), summary());
     let call = (any_text(), 1_u8..7, any::<u32>(), any::<u32>(), 0_usize..2);
-    let sizes = (any::<(u64, u64, u64, u64)>(), option::of(any::<u64>()));
+    let sizes = (any::<(u64, u64, u64, u64)>(), option::of(any::<u64>()), any::<u32>());
     (call, lists, sizes).prop_map(
         |(
             (algorithm, code, root, workers, order),
             (keys, reducers, hosts, memories),
-            (numbers, topology),
+            (numbers, topology, contributors),
         )| {
             let (epoch, constants, segment, staged) = numbers;
             Basis {
@@ -65,6 +65,7 @@ fn any_basis() -> impl Strategy<Value = Basis> {
                 workers,
                 order: FoldOrder::ALL[order],
                 keys,
+                contributors,
                 machines: Machines { reducers, hosts, memories, topology },
                 cut: CutBy { constants, segment, staged },
             }
@@ -235,12 +236,18 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
                 members.sort_unstable();
                 members.dedup();
                 let reducers = reducer.saturating_add(more).clamp(1, 65_536 - members.len() as u32);
-                let reducer = reducer.min(reducers - 1);
-                let hosts = members.iter().map(|member| member / 4).collect();
-                let members = members.into_iter().map(MemberId::new).collect();
-                let introduction =
-                    Introduction { group, generation, epoch, members, reducer, reducers, hosts, parameters };
-                Message::Introduce(introduction)
+                Message::Introduce(Introduction {
+                    group,
+                    generation,
+                    epoch,
+                    reducer: reducer.min(reducers - 1),
+                    reducers,
+                    hosts: members.iter().map(|member| member / 4).collect(),
+                    keys: members.clone(),
+                    contributors: reducers,
+                    members: members.into_iter().map(MemberId::new).collect(),
+                    parameters,
+                })
             }
         ),
         Just(Message::Bye),
@@ -383,6 +390,8 @@ fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
             reducer: 0,
             reducers,
             hosts,
+            keys: vec![0, 4],
+            contributors: 8,
             parameters: 0,
         }
     };
@@ -392,9 +401,21 @@ fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
     }
     for reducers in [65_535, 500_000_000, 2_000_000_000, u32::MAX] {
         let bytes = encoded(&Message::Introduce(introduction(reducers)));
-        assert!(bytes.len() < 160);
+        assert!(bytes.len() < 180);
         let reason = "a group that cannot be";
         assert_eq!(decoded(&bytes), Err(ControlError::Malformed { number: 14, reason }), "{reducers}");
+    }
+    let wrong: [fn(&mut Introduction); 3] = [
+        |introduction| introduction.keys = vec![4, 4],
+        |introduction| introduction.keys = vec![0, 2, 4],
+        |introduction| introduction.contributors = 0,
+    ];
+    for change in wrong {
+        let mut introduction = introduction(1);
+        change(&mut introduction);
+        let reason = "a group that cannot be";
+        let found = decoded(&encoded(&Message::Introduce(introduction)));
+        assert_eq!(found, Err(ControlError::Malformed { number: 14, reason }));
     }
 }
 

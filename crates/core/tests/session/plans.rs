@@ -23,6 +23,7 @@ fn basis() -> Basis {
         workers: 3,
         order: FoldOrder::Ranks,
         keys: Summary::of_numbers(&[0, 1, 2]),
+        contributors: 3,
         machines: Machines {
             reducers: Summary::of_texts(&["a:1".into()]),
             hosts: Summary::of_places(&[0, 0, 1]),

@@ -29,6 +29,10 @@ pub struct Introduction {
     pub reducers: u32,
     /// The host of each worker, equal for workers of one host.
     pub hosts: Vec<u32>,
+    /// The fold key of each worker, ascending.
+    pub keys: Vec<u32>,
+    /// By what an average divides.
+    pub contributors: u32,
     /// The digest of its parameters.
     pub parameters: u64,
 }
@@ -127,24 +131,41 @@ impl Introduction {
         to.u32(self.reducer);
         to.u32(self.reducers);
         to.ranks(&self.hosts);
+        to.ranks(&self.keys);
+        to.u32(self.contributors);
         to.u64(self.parameters);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, generation, epoch) = (from.u32()?, from.u32()?, from.u64()?);
         let members = from.list(MemberId::read)?;
-        let (reducer, reducers, hosts, parameters) = (from.u32()?, from.u32()?, from.ranks()?, from.u64()?);
+        let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
+        let (keys, contributors, parameters) = (from.ranks()?, from.u32()?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
         let all = members.len().saturating_add(reducers as usize);
         if members.is_empty()
             || !ascending
             || hosts.len() != members.len()
+            || keys.len() != members.len()
+            || !keys.is_sorted_by(|a, b| a < b)
+            || contributors == 0
             || reducer >= reducers
             || all > MEMBERS
         {
             return Err(Malformed("a group that cannot be"));
         }
-        Ok(Self { group, generation, epoch, members, reducer, reducers, hosts, parameters })
+        Ok(Self {
+            group,
+            generation,
+            epoch,
+            members,
+            reducer,
+            reducers,
+            hosts,
+            keys,
+            contributors,
+            parameters,
+        })
     }
 }
 

@@ -1,0 +1,260 @@
+//! Shards: a training's logical world, which its workers only carry. So its results do not depend on how many workers there are.
+//!
+//! A job has a fixed number of **shards**, each with its own samples, random numbers and gradient. Each worker carries a run of
+//! consecutive shards. The sum of all gradients follows the [canonical tree](crate::group) over the numbers of the shards: a worker
+//! folds those of its own that lie below one **node** of that tree, and the workers fold the nodes' partial sums. As EasyScale (Li et
+//! al., SC 2023) does for GPUs, but for sums the order of which is fixed, so that the bits are those of a single worker.
+//!
+//! ```
+//! use herringbone_core::shards::ShardRuns;
+//!
+//! // Eight shards on three workers: each carries one node.
+//! let runs = ShardRuns::aligned(8, 3)?;
+//! assert_eq!([0, 1, 2].map(|worker| runs.of(worker)), [0..2, 2..4, 4..8]);
+//! let group = runs.group()?;
+//! assert_eq!((group.keys(), group.contributors()), (&[0, 2, 4][..], 8));
+//! # Ok::<(), herringbone_core::shards::ShardsError>(())
+//! ```
+
+use crate::group::{Group, Rank, merges, nodes_of};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The most shards of a job.
+pub const MOST_SHARDS: u32 = 1 << 20;
+
+/// Why shards cannot be carried so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardsError {
+    /// There are none, or too many.
+    #[error("{shards} shards: a job has from 1 to {MOST_SHARDS}")]
+    Number {
+        /// How many.
+        shards: u32,
+    },
+    /// There are no workers.
+    #[error("a job has at least one worker")]
+    NoWorkers,
+    /// Workers without shards stand at the end.
+    #[error(
+        "worker {worker} carries shards and the one before it none: let those without shards be the last ones"
+    )]
+    IdleBefore {
+        /// The first worker with shards after one without.
+        worker: Rank,
+    },
+    /// A worker's run is not what lies below one node of the canonical tree.
+    #[error("worker {worker} carries shards {} to {}, which are {nodes} nodes of the canonical tree: give it one", .run.start, .run.end - 1)]
+    SeveralNodes {
+        /// Which worker.
+        worker: Rank,
+        /// Its shards.
+        run: Range<u32>,
+        /// How many nodes they are.
+        nodes: usize,
+    },
+}
+
+/// Which shards each worker carries: consecutive ones, in the order of the workers. The last workers may have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardRuns {
+    /// Where the run of each worker ends.
+    ends: Vec<u32>,
+}
+
+/// What a worker does with the gradient of one of its shards: see [`ShardRuns::folds`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFold {
+    /// The shard.
+    pub shard: u32,
+    /// How many of the partial sums that are kept become one with it, the newest first.
+    pub merges: u8,
+    /// Which of the worker's nodes the shard lies in, and whether it is the node's last one: then one partial sum is left, the node's.
+    pub node: u32,
+    /// See `node`.
+    pub ends_node: bool,
+}
+
+impl ShardRuns {
+    /// Runs that are one node of the canonical tree each, so that each worker sends one partial sum; the longest is as short as that
+    /// allows. Of 8 shards three workers carry 2, 2 and 4.
+    ///
+    /// # Errors
+    /// [`ShardsError::Number`], [`ShardsError::NoWorkers`].
+    pub fn aligned(shards: u32, workers: u32) -> Result<Self, ShardsError> {
+        let mut lengths = alloc::vec![shards];
+        while lengths.len() < workers as usize {
+            // The first of the longest ones: half of it is a node, too.
+            let longest =
+                (0..lengths.len()).rev().max_by_key(|at| lengths[*at]).filter(|at| lengths[*at] > 1);
+            let Some(at) = longest else { break };
+            let first = lengths[at].next_power_of_two() / 2;
+            lengths.insert(at + 1, lengths[at] - first);
+            lengths[at] = first;
+        }
+        lengths.resize(workers as usize, 0);
+        Self::of_lengths(&lengths)
+    }
+
+    /// Runs of these lengths, one for each worker.
+    ///
+    /// # Errors
+    /// [`ShardsError::Number`], [`ShardsError::NoWorkers`], [`ShardsError::IdleBefore`].
+    pub fn of_lengths(lengths: &[u32]) -> Result<Self, ShardsError> {
+        if lengths.is_empty() {
+            return Err(ShardsError::NoWorkers);
+        }
+        if let Some(at) = lengths.windows(2).position(|pair| pair[0] == 0 && pair[1] > 0) {
+            return Err(ShardsError::IdleBefore { worker: at as Rank + 1 });
+        }
+        let shards = lengths.iter().fold(0, |sum: u32, length| sum.saturating_add(*length));
+        if shards == 0 || shards > MOST_SHARDS {
+            return Err(ShardsError::Number { shards });
+        }
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        Ok(Self { ends: ends.collect() })
+    }
+
+    /// How many shards the job has.
+    pub fn shards(&self) -> u32 {
+        self.ends[self.ends.len() - 1]
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// The shards that a worker carries.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn of(&self, worker: Rank) -> Range<u32> {
+        let before = worker.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        before..self.ends[worker as usize]
+    }
+
+    /// The largest nodes of the canonical tree that a worker's shards make up: with [aligned](Self::aligned) runs one, or none.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn nodes(&self, worker: Rank) -> Vec<Range<u32>> {
+        let keys: Vec<u32> = (0..self.shards()).collect();
+        nodes_of(&keys, self.of(worker))
+    }
+
+    /// What a worker does with the gradients of its shards, in their order. It keeps at most log2 of the longest node, rounded up,
+    /// partial sums beside the gradient. What is missing of a node, the other side takes alone.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn folds(&self, worker: Rank) -> Vec<ShardFold> {
+        let mut folds = Vec::new();
+        for (node, shards) in (0..).zip(self.nodes(worker)) {
+            let keys: Vec<u32> = shards.clone().collect();
+            let of_shard = |(shard, merges): (u32, u8)| ShardFold {
+                shard,
+                merges,
+                node,
+                ends_node: shard + 1 == shards.end,
+            };
+            folds.extend(keys.iter().copied().zip(merges(&keys)).map(of_shard));
+        }
+        folds
+    }
+
+    /// The group in which the workers fold their nodes' partial sums: a worker's fold key is its first shard, and averages divide by
+    /// the number of shards. Workers without shards have keys behind all, and give -0.0, which changes no sum.
+    ///
+    /// # Errors
+    /// [`ShardsError::SeveralNodes`].
+    pub fn group(&self) -> Result<Group, ShardsError> {
+        let behind = self.shards().next_power_of_two();
+        let mut keys = Vec::with_capacity(self.ends.len());
+        for worker in 0..self.workers() {
+            let (run, nodes) = (self.of(worker), self.nodes(worker).len());
+            match nodes {
+                0 => keys.push(behind + worker),
+                1 => keys.push(run.start),
+                _ => return Err(ShardsError::SeveralNodes { worker, run, nodes }),
+            }
+        }
+        let group = Group::with_keys(keys).and_then(|group| group.with_contributors(self.shards()));
+        Ok(group.expect("first shards ascend, and there is one"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(shards: u32, workers: u32) -> Vec<u32> {
+        let runs = ShardRuns::aligned(shards, workers).unwrap();
+        (0..workers).map(|worker| runs.of(worker).len() as u32).collect()
+    }
+
+    #[test]
+    fn aligned_runs_are_one_node_each_and_as_even_as_nodes_are() {
+        assert_eq!(lengths(8, 1), [8]);
+        assert_eq!(lengths(8, 3), [2, 2, 4]);
+        assert_eq!(lengths(8, 5), [1, 1, 2, 2, 2]);
+        assert_eq!(lengths(16, 5), [2, 2, 4, 4, 4]);
+        assert_eq!(lengths(6, 4), [1, 1, 2, 2]);
+        assert_eq!(lengths(3, 5), [1, 1, 1, 0, 0]);
+        for shards in 1..=40 {
+            for workers in 1..=shards + 3 {
+                let runs = ShardRuns::aligned(shards, workers).unwrap();
+                assert_eq!((runs.shards(), runs.workers()), (shards, workers));
+                let group = runs.group().unwrap();
+                assert_eq!((group.size(), group.contributors()), (workers, shards));
+                // No cut into nodes has a shorter longest run: one with so many nodes would have to halve it.
+                let longest = *lengths(shards, workers).iter().max().unwrap();
+                let needed = |most: u32| {
+                    let mut count = 0;
+                    let mut left = alloc::vec![shards];
+                    while let Some(node) = left.pop() {
+                        match node <= most {
+                            true => count += 1,
+                            false => {
+                                let first = node.next_power_of_two() / 2;
+                                left.extend([first, node - first]);
+                            }
+                        }
+                    }
+                    count
+                };
+                assert!(longest == 1 || needed(longest - 1) > workers, "{shards} {workers}");
+            }
+        }
+    }
+
+    #[test]
+    fn folds_say_what_is_merged_when() {
+        let runs = ShardRuns::of_lengths(&[3, 5]).unwrap();
+        let said = |worker| {
+            let fold = |fold: &ShardFold| (fold.shard, fold.merges, fold.node, fold.ends_node);
+            runs.folds(worker).iter().map(fold).collect::<Vec<_>>()
+        };
+        assert_eq!(said(0), [(0, 0, 0, false), (1, 1, 0, true), (2, 0, 1, true)]);
+        let second = [(3, 0, 0, true), (4, 0, 1, false), (5, 1, 1, false), (6, 0, 1, false), (7, 2, 1, true)];
+        assert_eq!(said(1), second);
+        let error = runs.group().unwrap_err();
+        assert_eq!(error, ShardsError::SeveralNodes { worker: 0, run: 0..3, nodes: 2 });
+        assert!(error.to_string().contains("shards 0 to 2, which are 2 nodes"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_carried_is_refused() {
+        assert_eq!(ShardRuns::aligned(0, 2), Err(ShardsError::Number { shards: 0 }));
+        assert_eq!(
+            ShardRuns::aligned(MOST_SHARDS + 1, 2),
+            Err(ShardsError::Number { shards: MOST_SHARDS + 1 })
+        );
+        assert_eq!(ShardRuns::aligned(3, 0), Err(ShardsError::NoWorkers));
+        assert_eq!(ShardRuns::of_lengths(&[1, 0, 2]), Err(ShardsError::IdleBefore { worker: 2 }));
+        assert_eq!(ShardRuns::of_lengths(&[u32::MAX, 2]), Err(ShardsError::Number { shards: u32::MAX }));
+    }
+}
