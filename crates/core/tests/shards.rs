@@ -110,7 +110,7 @@ impl Noise {
 
     fn element(&mut self, dtype: DType) -> Vec<u8> {
         let mut bytes = self.next().to_le_bytes()[..dtype.bytes()].to_vec();
-        if self.next() % 5 == 0 {
+        if self.next().is_multiple_of(5) {
             let sign = bytes.pop().unwrap() & if dtype.is_float() { 0x80 } else { 0 };
             bytes.fill(0);
             bytes.push(sign);
@@ -120,7 +120,7 @@ impl Noise {
 
     fn gradients(&mut self, dtype: DType, shards: u32) -> Gradients {
         let gradient = |noise: &mut Self| {
-            let has = noise.next() % 4 > 0;
+            let has = !noise.next().is_multiple_of(4);
             has.then(|| (0..COUNT).flat_map(|_| noise.element(dtype)).collect())
         };
         (0..shards).map(|_| gradient(self)).collect()

@@ -55,7 +55,7 @@ pub fn fit_constants(
     if start.shared_cores == 0 && settings.sizing.hosts == 1 && settings.workers() > cores {
         start.shared_cores = cores;
     }
-    let (group, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
+    let (group, links) = (settings.sums.fold.clone(), settings.links());
     let request = |call: &TimedAllReduce| {
         let count = call.bytes / DType::F32.bytes();
         Request {

@@ -16,11 +16,13 @@ use crate::{
     Error, ErrorKind, Result,
     completion::Completion,
     core::{
+        codec::Codec,
         collective::{Collective, UnevenParts},
         element::{DType, Element, ReduceOp},
         group::Rank,
         prepare::Call,
         session::{Ranks, control::Ordinal, membership::MemberId},
+        shards::ShardRuns,
     },
     engine::group::{self, Settings},
     execute::issue::Issue,
@@ -35,7 +37,7 @@ use crate::{
     transport::stats::Stats,
     work::Pending,
 };
-use handle::{GroupHandle, make_known, nanoseconds, settings_of};
+use handle::{GroupHandle, GroupOrigin, make_known, nanoseconds, settings_of};
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
@@ -89,13 +91,13 @@ impl Communicator {
         members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
-        Self::part_of(fabric, number, number, None, rank, members, timeout)
+        Self::part_of(fabric, GroupOrigin::of(number), number, None, rank, members, timeout)
     }
 
-    /// The same, which is a part of `root`, and may be named by a count.
+    /// The same, which may be named by a count.
     fn part_of(
         fabric: Arc<Fabric>,
-        root: u32,
+        origin: GroupOrigin,
         number: u32,
         ordinal: Option<Ordinal>,
         rank: Rank,
@@ -105,9 +107,9 @@ impl Communicator {
         let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
         let ids = members.iter().copied().chain(reducers).collect();
         let guidance = fabric.settings.guidance.clone();
-        let settings = settings_of(&fabric, number, rank, &members, ids);
+        let settings = settings_of(&fabric, number, rank, &members, ids).of_shards(origin.shards.clone());
         make_known(&fabric, Settings { guidance, timeout, ..settings }, ordinal);
-        let group = GroupHandle::new(&fabric, number, root, rank, members, timeout);
+        let group = GroupHandle::new(&fabric, number, origin, rank, members, timeout);
         Self { fabric, group: Arc::new(group) }
     }
 
@@ -141,15 +143,44 @@ impl Communicator {
         Ok(self.part(number, Some(ordinal), rank, members))
     }
 
+    /// A communicator of the same ranks for sums of shards: rank r carries the r-th run. An input is the partial sum of a rank's node;
+    /// ranks without shards give -0.0 in each element. Its all-reduces follow the canonical tree over the shards, so sums do not depend
+    /// on how many ranks carry them, and an average divides by the number of shards. All ranks call this with the same runs: if one
+    /// has others, the first operation fails on all with an error that names both numbers. Every rank's n-th one is the same group.
+    ///
+    /// Sums and averages run here, and no codecs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there are not as many runs as ranks, or one of them is not one node.
+    pub(crate) fn shard_group(&self, runs: &ShardRuns) -> Result<Self> {
+        self.check_open("shard_group")?;
+        let wrong = |problem: String| Error::config("runs of shards", problem).at(self.fabric.job.rank);
+        if runs.workers() != self.size() {
+            return Err(wrong(format!(
+                "{} runs for {} ranks: give each rank one",
+                runs.workers(),
+                self.size()
+            )));
+        }
+        let shards = runs.group().map_err(|error| wrong(error.to_string()))?;
+        let members = self.group.members.clone();
+        let (number, ordinal) =
+            self.name_next("sums of shards", format_args!("group {:08x}", self.group.number), &members);
+        self.check_free(number, "a group with a name of its own has it: give that one another name")?;
+        let origin = GroupOrigin { root: self.group.origin.root, shards: Some(Arc::new(shards)) };
+        let (fabric, rank, timeout) = (self.fabric.clone(), self.rank(), self.timeout());
+        Ok(Self::part_of(fabric, origin, number, Some(ordinal), rank, members, timeout))
+    }
+
     fn part(&self, number: u32, ordinal: Option<Ordinal>, rank: Rank, members: Vec<MemberId>) -> Self {
-        let (fabric, root) = (self.fabric.clone(), self.group.root);
-        Self::part_of(fabric, root, number, ordinal, rank, members, self.timeout())
+        let origin = GroupOrigin::of(self.group.origin.root);
+        Self::part_of(self.fabric.clone(), origin, number, ordinal, rank, members, self.timeout())
     }
 
     /// Names the next group of these members: its number, and what names it. Ranks that are left of a job begin to count anew: a
     /// loss may have found some of them in the middle of making groups.
     fn name_next(&self, kind: &str, of: impl fmt::Display, members: &[MemberId]) -> (u32, Ordinal) {
-        let root = self.group.root;
+        let root = self.group.origin.root;
         let all = group::number_of(&format!("every {kind} of {of} in {root:08x}"), members);
         self.fabric.node.with(|engine| {
             let ordinal = engine.name_next(all);
@@ -399,6 +430,7 @@ impl Communicator {
         }
         let parts = self.check_request(&request).map_err(|error| error.at(self.fabric.job.rank))?;
         let codec = automatic::codec_of(&self.fabric, &self.group, &request);
+        self.check_shards(&request, codec).map_err(|error| error.at(self.fabric.job.rank))?;
         let mut call = Call { codec, ..request.call };
         let timeout = request.attrs.timeout.unwrap_or_else(|| self.timeout());
         let (group, draws) =
@@ -413,6 +445,19 @@ impl Communicator {
         let Request { attrs, input, output, .. } = request;
         let attrs = CallAttrs { timeout: Some(timeout), ..attrs };
         Ok(Issue { group, call, parts, fed, lacks: None, attrs, input, output }.seeing_lack())
+    }
+
+    /// That a group for sums of shards only does that.
+    fn check_shards(&self, request: &Request, codec: Codec) -> Result<()> {
+        let Call { collective, op, .. } = request.call;
+        let is_sum = collective == Collective::AllReduce && matches!(op, ReduceOp::Sum | ReduceOp::Average);
+        if self.group.origin.shards.is_none() || is_sum && codec == Codec::Plain {
+            return Ok(());
+        }
+        let what = if is_sum { format!("{codec} codes") } else { format!("{} with {op}", collective.name()) };
+        Err(Error::unsupported(format_args!(
+            "{what} in a group for sums of shards: it runs plain all_reduces with sum or average; use the communicator that it was made of"
+        )))
     }
 
     pub(crate) fn check_usable(&self, operation: &'static str) -> Result<()> {

@@ -70,6 +70,7 @@ mod residuals;
 mod seen;
 #[expect(clippy::disallowed_methods, reason = "it is a process's main loop")]
 pub mod server;
+pub mod shards;
 #[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 pub mod status;
 #[doc(hidden)]

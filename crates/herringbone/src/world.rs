@@ -38,7 +38,7 @@ use crate::{
     config::WaitLimits,
     core::{
         algorithm::Algorithm,
-        group::Rank,
+        group::{Group as FoldGroup, Rank},
         plan::Guidance,
         session::{
             Parameters, Role,
@@ -82,6 +82,8 @@ pub(crate) struct Setup {
     pub(crate) timeout: Duration,
     /// How long a rank may be silent.
     pub(crate) patience: Duration,
+    /// Whose sums its groups of all workers make, if they make sums of shards.
+    pub(crate) shards: Option<Arc<FoldGroup>>,
 }
 
 impl Setup {
@@ -98,7 +100,16 @@ impl Setup {
             segment_bytes: 0,
             timeout,
             patience,
+            shards: None,
         }
+    }
+
+    /// How all workers' sums are folded.
+    #[cfg(test)]
+    pub(crate) fn fold(&self) -> FoldGroup {
+        self.shards
+            .as_ref()
+            .map_or_else(|| FoldGroup::of_size(self.workers), |shards| FoldGroup::clone(shards))
     }
 }
 
@@ -150,7 +161,7 @@ fn staging(bytes: usize) -> Staging {
 
 /// A group as its member `rank` makes it.
 fn group(setup: &Setup, roster: &Roster, number: u32, ranks: &[Rank], rank: Rank) -> Group {
-    let Setup { forced, segment_bytes, timeout, .. } = setup.clone();
+    let Setup { forced, segment_bytes, timeout, shards, .. } = setup.clone();
     let parameters = Parameters {
         algorithm: forced.as_ref().map(ToString::to_string),
         segment: segment_bytes as u64,
@@ -164,6 +175,7 @@ fn group(setup: &Setup, roster: &Roster, number: u32, ranks: &[Rank], rank: Rank
     let settings = Settings::new(number, 0, ids, ranks.to_vec(), me, ranks.to_vec(), Arc::new(parameters));
     let settings =
         Settings { guidance: Arc::new(Guidance { forced, ..Guidance::default() }), timeout, ..settings };
+    let settings = settings.of_shards(shards.filter(|shards| shards.size() as usize == ranks.len()));
     Group::new(settings, Member::new(number, rank, ranks.to_vec()))
 }
 

@@ -50,8 +50,8 @@ const ORDERS: [Order; 7] = [
             "lib",
             // Processes for tests, in virtual time.
             "world",
-            // Programs that continue where they were.
-            "rabit",
+            // Programs that continue where they were, and sums that do not depend on who carries what.
+            "rabit shards",
             // Putting a process together.
             "joining ps_lite",
             "local",

@@ -32,6 +32,9 @@ pub(super) fn chosen(fabric: &Fabric, group: &GroupHandle, call: &Call) -> (Code
     if residuals::check(&Call { codec: Codec::Int8, ..*call }).is_err() {
         return (Codec::Plain, "codecs are for all_reduces of f32, sums and averages".to_owned());
     }
+    if group.origin.shards.is_some() {
+        return (Codec::Plain, "sums of shards are exact".to_owned());
+    }
     let class = class_of((call.count * call.dtype.bytes()) as u64);
     let mut chosen = group.codecs.0.lock().unwrap_or_else(PoisonError::into_inner);
     chosen.entry(class).or_insert_with(|| predicted(fabric, group, class)).clone()
@@ -42,7 +45,7 @@ static WARNED: Once = Once::new();
 
 fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String) {
     let settings = settings_of(fabric, group.number, group.rank, &group.members, Vec::new());
-    let (fold, links) = (settings.parameters.order.group(&settings.hosts), settings.links());
+    let (fold, links) = (settings.sums.fold.clone(), settings.links());
     let guidance = &fabric.settings.guidance;
     let count = bytes as usize / DType::F32.bytes();
     let forced = guidance.for_call(Collective::AllReduce, count, bytes);

@@ -2,7 +2,7 @@
 
 use super::{
     Communicator,
-    handle::{GroupHandle, make_known, settings_of},
+    handle::{GroupHandle, GroupOrigin, make_known, settings_of},
 };
 use crate::{Result, completion::Completion, engine::group::Settings};
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ pub(crate) fn resting_group(whole: &Communicator, what: &str) -> Result<Communic
     let (number, ordinal) = whole.name_next(what, format_args!("group {:08x}", of.number), &members);
     let settings = settings_of(fabric, number, rank, &members, members.clone()).agreeing();
     make_known(fabric, Settings { timeout, ..settings }, Some(ordinal));
-    let group = GroupHandle::new(fabric, number, of.root, rank, members, timeout);
+    let group = GroupHandle::new(fabric, number, GroupOrigin::of(of.origin.root), rank, members, timeout);
     Ok(Communicator { fabric: fabric.clone(), group: Arc::new(group) })
 }
 

@@ -39,7 +39,7 @@ pub(super) fn own_line(
 
 /// Makes a group of the same ranks for the calls of a line.
 fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u32> {
-    let GroupHandle { number: of, rank, members, .. } = group;
+    let GroupHandle { number: of, origin, rank, members, .. } = group;
     let number = group::number_of(&format!("line {:016x} of group {of:08x}", line.number), members);
     let (is_free, ordinal) =
         fabric.node.with(|engine| (engine.add_line(*of, number, line.what), engine.ordinal_of(*of)));
@@ -48,7 +48,7 @@ fn make_group(fabric: &Fabric, group: &GroupHandle, line: &CallLine) -> Result<u
     }
     let reducers = fabric.job.roster.reducers().map(|reducer| reducer.id);
     let ids = members.iter().copied().chain(reducers).collect();
-    let settings = settings_of(fabric, number, *rank, members, ids);
+    let settings = settings_of(fabric, number, *rank, members, ids).of_shards(origin.shards.clone());
     let (guidance, timeout) = (fabric.settings.guidance.clone(), group.timeout());
     make_known(fabric, Settings { guidance, timeout, ..settings }, ordinal);
     Ok(number)

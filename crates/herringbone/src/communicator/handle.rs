@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Error,
     core::{
-        group::Rank,
+        group::{Group as FoldGroup, Rank},
         session::{
             control::{Message, Ordinal},
             fence::Member,
@@ -27,11 +27,26 @@ use std::{
     time::Duration,
 };
 
+/// What a group was made of.
+#[derive(Clone, Debug)]
+pub(super) struct GroupOrigin {
+    /// The group that it is a part of, of any depth, which is no part of another: that of all ranks, or of those that were left.
+    pub(super) root: u32,
+    /// Of a group for sums of shards: the order of these.
+    pub(super) shards: Option<Arc<FoldGroup>>,
+}
+
+impl GroupOrigin {
+    /// Of an ordinary group, a part of this one.
+    pub(super) fn of(root: u32) -> Self {
+        Self { root, shards: None }
+    }
+}
+
 /// One group, as this process holds it: closed here when the last handle is gone.
 pub(crate) struct GroupHandle {
     pub(super) number: u32,
-    /// The group that it is a part of, of any depth, which is no part of another: that of all ranks, or of those that were left.
-    pub(super) root: u32,
+    pub(super) origin: GroupOrigin,
     pub(super) rank: u32,
     pub(super) members: Vec<MemberId>,
     /// In nanoseconds.
@@ -87,18 +102,18 @@ pub(super) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl GroupHandle {
-    /// Of a group that has done nothing yet, of which this process is the member at place `rank`; it is a part of `root`.
+    /// Of a group that has done nothing yet, of which this process is the member at place `rank`.
     pub(super) fn new(
         fabric: &Arc<Fabric>,
         number: u32,
-        root: u32,
+        origin: GroupOrigin,
         rank: Rank,
         members: Vec<MemberId>,
         timeout: Duration,
     ) -> Self {
         Self {
             number,
-            root,
+            origin,
             rank,
             members,
             timeout: AtomicU64::new(nanoseconds(timeout)),

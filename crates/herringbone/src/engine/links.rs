@@ -382,6 +382,8 @@ fn introduction(group: &Group, reducer: u32) -> Introduction {
         reducer,
         reducers: settings.reducers(),
         hosts: settings.hosts.clone(),
+        keys: settings.sums.fold.keys().to_vec(),
+        contributors: settings.sums.fold.contributors(),
         parameters: settings.parameters.digest(),
     }
 }

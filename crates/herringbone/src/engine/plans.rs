@@ -14,7 +14,7 @@ use crate::{
         schedule::Program,
         session::{Basis, CutBy, Machines, Summary, membership::MemberId},
         topology::LinkMatrix,
-        verify::{Verified, verify},
+        verify::{Order, Verified, verify},
         wire::{Fingerprint, digest},
     },
     execute::{issue::PlanKey, script::Script},
@@ -99,7 +99,7 @@ pub(crate) struct Plans {
 impl Plans {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            fold: settings.parameters.order.group(&settings.hosts),
+            fold: FoldGroup::clone(&settings.sums.fold),
             links: settings.links(),
             kept: Vec::new(),
             made: 0,
@@ -270,6 +270,11 @@ impl Plans {
         let verified = verify(schedule, collective, &self.fold).map_err(|error| {
             Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
         })?;
+        if settings.sums.is_of_shards && verified.order() != Order::Fixed {
+            return Err(Error::unsupported(format_args!(
+                "{algorithm} of shards: it has an order of its own, and sums of shards follow the canonical tree; leave the algorithm open, or take radix"
+            )));
+        }
         let basis = Arc::new(self.basis(settings, collective, algorithm));
         let proof = Proof { verified: Arc::new(verified), digest: basis.digest(), basis };
         self.proofs.insert(key, proof.clone());
@@ -278,7 +283,7 @@ impl Plans {
 
     /// Everything that a plan with this algorithm is made from.
     pub(crate) fn basis(&self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Basis {
-        let Settings { epoch, hosts, memories, parameters, sizing, .. } = settings;
+        let Settings { epoch, hosts, parameters, sizing, .. } = settings;
         Basis {
             epoch: *epoch,
             algorithm: algorithm.to_string(),
@@ -286,10 +291,11 @@ impl Plans {
             workers: settings.workers(),
             order: parameters.order,
             keys: Summary::of_numbers(self.fold.keys()),
+            contributors: self.fold.contributors(),
             machines: Machines {
                 reducers: Summary::of_texts(&parameters.reducers),
                 hosts: Summary::of_places(hosts),
-                memories: Summary::of_places(memories),
+                memories: Summary::of_places(&settings.memories()),
                 topology: self.links.as_ref().map(|links| digest(&links.to_bytes())),
             },
             cut: CutBy {

@@ -474,7 +474,8 @@ fn successor_of(settings: &Settings, resume: &Resume, links: &Links) -> Settings
 }
 
 fn derived(settings: &Settings, id: u32, ids: Vec<MemberId>, reducers: Vec<String>) -> Settings {
-    let Settings { epoch, me, ranks, hosts, parameters, guidance, timeout, .. } = settings.clone();
+    let Settings { epoch, me, ranks, hosts, parameters, sums, guidance, timeout, .. } = settings.clone();
     let parameters = Parameters { reducers, ..Parameters::clone(&parameters) };
-    Settings { guidance, timeout, ..Settings::new(id, epoch, ids, ranks, me, hosts, Arc::new(parameters)) }
+    let settings = Settings::new(id, epoch, ids, ranks, me, hosts, Arc::new(parameters));
+    Settings { sums, guidance, timeout, ..settings }
 }

@@ -4,7 +4,7 @@ use crate::{
     config::Transport,
     core::{
         algorithm::Algorithm,
-        group::Rank,
+        group::{Group as FoldGroup, Rank},
         plan::Guidance,
         prepare::Sizing,
         session::{Parameters, control::Introduction, membership::MemberId},
@@ -13,7 +13,7 @@ use crate::{
     },
     execute::staging,
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 /// What makes a group: the same on all its ranks, except `me`.
 #[derive(Clone, Debug)]
@@ -31,14 +31,22 @@ pub(crate) struct Settings {
     pub(crate) hosts: Vec<u32>,
     /// What rank 0 has decided.
     pub(crate) parameters: Arc<Parameters>,
-    /// The same number for workers between whom messages go through memory.
-    pub(crate) memories: Vec<u32>,
+    pub(crate) sums: SumOrder,
     pub(crate) sizing: Sizing,
     /// What decides the choice of algorithms beside sizes; reducers are told which one is taken.
     pub(crate) guidance: Arc<Guidance>,
     pub(crate) timeout: Duration,
     /// What it does for another group, if no program calls it.
     pub(crate) serves: Option<Service>,
+}
+
+/// How a group's sums come about.
+#[derive(Clone, Debug)]
+pub(crate) struct SumOrder {
+    /// In which order they are folded, and by what averages divide.
+    pub(crate) fold: Arc<FoldGroup>,
+    /// Whether they follow that order whatever is forced, because what the inputs are sums of may lie otherwise another time.
+    pub(crate) is_of_shards: bool,
 }
 
 /// What a group does for another one.
@@ -89,19 +97,26 @@ impl Settings {
         hosts: Vec<u32>,
         parameters: Arc<Parameters>,
     ) -> Self {
-        let workers = ranks.len() as u32;
-        let memories = match parameters.transport.as_deref() {
-            Some(name) if name == Transport::Tcp.name() => (0..workers).collect(),
-            _ => hosts.clone(),
-        };
         let sizing = Sizing {
             hosts: Sizing::distinct(&hosts),
-            shared: Sizing::distinct(&memories) == 1,
+            shared: Sizing::distinct(&memories(&parameters, &hosts)) == 1,
             segment_bytes: parameters.segment as usize,
             most_staged: staging::most_of(parameters.staging as usize),
         };
         let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
-        Self { id, epoch, ids, me, ranks, hosts, parameters, memories, sizing, guidance, timeout, serves }
+        let sums = SumOrder { fold: Arc::new(parameters.order.group(&hosts)), is_of_shards: false };
+        Self { id, epoch, ids, me, ranks, hosts, parameters, sums, sizing, guidance, timeout, serves }
+    }
+
+    /// Of a group whose sums are folded in the order of shards, if it is one.
+    pub(crate) fn of_shards(self, shards: Option<Arc<FoldGroup>>) -> Self {
+        let sums = shards.map(|fold| SumOrder { fold, is_of_shards: true });
+        Self { sums: sums.unwrap_or_else(|| self.sums.clone()), ..self }
+    }
+
+    /// The same number for workers between whom messages go through memory.
+    pub(crate) fn memories(&self) -> Cow<'_, [u32]> {
+        memories(&self.parameters, &self.hosts)
     }
 
     /// Of a group in which ranks agree, which are called rarely: each rank sends to each other one at once, so a rank that calls
@@ -125,7 +140,11 @@ impl Settings {
         ids.resize(workers + introduction.reducers as usize, own);
         let Introduction { group, epoch, reducer, ref hosts, .. } = *introduction;
         let me = workers as Rank + reducer;
-        Self::new(group, epoch, ids, ranks, me, hosts.clone(), parameters)
+        let fold = FoldGroup::with_keys(introduction.keys.clone())
+            .and_then(|fold| fold.with_contributors(introduction.contributors))
+            .expect("keys that were read ascend, and something contributes");
+        let settings = Self::new(group, epoch, ids, ranks, me, hosts.clone(), parameters);
+        Self { sums: SumOrder { fold: Arc::new(fold), is_of_shards: false }, ..settings }
     }
 
     /// The links between its workers, if those of the job are known.
@@ -172,5 +191,12 @@ impl Settings {
             Some(Service::Agreement) => Named::Agreement(called.sequence),
             Some(Service::Remains) | None => Named::Call(called.in_job(&self.ranks)),
         }
+    }
+}
+
+fn memories<'a>(parameters: &Parameters, hosts: &'a [u32]) -> Cow<'a, [u32]> {
+    match parameters.transport.as_deref() {
+        Some(name) if name == Transport::Tcp.name() => (0..hosts.len() as u32).collect(),
+        _ => Cow::Borrowed(hosts),
     }
 }

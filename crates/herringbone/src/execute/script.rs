@@ -127,8 +127,7 @@ fn action(prepared: &Prepared, kind: &Kind) -> Option<StepAction> {
         Kind::Fold(Fold { operands, into, form, finish, .. }) => {
             let operands = &prepared.operands[operands.start as usize..operands.end as usize];
             let parts = operands.iter().map(|operand| part(*operand)).collect();
-            let finish = finish.then_some(prepared.workers);
-            StepAction::Fold { parts, into: range(*into, *form), form: *form, finish }
+            StepAction::Fold { parts, into: range(*into, *form), form: *form, finish: *finish }
         }
     })
 }

@@ -115,7 +115,7 @@ impl Operation {
         let put = |sources: &[kernel::Source<'_>]| {
             let into = memory.at(&BufferRange::of(prepared, fold.into, fold.form, segment));
             let Some(into) = into else { return };
-            let finish = fold.finish.then_some(prepared.workers);
+            let finish = fold.finish;
             let Call { dtype, op, .. } = prepared.call;
             let fold_to = |copies: &[_]| {
                 let target = kernel::Target { copies, ..kernel::Target::of(into, fold.form) };
@@ -159,7 +159,7 @@ impl Operation {
         });
         let into = memory.at(&BufferRange::of(prepared, fold.into, fold.form, segment));
         let (Some(parts), Some(into)) = (parts.collect::<Option<Vec<_>>>(), into) else { return };
-        let finish = fold.finish.then_some(prepared.workers);
+        let finish = fold.finish;
         coding::fold(&prepared.call, into, fold.form, &parts, finish);
     }
 

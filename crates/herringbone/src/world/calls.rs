@@ -58,20 +58,26 @@ pub(crate) struct Called {
 impl Task {
     /// A call on random bits. The reference is another schedule than engines with reducers choose.
     pub(crate) fn new(call: Call, workers: u32, rng: &mut Rng) -> Rc<Self> {
+        Self::of_group(call, &Group::of_size(workers), rng)
+    }
+
+    /// The same, of workers whose sums are folded so.
+    pub(crate) fn of_group(call: Call, group: &Group, rng: &mut Rng) -> Rc<Self> {
         let Call { collective, dtype, op, count, .. } = call;
+        let workers = group.size();
         let bytes = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
         let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), rng)).collect();
-        let (group, hosts): (_, Vec<u32>) = (Group::of_size(workers), (0..workers).collect());
+        let hosts: Vec<u32> = (0..workers).collect();
         let request = plan::Request {
             reducers: 0,
             hosts: &hosts,
             forced: None,
-            ..plan::Request::of_elements(collective, dtype, op, count, &group)
+            ..plan::Request::of_elements(collective, dtype, op, count, group)
         };
         let algorithm = plan::choose(&request).expect("an algorithm").algorithm;
         let layout = Layout { reducers: 0, hosts: &hosts, links: None };
-        let schedule = algorithm.schedule(collective, &group, &layout).expect("a schedule");
-        let verified = verify(schedule, collective, &group).expect("a proof");
+        let schedule = algorithm.schedule(collective, group, &layout).expect("a schedule");
+        let verified = verify(schedule, collective, group).expect("a proof");
         let seen: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
         let expected = interpret(&verified, dtype, op, count, &seen).expect("inputs that fit");
         Rc::new(Self { call, inputs, expected, in_place: false, tensor: None })

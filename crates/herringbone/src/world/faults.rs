@@ -32,7 +32,11 @@ const COUNTS: [usize; 3] = [3, 5000, LARGE];
 
 /// A world in which the first sums have made all links, 1.05 s after it began, which is between two ticks.
 fn begun(workers: u32, reducers: u32, seed: u64) -> VirtualWorld {
-    let mut world = VirtualWorld::new(Setup::of(workers, reducers), seed);
+    begun_as(Setup::of(workers, reducers), seed)
+}
+
+fn begun_as(setup: Setup, seed: u64) -> VirtualWorld {
+    let mut world = VirtualWorld::new(setup, seed);
     works(&mut world);
     world.run_for(ms(1050) - world.now());
     world
@@ -45,8 +49,10 @@ fn sum(
     count: usize,
     timeout: Option<Duration>,
 ) {
-    let workers = world.setup.workers;
-    let task = Task::sum(count, workers, &mut world.rng);
+    // Averages of shards show by what they divide.
+    let op = if world.setup.shards.is_some() { ReduceOp::Average } else { ReduceOp::Sum };
+    let call = Call::new(Collective::AllReduce, DType::F32, op, count);
+    let task = Task::of_group(call, &world.setup.fold(), &mut world.rng);
     world.call(ranks, &QueuedCall::new(task, timeout));
 }
 

@@ -1,7 +1,8 @@
 //! Reducers end, hang or are slow: what the ranks are told, and that they go on.
 
 use super::*;
-use crate::{transport::tcp::virtual_link::Rng, world::groups};
+use crate::{core::shards::ShardRuns, transport::tcp::virtual_link::Rng, world::groups};
+use std::sync::Arc;
 
 /// The ranks disagree about an operation that a lost reducer has left: its repair group's calls differ, and the error names the
 /// programs' calls.
@@ -41,6 +42,19 @@ fn a_killed_reducer_costs_no_call() {
     sum(&mut world, 0..3, LARGE, None);
     world.kill(3);
     goes_on_without_a_reducer(&mut world, ms(1050));
+}
+
+/// What it leaves is finished by a group that a rank makes of the one before: in the tree of the shards, and divided by them.
+#[test]
+fn a_killed_reducer_costs_no_sum_of_shards_its_tree() {
+    let runs = ShardRuns::of_lengths(&[4, 2, 1]).unwrap();
+    let shards = Some(Arc::new(runs.group().unwrap()));
+    for seed in 0..3 {
+        let mut world = begun_as(Setup { shards: shards.clone(), ..Setup::of(3, 2) }, seed);
+        sum(&mut world, 0..3, LARGE, None);
+        world.kill(3);
+        goes_on_without_a_reducer(&mut world, ms(1050));
+    }
 }
 
 /// The last handle of a group may go while its operations run: they end well all the same.

@@ -1,0 +1,129 @@
+//! Sums of shards have the bits of a single rank, whoever carries them.
+
+use crate::world::{Reducers, Transport, World};
+use herringbone::{
+    Communicator, ErrorKind, Plain, ReduceOp,
+    core::{
+        element::{DType, Element},
+        shards::ShardRuns,
+    },
+    shards::ShardGroup,
+};
+
+const SHARDS: u32 = 8;
+const COUNT: usize = 3000;
+
+/// What a shard gives: numbers of all magnitudes. Every seventh one gives nothing.
+fn gradient<T: Element + Plain>(shard: u32) -> Option<Vec<T>> {
+    let mut state = u64::from(shard) + 1;
+    let mut bytes = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11).to_le_bytes()
+    };
+    let element = |_| T::load(&bytes()[..T::DTYPE.bytes()]);
+    (shard % 7 != 3).then(|| (0..COUNT).map(element).collect())
+}
+
+fn total<T: Element + Plain>(comm: &Communicator, op: ReduceOp) -> Vec<T> {
+    let runs = ShardRuns::aligned(SHARDS, comm.size()).unwrap();
+    let group = ShardGroup::new(comm, runs).unwrap();
+    let gradients: Vec<Option<Vec<T>>> = group.mine().map(gradient).collect();
+    let gradients: Vec<Option<&[T]>> = gradients.iter().map(Option::as_deref).collect();
+    group.all_reduce(COUNT, &gradients, op).unwrap().unwrap()
+}
+
+fn check<T: Element + Plain>(world: &World) {
+    for op in [ReduceOp::Sum, ReduceOp::Average] {
+        let alone = World::new(1, Transport::Local).run(|comm| bits(&total::<T>(comm, op)));
+        for on_rank in world.run(|comm| bits(&total::<T>(comm, op))) {
+            assert!(on_rank == alone[0], "{} {op} in {world:?}", T::DTYPE);
+        }
+    }
+}
+
+fn bits<T: Element>(elements: &[T]) -> Vec<u8> {
+    let mut bytes = vec![0; elements.len() * T::DTYPE.bytes()];
+    for (element, bytes) in elements.iter().zip(bytes.chunks_mut(T::DTYPE.bytes())) {
+        element.store(bytes);
+    }
+    bytes
+}
+
+#[test]
+fn bits_are_those_of_one_rank() {
+    for size in [2, 3, 4, 5, 8, 10] {
+        let world = World::new(size, Transport::Local);
+        check::<f32>(&world);
+        check::<half::bf16>(&world);
+    }
+    for transport in [Transport::Shm, Transport::Tcp] {
+        check::<f64>(&World::new(3, transport));
+        check::<i32>(&World::new(5, transport));
+    }
+    let reducers = Reducers::start(3);
+    for count in 1..=3 {
+        let world = World::new(3, Transport::Tcp).reducers(reducers.first(count)).forced("reduction_server");
+        check::<f32>(&world);
+        check::<half::f16>(&world);
+    }
+}
+
+#[test]
+fn nothing_from_all_shards_is_nothing() {
+    World::new(3, Transport::Local).run(|comm| {
+        let group = ShardGroup::new(comm, ShardRuns::aligned(2, 3).unwrap()).unwrap();
+        let nothing = vec![None; group.mine().len()];
+        assert_eq!(group.all_reduce::<f32>(5, &nothing, ReduceOp::Sum).unwrap(), None);
+        // The sign of a lone zero stays.
+        let zero = [-0.0_f32];
+        let given: Vec<Option<&[f32]>> =
+            group.mine().map(|shard| (shard == 1).then_some(&zero[..])).collect();
+        let sum = group.all_reduce(1, &given, ReduceOp::Sum).unwrap().unwrap();
+        assert_eq!(sum[0].to_bits(), (-0.0_f32).to_bits());
+    });
+}
+
+#[test]
+fn ranks_with_other_shards_are_named() {
+    World::new(2, Transport::Local).run(|comm| {
+        let shards = if comm.rank() == 0 { 8 } else { 16 };
+        let group = ShardGroup::new(comm, ShardRuns::aligned(shards, 2).unwrap()).unwrap();
+        let ones = [1.0_f32];
+        let given = vec![Some(&ones[..]); group.mine().len()];
+        let error = group.all_reduce(1, &given, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("shards 8") && text.contains("shards 16"), "{text}");
+    });
+}
+
+#[test]
+fn what_would_depend_on_the_ranks_is_refused() {
+    World::new(2, Transport::Local).forced("ring").run(|comm| {
+        let group = ShardGroup::new(comm, ShardRuns::aligned(2, 2).unwrap()).unwrap();
+        let ones = [1.0_f32];
+        let error = group.all_reduce(1, &[Some(&ones[..])], ReduceOp::Max).unwrap_err();
+        assert!(error.to_string().contains("plain all_reduces with sum or average"), "{error}");
+        let error = group.sums().barrier().unwrap_err();
+        assert!(error.to_string().contains("barrier"), "{error}");
+    });
+    World::new(4, Transport::Local).forced("ring").run(|comm| {
+        let group = ShardGroup::new(comm, ShardRuns::aligned(4, 4).unwrap()).unwrap();
+        let ones = [1.0_f32];
+        let error = group.all_reduce(1, &[Some(&ones[..])], ReduceOp::Sum).unwrap_err();
+        assert!(error.to_string().contains("ring of shards: it has an order of its own"), "{error}");
+    });
+    World::new(2, Transport::Local).run(|comm| {
+        let runs = ShardRuns::aligned(8, 3).unwrap();
+        assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("3 runs for 2 ranks"));
+        let runs = ShardRuns::of_lengths(&[3, 5]).unwrap();
+        assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("2 nodes"));
+        let group = ShardGroup::new(comm, ShardRuns::aligned(4, 2).unwrap()).unwrap();
+        let mut sum = group.sum(DType::F32, ReduceOp::Sum, 1);
+        sum.push(None).unwrap();
+        assert!(sum.finish().unwrap_err().to_string().contains("1 gradients of this rank's 2 shards"));
+        let two = [1.0_f32; 2];
+        let error = group.all_reduce(1, &[Some(&two[..]), None], ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::BufferSize { expected: 4, actual: 8, .. }), "{error}");
+    });
+}
