@@ -182,7 +182,7 @@ impl Engine {
     }
 
     /// A group has another one after it. The group before it, if that came after another one and takes no calls any more, is
-    /// left out of their line, once it is known that all have called the same in it.
+    /// left out of their line, once nothing comes to light about its calls: who closes the line is told of the rest.
     fn shorten(&mut self, last: u32) {
         let before = |groups: &Groups, of: u32| {
             let is_before = |group: &&Group| group.state.replaced().is_some_and(|(_, by)| by == of);

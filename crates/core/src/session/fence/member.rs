@@ -386,15 +386,24 @@ impl Member {
     /// group is over for it, nor if this member has not come to what failed: others have waited for it there. But nobody has waited
     /// where a member has left without a call.
     pub fn take_unreported(&mut self) -> Option<Arc<Cause>> {
-        let Self { unreported, history, ended, .. } = self;
-        let is_news = |failure: &&mut UnreportedFailure| {
-            let was_issued = failure.cause.sequence().is_none_or(|sequence| sequence < history.next);
-            let failed = ended.is_none() && (history.next < failure.below || failure.is_late) && was_issued;
-            !failure.is_reported && (failed || matches!(*failure.cause, Cause::Left { .. }))
-        };
-        let failure = unreported.iter_mut().find(is_news)?;
+        let at = self.unreported.iter().position(|failure| self.is_news(failure))?;
+        let failure = &mut self.unreported[at];
         failure.is_reported = true;
         Some(failure.cause.clone())
+    }
+
+    fn is_news(&self, failure: &UnreportedFailure) -> bool {
+        let next = self.history.next;
+        let was_issued = failure.cause.sequence().is_none_or(|sequence| sequence < next);
+        let failed = self.ended.is_none() && (next < failure.below || failure.is_late) && was_issued;
+        !failure.is_reported && (failed || matches!(*failure.cause, Cause::Left { .. }))
+    }
+
+    /// Whether nothing comes to light any more about what it has called: all have called the same, or it has been said what failed.
+    pub fn is_settled(&self) -> bool {
+        let is_decided = self.phase == Phase::Running || self.ended.is_some();
+        let has_news = self.unreported.iter().any(|failure| self.is_news(failure));
+        is_decided && self.question().is_none() && !has_news
     }
 
     /// That it leaves without a call about which another member has asked, if it leaves now.

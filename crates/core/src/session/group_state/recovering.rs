@@ -50,10 +50,9 @@ impl GroupState {
         self.replaced().filter(|(from, _)| self.next() >= *from).map(|(_, by)| by)
     }
 
-    /// Whether all members have made the same calls in it, and call nothing in it any more.
+    /// Whether nothing more is called in it here, and nothing [comes to light](super::super::fence::Member::is_settled) about what was.
     pub fn is_past(&self) -> bool {
-        let asks = self.member().is_some_and(|member| member.question().is_some());
-        self.successor().is_some() && !asks
+        self.successor().is_some() && self.member().is_none_or(|member| member.is_settled())
     }
 
     /// Another group takes the calls of the one that [takes](Self::replaced) this one's.
