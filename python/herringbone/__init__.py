@@ -25,6 +25,7 @@ from .errors import *
 from .joining import empty, finalize, init
 from .options import Options
 from .registration import register_once_torch_is_there
+from .shards import ShardGroup
 from .state import broadcast_state
 from .tables import ParameterServer, Table
 from .work import Work
@@ -36,6 +37,7 @@ __all__ = [
     "Options",
     "ParameterServer",
     "Residuals",
+    "ShardGroup",
     "Table",
     "Work",
     "__version__",

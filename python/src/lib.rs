@@ -17,6 +17,7 @@ mod ps_lite;
 mod rabit;
 mod residuals;
 mod restarter;
+mod shards;
 mod store;
 mod tables;
 mod trees;
@@ -57,6 +58,8 @@ mod _herringbone {
     use super::residuals::PyResiduals;
     #[pymodule_export]
     use super::restarter::PyRestarter;
+    #[pymodule_export]
+    use super::shards::{PyShardGroup, PyShardSums, accumulator, aligned_shards, round_shard_sum};
     #[pymodule_export]
     use super::tables::{PyParameterServer, PyTable};
     #[pymodule_export]

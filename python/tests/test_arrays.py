@@ -46,6 +46,11 @@ def run_of_messages(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     return run_of("messages.py", request, tmp_path_factory)
 
 
+@pytest.fixture(scope="module", params=SETTINGS)
+def run_of_shards(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of("shards_arrays.py", request, tmp_path_factory)
+
+
 @pytest.mark.parametrize("case", cases_of("arrays.py"))
 def test_arrays(run: Run, case: str) -> None:
     run.check(case)
@@ -54,6 +59,11 @@ def test_arrays(run: Run, case: str) -> None:
 @pytest.mark.parametrize("case", cases_of("parts.py"))
 def test_parts(run_of_parts: Run, case: str) -> None:
     run_of_parts.check(case)
+
+
+@pytest.mark.parametrize("case", cases_of("shards_arrays.py"))
+def test_shards(run_of_shards: Run, case: str) -> None:
+    run_of_shards.check(case)
 
 
 LATE = """

@@ -14,9 +14,8 @@
 //!         let of_rank = |comm: Communicator| {
 //!             scope.spawn(move || {
 //!                 let group = ShardGroup::new(&comm, ShardRuns::aligned(8, ranks).unwrap()).unwrap();
-//!                 let gradients: Vec<_> = group.mine().map(gradient).collect();
-//!                 let gradients: Vec<_> = gradients.iter().map(|gradient| Some(&gradient[..])).collect();
-//!                 group.all_reduce(2, &gradients, ReduceOp::Average).unwrap().unwrap()
+//!                 let gradients: Vec<_> = group.mine().map(|shard| Some(gradient(shard))).collect();
+//!                 group.all_reduce(2, gradients, ReduceOp::Average).unwrap().unwrap()
 //!             })
 //!         };
 //!         let ranks: Vec<_> = comms.into_iter().map(of_rank).collect();
@@ -42,13 +41,15 @@ use crate::{
         region::Region,
     },
 };
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// The ranks that carry the shards of a job.
 #[derive(Clone, Debug)]
 pub struct ShardGroup {
+    ranks: Communicator,
     sums: Communicator,
     runs: ShardRuns,
+    folds: Arc<[ShardFold]>,
 }
 
 impl ShardGroup {
@@ -56,9 +57,11 @@ impl ShardGroup {
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if there are not as many runs as ranks, or one of them is not one node of the canonical tree. If another
-    /// rank has other runs, the first call fails on all with [`ErrorKind::Mismatch`], which names both.
+    /// rank has other runs, the first sum fails on all with [`ErrorKind::Mismatch`], which names both.
     pub fn new(communicator: &Communicator, runs: ShardRuns) -> Result<Self> {
-        Ok(Self { sums: communicator.shard_group(&runs)?, runs })
+        let sums = communicator.shard_group(&runs)?;
+        let folds = runs.folds(sums.rank()).into();
+        Ok(Self { ranks: communicator.clone(), sums, runs, folds })
     }
 
     /// Who carries what.
@@ -71,7 +74,13 @@ impl ShardGroup {
         self.runs.of(self.sums.rank())
     }
 
-    /// The communicator in which partial sums are folded: it makes all-reduces with sum and average only.
+    /// How many partial sums this rank gives: one for each of its nodes, and one of nothing if it has none.
+    pub fn partials(&self) -> usize {
+        self.folds.last().map_or(1, |last| last.node as usize + 1)
+    }
+
+    /// The communicator in which partial sums are folded: it makes all-reduces with sum and average only, of
+    /// [`DType::accumulator`] elements, and [`rounded`] makes elements of their results.
     pub fn sums(&self) -> &Communicator {
         &self.sums
     }
@@ -86,27 +95,22 @@ impl ShardGroup {
     pub fn all_reduce<T: Element + Plain>(
         &self,
         count: usize,
-        gradients: &[Option<&[T]>],
+        gradients: Vec<Option<Vec<T>>>,
         op: ReduceOp,
     ) -> Result<Option<Vec<T>>> {
-        let mut sum = self.sum(T::DTYPE, op, count);
+        let dtype = T::DTYPE.accumulator(op);
+        let bytes = count * dtype.bytes();
+        let input = Region::zeroed(self.partials() * bytes);
+        let parts = (0..self.partials()).map(|node| input.part(node * bytes..(node + 1) * bytes));
+        let mut sum = self.sum(T::DTYPE, op, parts.collect())?;
         for gradient in gradients {
-            match gradient {
-                Some(gradient) => Region::lend_shared(gradient, |gradient| sum.push(Some(gradient)))?,
-                None => sum.push(None)?,
-            }
+            sum.push(gradient.map(|gradient| Region::own(gradient).region().clone()))?;
         }
-        let partial = sum.finish()?;
-        let mut givers = [u32::from(partial.is_there)];
-        self.sums.all_reduce(&mut givers, ReduceOp::Sum)?;
-        let total = Region::zeroed(partial.region.len());
-        let request = Request::new(
-            Collective::AllReduce,
-            T::DTYPE.accumulator(op),
-            count,
-            partial.region,
-            total.clone(),
-        );
+        sum.check_complete()?;
+        let mut givers = [u32::from(sum.is_there())];
+        self.ranks.all_reduce(&mut givers, ReduceOp::Sum)?;
+        let total = Region::zeroed(bytes);
+        let request = Request::new(Collective::AllReduce, dtype, count, input, total.clone());
         self.sums.execute(request.op(op))?;
         if givers == [0] {
             return Ok(None);
@@ -116,107 +120,225 @@ impl ShardGroup {
         Ok(Some(result))
     }
 
-    /// The partial sum of what this rank's shards give, of so many elements each. The all-reduce that joins the partial sums is one
-    /// of [`DType::accumulator`], and [`rounded`] makes elements of its result.
-    pub fn sum(&self, dtype: DType, op: ReduceOp, count: usize) -> ShardSum {
-        let folds = self.runs.folds(self.sums.rank());
-        ShardSum { dtype, op, count, folds, pushed: 0, kept: Vec::new() }
+    /// The partial sums of what this rank's shards give, step after step: one for each of its nodes, written to these places, which
+    /// are of [`DType::accumulator`] elements.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if there is not one place for each of [`partials`](Self::partials); [`ErrorKind::BufferSize`] if
+    /// they are not equally long.
+    pub fn sum(&self, dtype: DType, op: ReduceOp, into: Vec<Region>) -> Result<ShardSum> {
+        if into.len() != self.partials() {
+            let (given, needed) = (into.len(), self.partials());
+            return Err(Error::unsupported(format_args!("{given} places for {needed} partial sums")));
+        }
+        let expected = into[0].len();
+        if let Some(other) = into.iter().find(|place| place.len() != expected) {
+            let (buffer, actual) = ("a partial sum", other.len());
+            return Err(Error::new(ErrorKind::BufferSize { buffer, expected, actual }));
+        }
+        let (folds, kept, spare) = (self.folds.clone(), Vec::new(), Vec::new());
+        let before_last = (Vec::new(), false);
+        let mut sum = ShardSum { dtype, op, folds, into, pushed: 0, kept, spare, before_last, is_there: false };
+        sum.restart()?;
+        Ok(sum)
     }
 }
 
-/// The partial sum of a rank's node, while its shards come one after the other. It keeps at most log2 of their number, rounded up,
-/// partial sums, and never adds into zeros.
+/// The partial sums of a rank's nodes, while its shards come one after the other. It keeps at most log2 of their number, rounded up,
+/// gradients or partial sums, and never adds into zeros.
 #[derive(Debug)]
 pub struct ShardSum {
     dtype: DType,
     op: ReduceOp,
-    count: usize,
-    folds: Vec<ShardFold>,
+    folds: Arc<[ShardFold]>,
+    /// Where the partial sum of each node goes.
+    into: Vec<Region>,
     pushed: usize,
     /// Of nodes that wait for the ones beside them; nothing of one in which no shard gave anything.
-    kept: Vec<Option<Region>>,
+    kept: Vec<Option<KeptSum>>,
+    /// Memory for partial sums.
+    spare: Vec<Region>,
+    /// What the last shard's gradient was added to, and whether there was any before it.
+    before_last: (Vec<KeptSum>, bool),
+    is_there: bool,
 }
 
-/// What a rank gives to the sum of all.
+/// What waits for what is to be added to it: a lone shard's gradient, or a partial sum in memory of this module's own.
 #[derive(Debug)]
-pub struct ShardPartial {
-    /// Elements of the accumulator's type: -0.0, or 0 of integers, if no shard gave anything.
-    pub region: Region,
-    /// Whether one did.
-    pub is_there: bool,
+struct KeptSum {
+    region: Region,
+    form: Form,
+}
+
+impl KeptSum {
+    fn lone(region: Region) -> Self {
+        Self { region, form: Form::Plain }
+    }
 }
 
 impl ShardSum {
-    /// The next shard gives this, or nothing.
+    /// The next shard gives this, or nothing. It is read until the sum is complete.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if all shards have come; [`ErrorKind::BufferSize`] if it is not as long as said.
-    pub fn push(&mut self, gradient: Option<&Region>) -> Result<()> {
-        let Some(next) = self.folds.get(self.pushed) else {
+    /// [`ErrorKind::Unsupported`] if all shards have come; [`ErrorKind::BufferSize`] if it is not as long as said;
+    /// [`ErrorKind::Closed`] if it was revoked. The sum is not usable until it is [begun anew](Self::restart).
+    pub fn push(&mut self, gradient: Option<Region>) -> Result<()> {
+        let Some(next) = self.folds.get(self.pushed).cloned() else {
             return Err(Error::unsupported(format_args!(
                 "more gradients than this rank has shards, which are {}: give one for each",
                 self.folds.len()
             )));
         };
-        let expected = self.count * self.dtype.bytes();
-        if let Some(actual) = gradient.map(Region::len).filter(|actual| *actual != expected) {
-            return Err(Error::new(ErrorKind::BufferSize { buffer: "a gradient", expected, actual }));
-        }
+        self.check_length(gradient.as_ref())?;
         let first = self.kept.len() - usize::from(next.merges);
-        let partials: Vec<Region> = self.kept.drain(first..).flatten().collect();
-        self.kept.push(self.merged(partials, gradient)?);
+        let parts: Vec<KeptSum> = self.kept.drain(first..).flatten().collect();
         self.pushed += 1;
+        if self.pushed == self.folds.len() {
+            self.before_last = (parts, self.is_there);
+            return self.end(gradient);
+        }
+        self.is_there |= gradient.is_some();
+        let parts = parts.into_iter().chain(gradient.map(KeptSum::lone)).collect();
+        match next.ends_node {
+            true => self.end_node(parts, next.node as usize)?,
+            false => {
+                let kept = self.joined(parts)?;
+                self.kept.push(kept);
+            }
+        }
         Ok(())
     }
 
-    /// One node of these, the oldest first, and what the newest shard gives. It takes the place of the oldest.
-    fn merged(&self, partials: Vec<Region>, gradient: Option<&Region>) -> Result<Option<Region>> {
-        let merges = (partials.len() + usize::from(gradient.is_some())).saturating_sub(1);
-        let into = match (&partials[..], gradient) {
-            ([], None) => return Ok(None),
-            ([lone], None) => return Ok(Some(lone.clone())),
-            ([oldest, ..], _) => oldest.clone(),
-            ([], Some(_)) => Region::zeroed(self.count * self.dtype.accumulator(self.op).bytes()),
-        };
+    /// The last shard gives this in place of what it has given; all have come.
+    ///
+    /// # Errors
+    /// As of [`push`](Self::push), and [`ErrorKind::Unsupported`] if they have not.
+    pub fn push_again(&mut self, gradient: Option<Region>) -> Result<()> {
+        self.check_complete()?;
+        self.check_length(gradient.as_ref())?;
+        match self.folds.is_empty() {
+            true => self.restart(),
+            false => self.end(gradient),
+        }
+    }
+
+    /// The last shard's gradient completes the last node's partial sum.
+    fn end(&mut self, gradient: Option<Region>) -> Result<()> {
+        let (before, was_there) = &self.before_last;
+        self.is_there = *was_there || gradient.is_some();
+        let lone = gradient.map(KeptSum::lone);
+        let parts: Vec<&KeptSum> = before.iter().chain(&lone).collect();
+        match (&parts[..], self.into.last()) {
+            (_, None) => Ok(()),
+            ([], Some(into)) => nothing(into, self.dtype.accumulator(self.op)),
+            (parts, Some(into)) => self.fold(parts, into),
+        }
+    }
+
+    fn check_length(&self, gradient: Option<&Region>) -> Result<()> {
+        let expected = self.into[0].len() / self.dtype.accumulator(self.op).bytes() * self.dtype.bytes();
+        match gradient.map(Region::len).filter(|actual| *actual != expected) {
+            Some(actual) => {
+                Err(Error::new(ErrorKind::BufferSize { buffer: "a gradient", expected, actual }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The partial sum of a node from its last parts.
+    fn end_node(&mut self, parts: Vec<KeptSum>, node: usize) -> Result<()> {
+        let all: Vec<&KeptSum> = parts.iter().collect();
+        match &all[..] {
+            [] => nothing(&self.into[node], self.dtype.accumulator(self.op))?,
+            all => self.fold(all, &self.into[node])?,
+        }
+        self.reuse(parts);
+        Ok(())
+    }
+
+    /// What these partial sums took is memory for others.
+    fn reuse(&mut self, parts: Vec<KeptSum>) {
+        let own = parts.into_iter().filter(|part| part.form == Form::Acc);
+        self.spare.extend(own.map(|part| part.region));
+    }
+
+    /// One partial sum of these, the oldest first.
+    fn joined(&mut self, mut parts: Vec<KeptSum>) -> Result<Option<KeptSum>> {
+        if parts.len() < 2 {
+            return Ok(parts.pop());
+        }
+        let mut own = parts.iter().filter(|part| part.form == Form::Acc).map(|part| part.region.clone());
+        let into = own.next().or_else(|| self.spare.pop());
+        let into = into.unwrap_or_else(|| Region::zeroed(self.into[0].len()));
+        self.spare.extend(own);
+        self.fold(&parts.iter().collect::<Vec<_>>(), &into)?;
+        Ok(Some(KeptSum { region: into, form: Form::Acc }))
+    }
+
+    /// Folds the last into the one before it, and so on: the oldest is the left operand of the last addition.
+    fn fold(&self, parts: &[&KeptSum], into: &Region) -> Result<()> {
         let closed = || Error::new(ErrorKind::Closed);
-        let with_form = partials.iter().map(|partial| (partial, Form::Acc));
-        let with_form = with_form.chain(gradient.map(|gradient| (gradient, Form::Plain)));
-        let accesses = with_form.map(|(region, form)| Some((region.access()?, form)));
+        let accesses = parts.iter().map(|part| Some((part.region.access()?, part.form)));
         let accesses = accesses.collect::<Option<Vec<_>>>().ok_or_else(closed)?;
         let last = accesses.len() - 1;
         let sources = accesses.iter().enumerate().map(|(at, (access, form))| Source {
             span: access.span(),
             form: *form,
-            merges: if at == last { merges as u8 } else { 0 },
+            merges: if at == last { last as u8 } else { 0 },
         });
         let sources: Vec<Source<'_>> = sources.collect();
         let access = into.access().ok_or_else(closed)?;
         fold(self.dtype, self.op, Target::of(access.span(), Form::Acc), &sources, None);
-        Ok(Some(into.clone()))
+        Ok(())
     }
 
-    /// All shards have come.
+    /// Whether a shard has given anything.
+    pub fn is_there(&self) -> bool {
+        self.is_there
+    }
+
+    /// That all shards have come, so that the partial sums are where they go.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if they have not.
-    pub fn finish(mut self) -> Result<ShardPartial> {
-        if self.pushed != self.folds.len() {
-            return Err(Error::unsupported(format_args!(
-                "{} gradients of this rank's {} shards: give one for each, or nothing",
-                self.pushed,
-                self.folds.len()
-            )));
+    pub fn check_complete(&self) -> Result<()> {
+        if self.pushed == self.folds.len() {
+            return Ok(());
         }
-        if let Some(region) = self.kept.pop().flatten() {
-            return Ok(ShardPartial { region, is_there: true });
-        }
-        let dtype = self.dtype.accumulator(self.op);
-        let mut nothing = vec![0_u8; self.count * dtype.bytes()];
-        if dtype.is_float() {
-            nothing.iter_mut().skip(dtype.bytes() - 1).step_by(dtype.bytes()).for_each(|byte| *byte = 0x80);
-        }
-        Ok(ShardPartial { region: Region::own(nothing).region().clone(), is_there: false })
+        Err(Error::unsupported(format_args!(
+            "{} gradients of this rank's {} shards: give one for each, or nothing",
+            self.pushed,
+            self.folds.len()
+        )))
     }
+
+    /// Begins the next step, in the same memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the memory was revoked.
+    pub fn restart(&mut self) -> Result<()> {
+        let kept = self.kept.drain(..).flatten().chain(self.before_last.0.drain(..)).collect();
+        self.reuse(kept);
+        (self.pushed, self.is_there) = (0, false);
+        match self.folds.is_empty() {
+            true => nothing(&self.into[0], self.dtype.accumulator(self.op)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What changes no sum: -0.0, or 0 of integers.
+fn nothing(into: &Region, dtype: DType) -> Result<()> {
+    let mut bytes = vec![0_u8; into.len()];
+    if dtype.is_float() {
+        bytes.iter_mut().skip(dtype.bytes() - 1).step_by(dtype.bytes()).for_each(|byte| *byte = 0x80);
+    }
+    let into = into.access().ok_or_else(|| Error::new(ErrorKind::Closed))?;
+    Region::lend(&mut bytes, |bytes| {
+        let bytes = bytes.access().expect("it is lent");
+        into.span().copy_from(bytes.span());
+    });
+    Ok(())
 }
 
 /// Rounds a result of the accumulator's type to elements, once.

@@ -2,7 +2,7 @@
 
 use crate::world::{Reducers, Transport, World};
 use herringbone::{
-    Communicator, ErrorKind, Plain, ReduceOp,
+    Communicator, ErrorKind, Plain, ReduceOp, Region,
     core::{
         element::{DType, Element},
         shards::ShardRuns,
@@ -28,8 +28,7 @@ fn total<T: Element + Plain>(comm: &Communicator, op: ReduceOp) -> Vec<T> {
     let runs = ShardRuns::aligned(SHARDS, comm.size()).unwrap();
     let group = ShardGroup::new(comm, runs).unwrap();
     let gradients: Vec<Option<Vec<T>>> = group.mine().map(gradient).collect();
-    let gradients: Vec<Option<&[T]>> = gradients.iter().map(Option::as_deref).collect();
-    group.all_reduce(COUNT, &gradients, op).unwrap().unwrap()
+    group.all_reduce(COUNT, gradients, op).unwrap().unwrap()
 }
 
 fn check<T: Element + Plain>(world: &World) {
@@ -73,12 +72,10 @@ fn nothing_from_all_shards_is_nothing() {
     World::new(3, Transport::Local).run(|comm| {
         let group = ShardGroup::new(comm, ShardRuns::aligned(2, 3).unwrap()).unwrap();
         let nothing = vec![None; group.mine().len()];
-        assert_eq!(group.all_reduce::<f32>(5, &nothing, ReduceOp::Sum).unwrap(), None);
+        assert_eq!(group.all_reduce::<f32>(5, nothing, ReduceOp::Sum).unwrap(), None);
         // The sign of a lone zero stays.
-        let zero = [-0.0_f32];
-        let given: Vec<Option<&[f32]>> =
-            group.mine().map(|shard| (shard == 1).then_some(&zero[..])).collect();
-        let sum = group.all_reduce(1, &given, ReduceOp::Sum).unwrap().unwrap();
+        let given: Vec<Option<Vec<f32>>> = group.mine().map(|shard| (shard == 1).then(|| vec![-0.0])).collect();
+        let sum = group.all_reduce(1, given, ReduceOp::Sum).unwrap().unwrap();
         assert_eq!(sum[0].to_bits(), (-0.0_f32).to_bits());
     });
 }
@@ -88,9 +85,8 @@ fn ranks_with_other_shards_are_named() {
     World::new(2, Transport::Local).run(|comm| {
         let shards = if comm.rank() == 0 { 8 } else { 16 };
         let group = ShardGroup::new(comm, ShardRuns::aligned(shards, 2).unwrap()).unwrap();
-        let ones = [1.0_f32];
-        let given = vec![Some(&ones[..]); group.mine().len()];
-        let error = group.all_reduce(1, &given, ReduceOp::Sum).unwrap_err();
+        let given = vec![Some(vec![1.0_f32]); group.mine().len()];
+        let error = group.all_reduce(1, given, ReduceOp::Sum).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains("shards 8") && text.contains("shards 16"), "{text}");
@@ -101,16 +97,14 @@ fn ranks_with_other_shards_are_named() {
 fn what_would_depend_on_the_ranks_is_refused() {
     World::new(2, Transport::Local).forced("ring").run(|comm| {
         let group = ShardGroup::new(comm, ShardRuns::aligned(2, 2).unwrap()).unwrap();
-        let ones = [1.0_f32];
-        let error = group.all_reduce(1, &[Some(&ones[..])], ReduceOp::Max).unwrap_err();
+        let error = group.all_reduce(1, vec![Some(vec![1.0_f32])], ReduceOp::Max).unwrap_err();
         assert!(error.to_string().contains("plain all_reduces with sum or average"), "{error}");
         let error = group.sums().barrier().unwrap_err();
         assert!(error.to_string().contains("barrier"), "{error}");
     });
     World::new(4, Transport::Local).forced("ring").run(|comm| {
         let group = ShardGroup::new(comm, ShardRuns::aligned(4, 4).unwrap()).unwrap();
-        let ones = [1.0_f32];
-        let error = group.all_reduce(1, &[Some(&ones[..])], ReduceOp::Sum).unwrap_err();
+        let error = group.all_reduce(1, vec![Some(vec![1.0_f32])], ReduceOp::Sum).unwrap_err();
         assert!(error.to_string().contains("ring of shards: it has an order of its own"), "{error}");
     });
     World::new(2, Transport::Local).run(|comm| {
@@ -119,11 +113,12 @@ fn what_would_depend_on_the_ranks_is_refused() {
         let runs = ShardRuns::of_lengths(&[3, 5]).unwrap();
         assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("2 nodes"));
         let group = ShardGroup::new(comm, ShardRuns::aligned(4, 2).unwrap()).unwrap();
-        let mut sum = group.sum(DType::F32, ReduceOp::Sum, 1);
+        let mut sum = group.sum(DType::F32, ReduceOp::Sum, vec![Region::zeroed(4)]).unwrap();
         sum.push(None).unwrap();
-        assert!(sum.finish().unwrap_err().to_string().contains("1 gradients of this rank's 2 shards"));
-        let two = [1.0_f32; 2];
-        let error = group.all_reduce(1, &[Some(&two[..]), None], ReduceOp::Sum).unwrap_err();
+        let error = sum.check_complete().unwrap_err();
+        assert!(error.to_string().contains("1 gradients of this rank's 2 shards"), "{error}");
+        let two = vec![1.0_f32; 2];
+        let error = group.all_reduce(1, vec![Some(two), None], ReduceOp::Sum).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::BufferSize { expected: 4, actual: 8, .. }), "{error}");
     });
 }

@@ -1,0 +1,216 @@
+"""Sums over the shards of a training: the same bits whatever the number of ranks that carry them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import _herringbone
+from ._herringbone import accumulator, aligned_shards, round_shard_sum
+from .arguments import whole
+from .arrays import FOLDED, fold_type, readable, wrong_op, writable
+from .communicator import Communicator
+from .errors import ArgumentError, UnsupportedError
+from .kinds import kind_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["MOST_SHARDS", "ShardGroup", "check_shards", "explained"]
+
+MOST_SHARDS = 1 << 20
+"""The most shards of a training."""
+
+NUMPY_TYPES = {kind: name for name, kind in FOLDED.items()}
+KINDS = sorted(NUMPY_TYPES)
+MOST_DIMENSIONS = 32
+
+
+def check_shards(call: str, shards: Any) -> int:
+    """``shards`` as a number of shards.
+
+    Raises:
+        TypeError, ArgumentError: it is none.
+    """
+    shards = whole(call, "shards", shards, "a number of shards")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ArgumentError(f"{call}: shards is {shards}; a training has from 1 to {MOST_SHARDS} shards")
+    return shards
+
+
+def explained(shards: int, lengths: list[int]) -> str:
+    """Which rank carries which of the shards, and why."""
+    runs, first = [], 0
+    for rank, length in enumerate(lengths):
+        carried = "none" if length == 0 else f"{first}" if length == 1 else f"{first} to {first + length - 1}"
+        runs.append(f"rank {rank}: {carried}")
+        first += length
+    why = "each rank carries what lies below one node of the tree over the shards, so it sends one partial sum"
+    return f"{shards} shards on {len(lengths)} ranks ({'; '.join(runs)}): {why}"
+
+
+class ShardGroup:
+    """The ranks of a communicator, which carry the shards of a training.
+
+    A training has a fixed number of **shards**, each with its own samples and its own gradient. Each rank carries a run of
+    consecutive ones. What all shards give is folded in the canonical tree over the shards' numbers, wherever they lie, so results
+    are the same bits on 1, 2, 3 or more ranks. Ranks beyond the number of shards carry none, and take part::
+
+        group = herringbone.ShardGroup(communicator, shards=8)
+        mean = group.all_reduce({shard: gradient_of(shard) for shard in group.mine}, "average")
+
+    All ranks make the group with the same number of shards, and equally many of them.
+    """
+
+    def __init__(self, communicator: Communicator, shards: int) -> None:
+        """Make the group. It is made here, and waits for nobody: if a rank has another number of shards, the first call says so.
+
+        Raises:
+            TypeError, ArgumentError: ``shards`` is no number of shards, or ``communicator`` is something else.
+        """
+        if not isinstance(communicator, Communicator):
+            raise TypeError(f"ShardGroup: communicator is a {type(communicator).__name__}; pass what herringbone.init() gives")
+        self.shards = check_shards("ShardGroup", shards)
+        """How many shards the training has."""
+        self.lengths: list[int] = aligned_shards(self.shards, communicator.size)
+        """How many shards each rank carries, in the order of ranks."""
+        self.communicator = communicator
+        self._native = _herringbone.ShardGroup(communicator._native, self.lengths)
+        self.mine = range(*self._native.mine)
+        """The shards that this rank carries."""
+
+    def all_reduce(self, gradients: Mapping[int, Array | None], op: str = "sum") -> Array | None:
+        """Fold what all shards give, element by element, in the order that only the shards' numbers say.
+
+        Args:
+            gradients: for each of this rank's shards (:attr:`mine`) an array, or ``None`` if the shard gives nothing. All arrays
+                of all ranks have the same shape and type.
+            op: ``"sum"``, or ``"average"``, which divides by the number of shards, also of those that give nothing.
+
+        Returns:
+            A new array, on every rank; ``None`` if no shard gives anything.
+
+        Raises:
+            ArgumentError: the shards are not this rank's, or the arrays of this or another rank differ in shape or type.
+            UnsupportedError: the engine does not fold this type.
+            HerringboneError: the collective failed.
+        """
+        import numpy as np
+
+        given = self._checked(gradients)
+        first = next((array for array in given if array is not None), None)
+        shape, kind = self._agreed(first, self._differing(given), op)
+        if kind is None:
+            return None
+        count, partials = math.prod(shape), self._native.partials
+        wide = np.dtype(NUMPY_TYPES[accumulator(kind, op)])
+        folded, total = np.empty((partials, count), wide), np.empty(count, wide)
+        places = [writable("all_reduce", row) for row in folded]
+        sums = self._native.partial_sums([(kind, op, places)], folded)
+        for array in given:
+            sums.push(0, [None if array is None else (readable("all_reduce", array), array)])
+        spans = (readable("all_reduce", folded), writable("all_reduce", total))
+        self._native.sums.run((kind_of("all_reduce", accumulator(kind, op), op), count, 0, *spans, (folded, total), None, 0, None))
+        if kind == "bf16":
+            # It makes its types known to numpy; a rank without shards may not have done so.
+            import ml_dtypes  # noqa: F401  # its import is what counts
+        result = np.empty(shape, np.dtype(NUMPY_TYPES[kind]))
+        keep = (total, result)
+        round_shard_sum(kind, op, readable("all_reduce", total), writable("all_reduce", result.reshape(-1)), keep)
+        return result
+
+    def mean(self, numbers: Mapping[int, float | None]) -> float | None:
+        """The mean of a number of each shard, such as its loss, in the tree of the sums; ``None`` counts as 0.
+
+        Returns:
+            The mean over all shards, on every rank; ``None`` if no shard has a number.
+        """
+        import numpy as np
+
+        arrays = {shard: None if number is None else np.array([float(number)]) for shard, number in numbers.items()}
+        mean = self.all_reduce(arrays, "average")
+        return None if mean is None else float(mean[0])
+
+    def explain(self) -> str:
+        """Which rank carries what, and why."""
+        return explained(self.shards, self.lengths)
+
+    def __repr__(self) -> str:
+        return f"<herringbone.ShardGroup of {self.shards} shards, {len(self.mine)} of them on rank {self.communicator.rank}>"
+
+    def _checked(self, gradients: Mapping[int, Array | None]) -> list[Array | None]:
+        """What this rank's shards give, in their order."""
+        import numpy as np
+
+        if not isinstance(gradients, Mapping):
+            raise TypeError(f"all_reduce: gradients is a {type(gradients).__name__}, not a dictionary of an array for each shard")
+        missing = [shard for shard in self.mine if shard not in gradients]
+        extra = [shard for shard in gradients if shard not in self.mine]
+        if missing or extra:
+            what = [f"lacks {missing}"] * bool(missing) + [f"has {extra}"] * bool(extra)
+            text = f"all_reduce on rank {self.communicator.rank}: gradients {' and '.join(what)}"
+            raise ArgumentError(f"{text}; pass an array or None for each shard of group.mine, {list(self.mine)}")
+        given = [gradients[shard] for shard in self.mine]
+        return [None if array is None else np.require(array, requirements="C") for array in given]
+
+    def _differing(self, given: list[Array | None]) -> str | None:
+        """How this rank's arrays differ from each other, if they do."""
+        described = [f"{array.dtype}{list(array.shape)}" for array in given if array is not None]
+        return next((f"{described[0]} and {other}" for other in described if other != described[0]), None)
+
+    def _agreed(self, first: Array | None, differing: str | None, op: str) -> tuple[tuple[int, ...], str | None]:
+        """The shape and type of what all shards give: ranks without an array learn of them. No type: no shard gives anything."""
+        import numpy as np
+
+        problem: Exception | None = None if differing is None else ArgumentError(f"all_reduce: the shards give {differing}")
+        said = np.zeros((2, MOST_DIMENSIONS + 3), np.int64)
+        said[:, :] = np.iinfo(np.int64).min + 1
+        said[:, 0] = 0
+        if op not in ("sum", "average"):
+            problem = UnsupportedError(f"all_reduce: {op} of shards; pass sum or average") if _is_op(op) else wrong_op("all_reduce", op)
+        if first is not None and problem is None:
+            try:
+                kind = fold_type("all_reduce", first, op)
+                if first.ndim > MOST_DIMENSIONS:
+                    raise UnsupportedError(f"all_reduce: {first.ndim} dimensions; pass array.reshape(-1)")
+                line = [KINDS.index(kind), first.ndim, *first.shape]
+                said[0, 1 : 1 + len(line)], said[1, 1 : 1 + len(line)] = line, [-number for number in line]
+            except (UnsupportedError, TypeError) as error:
+                problem = error
+        if problem is not None:
+            said[0, 0] = 1
+        self.communicator.all_reduce(said, "max")
+        if problem is not None:
+            raise problem
+        if said[0, 0]:
+            raise ArgumentError("all_reduce: another rank could not take part; its own error says why. Nothing was summed")
+        if said[0, 1] < 0:
+            return (), None
+        least, most = -said[1, 1:], said[0, 1:]
+        dimensions = int(most[1])
+        used = slice(0, 2 + dimensions)
+        if (least[used] != most[used]).any():
+            _refuse_differing(least, most)
+        return tuple(int(length) for length in most[2 : 2 + dimensions]), KINDS[int(most[0])]
+
+
+def _is_op(op: Any) -> bool:
+    try:
+        kind_of("all_reduce", "i32", op)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _refuse_differing(least: Any, most: Any) -> NoReturn:
+    if least[0] != most[0]:
+        what = f"types, {KINDS[int(least[0])]} and {KINDS[int(most[0])]}"
+    elif least[1] != most[1]:
+        what = f"numbers of dimensions, {least[1]} and {most[1]}"
+    else:
+        of = slice(2, 2 + int(most[1]))
+        what = f"lengths, from {least[of].tolist()} to {most[of].tolist()}"
+    raise ArgumentError(f"all_reduce: the shards of all ranks give arrays of different {what}; nothing was summed")

@@ -1,0 +1,165 @@
+//! Sums of shards, as `herringbone.shards` calls them.
+
+use crate::{
+    call::{parse, readable, regions},
+    communicator::Communicator,
+    errors,
+    memory::PySpan,
+    waiting::DropWithoutGil,
+};
+use herringbone::{
+    DType, Region,
+    core::shards::ShardRuns,
+    shards::{ShardGroup, ShardSum, rounded},
+};
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// Of which consecutive shards each of the workers carries how many, so that each sends one partial sum.
+#[pyfunction]
+pub(crate) fn aligned_shards(shards: u32, workers: u32) -> PyResult<Vec<usize>> {
+    let runs = ShardRuns::aligned(shards, workers).map_err(|error| errors::config(error.to_string()))?;
+    Ok((0..workers).map(|worker| runs.of(worker).len()).collect())
+}
+
+/// The type in which elements of `dtype` are added.
+#[pyfunction]
+pub(crate) fn accumulator(dtype: &str, op: &str) -> PyResult<&'static str> {
+    Ok(parse::<DType>(dtype)?.accumulator(parse(op)?).name())
+}
+
+/// The ranks of a communicator, which carry runs of so many shards.
+#[pyclass(frozen, name = "ShardGroup", module = "herringbone._herringbone")]
+pub(crate) struct PyShardGroup(DropWithoutGil<ShardGroup>);
+
+#[pymethods]
+impl PyShardGroup {
+    #[new]
+    fn new(py: Python<'_>, communicator: PyRef<'_, Communicator>, lengths: Vec<u32>) -> PyResult<Self> {
+        let runs = ShardRuns::of_lengths(&lengths).map_err(|error| errors::config(error.to_string()))?;
+        let inner = &communicator.inner;
+        let group = py.detach(|| ShardGroup::new(inner, runs));
+        Ok(Self(group.map_err(|error| errors::to_python(&error))?.into()))
+    }
+
+    /// The first shard that this rank carries, and the one behind its last.
+    #[getter]
+    fn mine(&self) -> (u32, u32) {
+        let mine = self.0.mine();
+        (mine.start, mine.end)
+    }
+
+    /// How many partial sums this rank gives.
+    #[getter]
+    fn partials(&self) -> usize {
+        self.0.partials()
+    }
+
+    /// The communicator in which partial sums are folded, in the accumulator's type.
+    #[getter]
+    fn sums(&self) -> Communicator {
+        Communicator { inner: self.0.sums().clone().into() }
+    }
+
+    /// The partial sums of what shards give for each of these: a type, an operation and where each partial sum goes. `keep` owns those
+    /// places.
+    fn partial_sums(
+        &self,
+        py: Python<'_>,
+        parts: Vec<(String, String, Vec<PySpan>)>,
+        keep: &Bound<'_, PyAny>,
+    ) -> PyResult<PyShardSums> {
+        let sum = |(dtype, op, into): (String, String, Vec<PySpan>)| {
+            let (dtype, op) = (parse(&dtype)?, parse(&op)?);
+            let into: Vec<Region> = into.into_iter().map(|span| regions((0, 0), span, keep).1).collect();
+            let sum = py.detach(|| self.0.sum(dtype, op, into));
+            sum.map_err(|error| errors::to_python(&error))
+        };
+        let sums = parts.into_iter().map(sum).collect::<PyResult<Vec<ShardSum>>>()?;
+        Ok(PyShardSums(Mutex::new(sums)))
+    }
+}
+
+/// Memory, and its owner.
+type Lent<'py> = (PySpan, Bound<'py, PyAny>);
+
+/// The partial sums of this rank, while its shards come one after the other.
+#[pyclass(frozen, name = "ShardSums", module = "herringbone._herringbone")]
+pub(crate) struct PyShardSums(Mutex<Vec<ShardSum>>);
+
+#[pymethods]
+impl PyShardSums {
+    /// The next shard gives these for those from `first` on, or nothing.
+    fn push(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        gradients: Vec<Option<Lent<'_>>>,
+    ) -> PyResult<()> {
+        self.each(py, first, gradients, ShardSum::push)
+    }
+
+    /// The last shard gives these, in place of what it has given.
+    fn push_again(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        gradients: Vec<Option<Lent<'_>>>,
+    ) -> PyResult<()> {
+        self.each(py, first, gradients, ShardSum::push_again)
+    }
+
+    /// Of which of them some shard has given anything. All shards must have come.
+    fn there(&self, py: Python<'_>) -> PyResult<Vec<bool>> {
+        let there = py.detach(|| {
+            let sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_each = sums.iter().map(|sum| sum.check_complete().map(|()| sum.is_there()));
+            of_each.collect::<herringbone::Result<Vec<bool>>>()
+        });
+        there.map_err(|error| errors::to_python(&error))
+    }
+
+    /// Begins the next step.
+    fn restart(&self, py: Python<'_>) -> PyResult<()> {
+        let restarted = py.detach(|| {
+            let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            sums.iter_mut().try_for_each(ShardSum::restart)
+        });
+        restarted.map_err(|error| errors::to_python(&error))
+    }
+}
+
+impl PyShardSums {
+    fn each(
+        &self,
+        py: Python<'_>,
+        first: usize,
+        gradients: Vec<Option<Lent<'_>>>,
+        take: fn(&mut ShardSum, Option<Region>) -> herringbone::Result<()>,
+    ) -> PyResult<()> {
+        let region = |(span, keep): Lent<'_>| readable(span, &keep);
+        let gradients: Vec<Option<Region>> =
+            gradients.into_iter().map(|gradient| gradient.map(region)).collect();
+        let taken = py.detach(|| {
+            let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pairs = sums.iter_mut().skip(first).zip(gradients);
+            pairs.try_for_each(|(sum, gradient)| take(sum, gradient))
+        });
+        taken.map_err(|error| errors::to_python(&error))
+    }
+}
+
+/// Rounds a sum in the accumulator's type to elements of `dtype`. `keep` owns both.
+#[pyfunction]
+pub(crate) fn round_shard_sum(
+    py: Python<'_>,
+    dtype: &str,
+    op: &str,
+    total: PySpan,
+    into: PySpan,
+    keep: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let (dtype, op) = (parse(dtype)?, parse(op)?);
+    let (total, into) = regions(total, into, keep);
+    py.detach(|| rounded(dtype, op, &total, &into)).map_err(|error| errors::to_python(&error))
+}
