@@ -1,7 +1,8 @@
 """Which samples each shard of a training has at each step, and the seeds of its random numbers.
 
 Everything here follows from numbers that all workers know: the seed, and the number of a step, counted from 0 through all
-epochs. So it depends neither on the number of workers, nor on changes of it, nor on restarts. Nothing here imports torch.
+epochs. So it depends neither on the number of workers, nor on changes of it, nor on restarts. Nothing here imports torch, and
+numpy is imported only where an array has to be made.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from hashlib import blake2b
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .arguments import whole
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 __all__ = ["BATCH", "ORDER", "RULES", "SAMPLE", "SHARD", "Epochs", "order", "seed_of"]
@@ -61,6 +61,8 @@ def order(seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
     ``seed_of(seed, ORDER, epoch)`` as its key and a counter from 1, and samples are sorted by them. Of equal bits the lower
     sample comes first.
     """
+    import numpy as np
+
     raw = np.random.Philox(key=seed_of(seed, ORDER, epoch)).random_raw(samples)
     return np.argsort(raw, kind="stable").astype(np.int64, copy=False)
 
@@ -131,6 +133,8 @@ class Epochs:
         epoch = self.epoch_of(step)
         first, count = self._place(step, shard)
         if not self.shuffle:
+            import numpy as np
+
             return np.arange(first, first + count, dtype=np.int64)
         if epoch not in self._orders:
             while len(self._orders) > 1:

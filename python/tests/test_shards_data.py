@@ -13,7 +13,10 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
 import herringbone
+from herringbone.shards_data import BATCH as OF_BATCH
 from herringbone.shards_data import ORDER, SAMPLE, SHARD, Epochs, order, seed_of
 from herringbone.torch.shards_loading import ShardLoader
 
@@ -51,7 +54,7 @@ def check_samples(epochs: Epochs, seen: dict[int, list[int]]) -> None:
         assert epochs.rule == "drop" or len(tail) == 0
 
 
-class Noisy(torch.utils.data.Dataset[Any]):
+class Noisy(Dataset[Any]):
     """Samples that draw from every generator, and note who has loaded them."""
 
     def __init__(self, length: int, fails_at: int = -1) -> None:
@@ -73,7 +76,7 @@ class Noisy(torch.utils.data.Dataset[Any]):
 def collate(samples: list[Any]) -> dict[str, Any]:
     """Puts samples in a random order, beside a number that only the batch has."""
     random.shuffle(samples)
-    return {**torch.utils.data.default_collate(samples), "mix": torch.rand(2), "of": np.random.rand()}
+    return {**default_collate(samples), "mix": torch.rand(2), "of": np.random.rand()}
 
 
 def digest(batch: dict[str, Any]) -> str:
@@ -92,7 +95,7 @@ def test_seeds_and_orders_stay_the_same_in_all_versions() -> None:
     assert seed_of(1, 2, 3) == 0x71FD590228B6DB29
     assert seed_of(-1, 1 << 100) == 0x94265AF0A0815E4E
     assert seed_of(*range(20)) == 0x497A2B856F1ABC7E
-    assert (ORDER, SAMPLE, SHARD) == (0, 1, 3)
+    assert (ORDER, SAMPLE, OF_BATCH, SHARD) == (0, 1, 2, 3)
     assert order(7, 0, 10).tolist() == [9, 8, 0, 3, 4, 2, 5, 7, 6, 1]
     large = order(7, 3, 10007)
     assert large.dtype == np.int64
@@ -199,6 +202,7 @@ def test_a_checkpoint_of_other_samples_is_refused_with_both_values() -> None:
             loader.check({**record, name: other})
         with pytest.raises(herringbone.ArgumentError, match=f"has no {name}"):
             loader.check({key: value for key, value in record.items() if key != name})
+    assert Epochs(22, SHARDS, BATCH, shuffle=False).record() == {"samples": 22, "batch": 2, "rule": "drop", "shuffle": False}
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +262,11 @@ def test_processes_live_from_epoch_to_epoch_and_end_when_another_batch_is_asked_
     changed = take(8, 1, range(1, 2))
     assert changed.isdisjoint(repeated) and len(changed) == 1
     loader.close()
+    expected = undisturbed["weigh, with shards left out"]
+    loader = ShardLoader(Noisy(19), epochs_of("weigh, with shards left out"), 1, collate)
+    places = [(step, shard) for step in range(1, 5) for shard in (2, 3) if not loader.is_empty(step, shard)]
+    assert len({*[pid for place in places for pid in take(*place, range(2, 4))]}) == 1 and len(places) == 7
+    loader.close()
     loader.close()
     assert not multiprocessing.active_children()
 
@@ -292,7 +301,22 @@ def test_batches_that_are_not_there_are_errors() -> None:
         loader.batch(2, 3, range(SHARDS))
 
 
-class Stream(torch.utils.data.IterableDataset[int]):
+class Seeds(Noisy):
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, torch.initial_seed()
+
+
+def test_a_sample_is_seeded_by_its_epoch_and_index_and_a_batch_by_its_step_and_shard() -> None:
+    epochs = epochs_of("weigh")
+    loader = ShardLoader(Seeds(22), epochs, collate_fn=lambda samples: (samples, torch.initial_seed()))
+    for step, shard in ((0, 0), (2, 3), (3, 1), (8, 2)):
+        samples, seed = loader.batch(step, shard, range(SHARDS))
+        assert [index for index, _ in samples] == epochs.indices(step, shard).tolist()
+        assert samples == [(index, seed_of(7, SAMPLE, step // 3, index)) for index, _ in samples]
+        assert seed == seed_of(7, OF_BATCH, step, shard)
+
+
+class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(3))
 
