@@ -35,10 +35,10 @@ def check_shards(call: str, shards: Any) -> int:
     Raises:
         TypeError, ArgumentError: it is none.
     """
-    shards = whole(call, "shards", shards, "a number of shards")
-    if not 1 <= shards <= MOST_SHARDS:
-        raise ArgumentError(f"{call}: shards is {shards}; a training has from 1 to {MOST_SHARDS} shards")
-    return shards
+    number = whole(call, "shards", shards, "a number of shards")
+    if not 1 <= number <= MOST_SHARDS:
+        raise ArgumentError(f"{call}: shards is {number}; a training has from 1 to {MOST_SHARDS} shards")
+    return number
 
 
 def explained(shards: int, lengths: list[int]) -> str:
@@ -113,7 +113,9 @@ class ShardGroup:
         for array in given:
             sums.push(0, [None if array is None else (readable("all_reduce", array), array)])
         spans = (readable("all_reduce", folded), writable("all_reduce", total))
-        self._native.sums.run((kind_of("all_reduce", accumulator(kind, op), op), count, 0, *spans, (folded, total), None, 0, None))
+        self._native.sums.run(
+            (kind_of("all_reduce", accumulator(kind, op), op), count, 0, *spans, (folded, total), None, 0, None)
+        )
         if kind == "bf16":
             # It makes its types known to numpy; a rank without shards may not have done so.
             import ml_dtypes  # noqa: F401  # its import is what counts
@@ -170,7 +172,9 @@ class ShardGroup:
         said[:, :] = np.iinfo(np.int64).min + 1
         said[:, 0] = 0
         if op not in ("sum", "average"):
-            problem = UnsupportedError(f"all_reduce: {op} of shards; pass sum or average") if _is_op(op) else wrong_op("all_reduce", op)
+            problem = (
+                UnsupportedError(f"all_reduce: {op} of shards; pass sum or average") if _is_op(op) else wrong_op("all_reduce", op)
+            )
         if first is not None and problem is None:
             try:
                 kind = fold_type("all_reduce", first, op)

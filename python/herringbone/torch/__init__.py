@@ -7,6 +7,7 @@ through the wheel's entry point. With older versions the program also imports he
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -42,11 +43,15 @@ from .priorities import priority
 from .replacing import replace_gloo_if_asked
 from .work import Work
 
+if TYPE_CHECKING:
+    from .shards import Shards
+
 __all__ = [
     "BackendHerringbone",
     "CompressionHook",
     "Options",
     "ProcessGroupHerringbone",
+    "Shards",
     "Work",
     "compression",
     "compression_hook",
@@ -70,6 +75,15 @@ def register() -> None:
         mend_uneven_inputs()
         compress_if_asked()
         replace_gloo_if_asked()
+
+
+def __getattr__(name: str) -> Any:
+    # It needs numpy, which the backend does not.
+    if name == "Shards":
+        from .shards import Shards
+
+        return Shards
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # Of programs that import this module before torch's import is over, or that read no entry points.

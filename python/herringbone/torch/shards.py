@@ -1,0 +1,425 @@
+"""Training whose bits do not depend on the number of workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from .._herringbone import aligned_shards
+from ..arguments import whole
+from ..communicator import Communicator
+from ..elastic import Elastic
+from ..errors import ConfigError, HerringboneError, PeerLostError
+from ..joining import init
+from ..shards import ShardGroup, check_shards, explained
+from ..shards_data import Epochs
+from ..state import broadcast_state
+from .group import ProcessGroupHerringbone
+from .shards_loading import ShardLoader
+from .shards_refused import check_model, check_optimizer, inner_model
+from .shards_step import Step, Training
+from .shards_surroundings import machine
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+__all__ = ["Shards"]
+
+RECORD_BYTES = 4096
+"""How long the record is that ranks compare when they meet."""
+MACHINE = ("torch", "processor level", "probe of arithmetic")
+"""What may differ between machines if the program says so."""
+
+
+class Shards:
+    """A training whose bits do not depend on the number of workers: they carry a fixed number of shards.
+
+    Each shard has its own samples, its own random numbers and its own gradient at every step, whoever carries it, and the gradients
+    are summed in the canonical tree over the shards. So the parameters after every step are the same bits on 1, 2, 3 or 8 workers,
+    also if workers die, leave and come within the training::
+
+        shards = herringbone.torch.Shards(8, seed=1)
+        batches = shards.loader(dataset, batch=8)
+        for step in shards.steps(model, optimizer, until=1000):
+            for shard in step:                          # those that this worker carries now
+                inputs, targets = shard.batch(batches)
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+
+    The logical world is fixed and the workers only carry it, as EasyScale (Li et al., SC 2023) does for GPUs.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        *,
+        seed: int,
+        group: Any = None,
+        job: Elastic | None = None,
+        threads: int = 1,
+        other_machines: bool = False,
+    ) -> None:
+        """Fix what the bits depend on.
+
+        Args:
+            shards: how many there are; the training's bits depend on it. A multiple of the largest number of workers is best.
+            seed: of all random numbers; the same on all ranks.
+            group: the process group of torch (of the backend ``"herringbone"``), or the communicator, whose ranks carry the shards.
+                If it is left out: torch's default group, or else what :func:`herringbone.init` finds.
+            job: a :class:`herringbone.Elastic`, in place of ``group``: workers may die, leave and come. Its ``save`` and ``load``
+                carry the model's and the optimizer's state.
+            threads: torch's threads for one operation on the CPU: bits depend on them, so this sets them.
+            other_machines: let machines take part whose processors or versions of torch differ from the others', which may change
+                bits. That is a warning.
+
+        Raises:
+            TypeError, ValueError: an argument makes no sense.
+            UnsupportedError: the process group is of another backend.
+        """
+        self.shards = check_shards("Shards", shards)
+        """How many shards the training has."""
+        self.seed = whole("Shards", "seed", seed, "a number")
+        """Of all random numbers."""
+        self.threads = whole("Shards", "threads", threads, "a number of threads")
+        """torch's threads for one operation."""
+        if self.threads < 1:
+            raise ValueError(f"Shards: threads is {threads}; pass 1 or more")
+        if job is not None and not isinstance(job, Elastic):
+            raise TypeError(f"Shards: job is a {type(job).__name__}, not a herringbone.Elastic")
+        if job is not None and group is not None:
+            raise ValueError("Shards: pass group or job, not both")
+        self.other_machines = bool(other_machines)
+        """Whether processors and versions of torch may differ."""
+        torch.set_num_threads(self.threads)
+        self._job = job
+        self._communicator = _communicator_of(group) if job is None else job.communicator
+        self._steps = 0
+        self._applied = 0
+        self._loaders: list[ShardLoader] = []
+        self._machine: dict[str, Any] | None = None
+        self._means: ShardGroup | None = None
+        self._open: Step | None = None
+
+    @property
+    def step(self) -> int:
+        """How many steps are made: within a step's body one more once :meth:`Step.apply` has made it."""
+        if self._open is not None and self._open.is_applied:
+            return self._open.number + 1
+        return self._steps if self._job is None else self._job.steps
+
+    @property
+    def mine(self) -> range:
+        """The shards that this worker carries now."""
+        present = self._present()
+        lengths = aligned_shards(self.shards, present.size)
+        first = sum(lengths[: present.rank])
+        return range(first, first + lengths[present.rank])
+
+    def loader(
+        self, dataset: Any, batch: int, num_workers: int = 0, *, rule: str = "drop", shuffle: bool = True, **options: Any
+    ) -> ShardLoader:
+        """What gives each shard its samples: pass it to :meth:`Shard.batch`.
+
+        Which samples a shard has at a step follows from the seed and the step's number. So no sample comes twice in an epoch and none is
+        lost, also if workers come and go.
+
+        Args:
+            dataset: of torch, with ``__getitem__`` and ``__len__``.
+            batch: the samples of a shard at one step.
+            num_workers: processes that read ahead; results do not depend on it.
+            rule: for the end of an epoch that does not divide: ``"drop"`` leaves the rest out, ``"weigh"`` makes a smaller step of it, in
+                which shards weigh as many samples as they have.
+            shuffle: whether each epoch has an order of its own.
+            options: see :class:`ShardLoader`.
+        """
+        epochs = Epochs(len(dataset), self.shards, batch, self.seed, rule, shuffle)
+        loader = ShardLoader(dataset, epochs, num_workers, **options)
+        self._loaders.append(loader)
+        return loader
+
+    def steps(
+        self, model: torch.nn.Module, optimizer: Optimizer, *, until: int | None = None, scaler: Any = None
+    ) -> Iterator[Step]:
+        """The training's steps, from :attr:`step` on.
+
+        Args:
+            model: any model whose parameters lie on the CPU. Of a DistributedDataParallel its module is trained.
+            optimizer: over the model's parameters; its step is made when the loop goes on.
+            until: the number of steps after which the training ends; forever if it is left out.
+            scaler: a ``torch.amp.GradScaler`` by which the body scales losses.
+
+        Raises:
+            UnsupportedError: the model or the optimizer holds what cannot be trained by shards.
+            ConfigError: ranks have other numbers of shards, seeds, models, or machines.
+            HerringboneError: a step failed; it is not applied. Of a ``job`` lost ranks are no error.
+        """
+        inner = inner_model(model)
+        check_model(inner)
+        check_optimizer(optimizer, inner)
+        if until is not None:
+            until = whole("Shards.steps", "until", until, "a number of steps")
+        return self._run(model, inner, optimizer, scaler, until)
+
+    def mean(self, numbers: Mapping[int, Any] | list[Any]) -> float:
+        """The mean over all shards of a number of each, such as its loss, on every rank; in the tree of the gradients.
+
+        All ranks call it, between the body of a step and the next step, or outside of steps.
+
+        Args:
+            numbers: those of this worker's shards, in their order, or by shard; tensors of one element, too.
+
+        Returns:
+            The mean; not a number if ranks were lost, in a step that is made again.
+        """
+        given = numbers if isinstance(numbers, Mapping) else dict(zip(self.mine, numbers))
+        if not isinstance(numbers, Mapping) and len(numbers) != len(self.mine):
+            raise ValueError(f"Shards.mean: {len(numbers)} numbers for this worker's shards, which are {list(self.mine)}")
+        try:
+            mean = self._group().mean({shard: _number(number) for shard, number in given.items()})
+        except PeerLostError as error:
+            if self._job is None or self._open is None:
+                raise
+            self._open.fail(error)
+            return float("nan")
+        return float("nan") if mean is None else mean
+
+    def explain(self) -> str:
+        """Which worker carries which shards now, and why."""
+        return explained(self.shards, aligned_shards(self.shards, self._present().size))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the model's and the optimizer's states: the same for every number of workers."""
+        return {
+            "version": 1,
+            "shards": self.shards,
+            "seed": self.seed,
+            "threads": self.threads,
+            "step": self.step,
+            "loaders": [loader.record() for loader in self._loaders],
+            "machine": self._machine or machine(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the steps that were made when :meth:`state_dict` was called. The loaders are made before.
+
+        Raises:
+            ConfigError: the checkpoint is of another number of shards, seed or number of threads, or of another machine.
+        """
+        if not isinstance(state, Mapping) or "shards" not in state:
+            raise TypeError("Shards.load_state_dict: pass what state_dict() gave")
+        if state["version"] != 1:
+            raise ConfigError(f"Shards: the checkpoint is of version {state['version']}, and this knows version 1")
+        for name in ("shards", "seed", "threads"):
+            if state[name] != getattr(self, name):
+                raise ConfigError(
+                    f"Shards: the checkpoint has {name}={state[name]} and this training {name}={getattr(self, name)}"
+                )
+        if len(state["loaders"]) != len(self._loaders):
+            counts = f"{len(state['loaders'])} loaders and this training {len(self._loaders)}"
+            raise ConfigError(f"Shards: the checkpoint has {counts}; make the same ones before load_state_dict()")
+        for loader, record in zip(self._loaders, state["loaders"]):
+            loader.check(record)
+        own = machine()
+        for name in MACHINE:
+            if state["machine"][name] != own[name]:
+                self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}")
+        if self._job is None:
+            self._steps = whole("Shards.load_state_dict", "step", state["step"], "a number of steps")
+        else:
+            self._job.steps = max(self._job.steps, state["step"])
+
+    def close(self) -> None:
+        """End the loaders' processes."""
+        for loader in self._loaders:
+            loader.close()
+
+    def _run(self, model: Any, inner: torch.nn.Module, optimizer: Optimizer, scaler: Any, until: int | None) -> Iterator[Step]:
+        training: Training | None = None
+        try:
+            with _without_sums(model):
+                while (until is None or self.step < until) and not (self._job is not None and self._job.leaving):
+                    with self._step_of_job():
+                        if training is None or training.communicator is not self._present():
+                            if training is not None:
+                                training.close()
+                                training = None
+                            training = self._meet(inner, optimizer, scaler)
+                        if torch.get_num_threads() != self.threads:
+                            torch.set_num_threads(self.threads)
+                        yield from self._one(training)
+        finally:
+            if training is not None:
+                training.close()
+
+    def _one(self, training: Training) -> Iterator[Step]:
+        self._open = step = Step(training, self.seed, self.step, self._loaders)
+        try:
+            yield step
+            step.end()
+        except BaseException as error:
+            step.undo()
+            if step.is_applied and isinstance(error, GeneratorExit) and self._job is not None:
+                # The loop was left, and the job's context counts no step that was left.
+                self._job.steps += 1
+            raise
+        finally:
+            self._open = None
+            self._steps += step.is_applied
+            self._applied += step.is_applied
+
+    def _step_of_job(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._job is None else self._job.step()
+
+    def _present(self) -> Communicator:
+        return self._communicator if self._job is None else self._job.communicator
+
+    def _group(self) -> ShardGroup:
+        """Of the present members, for numbers: those of gradients have one of their own, which runs beside the body."""
+        self._communicator = self._present()
+        if self._means is None or self._means.communicator is not self._communicator:
+            self._means = ShardGroup(self._communicator, self.shards)
+        return self._means
+
+    def _meet(self, model: torch.nn.Module, optimizer: Optimizer, scaler: Any) -> Training:
+        """The members are new to each other: they compare what bits depend on, and get one model."""
+        self._communicator = self._present()
+        own = self._record(model, optimizer)
+        records = _exchanged(self._communicator, own)
+        self._compare(records)
+        furthest = max(range(len(records)), key=lambda rank: (records[rank]["steps made here"], -rank))
+        self._machine = records[furthest]["machine"]
+        with torch.no_grad():
+            tensors = [*model.parameters(), *model.buffers()]
+            given = broadcast_state(self._communicator, [tensor.detach() for tensor in tensors], root=furthest)
+            if self._communicator.rank != furthest:
+                for tensor, value in zip(tensors, given):
+                    tensor.copy_(value)
+        group = ShardGroup(self._communicator, self.shards)
+        return Training(model, optimizer, scaler, self._communicator, group._native)
+
+    def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+        """What all ranks must have alike."""
+        shapes = [(name, str(each.dtype), list(each.shape)) for name, each in model.named_parameters()]
+        shapes += [(name, str(each.dtype), list(each.shape)) for name, each in model.named_buffers()]
+        return {
+            "shards": self.shards,
+            "seed": self.seed,
+            "threads": self.threads,
+            "steps": self.step,
+            "steps made here": self._applied,
+            "model": _digest(json.dumps(shapes).encode()),
+            "optimizer": type(optimizer).__name__,
+            "optimizer's state": _digest_of(optimizer.state_dict()),
+            "loaders": [loader.record() for loader in self._loaders],
+            "machine": machine(),
+        }
+
+    def _compare(self, records: list[dict[str, Any]]) -> None:
+        first, size = records[0], len(records)
+        for name in ("shards", "seed", "threads", "steps", "model", "optimizer", "loaders", "optimizer's state"):
+            other = next((rank for rank in range(size) if records[rank][name] != first[name]), None)
+            if other is not None:
+                text = f"Shards: rank 0 has {name} {first[name]} and rank {other} {records[other][name]}"
+                raise ConfigError(f"{text}; {_REMEDIES.get(name, 'pass the same on all ranks')}")
+        for name in first["machine"]:
+            other = next((rank for rank in range(size) if records[rank]["machine"][name] != first["machine"][name]), None)
+            if other is not None:
+                values = f"rank 0 has {name} {first['machine'][name]} and rank {other} {records[other]['machine'][name]}"
+                if name not in MACHINE:
+                    raise ConfigError(f"Shards: {values}; set the same on all ranks")
+                self._differs(values)
+
+    def _differs(self, values: str) -> None:
+        """Machines differ."""
+        if not self.other_machines:
+            text = f"Shards: {values}, so bits may depend on who carries a shard"
+            raise ConfigError(f"{text}; use equal machines and versions, or pass other_machines=True to do without equal bits")
+        warnings.warn(f"Shards: {values}: bits may depend on who carries a shard", stacklevel=4)
+
+
+_REMEDIES = {
+    "model": "make the same model on all ranks (this is a digest of its parameters' and buffers' names, types and shapes)",
+    "optimizer's state": "load the same checkpoint on all ranks; save and load of an Elastic carry the optimizer's state_dict(), too",
+    "steps": "load the same checkpoint on all ranks",
+}
+
+
+def _communicator_of(group: Any) -> Communicator:
+    """That of a process group, of a communicator, or of the job that there is."""
+    if isinstance(group, Communicator):
+        return group
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return init()
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, ProcessGroupHerringbone):
+        backend = dist.get_backend(group) if isinstance(group, dist.ProcessGroup) else type(group).__name__
+        text = f"Shards: the process group is of {backend}, which has no sums of shards"
+        raise ConfigError(f'{text}; call torch.distributed.init_process_group("herringbone")')
+    return Communicator(group.member.communicator)
+
+
+def _exchanged(communicator: Communicator, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of all ranks."""
+    text = json.dumps(record).encode()
+    if len(text) > RECORD_BYTES:
+        raise HerringboneError(f"Shards: {len(record['loaders'])} loaders are more than ranks can compare")
+    own = np.zeros(RECORD_BYTES, np.uint8)
+    own[: len(text)] = np.frombuffer(text, np.uint8)
+    everybody = np.empty((communicator.size, RECORD_BYTES), np.uint8)
+    communicator.all_gather(own.reshape(1, -1), out=everybody)
+    return [json.loads(bytes(line).rstrip(b"\0")) for line in everybody]
+
+
+def _digest(values: bytes) -> str:
+    return hashlib.blake2b(values, digest_size=8).hexdigest()
+
+
+def _digest_of(state: Any) -> str:
+    """Of an optimizer's state: numbers, texts and tensors in dictionaries and lists."""
+    digest = hashlib.blake2b(digest_size=8)
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key in sorted(value, key=str):
+                digest.update(f"{key}:".encode())
+                add(value[key])
+        elif isinstance(value, (list, tuple)):
+            digest.update(f"{len(value)} ".encode())
+            for each in value:
+                add(each)
+        elif isinstance(value, torch.Tensor):
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            is_plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+            # What others say of themselves may hold an address.
+            digest.update(f"{value!r};".encode() if is_plain else f"{type(value).__name__};".encode())
+
+    add(state)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _without_sums(model: Any) -> Iterator[None]:
+    """A DistributedDataParallel that the loop's body calls sums nothing and broadcasts nothing by itself."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        yield
+        return
+    before = model.require_backward_grad_sync, model.require_forward_param_sync
+    model.require_backward_grad_sync = model.require_forward_param_sync = False
+    try:
+        yield
+    finally:
+        model.require_backward_grad_sync, model.require_forward_param_sync = before
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)

@@ -1,0 +1,148 @@
+"""What a training by shards cannot take, by name, before its first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import UnsupportedError
+from ..unlike import unlike_its_memory
+from .tensors import FOLDED
+
+__all__ = ["CallCounts", "check_model", "check_optimizer", "inner_model"]
+
+SUMS = "they sum over workers within a forward or backward pass, so results depend on the number of workers"
+
+
+def inner_model(model: Any) -> nn.Module:
+    """The model that a DistributedDataParallel wraps, or the model itself.
+
+    DistributedDataParallel would sum over workers in every backward pass, and its buckets change between the first and the second:
+    workers with other numbers of shards would not agree.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Shards: model is a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises:
+    UnsupportedError: the model holds what cannot be trained by shards.
+    """
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        where = f"Shards: {name or 'the model'} is a {kind}"
+        if isinstance(module, nn.SyncBatchNorm) or kind == "SyncBatchNorm":
+            raise UnsupportedError(f"{where}: {SUMS}; use torch.nn.BatchNorm1d, 2d or 3d, whose statistics are a shard's")
+        if kind in ("FullyShardedDataParallel", "FSDPModule") or any(of.__name__ == "FSDPModule" for of in type(module).__mro__):
+            raise UnsupportedError(f"{where}: its parameters lie on several workers; pass the model without FSDP")
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise UnsupportedError(f"{where}: it sums over workers by itself; put its .module in its place")
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and _is_unmade(module):
+            raise UnsupportedError(f"{where} whose parameters are not made yet; run the model once before")
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    if not trained:
+        raise UnsupportedError("Shards: no parameter of the model requires a gradient")
+    for name, parameter in trained:
+        _check_parameter(name, parameter)
+
+
+def _is_unmade(module: Any) -> bool:
+    return bool(module.has_uninitialized_params())
+
+
+def _check_parameter(name: str, parameter: torch.Tensor) -> None:
+    where = f"Shards: parameter {name}"
+    if type(parameter).__name__ == "DTensor" or hasattr(parameter, "_local_tensor"):
+        raise UnsupportedError(f"{where} is a DTensor: its values lie on several workers; pass a model of plain tensors")
+    if parameter.device.type != "cpu":
+        raise UnsupportedError(f"{where} is on {parameter.device}; sums of shards are for parameters on the CPU so far")
+    if parameter.dtype not in FOLDED or not parameter.dtype.is_floating_point:
+        names = ", ".join(str(kind).removeprefix("torch.") for kind in FOLDED if kind.is_floating_point)
+        raise UnsupportedError(f"{where} is of {parameter.dtype}; gradients of {names} can be summed")
+    reason = unlike_its_memory(parameter)
+    if reason:
+        raise UnsupportedError(f"{where} {reason}")
+    if not parameter.is_contiguous() and not _is_dense(parameter):
+        raise UnsupportedError(f"{where} has memory between its values, or shows some of them twice; pass parameter.contiguous()")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its values are all that is in its memory, in some order."""
+    expected = 1
+    for stride, length in sorted((stride, length) for stride, length in zip(tensor.stride(), tensor.size()) if length > 1):
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def check_optimizer(optimizer: Any, model: nn.Module) -> None:
+    """Raises:
+    TypeError: it is no optimizer.
+    UnsupportedError: it is one that sums over workers itself, or that holds a parameter which is not the model's.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"Shards: optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    kind = type(optimizer).__name__
+    if kind == "ZeroRedundancyOptimizer":
+        raise UnsupportedError(
+            f"Shards: the optimizer is a {kind}, which shares its state out over workers; pass the one that it wraps"
+        )
+    if kind == "DistributedOptimizer" or hasattr(optimizer, "_allreduce_grad_async"):
+        raise UnsupportedError(
+            f"Shards: the optimizer is a {kind}, which sums over workers by itself; pass the one that it wraps"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError(
+            "Shards: LBFGS computes gradients several times a step, in a closure; pass an optimizer that does not"
+        )
+    own = {id(parameter) for parameter in model.parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        strangers = [parameter for parameter in group["params"] if id(parameter) not in own]
+        if strangers:
+            shape = tuple(strangers[0].shape)
+            text = f"Shards: parameter group {number} of the optimizer holds a parameter of shape {shape} that is not the model's"
+            raise UnsupportedError(f"{text}; pass the model that holds all of them")
+
+
+class CallCounts:
+    """How many calls the process groups of this process have had: a shard makes none."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def check(self, shard: int, step: int) -> None:
+        """Raises:
+        UnsupportedError: there was one since this was made.
+        """
+        now = self._now()
+        for name, count in now.items():
+            if count != self._before.get(name, count):
+                calls = count - self._before[name]
+                raise UnsupportedError(
+                    f"Shards: shard {shard} of step {step} has called {calls} collectives of the process group {name}: workers "
+                    "carry different numbers of shards, so they would not meet, and results would depend on their number; call "
+                    "it between steps"
+                )
+
+    @staticmethod
+    def _now() -> dict[str, int]:
+        if not dist.is_available() or not dist.is_initialized():
+            return {}
+        from torch.distributed.distributed_c10d import _world
+
+        counts: dict[str, int] = {}
+        groups: list[Any] = list(_world.pg_map)
+        for group in groups:
+            try:
+                counts[str(group.group_name)] = group._get_sequence_number_for_group()
+            except (AttributeError, RuntimeError):
+                continue
+        return counts

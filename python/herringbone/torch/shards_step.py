@@ -1,0 +1,305 @@
+"""A step of a training by shards: what a worker does with its own, and what all do together at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..communicator import Communicator
+from ..errors import ArgumentError, HerringboneError, UnsupportedError
+from ..shards_data import SHARD, seed_of
+from .shards_loading import ShardLoader, kept_generators, seed_generators
+from .shards_refused import CallCounts
+from .shards_sums import GradientSums
+from .shards_surroundings import Buffers
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+__all__ = ["Shard", "Step", "Training"]
+
+AGAIN, FAILED = 1, 2
+"""What a rank says at the end of a step: its sums began too early; it cannot take part."""
+
+
+class Training:
+    """One model in a group: what the steps of :meth:`Shards.steps` share while the members stay."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer,
+        scaler: Any,
+        communicator: Communicator,
+        group: Any,
+    ) -> None:
+        """``group`` is the native group of the ranks that carry the shards."""
+        self.model, self.optimizer, self.scaler, self.communicator = model, optimizer, scaler, communicator
+        self.mine = range(*group.mine)
+        self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.sums = GradientSums(self.parameters, group)
+        self.buffers = Buffers(model)
+        self.overlaps = True
+        self.applies = False
+        self._handles: list[Any] = [optimizer.register_step_pre_hook(self._before_optimizer)]
+
+    def attach(self, step: Step) -> None:
+        """Let the parameters' gradients be taken as they come, for this step's last shard."""
+        for at, parameter in enumerate(self.parameters):
+            # torch's is not typed.
+            hooked: Any = parameter
+            self._handles.append(hooked.register_post_accumulate_grad_hook(_taker(step, at)))
+
+    def detach(self) -> None:
+        """Of this step."""
+        for handle in self._handles[1:]:
+            handle.remove()
+        del self._handles[1:]
+
+    def close(self) -> None:
+        """The members have changed, or the training is over."""
+        self.detach()
+        self._handles[0].remove()
+        self.sums.abandon()
+
+    def _before_optimizer(self, *_: Any) -> None:
+        if not self.applies:
+            raise ArgumentError(
+                "Shards: the loop's body calls optimizer.step(), which would move the parameters before all shards have come; "
+                "leave it out: the step is made when the body is over, or by step.apply()"
+            )
+
+
+def _taker(step: Step, at: int) -> Callable[[torch.Tensor], None]:
+    return lambda _: step.take(at)
+
+
+class Step:
+    """One step: iterate over it for this worker's shards, and compute each one's gradients in the body.
+
+    When the loop goes on, the sums end and the optimizer makes its step. To do something in between, such as to clip the
+    gradients, end the sums by :meth:`reduce`, and have the optimizer make its step by :meth:`apply`.
+    """
+
+    def __init__(self, training: Training, seed: int, number: int, loaders: list[ShardLoader]) -> None:
+        self.number = number
+        """How many steps the training had made before."""
+        self._training, self._seed, self._loaders = training, seed, loaders
+        self._failure: Exception | None = None
+        self._refusal: Exception | None = None
+        self._begun = 0
+        self._done = 0
+        self._takes = False
+        self._weight = 1.0
+        self._is_reduced = False
+        self.is_applied = False
+        """Whether the optimizer has made its step."""
+        for parameter in training.parameters:
+            parameter.grad = None
+        training.buffers.begin()
+        training.sums.begin()
+        training.attach(self)
+
+    def __iter__(self) -> Iterator[Shard]:
+        if self._begun:
+            raise ArgumentError(f"Shards: step {self.number} is iterated over twice; do all that a shard needs in one body")
+        training = self._training
+        for place, number in enumerate(training.mine):
+            self._begun += 1
+            self._weight = 1.0
+            if place:
+                training.buffers.restore()
+            if any(loader.is_empty(self.number, number) for loader in self._loaders):
+                self._shard_is_over(number)
+                continue
+            with kept_generators():
+                seed_generators(seed_of(self._seed, SHARD, self.number, number))
+                calls = CallCounts()
+                self._takes = training.overlaps and place + 1 == len(training.mine)
+                yield Shard(self, number)
+                self._takes = False
+            self._guarded(lambda: calls.check(number, self.number))
+            self._shard_is_over(number)
+        if not training.mine:
+            self._guarded(training.sums.start_all)
+
+    def reduce(self) -> bool:
+        """End the sums: the parameters' gradients are then the averages over all shards, the same bits on every worker.
+
+        Returns:
+            Whether they are. If not, members have changed, and the step is made again: leave the gradients alone.
+
+        Raises:
+            HerringboneError: the step failed on this or another rank, and is not applied.
+        """
+        if not self._is_reduced and self._failure is None:
+            self._is_reduced = True
+            try:
+                self._finish()
+            except (HerringboneError, UnsupportedError) as error:
+                self._failure = error
+                self.undo()
+        return self._failure is None
+
+    def apply(self) -> bool:
+        """End the sums, unless :meth:`reduce` has, and have the optimizer make its step.
+
+        Returns:
+            Whether it has. If not, the step is made again: change nothing that a repeated step would change once more.
+        """
+        if not self.reduce():
+            return False
+        if not self.is_applied:
+            self.is_applied = True
+            training = self._training
+            training.applies = True
+            try:
+                if training.scaler is None:
+                    training.optimizer.step()
+                else:
+                    training.scaler.step(training.optimizer)
+                    training.scaler.update()
+            finally:
+                training.applies = False
+            training.buffers.apply()
+        return True
+
+    def end(self) -> None:
+        """The loop goes on.
+
+        Raises:
+            HerringboneError: why the step was not applied.
+        """
+        try:
+            self.apply()
+        finally:
+            self._training.detach()
+        if self._failure is not None:
+            raise self._failure
+
+    def undo(self) -> None:
+        """Nothing of the step is left, unless it is applied."""
+        training = self._training
+        training.detach()
+        if self.is_applied:
+            return
+        training.sums.abandon()
+        training.buffers.restore()
+        for parameter in training.parameters:
+            parameter.grad = None
+
+    def fail(self, error: Exception) -> None:
+        """The group has failed in a call of the body, whose errors the loop does not hear of."""
+        self._failure = self._failure or error
+
+    def take(self, at: int) -> None:
+        """A gradient of the last shard has come."""
+        if self._takes:
+            self._guarded(lambda: self._training.sums.take(at, self._weight))
+
+    def batch_of(self, loader: ShardLoader, shard: int) -> Any:
+        """What a loader gives to one of the shards. The shard's gradient counts as its loader says."""
+        self._weight = loader.weight(self.number, shard)
+        return loader.batch(self.number, shard, self._training.mine)
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        """What goes wrong is said when the step ends: an error in a backward pass would end the program's loop."""
+        if self._failure is not None or self._refusal is not None:
+            return
+        try:
+            action()
+        except UnsupportedError as error:
+            self._refusal = error
+        except HerringboneError as error:
+            self._failure = error
+
+    def _shard_is_over(self, number: int) -> None:
+        training = self._training
+        self._done += 1
+        if number == 0:
+            self._guarded(training.buffers.keep)
+        take = training.sums.take_rest if self._done == len(training.mine) else training.sums.take_all
+        self._guarded(lambda: take(self._weight))
+
+    def _finish(self) -> None:
+        """What all ranks do together."""
+        training = self._training
+        if self._done < len(training.mine) and self._refusal is None:
+            missing = list(training.mine)[self._done :]
+            text = (
+                f"Shards: step {self.number} has left out shards {missing} of this worker; do not break out of the loop over step"
+            )
+            self._refusal = ArgumentError(text)
+        if self._failure is not None:
+            raise self._failure
+        training.sums.start_all()
+        there, changed = self._agreed(training.sums.finish(), training.overlaps)
+        if any(changed):
+            self._share_buffers(changed)
+        elif training.communicator.rank:
+            training.buffers.unpack(changed, torch.empty(0, dtype=torch.uint8))
+        if not any(there):
+            raise ArgumentError(f"Shards: no shard of step {self.number} has given a gradient; call loss.backward() in the body")
+        training.sums.give_back(there)
+
+    def _agreed(self, there: list[bool], may_repeat: bool) -> tuple[list[bool], list[bool]]:
+        """Which parameters have a gradient on any rank, and which buffers rank 0 has changed."""
+        training = self._training
+        is_first = training.communicator.rank == 0
+        changed = training.buffers.changed() if is_first else [False] * len(training.buffers.names)
+        flags = (AGAIN if training.sums.is_late else 0) | (FAILED if self._refusal is not None else 0)
+        word = np.array([flags, *there, *changed], np.uint8)
+        training.communicator.all_reduce(word, "bit_or")
+        if word[0] & FAILED:
+            raise self._refusal or HerringboneError(
+                f"Shards: another rank could not take part in step {self.number}; its own error says why. The step is not applied"
+            )
+        if word[0] & AGAIN and may_repeat:
+            training.overlaps = False
+            training.sums.sum_again()
+            return self._agreed(training.sums.finish(), may_repeat=False)
+        return word[1 : 1 + len(there)].astype(bool).tolist(), word[1 + len(there) :].astype(bool).tolist()
+
+    def _share_buffers(self, changed: list[bool]) -> None:
+        training = self._training
+        if training.communicator.rank == 0:
+            training.communicator.broadcast(training.buffers.packed(changed).numpy())
+            return
+        values = np.empty(training.buffers.size_of(changed), np.uint8)
+        training.communicator.broadcast(values)
+        training.buffers.unpack(changed, torch.from_numpy(values))
+
+
+class Shard:
+    """One of a step's shards, while its gradients are computed."""
+
+    def __init__(self, step: Step, number: int) -> None:
+        self._step = step
+        self.number = number
+        """Which shard it is, from 0 to the number of shards - 1."""
+        self._batches: dict[ShardLoader, Any] = {}
+
+    def batch(self, loader: ShardLoader) -> Any:
+        """This shard's samples of this step.
+
+        Args:
+            loader: of :meth:`Shards.loader`.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if not isinstance(loader, ShardLoader):
+            kind = type(loader).__name__
+            raise TypeError(
+                f"batch: loader is a {kind}; pass what shards.loader(dataset, batch) gives, made once before the steps"
+            )
+        if loader not in self._batches:
+            self._batches[loader] = self._step.batch_of(loader, self.number)
+        return self._batches[loader]
+
+    def __repr__(self) -> str:
+        return f"<shard {self.number} of step {self._step.number}>"

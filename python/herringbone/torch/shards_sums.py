@@ -1,0 +1,220 @@
+"""The gradients of a worker's shards: folded one after the other, and summed over the workers while the last one's are computed.
+
+Parameters lie in buckets that follow from their order, types and sizes only, so they are the same on all workers, whatever each of
+them carries. A bucket's sum starts once all of its gradients have come and the buckets before it have started: the order is the
+same everywhere, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from .. import _herringbone
+from .._herringbone import accumulator, round_shard_sum
+from ..errors import HerringboneError, UnsupportedError
+from ..kinds import Span, kind_of
+from .tensors import FOLDED
+
+__all__ = ["BUCKET_BYTES", "FIRST_BUCKET_BYTES", "Bucket", "GradientSums", "buckets_of"]
+
+BUCKET_BYTES = 25 << 20
+"""A bucket is full beyond that."""
+FIRST_BUCKET_BYTES = 1 << 20
+"""The same of the first one: so the sums start early."""
+
+OP = "average"
+"""The sum over all shards is divided by their number, once."""
+
+
+_Gradient = tuple[Span, torch.Tensor] | None
+"""Its memory and what keeps it."""
+
+
+class Bucket(NamedTuple):
+    """Some of the parameters, which are summed in one call. ``at`` are their numbers among all."""
+
+    dtype: torch.dtype
+    at: tuple[int, ...]
+
+
+def buckets_of(sizes: Sequence[tuple[torch.dtype, int]]) -> list[Bucket]:
+    """The buckets of parameters of these types and numbers of elements, the last parameters first: their gradients come first."""
+    buckets: list[Bucket] = []
+    filled = 0
+    for at in reversed(range(len(sizes))):
+        dtype, elements = sizes[at]
+        limit = FIRST_BUCKET_BYTES if len(buckets) < 2 else BUCKET_BYTES
+        if not buckets or buckets[-1].dtype != dtype or filled >= limit:
+            buckets.append(Bucket(dtype, ()))
+            filled = 0
+        buckets[-1] = Bucket(dtype, (*buckets[-1].at, at))
+        filled += elements * dtype.itemsize
+    return buckets
+
+
+class _Filling:
+    """A bucket's memory, and how far its sum is."""
+
+    def __init__(self, bucket: Bucket, parameters: Sequence[torch.nn.Parameter], partials: int) -> None:
+        kind = FOLDED[bucket.dtype]
+        self.at = bucket.at
+        self.kind, self.wide = kind, accumulator(kind, OP)
+        wide = torch.float64 if self.wide == "f64" else torch.float32
+        self.lengths = [parameters[at].numel() for at in bucket.at]
+        self.count = sum(self.lengths)
+        # A sum is where the first partial sum was.
+        self.partials = torch.empty((partials, self.count), dtype=wide)
+        self.total = self.partials[0]
+        self.result = self.total if wide == bucket.dtype else torch.empty(self.count, dtype=bucket.dtype)
+        self.waits_for = 0
+        self.pending: _herringbone.Pending | None = None
+
+    def places(self, place: int) -> list[Span]:
+        """Where the partial sums of one of its parameters go."""
+        offset, width = sum(self.lengths[:place]), self.partials.element_size()
+        bytes_ = self.lengths[place] * width
+        return [(row.data_ptr() + offset * width, bytes_) for row in self.partials]
+
+    def submit(self, sums: _herringbone.Communicator) -> None:
+        """Start the sum over all workers."""
+        width = self.partials.element_size()
+        source = (self.partials.data_ptr(), self.partials.numel() * width)
+        target = (self.total.data_ptr(), self.count * width)
+        kind = kind_of("all_reduce", self.wide, OP)
+        self.pending = sums.submit((kind, self.count, 0, source, target, self.partials, None, 0, None))
+
+    def wait(self) -> None:
+        """Until the sum has ended."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.wait(None)
+
+    def rounded(self) -> list[torch.Tensor]:
+        """What the gradients are, one after the other."""
+        if self.result is not self.total:
+            width, narrow = self.total.element_size(), self.result.element_size()
+            total, into = (self.total.data_ptr(), self.count * width), (self.result.data_ptr(), self.count * narrow)
+            round_shard_sum(self.kind, OP, total, into, (self.total, self.result))
+        return list(torch.split(self.result, self.lengths))
+
+
+class GradientSums:
+    """The sums of one model's gradients for the shards that this worker carries."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: _herringbone.ShardGroup) -> None:
+        self._parameters = parameters
+        self._sums = group.sums
+        buckets = buckets_of([(parameter.dtype, parameter.numel()) for parameter in parameters])
+        self._buckets = [_Filling(bucket, parameters, group.partials) for bucket in buckets]
+        parts: list[tuple[str, str, list[Span]]] = []
+        self._place, self._bucket_of = [0] * len(parameters), [0] * len(parameters)
+        for number, bucket in enumerate(self._buckets):
+            for place, at in enumerate(bucket.at):
+                self._place[at], self._bucket_of[at] = len(parts), number
+                parts.append((bucket.kind, OP, bucket.places(place)))
+        self._order = [at for bucket in self._buckets for at in bucket.at]
+        self._native = group.partial_sums(parts, [bucket.partials for bucket in self._buckets])
+        self._seen: list[tuple[torch.Tensor, int] | None] = [None] * len(parameters)
+        self._last: list[_Gradient] = [None] * len(parameters)
+        self._started = 0
+        self.is_late = False
+        """Whether a gradient has changed after its bucket's sum had started: the sums have to be made again."""
+
+    def begin(self) -> None:
+        """The first shard's gradients come next."""
+        self.abandon()
+        self._native.restart()
+        self._seen = [None] * len(self._parameters)
+        self._started = 0
+        self.is_late = False
+        for bucket in self._buckets:
+            bucket.waits_for = len(bucket.at)
+
+    def take(self, at: int, weight: float) -> None:
+        """The gradient of one parameter of the last shard is there, and its bucket's sum starts if it was the last of those.
+
+        It may change once more, in another backward pass or because the program changes it: that is found at the shard's end.
+        """
+        gradient = self._parameters[at].grad
+        if self._seen[at] is None and gradient is not None:
+            self._seen[at] = (gradient, gradient._version)
+            self._native.push(self._place[at], [self._read(at, weight)])
+            self._has_come(at)
+
+    def take_all(self, weight: float) -> None:
+        """A shard is over that is not the last one: its gradients are this object's from here on."""
+        self._native.push(0, [self._read(at, weight) for at in self._order])
+        self._clear()
+
+    def take_rest(self, weight: float) -> None:
+        """The last shard is over: take the gradients that have not come yet, and look whether others have changed."""
+        self._last = [self._read(at, weight) for at in self._order]
+        for at, last in zip(self._order, self._last):
+            seen, gradient = self._seen[at], self._parameters[at].grad
+            if seen is None:
+                self._native.push(self._place[at], [last])
+                self._has_come(at)
+            elif gradient is not seen[0] or gradient._version != seen[1]:
+                self.is_late = True
+        self._clear()
+
+    def sum_again(self) -> None:
+        """Some rank's sums have begun too early: make all of them anew."""
+        self._native.push_again(0, self._last)
+        self.is_late, self._started = False, 0
+        self.start_all()
+
+    def start_all(self) -> None:
+        """Start the sums that have not: of a worker without shards none has."""
+        while self._started < len(self._buckets):
+            self._buckets[self._started].submit(self._sums)
+            self._started += 1
+
+    def finish(self) -> list[bool]:
+        """Wait for all sums. Returns for which parameters a shard of this worker has given a gradient."""
+        for bucket in self._buckets:
+            bucket.wait()
+        there = self._native.there()
+        return [there[place] for place in self._place]
+
+    def abandon(self) -> None:
+        """Wait for the sums that have started, however they end: they use memory."""
+        for bucket in self._buckets:
+            try:
+                bucket.wait()
+            except HerringboneError:
+                continue
+
+    def give_back(self, there: Sequence[bool]) -> None:
+        """Make the averages the parameters' gradients; of those for which no shard has given one there is none."""
+        for bucket in self._buckets:
+            for at, values in zip(bucket.at, bucket.rounded()):
+                parameter = self._parameters[at]
+                parameter.grad = values.as_strided(parameter.size(), parameter.stride()) if there[at] else None
+
+    def _has_come(self, at: int) -> None:
+        self._buckets[self._bucket_of[at]].waits_for -= 1
+        while self._started < len(self._buckets) and self._buckets[self._started].waits_for == 0:
+            self._buckets[self._started].submit(self._sums)
+            self._started += 1
+
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _read(self, at: int, weight: float) -> _Gradient:
+        """A parameter's gradient, if it has one, with its values in the order of the parameter's."""
+        parameter = self._parameters[at]
+        gradient = parameter.grad
+        if gradient is None:
+            return None
+        if gradient.layout != torch.strided:
+            raise UnsupportedError(f"Shards: parameter {at} has a gradient of {gradient.layout}; make it with sparse=False")
+        if weight != 1.0:
+            gradient = gradient * weight
+        if gradient.stride() != parameter.stride() or gradient.dtype != parameter.dtype:
+            gradient = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+        return (gradient.data_ptr(), gradient.numel() * gradient.element_size()), gradient

@@ -1,0 +1,122 @@
+"""What a shard's computation depends on beside its samples: random numbers, buffers, threads, and the machine."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import UnsupportedError
+
+__all__ = ["Buffers", "machine", "probe"]
+
+
+class Buffers:
+    """A model's buffers within a step: every shard starts from those that the step began with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._own = dict(model.named_buffers())
+        self._begun = [buffer.detach().clone() for buffer in self._own.values()]
+        self._kept = [buffer.clone() for buffer in self._begun]
+        self.names = list(self._own)
+
+    def begin(self) -> None:
+        """A step begins with what they hold now."""
+        self._copy(self._begun, self._values())
+
+    def restore(self) -> None:
+        """They hold what the step began with: the next shard begins, or the step is made again."""
+        self._copy(self._values(), self._begun)
+
+    def keep(self) -> None:
+        """They hold what shard 0 leaves to the next step."""
+        self._copy(self._kept, self._values())
+
+    def changed(self) -> list[bool]:
+        """Which of them shard 0 has changed."""
+        return [not _are_equal(kept, begun) for kept, begun in zip(self._kept, self._begun)]
+
+    def packed(self, which: list[bool]) -> torch.Tensor:
+        """The bytes of these of what shard 0 leaves."""
+        parts = [_bytes_of(kept) for kept, is_changed in zip(self._kept, which) if is_changed]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+
+    def size_of(self, which: list[bool]) -> int:
+        """How many bytes these have."""
+        return sum(kept.numel() * kept.element_size() for kept, is_changed in zip(self._kept, which) if is_changed)
+
+    def unpack(self, which: list[bool], values: torch.Tensor) -> None:
+        """What shard 0 leaves of these comes from its worker; the others hold what the step began with."""
+        offset = 0
+        for kept, begun, is_changed in zip(self._kept, self._begun, which):
+            if is_changed:
+                length = kept.numel() * kept.element_size()
+                _bytes_of(kept).copy_(values[offset : offset + length])
+                offset += length
+            else:
+                kept.copy_(begun)
+
+    def apply(self) -> None:
+        """They hold what shard 0 leaves to the next step."""
+        self._copy(self._values(), self._kept)
+
+    def _values(self) -> list[torch.Tensor]:
+        """The buffers, which modules may have replaced by others of the same kind."""
+        present = dict(self._model.named_buffers())
+        if present.keys() != self._own.keys():
+            names = sorted(present.keys() ^ self._own.keys())
+            raise UnsupportedError(f"Shards: buffers {names} have come or gone within a step; make them before the first one")
+        for name, own in self._own.items():
+            if present[name].shape != own.shape or present[name].dtype != own.dtype:
+                raise UnsupportedError(f"Shards: buffer {name} has changed its shape or type within a step")
+        return [present[name].detach() for name in self._own]
+
+    @staticmethod
+    def _copy(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for one, other in zip(into, values):
+                one.copy_(other)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def machine() -> dict[str, Any]:
+    """What bits depend on beside the program, for all processes to compare."""
+    return {
+        "torch": torch.__version__,
+        "processor level": torch.backends.cpu.get_cpu_capability(),
+        "probe of arithmetic": probe(),
+        "default type": str(torch.get_default_dtype()),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def probe() -> str:
+    """A digest of some arithmetic by the libraries under torch. They choose by more than the processor's level."""
+    generator = torch.Generator().manual_seed(53)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    digest = hashlib.blake2b(digest_size=8)
+    with torch.enable_grad():
+        weights = [drawn(37, 61), drawn(61, 64), drawn(4, 3, 3, 3)]
+        for weight in weights:
+            weight.requires_grad_()
+        hidden = nn.functional.gelu(drawn(33, 37) @ weights[0])
+        hidden = nn.functional.layer_norm(hidden, (61,)) @ weights[1]
+        image = nn.functional.conv2d(drawn(2, 3, 16, 16), weights[2], padding=1)
+        result = hidden.softmax(1).log().sum() + image.exp().mean() + image.sigmoid().std()
+        gradients = torch.autograd.grad(result, weights)
+    for tensor in (result.detach(), *gradients):
+        digest.update(tensor.contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
