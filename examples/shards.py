@@ -80,13 +80,15 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
+    saved = torch.load(options.checkpoint) if options.checkpoint and options.checkpoint.exists() else None
+    if saved:
+        load(saved)
+    # A new worker of a job that runs gets the others' state, which is newer than a checkpoint's.
     job = herringbone.Elastic(save, load, wait=options.wait) if options.elastic else None
     shards = herringbone.torch.Shards(options.shards, seed=1, job=job)
     batches = shards.loader(Pieces(Text(CONTEXT, seed=0)), options.batch, options.loading)
-    if options.checkpoint and options.checkpoint.exists():
-        state = torch.load(options.checkpoint)
-        load(state)
-        shards.load_state_dict(state["shards"])
+    if saved:
+        shards.load_state_dict(saved["shards"])
 
     for step in shards.steps(model, optimizer, until=options.steps):
         losses = []

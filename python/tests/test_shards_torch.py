@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conftest import WORKERS, Group
+from conftest import WORKERS, Group, Run, cases_of, forked
 
-KINDS = ["convolutional", "transformer", "bf16", "double", "convolutional/3"]
-STEPS = 5
+KINDS = ["convolutional", "transformer", "bf16", "double", "convolutional/3", "checkpointed"]
+STEPS = 4
 
 
 def lines(size: int, *kinds: str, **variables: str) -> list[str]:
@@ -37,3 +37,13 @@ def test_bits_are_the_same_with_reducers_and_idle_workers(alone: list[str], redu
     expected = [line for line in alone if " convolutional/1 " in line]
     for size in (4, 9):
         assert lines(size, "convolutional", **served) == expected
+
+
+@pytest.fixture(scope="module")
+def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return forked(str(WORKERS / "shards_mistakes.py"), 2, tmp_path_factory.mktemp("shards"))
+
+
+@pytest.mark.parametrize("case", cases_of("shards_mistakes.py"))
+def test_mistakes(mistakes: Run, case: str) -> None:
+    mistakes.check(case)

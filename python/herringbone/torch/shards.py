@@ -22,11 +22,11 @@ from ..joining import init
 from ..shards import ShardGroup, check_shards, explained
 from ..shards_data import Epochs
 from ..state import broadcast_state
+from . import shards_surroundings as surroundings
 from .group import ProcessGroupHerringbone
 from .shards_loading import ShardLoader
 from .shards_refused import check_model, check_optimizer, inner_model
 from .shards_step import Step, Training
-from .shards_surroundings import machine
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -204,7 +204,7 @@ class Shards:
             "threads": self.threads,
             "step": self.step,
             "loaders": [loader.record() for loader in self._loaders],
-            "machine": self._machine or machine(),
+            "machine": self._machine or surroundings.machine(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class Shards:
             raise ConfigError(f"Shards: the checkpoint has {counts}; make the same ones before load_state_dict()")
         for loader, record in zip(self._loaders, state["loaders"]):
             loader.check(record)
-        own = machine()
+        own = surroundings.machine()
         for name in MACHINE:
             if state["machine"][name] != own[name]:
                 self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}")
@@ -237,7 +237,7 @@ class Shards:
             self._job.steps = max(self._job.steps, state["step"])
 
     def close(self) -> None:
-        """End the loaders' processes."""
+        """End the loaders' processes, as the end of the steps does; a loader that is used again starts new ones."""
         for loader in self._loaders:
             loader.close()
 
@@ -247,15 +247,17 @@ class Shards:
             with _without_sums(model):
                 while (until is None or self.step < until) and not (self._job is not None and self._job.leaving):
                     with self._step_of_job():
-                        if training is None or training.communicator is not self._present():
-                            if training is not None:
-                                training.close()
-                                training = None
+                        if training is not None and not training.is_of(self._present()):
+                            training.close()
+                            training = None
+                            self.close()
+                        if training is None:
                             training = self._meet(inner, optimizer, scaler)
                         if torch.get_num_threads() != self.threads:
                             torch.set_num_threads(self.threads)
                         yield from self._one(training)
         finally:
+            self.close()
             if training is not None:
                 training.close()
 
@@ -307,8 +309,8 @@ class Shards:
 
     def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """What all ranks must have alike."""
-        shapes = [(name, str(each.dtype), list(each.shape)) for name, each in model.named_parameters()]
-        shapes += [(name, str(each.dtype), list(each.shape)) for name, each in model.named_buffers()]
+        shapes = [(name, str(each.dtype), list(each.shape), each.requires_grad) for name, each in model.named_parameters()]
+        shapes += [(name, str(each.dtype), list(each.shape), False) for name, each in model.named_buffers()]
         return {
             "shards": self.shards,
             "seed": self.seed,
@@ -319,7 +321,7 @@ class Shards:
             "optimizer": type(optimizer).__name__,
             "optimizer's state": _digest_of(optimizer.state_dict()),
             "loaders": [loader.record() for loader in self._loaders],
-            "machine": machine(),
+            "machine": surroundings.machine(),
         }
 
     def _compare(self, records: list[dict[str, Any]]) -> None:
@@ -346,7 +348,7 @@ class Shards:
 
 
 _REMEDIES = {
-    "model": "make the same model on all ranks (this is a digest of its parameters' and buffers' names, types and shapes)",
+    "model": "make the same model on all ranks (this is a digest of its parameters' and buffers' names, types and shapes, and of which are trained)",
     "optimizer's state": "load the same checkpoint on all ranks; save and load of an Elastic carry the optimizer's state_dict(), too",
     "steps": "load the same checkpoint on all ranks",
 }

@@ -47,6 +47,12 @@ class Training:
         self.applies = False
         self._handles: list[Any] = [optimizer.register_step_pre_hook(self._before_optimizer)]
 
+    def is_of(self, communicator: Communicator) -> bool:
+        """Whether the members are these, and the model's parameters that are trained the same as before."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        same = len(trained) == len(self.parameters) and all(one is other for one, other in zip(trained, self.parameters))
+        return same and self.communicator is communicator
+
     def attach(self, step: Step) -> None:
         """Let the parameters' gradients be taken as they come, for this step's last shard."""
         for at, parameter in enumerate(self.parameters):
@@ -120,8 +126,10 @@ class Step:
                 seed_generators(seed_of(self._seed, SHARD, self.number, number))
                 calls = CallCounts()
                 self._takes = training.overlaps and place + 1 == len(training.mine)
-                yield Shard(self, number)
-                self._takes = False
+                try:
+                    yield Shard(self, number)
+                finally:
+                    self._takes = False
             self._guarded(lambda: calls.check(number, self.number))
             self._shard_is_over(number)
         if not training.mine:
@@ -230,14 +238,12 @@ class Step:
         training = self._training
         if self._done < len(training.mine) and self._refusal is None:
             missing = list(training.mine)[self._done :]
-            text = (
-                f"Shards: step {self.number} has left out shards {missing} of this worker; do not break out of the loop over step"
-            )
+            text = f"Shards: step {self.number} has not finished shards {missing} of this worker; do not break out of the loop over step"
             self._refusal = ArgumentError(text)
         if self._failure is not None:
             raise self._failure
         training.sums.start_all()
-        there, changed = self._agreed(training.sums.finish(), training.overlaps)
+        there, changed = self._agreed(training.overlaps)
         if any(changed):
             self._share_buffers(changed)
         elif training.communicator.rank:
@@ -246,9 +252,11 @@ class Step:
             raise ArgumentError(f"Shards: no shard of step {self.number} has given a gradient; call loss.backward() in the body")
         training.sums.give_back(there)
 
-    def _agreed(self, there: list[bool], may_repeat: bool) -> tuple[list[bool], list[bool]]:
-        """Which parameters have a gradient on any rank, and which buffers rank 0 has changed."""
+    def _agreed(self, may_repeat: bool) -> tuple[list[bool], list[bool]]:
+        """Once all sums have ended: which parameters have a gradient on any rank, and which buffers rank 0 has changed."""
         training = self._training
+        training.sums.wait()
+        there = training.sums.there() if self._refusal is None else [False] * len(training.parameters)
         is_first = training.communicator.rank == 0
         changed = training.buffers.changed() if is_first else [False] * len(training.buffers.names)
         flags = (AGAIN if training.sums.is_late else 0) | (FAILED if self._refusal is not None else 0)
@@ -261,7 +269,7 @@ class Step:
         if word[0] & AGAIN and may_repeat:
             training.overlaps = False
             training.sums.sum_again()
-            return self._agreed(training.sums.finish(), may_repeat=False)
+            return self._agreed(may_repeat=False)
         return word[1 : 1 + len(there)].astype(bool).tolist(), word[1 + len(there) :].astype(bool).tolist()
 
     def _share_buffers(self, changed: list[bool]) -> None:

@@ -173,10 +173,13 @@ class GradientSums:
             self._buckets[self._started].submit(self._sums)
             self._started += 1
 
-    def finish(self) -> list[bool]:
-        """Wait for all sums. Returns for which parameters a shard of this worker has given a gradient."""
+    def wait(self) -> None:
+        """Until all sums have ended."""
         for bucket in self._buckets:
             bucket.wait()
+
+    def there(self) -> list[bool]:
+        """For which parameters a shard of this worker has given a gradient; all shards have come."""
         there = self._native.there()
         return [there[place] for place in self._place]
 
