@@ -219,13 +219,17 @@ pub(super) fn dispute_all_with(runtime: &mut Runtime, index: MemberId, cause: &C
     }
 }
 
-/// A reducer has lost a worker: operations with it cannot end here. The workers know why.
+/// A reducer has lost a worker's link: operations cannot end here that were to use it. The workers know why. Groups of which the
+/// worker has not spoken over that link go on: it may have given the link up long ago, and come to them over another one.
 pub(super) fn drop_operations_with(runtime: &mut Runtime, index: MemberId) {
     for number in runtime.groups.numbers_with(index) {
         let Runtime { groups, out, .. } = runtime;
-        let group = groups.get_mut(number);
-        group.into_iter().for_each(|group| group.state.end(GroupFailure::Closed, out));
-        // It goes on without this reducer, in another group.
+        if let Some(Group { state, .. }) = groups.get_mut(number)
+            && state.reducer().is_some_and(|reducer| reducer.has_met(index))
+        {
+            state.end(GroupFailure::Closed, out);
+        }
+        // It goes on without this reducer, in another group, or introduces this one again.
         introduced::dropped_by(runtime, index, number);
     }
 }

@@ -227,7 +227,7 @@ impl Engine {
             }
             Ok(Some(Message::Introduce(group))) => {
                 self.runtime.links.endpoints.meet(&group.members);
-                introduced::join(&mut self.runtime, &group)
+                introduced::join(&mut self.runtime, worker, &group)
             }
             Ok(Some(Message::Planned(planned))) => {
                 self.runtime.groups.learn_plan(&self.runtime.links.endpoints[worker].name, &planned)

@@ -11,8 +11,21 @@ use crate::{
     transport::Broken,
 };
 
-/// A reducer is told of a group, or of its next generation.
-pub(super) fn join(runtime: &mut Runtime, introduction: &Introduction) -> Result<(), Broken> {
+/// A worker tells a reducer of a group, or of its next generation.
+pub(super) fn join(
+    runtime: &mut Runtime,
+    worker: MemberId,
+    introduction: &Introduction,
+) -> Result<(), Broken> {
+    make(runtime, introduction)?;
+    let group = runtime.groups.get_mut(introduction.group);
+    let reducer = group.and_then(|group| group.state.reducer());
+    reducer.into_iter().for_each(|reducer| reducer.introduced_by(worker));
+    Ok(())
+}
+
+/// Makes a group, or its next generation, unless it is known.
+fn make(runtime: &mut Runtime, introduction: &Introduction) -> Result<(), Broken> {
     let Runtime { links, groups, .. } = runtime;
     let known = groups.get(introduction.group);
     if known.is_some_and(|group| group.state.generation() >= introduction.generation) {

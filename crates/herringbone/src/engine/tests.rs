@@ -162,7 +162,7 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
         introduction.reducers = reducers;
         engine.runtime.groups.learn_parameters(7, parameters.clone()).unwrap();
         assert_eq!(
-            introduced::join(&mut engine.runtime, &introduction).is_ok(),
+            introduced::join(&mut engine.runtime, MemberId::new(1), &introduction).is_ok(),
             is_taken,
             "{reducers} reducers"
         );

@@ -24,6 +24,8 @@ pub struct ReducerMember {
     announced: VecDeque<(u64, u64)>,
     /// By digest: the algorithm of a plan, or why operations of it are refused.
     plans: BTreeMap<u64, Result<Algorithm, String>>,
+    /// Workers that have introduced the group over the links that they have.
+    met: BTreeSet<MemberId>,
     /// Workers that take no part in the group any more.
     left: BTreeSet<MemberId>,
 }
@@ -31,7 +33,8 @@ pub struct ReducerMember {
 impl ReducerMember {
     /// Nothing, of a generation that begins.
     pub(super) fn new(generation: u32) -> Self {
-        Self { generation, announced: VecDeque::new(), plans: BTreeMap::new(), left: BTreeSet::new() }
+        let (met, left) = (BTreeSet::new(), BTreeSet::new());
+        Self { generation, announced: VecDeque::new(), plans: BTreeMap::new(), met, left }
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -90,9 +93,42 @@ impl ReducerMember {
         self.plans.get(&plan)?.as_ref().ok()
     }
 
-    /// A worker takes no part in the group any more. Returns whether none of these does.
+    /// A worker introduces the group, over the link that it has now: it takes part.
+    pub fn introduced_by(&mut self, worker: MemberId) {
+        self.met.insert(worker);
+        self.left.remove(&worker);
+    }
+
+    /// Whether a worker has introduced the group over the link that it has, so that the end of that link concerns the group. A link
+    /// that a worker gave up may end when others have introduced groups that came later.
+    pub fn has_met(&self, worker: MemberId) -> bool {
+        self.met.contains(&worker)
+    }
+
+    /// A worker takes no part in the group any more, unless it introduces it again. Returns whether none of these does.
     pub fn left_by(&mut self, worker: MemberId, workers: &[MemberId]) -> bool {
+        self.met.remove(&worker);
         self.left.insert(worker);
         workers.iter().all(|worker| self.left.contains(worker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its link may have ended before it came to the group.
+    #[test]
+    fn a_worker_that_introduces_a_group_takes_part_whatever_was_before() {
+        let workers = [0, 1].map(MemberId::new);
+        let mut reducer = ReducerMember::new(0);
+        reducer.introduced_by(workers[0]);
+        assert!(reducer.has_met(workers[0]) && !reducer.has_met(workers[1]));
+        assert!(!reducer.left_by(workers[1], &workers));
+        reducer.introduced_by(workers[1]);
+        assert!(reducer.has_met(workers[1]));
+        assert!(!reducer.left_by(workers[0], &workers), "the other one takes part");
+        assert!(!reducer.has_met(workers[0]));
+        assert!(reducer.left_by(workers[1], &workers));
     }
 }

@@ -1,7 +1,11 @@
 //! Reducers end, hang or are slow: what the ranks are told, and that they go on.
 
 use super::*;
-use crate::{core::shards::ShardRuns, transport::tcp::virtual_link::Rng, world::groups};
+use crate::{
+    core::shards::ShardRuns,
+    transport::tcp::virtual_link::Rng,
+    world::{groups, partitions::Partition},
+};
 use std::sync::Arc;
 
 /// The ranks disagree about an operation that a lost reducer has left: its repair group's calls differ, and the error names the
@@ -118,6 +122,33 @@ fn a_stopped_reducer_costs_no_call() {
     world.hang(3);
     sum(&mut world, 0..3, LARGE, None);
     goes_on_without_a_reducer(&mut world, ms(4300));
+}
+
+/// A worker gives up its link to a reducer that stands still. The end of that link may come to the reducer only when the others use
+/// it again already, in a group that this worker has not introduced yet: the group goes on.
+#[test]
+fn a_link_that_was_given_up_ends_no_group_that_came_after_it() {
+    for seed in 0..5 {
+        let mut world = begun(3, 1, seed);
+        world.hang(3);
+        world.part(1, 3, Partition::OneWay, ms(11_000));
+        sum(&mut world, 0..3, LARGE, None);
+        assert!(world.run_to_the_end(ms(6000)));
+        world.resume(3);
+        world.run_for(ms(11_500) - world.now());
+        let received = |world: &VirtualWorld| {
+            let reducer = world.machines[3].as_ref();
+            reducer.map_or(0, |reducer| reducer.engine.counted().workers_tcp.received)
+        };
+        let before = received(&world);
+        sum(&mut world, 0..3, LARGE, None);
+        assert!(world.run_to_the_end(ms(14_000)), "seed {seed}: the group hangs");
+        works(&mut world);
+        assert!(received(&world) > before + 3 * LARGE as u64, "seed {seed}: the reducer is not used");
+        // Those of which all workers have taken leave are gone.
+        let groups = world.machine(3).engine.runtime.groups.count();
+        assert!(groups <= 2, "seed {seed}: {groups} groups");
+    }
 }
 
 /// Twin of `timeouts::reducers_that_wait_for_long_are_not_lost`.
