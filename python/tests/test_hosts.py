@@ -140,3 +140,17 @@ def test_forced_algorithms_end_where_some_ranks_only_talk_to_their_own_host() ->
     output = on_hosts(3, 2, str(WORKERS / "forced.py"), *map(str, counts), **environment)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert rows == [{"algorithm": name, "wrong": 0} for name in names], output
+
+
+def test_shards_have_the_bits_of_one_worker_on_hosts() -> None:
+    """Whose sums are made inside of hosts first, or by reducers."""
+
+    def steps(hosts: int, each: int, **settings: object) -> set[str]:
+        output = on_hosts(hosts, each, str(WORKERS / "sharded.py"), "3", "convolutional", "bf16", **settings)  # type: ignore[arg-type]
+        return {line for line in output.splitlines() if line.startswith("step")}
+
+    alone = steps(1, 1)
+    assert len(alone) == 6
+    assert steps(2, 3) == alone
+    forced = {"HERRINGBONE_ALGORITHM": "hierarchical(radix,reduction_server)"}
+    assert steps(2, 4, reducers=2, **forced) == alone

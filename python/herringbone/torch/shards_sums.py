@@ -65,9 +65,9 @@ class _Filling:
         wide = torch.float64 if self.wide == "f64" else torch.float32
         self.lengths = [parameters[at].numel() for at in bucket.at]
         self.count = sum(self.lengths)
-        # A sum is where the first partial sum was.
         self.partials = torch.empty((partials, self.count), dtype=wide)
-        self.total = self.partials[0]
+        # One partial sum can be made anew, if the sums have to be; of several only the last one.
+        self.total = self.partials[0] if partials == 1 else torch.empty(self.count, dtype=wide)
         self.result = self.total if wide == bucket.dtype else torch.empty(self.count, dtype=bucket.dtype)
         self.waits_for = 0
         self.pending: _herringbone.Pending | None = None
