@@ -32,7 +32,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -96,6 +96,9 @@ soak: | rust ## Simulate 10,000 clusters in trouble, to record/soak.md; ARGS="--
 
 layouts: | rust ## Simulate all algorithms on all layouts of ranks on hosts, and find what never ends; ARGS="--seeds 4..8": others
 	@cargo bench --quiet --package herringbone-core --bench layouts --profile soak -- $(ARGS)
+
+shards: | rust ## Prove the sums of up to 16 shards for all 65,535 cuts into runs; ARGS="--most 12": of fewer shards
+	@cargo bench --quiet --package herringbone-core --bench shards --profile soak -- $(ARGS)
 
 # With all packages of a release, so that its crates are compiled once for both.
 instructions: | rust ## Count the instructions of all-reduces in a release; ARGS=--update: keep these counts

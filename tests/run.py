@@ -257,6 +257,7 @@ def targets():
     yield Target(rust, "instructions")
     yield Target(rust, "bench")
     yield Target(rust, "layouts")
+    yield Target(rust, "shards")
     yield Tool(rust, "decoders")
     yield Tool(rust, "features", why_not="ten minutes")
     yield Tool(rust, "msrv", why_not="the oldest compiler")

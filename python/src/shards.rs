@@ -90,22 +90,12 @@ pub(crate) struct PyShardSums(Mutex<Vec<ShardSum>>);
 #[pymethods]
 impl PyShardSums {
     /// The next shard gives these for those from `first` on, or nothing.
-    fn push(
-        &self,
-        py: Python<'_>,
-        first: usize,
-        gradients: Vec<Option<Lent<'_>>>,
-    ) -> PyResult<()> {
+    fn push(&self, py: Python<'_>, first: usize, gradients: Vec<Option<Lent<'_>>>) -> PyResult<()> {
         self.each(py, first, gradients, ShardSum::push)
     }
 
     /// The last shard gives these, in place of what it has given.
-    fn push_again(
-        &self,
-        py: Python<'_>,
-        first: usize,
-        gradients: Vec<Option<Lent<'_>>>,
-    ) -> PyResult<()> {
+    fn push_again(&self, py: Python<'_>, first: usize, gradients: Vec<Option<Lent<'_>>>) -> PyResult<()> {
         self.each(py, first, gradients, ShardSum::push_again)
     }
 

@@ -171,6 +171,21 @@ pub enum Unsupported {
         /// The group's size.
         size: u32,
     },
+    /// The collective takes one input of each member.
+    #[error("{collective} folds one input of each member, and some have several: use all_reduce")]
+    OneInputEach {
+        /// The collective's name.
+        collective: &'static str,
+    },
+    /// The algorithm takes one input of each member.
+    #[error(
+        "{algorithm} folds one input of each member, and some have several, because the shards that they carry are several nodes \
+         of the canonical tree: use radix in one stage, one_shot, star, mixed or reduction_server, or aligned runs of shards"
+    )]
+    SeveralInputs {
+        /// The algorithm.
+        algorithm: String,
+    },
     /// A factor cannot be a number of the canonical tree's children.
     #[error("radix factor {factor} is not a power of two above 1: use 2, 4, 8, ...")]
     Factor {

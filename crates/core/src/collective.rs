@@ -9,7 +9,11 @@ mod parts;
 
 pub use parts::{PartsError, UnevenParts};
 
-use crate::schedule::{Chunk, Cut, Rank};
+use crate::{
+    group::Group,
+    schedule::{Chunk, Cut, Rank},
+};
+use alloc::borrow::Cow;
 use core::{fmt, ops::Range, str::FromStr};
 
 /// What a group does together.
@@ -170,6 +174,16 @@ impl Collective {
         }
     }
 
+    /// A group as this collective has it: of members with several inputs an all-reduce has all, and what only moves, or folds
+    /// nothing, one of each. `None` where some inputs would be left out of a fold.
+    pub fn group(self, group: &Group) -> Option<Cow<'_, Group>> {
+        match self {
+            Collective::AllReduce => Some(Cow::Borrowed(group)),
+            Collective::Reduce { .. } | Collective::ReduceScatter if group.has_several() => None,
+            _ => Some(group.with_one_input()),
+        }
+    }
+
     /// The pre-condition: whether `worker`, one of `workers`, comes with an input at `chunk`.
     pub fn has_input(self, workers: u32, worker: Rank, chunk: Chunk) -> bool {
         match self {
@@ -244,6 +258,13 @@ impl Collective {
         self.parts(workers, worker).map_or(count, |(input, _)| input.saturating_mul(count))
     }
 
+    /// The same for a member of a group: if it has several inputs, in an all-reduce they lie one after the other, of `count`
+    /// elements each.
+    pub fn elements_of(self, group: &Group, worker: Rank, count: usize) -> usize {
+        let inputs = if self == Collective::AllReduce { group.inputs_of(worker).len() } else { 1 };
+        self.input_elements(group.size(), worker, count).saturating_mul(inputs)
+    }
+
     /// How many elements `worker`'s output has, if `count` are given: `workers * count` for all_gather and all_to_all, and for
     /// the root of a gather.
     pub fn output_elements(self, workers: u32, worker: Rank, count: usize) -> usize {
@@ -268,8 +289,19 @@ impl Collective {
         }
     }
 
-    /// Which elements of `worker`'s input `chunk` is; only for chunks at which it [has one](Self::has_input).
+    /// Which elements of `worker`'s input `chunk` is; only for chunks at which it [has one](Self::has_input). Those beyond the
+    /// cut's are chunks of its further inputs: see [`Place::User`](crate::schedule::Place::User).
     pub fn input_range(self, at: Viewpoint, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
+        let chunks = at.cut.chunks();
+        if let (Collective::AllReduce, Lengths::Even { count, .. }) = (self, sizes)
+            && chunk >= chunks
+        {
+            let (before, range) = (
+                (chunk / chunks) as usize * count,
+                sizes.range(at.cut, chunk % chunks, 0, UnevenParts::input),
+            );
+            return before + range.start..before + range.end;
+        }
         let part = self.input_part(at.workers, at.worker, chunk);
         sizes.range(at.cut, chunk, part, UnevenParts::input)
     }

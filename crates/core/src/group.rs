@@ -5,16 +5,19 @@
 //! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
 use crate::choice::choices;
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{borrow::Cow, collections::BTreeSet, vec::Vec};
 use core::ops::Range;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
 pub type Rank = u32;
 
-/// The members of an operation that have data, by fold key.
+/// The members of an operation that have data, by the fold keys of their inputs: of one each, or of several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
+    /// By input, in the order of members.
     keys: Vec<u32>,
+    /// By member: where its inputs end. Empty if each has one.
+    ends: Vec<u32>,
     contributors: u32,
 }
 
@@ -68,8 +71,14 @@ pub enum GroupError {
     /// Keys must ascend strictly, so that rank order is key order.
     #[error("fold keys must ascend: rank {rank} has a key that is not above the one before it")]
     NotAscending {
-        /// The first rank whose key does not exceed its predecessor's.
+        /// The first rank whose key does not exceed its predecessor's; where members have several inputs, the first input.
         rank: Rank,
+    },
+    /// Inputs that are not dealt out to the members so that each has at least one.
+    #[error("of {keys} fold keys each member needs at least one, and each key a member")]
+    Inputs {
+        /// How many fold keys there are.
+        keys: usize,
     },
     /// An average of nothing has no value.
     #[error("a group's inputs come of at least one contribution")]
@@ -83,7 +92,7 @@ impl Group {
     /// If `size` is 0.
     pub fn of_size(size: u32) -> Self {
         assert!(size > 0, "a group needs at least one member");
-        Self { keys: (0..size).collect(), contributors: size }
+        Self { keys: (0..size).collect(), ends: Vec::new(), contributors: size }
     }
 
     /// A group with these fold keys, one per rank, strictly ascending.
@@ -95,9 +104,40 @@ impl Group {
             Some(at) => Err(GroupError::NotAscending { rank: at as Rank + 1 }),
             None => {
                 let contributors = keys.len() as u32;
-                Ok(Self { keys, contributors })
+                Ok(Self { keys, ends: Vec::new(), contributors })
             }
         }
+    }
+
+    /// The group whose fold keys are these, and whose members have so many inputs each, in order: one or more.
+    ///
+    /// # Errors
+    /// [`GroupError::Inputs`].
+    pub fn with_inputs(self, inputs: &[u32]) -> Result<Self, GroupError> {
+        let keys = self.keys.len();
+        let mut ends = Vec::with_capacity(inputs.len());
+        let mut end = 0_u32;
+        for inputs in inputs {
+            end = end.checked_add(*inputs).filter(|_| *inputs > 0).ok_or(GroupError::Inputs { keys })?;
+            ends.push(end);
+        }
+        if end as usize != keys {
+            return Err(GroupError::Inputs { keys });
+        }
+        if ends.len() == keys {
+            ends = Vec::new();
+        }
+        Ok(Self { ends, ..self })
+    }
+
+    /// The same members with one input each: of several the first.
+    pub fn with_one_input(&self) -> Cow<'_, Self> {
+        if !self.has_several() {
+            return Cow::Borrowed(self);
+        }
+        let first = |rank| self.keys[self.inputs_of(rank).start as usize];
+        let keys = (0..self.size()).map(first).collect();
+        Cow::Owned(Self { keys, ends: Vec::new(), contributors: self.contributors })
     }
 
     /// The same group, whose members' inputs are sums of so many contributions in all: an average divides by that.
@@ -111,17 +151,53 @@ impl Group {
         }
     }
 
-    /// By what an average divides: the number of members, unless their inputs are sums already.
+    /// By what an average divides: the number of inputs, unless these are sums already.
     pub fn contributors(&self) -> u32 {
         self.contributors
     }
 
     /// How many members the group has.
     pub fn size(&self) -> u32 {
+        if self.has_several() { self.ends.len() as u32 } else { self.keys.len() as u32 }
+    }
+
+    /// Whether a member has several inputs.
+    pub fn has_several(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// How many inputs all members have together.
+    pub fn inputs(&self) -> u32 {
         self.keys.len() as u32
     }
 
-    /// The fold key of each rank, ascending.
+    /// The inputs of a member, among all.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn inputs_of(&self, rank: Rank) -> Range<u32> {
+        if !self.has_several() {
+            assert!(rank < self.size(), "rank {rank} of {}", self.size());
+            return rank..rank + 1;
+        }
+        let start = rank.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        start..self.ends[rank as usize]
+    }
+
+    /// The most inputs of a member.
+    pub fn most_inputs(&self) -> u32 {
+        if !self.has_several() {
+            return 1;
+        }
+        (0..self.size()).map(|rank| self.inputs_of(rank).len() as u32).max().unwrap_or(1)
+    }
+
+    /// The member that has an input.
+    pub fn holder(&self, input: u32) -> Rank {
+        if self.has_several() { self.ends.partition_point(|end| *end <= input) as Rank } else { input }
+    }
+
+    /// The fold key of each input, ascending.
     pub fn keys(&self) -> &[u32] {
         &self.keys
     }
@@ -245,5 +321,22 @@ mod tests {
         assert_eq!(Group::with_keys(vec![1, 1]), Err(GroupError::NotAscending { rank: 1 }));
         assert_eq!(Group::with_keys(vec![1, 5]).unwrap().key_bits(), 3);
         assert_eq!(Group::of_size(1).key_bits(), 0);
+    }
+
+    #[test]
+    fn members_have_one_input_or_several() {
+        let keys = || Group::with_keys(vec![0, 2, 3, 4, 6]).unwrap();
+        let group = keys().with_inputs(&[2, 2, 1]).unwrap();
+        assert_eq!((group.size(), group.inputs(), group.most_inputs()), (3, 5, 2));
+        assert_eq!([0, 1, 2].map(|rank| group.inputs_of(rank)), [0..2, 2..4, 4..5]);
+        assert_eq!([0, 1, 2, 3, 4].map(|input| group.holder(input)), [0, 0, 1, 1, 2]);
+        let one_each = group.with_one_input();
+        assert_eq!((one_each.keys(), one_each.contributors()), (&[0, 3, 6][..], 5));
+        // One each is no other group than one of which nothing was said.
+        assert_eq!(keys().with_inputs(&[1; 5]), Ok(keys()));
+        assert_eq!((keys().inputs_of(3), keys().holder(3), keys().most_inputs()), (3..4, 3, 1));
+        for wrong in [&[][..], &[5, 0], &[2, 2], &[2, 2, 2], &[u32::MAX, 6], &[1; 4]] {
+            assert_eq!(keys().with_inputs(wrong), Err(GroupError::Inputs { keys: 5 }), "{wrong:?}");
+        }
     }
 }

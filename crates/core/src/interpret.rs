@@ -52,7 +52,7 @@ pub enum InterpretError {
 
 /// Runs a schedule on numbers, and gives every worker's output.
 ///
-/// `count` and the lengths of inputs and outputs are as [`Collective::input_elements`] and
+/// `count` and the lengths of inputs and outputs are as [`Collective::elements_of`] and
 /// [`Collective::output_elements`] say; numbers lie in little-endian bytes. The input of a worker that has none (in a
 /// broadcast, all but the root) is not looked at. The output of a worker that has none (in a reduce, all but the
 /// root) is all zeroes. Of collectives that do not fold, `dtype` matters only for its size, and `op` not at all.
@@ -60,7 +60,7 @@ pub enum InterpretError {
 /// # Errors
 /// If the inputs do not fit.
 ///
-/// [`Collective::input_elements`]: crate::collective::Collective::input_elements
+/// [`Collective::elements_of`]: crate::collective::Collective::elements_of
 /// [`Collective::output_elements`]: crate::collective::Collective::output_elements
 pub fn interpret(
     schedule: &Verified,
@@ -69,8 +69,9 @@ pub fn interpret(
     count: usize,
     inputs: &[&[u8]],
 ) -> Result<Vec<Vec<u8>>, InterpretError> {
-    let workers = schedule.workers() as usize;
-    if count.checked_mul(workers).is_none_or(|all| all > isize::MAX as usize / 8) {
+    let (workers, most_inputs) = (schedule.workers(), schedule.group().most_inputs());
+    let buffers = workers.max(most_inputs) as usize;
+    if count.checked_mul(buffers).is_none_or(|all| all > isize::MAX as usize / 8) {
         return Err(InterpretError::TooLong { count });
     }
     let task = Task { schedule, dtype, op, count, parts: &[], coding: Coding::default() };
@@ -168,7 +169,7 @@ impl<'a> Task<'a> {
             let (rank, given) = (rank as Rank, input.len());
             let elements = match self.parts.get(rank as usize) {
                 Some(parts) => parts.input_elements(),
-                None => collective.input_elements(workers, rank, self.count),
+                None => collective.elements_of(self.schedule.group(), rank, self.count),
             };
             let needed = elements * self.dtype.bytes();
             let read =
@@ -254,7 +255,10 @@ impl State<'_> {
                 continue;
             }
             let uses = Uses::of(&self.program, at);
-            let there = |lane: &Rank| lanes.get(&(*lane, self.rank)).is_some_and(|queue| !queue.is_empty());
+            let there = |lane: &Rank| {
+                let taken = uses.receives.iter().filter(|other| *other == lane).count();
+                lanes.get(&(*lane, self.rank)).is_some_and(|queue| queue.len() >= taken)
+            };
             if held.allow(&uses) && uses.receives.iter().all(there) {
                 self.step(task, at, lanes);
                 self.done[at] = true;
@@ -341,7 +345,9 @@ impl State<'_> {
     fn read(&self, task: &Task<'_>, place: Place) -> &[u8] {
         match place {
             Place::Slot(slot) => &self.slots[slot as usize].1,
-            Place::User(chunk) if self.written[chunk as usize] => &self.output[task.output(self.rank, chunk)],
+            Place::User(chunk) if self.written.get(chunk as usize) == Some(&true) => {
+                &self.output[task.output(self.rank, chunk)]
+            }
             Place::User(chunk) => &self.input[task.input(self.rank, chunk)],
         }
     }

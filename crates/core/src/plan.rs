@@ -28,6 +28,10 @@
 //! Scatter and gather are chosen each by itself: lone workers whose partial sums are wider than their inputs scatter in a
 //! single stage and gather two by two.
 //!
+//! Members with several inputs, because the shards that they carry are several nodes of the canonical tree, take `one_shot` and
+//! `star` by the same bounds, with all inputs in place of N, else `reduction_server` or a single stage of `radix`, whichever
+//! leaves less to the busiest link.
+//!
 //! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
 //! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
 //!
@@ -47,6 +51,7 @@ mod linked;
 pub mod predicted;
 mod rules;
 mod served;
+mod several;
 mod stages;
 mod worth;
 

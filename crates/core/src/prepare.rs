@@ -51,7 +51,7 @@ pub fn prepare(
 ) -> Result<Prepared, TooManySegments> {
     let schedule = verified.schedule();
     if parts.is_none() {
-        cutting::is_addressable(&call, schedule.workers())?;
+        cutting::is_addressable(&call, verified.group())?;
     }
     let cut = schedule.cut();
     let medium = match (schedule.reducers() > 0, sizing.shared) {
@@ -66,7 +66,8 @@ pub fn prepare(
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes };
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
-    let (input, output) = cutting::buffers(at, call.collective, &sizes);
+    let inputs = if me < schedule.workers() { verified.group().inputs_of(me).len() as u32 } else { 1 };
+    let (input, output) = cutting::buffers(at, call.collective, &sizes, inputs);
     let extent = Extent::of(at, &sizes, &input, &output, call.collective);
     let Segmentation { elements: per_segment, segments, depth, lead } =
         segmentation(extent, cut, &call, sizing.segment_bytes, medium, room)?;
@@ -102,8 +103,7 @@ pub fn prepare(
     let contributors = verified.group().contributors();
     let results =
         if medium == Medium::Links { received_in_place(call.collective, program) } else { Vec::new() };
-    let mut prepared =
-        Compiler::new(prepared, program, cut.chunks(), direct, results, contributors).compile(program, me);
+    let mut prepared = Compiler::new(prepared, program, direct, results, contributors).compile(program, me);
     if parts.is_some() {
         limit(&mut prepared);
     }

@@ -105,6 +105,8 @@ impl Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The user's buffer at a chunk: the input until this rank first writes the chunk, then the output. Always [`Form::Plain`].
+    /// Of a worker with several inputs, number i * C + c is chunk c of input i, where the buffer has C chunks; only those of its
+    /// first input are written.
     User(Chunk),
     /// A buffer that the schedule owns, of the form listed in [`Program::slots`].
     Slot(u32),

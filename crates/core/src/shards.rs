@@ -2,7 +2,8 @@
 //!
 //! A job has a fixed number of **shards**, each with its own samples, random numbers and gradient. Each worker carries a run of
 //! consecutive shards. The sum of all gradients follows the [canonical tree](crate::group) over the numbers of the shards: a worker
-//! folds those of its own that lie below one **node** of that tree, and the workers fold the nodes' partial sums. As EasyScale (Li et
+//! folds those of its own that lie below one **node** of that tree, of which its run has one or several, and the workers fold the
+//! nodes' partial sums. As EasyScale (Li et
 //! al., SC 2023) does for GPUs, but for sums the order of which is fixed, so that the bits are those of a single worker.
 //!
 //! ```
@@ -11,17 +12,26 @@
 //! // Eight shards on three workers: each carries one node.
 //! let runs = ShardRuns::aligned(8, 3)?;
 //! assert_eq!([0, 1, 2].map(|worker| runs.of(worker)), [0..2, 2..4, 4..8]);
-//! let group = runs.group()?;
+//! let group = runs.group();
 //! assert_eq!((group.keys(), group.contributors()), (&[0, 2, 4][..], 8));
+//!
+//! // Or nearly as many shards as the others, in several nodes: 0 and 1, 2; 3, 4 and 5; 6 and 7.
+//! let runs = ShardRuns::even(8, 3)?;
+//! assert_eq!([0, 1, 2].map(|worker| runs.of(worker)), [0..3, 3..6, 6..8]);
+//! let group = runs.group();
+//! assert_eq!((group.keys(), group.inputs_of(0)), (&[0, 2, 3, 4, 6][..], 0..2));
 //! # Ok::<(), herringbone_core::shards::ShardsError>(())
 //! ```
 
-use crate::group::{Group, Rank, merges, nodes_of};
+use crate::group::{Group, Rank, merges};
 use alloc::vec::Vec;
 use core::ops::Range;
 
 /// The most shards of a job.
 pub const MOST_SHARDS: u32 = 1 << 20;
+
+/// The most nodes of the canonical tree that consecutive shards are: two of each size but the largest ones, at most.
+pub const MOST_NODES: u32 = 2 * MOST_SHARDS.ilog2();
 
 /// Why shards cannot be carried so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,16 +52,6 @@ pub enum ShardsError {
     IdleBefore {
         /// The first worker with shards after one without.
         worker: Rank,
-    },
-    /// A worker's run is not what lies below one node of the canonical tree.
-    #[error("worker {worker} carries shards {} to {}, which are {nodes} nodes of the canonical tree: give it one", .run.start, .run.end - 1)]
-    SeveralNodes {
-        /// Which worker.
-        worker: Rank,
-        /// Its shards.
-        run: Range<u32>,
-        /// How many nodes they are.
-        nodes: usize,
     },
 }
 
@@ -96,6 +96,17 @@ impl ShardRuns {
         Self::of_lengths(&lengths)
     }
 
+    /// Runs whose lengths differ by one at most, the longer ones first: a worker sends a partial sum for each node that its run is
+    /// made of. Of 8 shards three workers carry 3, 3 and 2.
+    ///
+    /// # Errors
+    /// [`ShardsError::Number`], [`ShardsError::NoWorkers`].
+    pub fn even(shards: u32, workers: u32) -> Result<Self, ShardsError> {
+        let (each, longer) = (shards / workers.max(1), shards % workers.max(1));
+        let lengths: Vec<u32> = (0..workers).map(|worker| each + u32::from(worker < longer)).collect();
+        Self::of_lengths(&lengths)
+    }
+
     /// Runs of these lengths, one for each worker.
     ///
     /// # Errors
@@ -137,13 +148,23 @@ impl ShardRuns {
         before..self.ends[worker as usize]
     }
 
-    /// The largest nodes of the canonical tree that a worker's shards make up: with [aligned](Self::aligned) runs one, or none.
+    /// The largest nodes of the canonical tree that a worker's shards make up: with [aligned](Self::aligned) runs one, or none; of
+    /// n shards at most about 2 log2(n).
     ///
     /// # Panics
     /// If there is no such worker.
     pub fn nodes(&self, worker: Rank) -> Vec<Range<u32>> {
-        let keys: Vec<u32> = (0..self.shards()).collect();
-        nodes_of(&keys, self.of(worker))
+        let (shards, Range { mut start, end }) = (self.shards(), self.of(worker));
+        let mut nodes = Vec::new();
+        while start < end {
+            // A node has a power of two of shards from a multiple of it on, or those of them that there are.
+            let most = start.trailing_zeros().min(MOST_SHARDS.ilog2());
+            let mut ends = (0..=most).rev().map(|bits| shards.min(start + (1 << bits)));
+            let node = start..ends.find(|node| *node <= end).expect("one shard is a node");
+            start = node.end;
+            nodes.push(node);
+        }
+        nodes
     }
 
     /// What a worker does with the gradients of its shards, in their order. It keeps at most log2 of the longest node, rounded up,
@@ -166,30 +187,31 @@ impl ShardRuns {
         folds
     }
 
-    /// The group in which the workers fold their nodes' partial sums: a worker's fold key is its first shard, and averages divide by
-    /// the number of shards. Workers without shards have keys behind all, and give -0.0, which changes no sum.
-    ///
-    /// # Errors
-    /// [`ShardsError::SeveralNodes`].
-    pub fn group(&self) -> Result<Group, ShardsError> {
+    /// The group in which the workers fold their nodes' partial sums: each is an input, whose fold key is the node's first shard, and
+    /// averages divide by the number of shards. Workers without shards have one input with a key behind all, and give -0.0, which
+    /// changes no sum.
+    pub fn group(&self) -> Group {
         let behind = self.shards().next_power_of_two();
-        let mut keys = Vec::with_capacity(self.ends.len());
+        let (mut keys, mut inputs) =
+            (Vec::with_capacity(self.ends.len()), Vec::with_capacity(self.ends.len()));
         for worker in 0..self.workers() {
-            let (run, nodes) = (self.of(worker), self.nodes(worker).len());
-            match nodes {
-                0 => keys.push(behind + worker),
-                1 => keys.push(run.start),
-                _ => return Err(ShardsError::SeveralNodes { worker, run, nodes }),
+            let before = keys.len();
+            keys.extend(self.nodes(worker).iter().map(|node| node.start));
+            if keys.len() == before {
+                keys.push(behind + worker);
             }
+            inputs.push((keys.len() - before) as u32);
         }
-        let group = Group::with_keys(keys).and_then(|group| group.with_contributors(self.shards()));
-        Ok(group.expect("first shards ascend, and there is one"))
+        let group = Group::with_keys(keys).and_then(|group| group.with_inputs(&inputs));
+        let group = group.and_then(|group| group.with_contributors(self.shards()));
+        group.expect("first shards ascend, and there is one")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::nodes_of;
 
     fn lengths(shards: u32, workers: u32) -> Vec<u32> {
         let runs = ShardRuns::aligned(shards, workers).unwrap();
@@ -208,7 +230,7 @@ mod tests {
             for workers in 1..=shards + 3 {
                 let runs = ShardRuns::aligned(shards, workers).unwrap();
                 assert_eq!((runs.shards(), runs.workers()), (shards, workers));
-                let group = runs.group().unwrap();
+                let group = runs.group();
                 assert_eq!((group.size(), group.contributors()), (workers, shards));
                 // No cut into nodes has a shorter longest run: one with so many nodes would have to halve it.
                 let longest = *lengths(shards, workers).iter().max().unwrap();
@@ -241,9 +263,39 @@ mod tests {
         assert_eq!(said(0), [(0, 0, 0, false), (1, 1, 0, true), (2, 0, 1, true)]);
         let second = [(3, 0, 0, true), (4, 0, 1, false), (5, 1, 1, false), (6, 0, 1, false), (7, 2, 1, true)];
         assert_eq!(said(1), second);
-        let error = runs.group().unwrap_err();
-        assert_eq!(error, ShardsError::SeveralNodes { worker: 0, run: 0..3, nodes: 2 });
-        assert!(error.to_string().contains("shards 0 to 2, which are 2 nodes"), "{error}");
+    }
+
+    #[test]
+    fn nodes_are_those_of_the_tree_and_few() {
+        for shards in 1..=20 {
+            let keys: Vec<u32> = (0..shards).collect();
+            for (start, end) in (0..shards).flat_map(|start| (start..=shards).map(move |end| (start, end))) {
+                let lengths = [start, end - start, shards - end];
+                let Ok(runs) = ShardRuns::of_lengths(&lengths) else { continue };
+                assert_eq!(runs.nodes(1), nodes_of(&keys, start..end), "{start}..{end} of {shards}");
+            }
+        }
+        let runs = ShardRuns::of_lengths(&[1, MOST_SHARDS - 2, 1]).unwrap();
+        assert_eq!(runs.nodes(1).len() as u32, MOST_NODES - 2);
+    }
+
+    #[test]
+    fn even_runs_differ_by_one_at_most() {
+        for shards in 1..=40 {
+            for workers in 1..=shards + 3 {
+                let runs = ShardRuns::even(shards, workers).unwrap();
+                assert_eq!((runs.shards(), runs.workers()), (shards, workers));
+                let lengths: Vec<u32> = (0..workers).map(|worker| runs.of(worker).len() as u32).collect();
+                assert!(lengths.is_sorted_by(|a, b| a >= b) && lengths[0] - lengths[lengths.len() - 1] <= 1);
+                let group = runs.group();
+                assert_eq!((group.size(), group.contributors()), (workers, shards));
+                assert!(group.inputs() >= workers, "{shards} {workers}");
+            }
+        }
+        let group = ShardRuns::even(3, 5).unwrap().group();
+        assert_eq!((group.keys(), group.has_several()), (&[0, 1, 2, 7, 8][..], false));
+        assert_eq!(ShardRuns::even(3, 0), Err(ShardsError::NoWorkers));
+        assert_eq!(ShardRuns::even(0, 3), Err(ShardsError::Number { shards: 0 }));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   it completes, those dependencies have no cycle, and an executor that lets every segment of every step go
 //!   as soon as they allow completes too, whatever number of messages (at least one) its lanes hold. Each receiver
 //!   of a send has a lane of its own in this: an executor must not hold back one receiver's part of a send for
-//!   another's. (Proving the programs in serial order instead would prove nothing about segments; see the tests.)
+//!   another's. A fold may take several messages of one lane; then that lane has to hold as many. (Proving the programs in serial order instead would prove nothing about segments; see the tests.)
 //! * **The right result**: what [`Collective::result`] says, with each input exactly once, finished exactly once and
 //!   last, and the same term, hence the same bits, wherever the collective promises a result to several workers.
 //! * **Nothing undefined**: no place is read before it is written, no message is left over, no form is mistaken.
@@ -63,7 +63,7 @@ impl Verified {
         self.collective
     }
 
-    /// Over whom.
+    /// Over whom, as the [collective has it](Collective::group).
     pub fn group(&self) -> &Group {
         &self.group
     }
@@ -133,8 +133,9 @@ impl Deref for Verified {
 /// # Errors
 /// The first thing found wrong. Which one that is, if there are several, may change between versions.
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
+    let group = &*collective.group(group).ok_or(VerifyError::OneInputEach { collective })?;
     check_fit(&schedule, collective, group)?;
-    let (mut graph, count) = Lowering::new(&schedule, collective)?.all(&schedule)?;
+    let (mut graph, count) = Lowering::new(&schedule, collective, group)?.all(&schedule)?;
     match_messages(&mut graph)?;
     let Results { order, rounds } = run_on_symbols(&graph, collective, group)?;
     served::confirmed(&graph)?;

@@ -1,16 +1,22 @@
 //! Sums of shards: whoever carries them, and whatever algorithm joins their partial sums, the bits are those of a single worker.
 
 use herringbone_core::{
-    algorithm::{Algorithm, Layout},
+    algorithm::{Algorithm, Layout, Unsupported},
     collective::Collective,
     element::{DType, Element, ReduceOp, Reduction, Visitor, dispatch},
+    group::Group,
     interpret::interpret,
+    plan::{Request, choose},
+    schedule::Schedule,
     shards::{ShardFold, ShardRuns},
     verify::{Order, Verified, verify},
 };
 
 /// How many elements a gradient has.
 const COUNT: usize = 5;
+
+/// The algorithms that take members whose shards are several nodes.
+const SEVERAL_INPUTS: [&str; 5] = ["radix", "one_shot", "star", "reduction_server", "mixed"];
 
 /// The gradients of all shards, each of one parameter; a shard may have none.
 type Gradients = Vec<Option<Vec<u8>>>;
@@ -45,7 +51,7 @@ impl Visitor for Definition<'_> {
     }
 }
 
-/// What a worker gives of its node: the partial sum of its shards, as elements of the accumulator's type. It is -0.0 of what is missing.
+/// What a worker gives of a node: the partial sum of its shards, as elements of the accumulator's type. It is -0.0 of what is missing.
 struct NodeSum<'a> {
     folds: &'a [ShardFold],
     gradients: &'a Gradients,
@@ -143,19 +149,35 @@ fn cuts(shards: u32) -> impl Iterator<Item = Vec<u32>> {
 
 fn proved(name: &str, runs: &ShardRuns, reducers: u32, hosts: &[u32]) -> Option<Verified> {
     let algorithm: Algorithm = name.parse().unwrap();
-    let group = runs.group().unwrap();
-    let schedule =
-        algorithm.schedule(Collective::AllReduce, &group, &Layout { reducers, hosts, links: None }).ok()?;
+    let group = runs.group();
+    let layout = Layout { reducers, hosts, links: None };
+    let schedule = match algorithm.schedule(Collective::AllReduce, &group, &layout) {
+        Ok(schedule) => schedule,
+        Err(Unsupported::SeveralInputs { .. }) if group.has_several() => return None,
+        Err(error) => {
+            assert!(!SEVERAL_INPUTS.contains(&name) && error.is_layout(), "{name} {runs:?}: {error}");
+            return None;
+        }
+    };
     let proved = verify(schedule, Collective::AllReduce, &group).unwrap();
     assert_eq!(proved.order(), Order::Fixed, "{name} {runs:?}");
     assert!(reducers == 0 || proved.restartable());
     Some(proved)
 }
 
+/// What a worker gives: of each of its nodes the partial sum, one after the other. Without shards it is that of nothing.
+fn given(runs: &ShardRuns, worker: u32, dtype: DType, op: ReduceOp, gradients: &Gradients) -> Vec<u8> {
+    let folds = runs.folds(worker);
+    let node = |folds| dispatch(dtype, op, NodeSum { folds, gradients });
+    if folds.is_empty() {
+        return node(&[]);
+    }
+    folds.chunk_by(|a, b| a.node == b.node).flat_map(node).collect()
+}
+
 fn check(proved: &Verified, runs: &ShardRuns, dtype: DType, op: ReduceOp, gradients: &Gradients) {
-    let inputs: Vec<Vec<u8>> = (0..runs.workers())
-        .map(|worker| dispatch(dtype, op, NodeSum { folds: &runs.folds(worker), gradients }))
-        .collect();
+    let inputs: Vec<Vec<u8>> =
+        (0..runs.workers()).map(|worker| given(runs, worker, dtype, op, gradients)).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
     let outputs = interpret(proved, dtype.accumulator(op), op, COUNT, &inputs).unwrap();
     let Some(expected) = dispatch(dtype, op, Definition(gradients)) else { return };
@@ -167,15 +189,12 @@ fn check(proved: &Verified, runs: &ShardRuns, dtype: DType, op: ReduceOp, gradie
 #[test]
 fn sums_of_shards_do_not_depend_on_who_carries_them() {
     let mut noise = Noise(53);
-    let mut checked = 0;
+    let (mut checked, mut several) = (0, 0);
     for shards in 1..=8 {
         for mut lengths in cuts(shards) {
             // Some with workers that carry nothing.
             lengths.extend(vec![0; noise.next() as usize % 3]);
             let runs = ShardRuns::of_lengths(&lengths).unwrap();
-            if runs.group().is_err() {
-                continue;
-            }
             let hosts: Vec<u32> = (0..runs.workers()).map(|worker| worker / 2).collect();
             for (name, reducers) in [
                 ("radix", 0),
@@ -185,20 +204,112 @@ fn sums_of_shards_do_not_depend_on_who_carries_them() {
                 ("star", 0),
                 ("tree", 0),
                 ("reduction_server", 1),
+                ("reduction_server", 2),
                 ("reduction_server", 3),
+                ("mixed", 1),
                 ("mixed", 2),
+                ("mixed", 3),
                 ("hierarchical", 0),
                 ("hierarchical(radix,reduction_server)", 2),
             ] {
                 let Some(proved) = proved(name, &runs, reducers, &hosts) else { continue };
-                for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32] {
-                    for op in [ReduceOp::Sum, ReduceOp::Average] {
-                        check(&proved, &runs, dtype, op, &noise.gradients(dtype, shards));
-                    }
+                // Each type and operation in its turn.
+                for turn in [noise.next(), noise.next()] {
+                    let dtypes = [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32];
+                    let dtype = dtypes[turn as usize % dtypes.len()];
+                    let op = [ReduceOp::Sum, ReduceOp::Average][(turn >> 32) as usize % 2];
+                    check(&proved, &runs, dtype, op, &noise.gradients(dtype, shards));
                 }
                 checked += 1;
+                several += usize::from(runs.group().has_several());
             }
         }
     }
-    assert!(checked > 400, "{checked}");
+    assert!(checked > 2500 && several > 1500, "{checked} {several}");
+}
+
+/// Wrong in the group rather than in a step: what is proved for another group is not of the canonical order, or averages otherwise.
+#[test]
+fn a_group_that_is_not_of_the_shards_is_found() {
+    let mut noise = Noise(54);
+    let runs = ShardRuns::even(8, 3).unwrap();
+    let right = runs.group();
+    let proved = proved("reduction_server", &runs, 2, &[]).unwrap();
+    let of_group = |group: &Group| {
+        let layout = Layout { reducers: 2, hosts: &[], links: None };
+        let schedule = Algorithm::ReductionServer.schedule(Collective::AllReduce, group, &layout).unwrap();
+        verify(schedule, Collective::AllReduce, group)
+    };
+    let group = |keys: &[u32], inputs: &[u32], contributors| {
+        let group = Group::with_keys(keys.to_vec()).unwrap().with_inputs(inputs).unwrap();
+        group.with_contributors(contributors).unwrap()
+    };
+    assert_eq!(group(&[0, 2, 3, 4, 6], &[2, 2, 1], 8), right);
+    // The same tree is the same proof, whoever has which input: of other keys it is not.
+    for keys in [[0, 1, 2, 4, 6], [1, 3, 4, 5, 7], [0, 2, 4, 5, 6], [1, 2, 3, 4, 8]] {
+        let schedule = of_group(&group(&keys, &[2, 2, 1], 8)).unwrap();
+        let programs = (0..schedule.ranks()).map(|rank| schedule.program(rank).into_owned());
+        let listed = Schedule::listed(schedule.workers(), schedule.cut(), programs.collect());
+        assert_eq!(
+            verify(listed, Collective::AllReduce, &right).unwrap().order(),
+            Order::Schedule,
+            "{keys:?}"
+        );
+    }
+    // Inputs that another member has are not there.
+    let moved = of_group(&group(&[0, 2, 3, 4, 6], &[2, 1, 2], 8)).unwrap();
+    let programs = (0..moved.ranks()).map(|rank| moved.program(rank).into_owned());
+    let listed = Schedule::listed(moved.workers(), moved.cut(), programs.collect());
+    let refused = verify(listed, Collective::AllReduce, &right).unwrap_err().to_string();
+    assert_eq!(refused, "rank 2 step 1: there is no chunk 2, only 2");
+    let inputs: Vec<Vec<u8>> = (0..3)
+        .map(|worker| {
+            let gradients = noise.gradients(DType::F32, 8);
+            given(&runs, worker, DType::F32, ReduceOp::Average, &gradients)
+        })
+        .collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let average =
+        |proved: &Verified| interpret(proved, DType::F32, ReduceOp::Average, COUNT, &inputs).unwrap();
+    let by_members = of_group(&group(&[0, 2, 3, 4, 6], &[2, 2, 1], 3)).unwrap();
+    assert_ne!(average(&proved), average(&by_members));
+}
+
+#[test]
+fn what_does_not_know_several_inputs_says_so() {
+    let group = ShardRuns::even(8, 3).unwrap().group();
+    let layout = Layout { reducers: 1, hosts: &[0, 0, 1], links: None };
+    for algorithm in Algorithm::all() {
+        let name = algorithm.to_string();
+        let made = algorithm.schedule(Collective::AllReduce, &group, &layout);
+        assert_eq!(made.is_ok(), SEVERAL_INPUTS.contains(&&name[..]), "{name}: {made:?}");
+        for collective in [Collective::Reduce { root: 0 }, Collective::ReduceScatter] {
+            let refused = algorithm.schedule(collective, &group, &layout).unwrap_err();
+            assert!(matches!(refused, Unsupported::OneInputEach { .. }), "{name} {collective}: {refused}");
+        }
+    }
+    let schedule = Algorithm::Tree.schedule(Collective::Reduce { root: 0 }, &Group::of_size(3), &layout);
+    let refused = verify(schedule.unwrap(), Collective::Reduce { root: 0 }, &group).unwrap_err().to_string();
+    assert!(refused.contains("reduce(0) folds one input of each member"), "{refused}");
+}
+
+/// What only moves data is what it is among members with one input each, and a barrier is one.
+#[test]
+fn what_folds_nothing_takes_one_input_of_each() {
+    let group = ShardRuns::even(8, 3).unwrap().group();
+    for collective in Collective::all(1) {
+        if matches!(collective, Collective::Reduce { .. } | Collective::ReduceScatter) {
+            continue;
+        }
+        let request = Request::of_elements(collective, DType::F32, ReduceOp::Sum, 1 << 20, &group);
+        let algorithm = choose(&request).unwrap().algorithm;
+        let schedule = algorithm.schedule(collective, &group, &Layout::default()).unwrap();
+        let proved = verify(schedule, collective, &group).unwrap();
+        assert_eq!(proved.group().has_several(), collective == Collective::AllReduce, "{collective}");
+        assert_eq!(
+            collective.elements_of(&group, 1, 7) == 14,
+            matches!(collective, Collective::AllReduce),
+            "{collective}"
+        );
+    }
 }

@@ -162,7 +162,11 @@ impl Communicator {
                 self.size()
             )));
         }
-        let shards = runs.group().map_err(|error| wrong(error.to_string()))?;
+        let shards = runs.group();
+        if shards.has_several() {
+            let problem = "a rank's shards are several nodes of the canonical tree: take ShardRuns::aligned";
+            return Err(wrong(problem.to_string()));
+        }
         let members = self.group.members.clone();
         let (number, ordinal) =
             self.name_next("sums of shards", format_args!("group {:08x}", self.group.number), &members);

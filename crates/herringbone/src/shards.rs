@@ -138,7 +138,8 @@ impl ShardGroup {
         }
         let (folds, kept, spare) = (self.folds.clone(), Vec::new(), Vec::new());
         let before_last = (Vec::new(), false);
-        let mut sum = ShardSum { dtype, op, folds, into, pushed: 0, kept, spare, before_last, is_there: false };
+        let mut sum =
+            ShardSum { dtype, op, folds, into, pushed: 0, kept, spare, before_last, is_there: false };
         sum.restart()?;
         Ok(sum)
     }
@@ -238,9 +239,7 @@ impl ShardSum {
     fn check_length(&self, gradient: Option<&Region>) -> Result<()> {
         let expected = self.into[0].len() / self.dtype.accumulator(self.op).bytes() * self.dtype.bytes();
         match gradient.map(Region::len).filter(|actual| *actual != expected) {
-            Some(actual) => {
-                Err(Error::new(ErrorKind::BufferSize { buffer: "a gradient", expected, actual }))
-            }
+            Some(actual) => Err(Error::new(ErrorKind::BufferSize { buffer: "a gradient", expected, actual })),
             None => Ok(()),
         }
     }

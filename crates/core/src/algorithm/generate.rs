@@ -1,13 +1,14 @@
 //! From an algorithm's name to the function that makes its schedules.
 
 use super::branches::Ways;
+use super::partial::Inputs;
 use super::{
     Algorithm, Layout, Unsupported, chain, coded, double_tree, doubling, hierarchical, mixed, one_shot,
     radix, reduction_server, ring, star, tree, trees,
 };
 use crate::collective::Collective;
 use crate::group::Group;
-use crate::schedule::{Cut, Origin, Place, ProgramBuilder, Schedule};
+use crate::schedule::{Cut, Place, ProgramBuilder, Schedule};
 use alloc::string::ToString;
 
 impl Algorithm {
@@ -22,12 +23,31 @@ impl Algorithm {
         layout: &Layout<'_>,
     ) -> Result<Schedule, Unsupported> {
         let workers = group.size();
+        let one_each = || Unsupported::OneInputEach { collective: collective.name() };
+        let group = &*collective.group(group).ok_or_else(one_each)?;
         if let Some(root) = collective.root().filter(|root| *root >= workers) {
             return Err(Unsupported::Root { root, size: workers });
         }
-        let schedule = self.generate(collective, group, layout)?;
+        let schedule = match group.has_several() {
+            true => self.of_several(group, layout)?,
+            false => self.generate(collective, group, layout)?,
+        };
         let is_coded = matches!(self, Self::Coded { .. });
-        Ok(if schedule.ranks() == 1 && !is_coded { alone(collective) } else { schedule })
+        Ok(if schedule.ranks() == 1 && !is_coded { alone(collective, group) } else { schedule })
+    }
+
+    /// The all-reduce of members some of which have several inputs: each input goes to the rank that folds all of them.
+    fn of_several(&self, group: &Group, layout: &Layout<'_>) -> Result<Schedule, Unsupported> {
+        Ok(match self {
+            Self::Mixed { shares } => mixed::all_reduce(group, layout.at_least_one()?, *shares),
+            Self::OneShot => one_shot::all_reduce(group),
+            Self::Star => star::all_reduce(group),
+            Self::ReductionServer => mixed::of_reducers(group, layout.at_least_one()?),
+            Self::Radix { scatter, gather } if scatter.is_empty() && gather.is_empty() => {
+                mixed::of_workers(group)
+            }
+            _ => return Err(Unsupported::SeveralInputs { algorithm: self.to_string() }),
+        })
     }
 
     fn generate(
@@ -100,13 +120,14 @@ impl Algorithm {
     }
 }
 
-/// The schedule of a group of one: finish the input where there is something to fold, else nothing.
-fn alone(collective: Collective) -> Schedule {
+/// The schedule of a group of one: finish what it has where there is something to fold, else nothing.
+fn alone(collective: Collective, group: &Group) -> Schedule {
     let cut = collective.given(1).unwrap_or(Cut::Even { chunks: 1 });
+    let inputs = Inputs { group: group.clone(), chunks: 1 };
     Schedule::generated(1, 0, cut, move |_| {
         let mut program = ProgramBuilder::new();
         if collective.folds() {
-            program.fold(0, &[(0, Origin::At(Place::User(0)))], Place::User(0), true);
+            program.fold(0, &inputs.sources(0, 0), Place::User(0), true);
         }
         program.build()
     })

@@ -4,10 +4,9 @@
 //! reducer and for a worker; the whole takes 2n(n-1)/(n^2+kn-2k) K each way of each link. With no reducers that is `radix` in one
 //! stage, with k = n `reduction_server`.
 
-use super::partial::Partial;
+use super::partial::Inputs;
 use crate::group::{Group, Rank};
 use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
-use alloc::vec::Vec;
 
 /// The most chunks of one reducer: more would make messages small for a share that is hardly better.
 const MOST_CHUNKS: u32 = 16;
@@ -44,11 +43,26 @@ impl MixedShares {
 }
 
 pub(super) fn all_reduce(group: &Group, reducers: u32, shares: Option<MixedShares>) -> Schedule {
-    let (workers, keys) = (group.size(), group.keys().to_vec());
-    let shares = shares.unwrap_or_else(|| MixedShares::best(workers, reducers));
+    let shares = shares.unwrap_or_else(|| MixedShares::best(group.size(), reducers));
+    shared_out(group, reducers, shares)
+}
+
+/// What `radix` in one stage is for members with several inputs: each worker folds one chunk of all of them.
+pub(super) fn of_workers(group: &Group) -> Schedule {
+    shared_out(group, 0, MixedShares { reducer: 0, worker: 1 })
+}
+
+/// What `reduction_server` is for them.
+pub(super) fn of_reducers(group: &Group, reducers: u32) -> Schedule {
+    shared_out(group, reducers, MixedShares { reducer: 1, worker: 0 })
+}
+
+fn shared_out(group: &Group, reducers: u32, shares: MixedShares) -> Schedule {
+    let workers = group.size();
     let owned = Owned { workers, reducers, shares };
+    let inputs = Inputs { group: group.clone(), chunks: owned.chunks() };
     let cut = Cut::Even { chunks: owned.chunks() };
-    Schedule::generated(workers, reducers, cut, move |rank| owned.program(rank, &keys))
+    Schedule::generated(workers, reducers, cut, move |rank| owned.program(rank, &inputs))
 }
 
 /// Who folds which chunks: the reducers' come first.
@@ -76,23 +90,19 @@ impl Owned {
     }
 
     /// A worker sends what others fold, first to those after it; an owner folds all inputs and sends the result to all workers.
-    fn program(self, rank: Rank, keys: &[u32]) -> Program {
+    fn program(self, rank: Rank, inputs: &Inputs) -> Program {
         let mut program = ProgramBuilder::new();
         let members = self.workers + self.reducers;
         let others = || (1..members).map(|distance| (rank + distance) % members);
         let is_worker = rank < self.workers;
         if is_worker {
             for owner in others() {
-                self.of(owner).for_each(|chunk| {
-                    program.send(Place::User(chunk), [owner]);
-                });
+                self.of(owner).for_each(|chunk| inputs.send(&mut program, rank, chunk, &[owner]));
             }
         }
         for chunk in self.of(rank) {
             let result = if is_worker { Place::User(chunk) } else { program.slot(Form::Plain) };
-            let partials = Partial::inputs(keys);
-            let sources: Vec<_> = partials.iter().map(|partial| partial.origin(rank, result)).collect();
-            program.fold(chunk, &sources, result, true);
+            program.fold(chunk, &inputs.sources(rank, chunk), result, true);
             program.send(result, others().filter(|other| *other < self.workers));
         }
         if is_worker {

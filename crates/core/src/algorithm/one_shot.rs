@@ -3,17 +3,18 @@
 //!
 //! In an all_to_all each rank starts with its successor, so that no two start with the same receiver.
 
-use super::partial::{Partial, finish};
+use super::partial::{Inputs, Partial, finish};
 use crate::collective::all_to_all;
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;
 
 pub(super) fn all_reduce(group: &Group) -> Schedule {
-    let keys = group.keys().to_vec();
-    Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
+    let (size, inputs) = (group.size(), Inputs { group: group.clone(), chunks: 1 });
+    Schedule::generated(size, 0, Cut::Even { chunks: 1 }, move |rank| {
         let mut program = ProgramBuilder::new();
-        all_reduce_chunk(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
+        inputs.send(&mut program, rank, 0, &after(rank, size).collect::<Vec<_>>());
+        finish(&mut program, 0, &inputs.sources(rank, 0), Place::User(0));
         program.build()
     })
 }

@@ -1,7 +1,7 @@
 //! Partial sums and their holders: what the algorithms that follow the canonical tree have in common.
 
 use super::owners::Node;
-use crate::group::Rank;
+use crate::group::{Group, Rank};
 use crate::schedule::{Chunk, Form, Origin, Place, ProgramBuilder};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -33,6 +33,43 @@ impl Partial {
     pub(super) fn origin(&self, rank: Rank, held: Place) -> (u32, Origin) {
         let head = Origin::Head { lane: self.holder, form: self.form };
         (self.key, if self.holder == rank { Origin::At(held) } else { head })
+    }
+}
+
+/// The inputs of a group's members, one each or several, over a buffer of so many chunks.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    pub(super) group: Group,
+    pub(super) chunks: u32,
+}
+
+impl Inputs {
+    /// All inputs at a chunk, in the order of their keys, as `rank` reads them: its own in its user's buffer, those of others as
+    /// these [send](Self::send) them.
+    pub(super) fn sources(&self, rank: Rank, chunk: Chunk) -> Vec<(u32, Origin)> {
+        let keys = self.group.keys();
+        let of_member = |holder: Rank| {
+            let inputs = self.group.inputs_of(holder);
+            let first = inputs.start;
+            inputs.map(move |input| {
+                let own = Origin::At(self.place(input - first, chunk));
+                let head = Origin::Head { lane: holder, form: Form::Plain };
+                (keys[input as usize], if holder == rank { own } else { head })
+            })
+        };
+        (0..self.group.size()).flat_map(of_member).collect()
+    }
+
+    /// Sends all inputs of a rank at a chunk.
+    pub(super) fn send(&self, program: &mut ProgramBuilder, rank: Rank, chunk: Chunk, to: &[Rank]) {
+        for input in 0..self.group.inputs_of(rank).len() as u32 {
+            program.send(self.place(input, chunk), to.iter().copied());
+        }
+    }
+
+    /// Where a member has one of its inputs at a chunk.
+    fn place(&self, input: u32, chunk: Chunk) -> Place {
+        Place::User(input * self.chunks + chunk)
     }
 }
 

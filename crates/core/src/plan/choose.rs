@@ -2,7 +2,7 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, served,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, served, several,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -23,6 +23,9 @@ pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
         return Ok(coded::choose(request));
     }
     let Request { collective, group, reducers, hosts, links, .. } = *request;
+    let one_each = || Unsupported::OneInputEach { collective: collective.name() };
+    let group = &*collective.group(group).ok_or_else(one_each)?;
+    let request = &Request { group, ..*request };
     let possible = |algorithm: &Algorithm| {
         algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map(drop)
     };
@@ -43,6 +46,7 @@ pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
 fn by_size(request: &Request<'_>) -> Choice {
     let workers = request.group.size();
     match request.collective {
+        Collective::AllReduce if request.group.has_several() => several::choose(request),
         Collective::AllReduce => all_reduce(workers, request),
         Collective::Reduce { .. } | Collective::Broadcast { .. } => Choice {
             algorithm: Algorithm::Tree,

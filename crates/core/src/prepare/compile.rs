@@ -39,7 +39,6 @@ impl Compiler {
     pub(super) fn new(
         mut out: Prepared,
         program: &Program,
-        chunks: u32,
         direct: Vec<u32>,
         results: Vec<u32>,
         contributors: u32,
@@ -49,9 +48,10 @@ impl Compiler {
             let bytes = out.call.bytes(out.per_segment, *form);
             slot_offsets.push(reserve(&mut out, bytes));
         }
+        let places = out.input.len();
         Self {
             out,
-            user: vec![PlaceState::default(); chunks as usize],
+            user: vec![PlaceState::default(); places],
             slots: vec![PlaceState::default(); program.slots().len()],
             slot_offsets,
             rewritten: direct::rewritten_after_send(program),
@@ -239,7 +239,7 @@ impl Compiler {
             Collective::Reduce { root } => root == me,
             _ => true,
         };
-        for chunk in 0..self.user.len() as u32 {
+        for chunk in 0..self.out.chunks() {
             let both =
                 !self.out.input[chunk as usize].is_empty() && !self.out.output[chunk as usize].is_empty();
             if keeps && both && !self.out.is_reducer(me) && !self.user[chunk as usize].written {

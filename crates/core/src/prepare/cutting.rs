@@ -8,6 +8,7 @@
 use super::program::Call;
 use crate::{
     collective::{Collective, Lengths, Viewpoint},
+    group::Group,
     schedule::{Chunk, Cut, Form, GRAIN},
     session::lane::{EAGER_BYTES, EAGER_BYTES_HERE, EAGER_SLOTS, LEAST_DEPTH, SHARED_SLOTS},
     wire,
@@ -222,19 +223,21 @@ pub(super) fn segmentation(
 }
 
 /// Refuses an even call whose buffers no memory holds, so that bytes can be computed with.
-pub(super) fn is_addressable(call: &Call, workers: u32) -> Result<(), TooManySegments> {
-    let parts = call.collective.given(workers).map_or(1, |_| workers as usize);
+pub(super) fn is_addressable(call: &Call, group: &Group) -> Result<(), TooManySegments> {
+    let workers = group.size();
+    let parts = call.collective.given(workers).map_or(group.most_inputs(), |_| workers) as usize;
     let elements = call.count.saturating_mul(parts);
     let width = call.width(Form::Acc).max(call.width(Form::Plain));
     let bytes = elements.checked_mul(width).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes.map(|_| ()).ok_or(TooManySegments { elements })
 }
 
-/// Which elements of which chunk the input and the output buffer hold.
+/// Which elements of which chunk the input and the output buffer hold; the input `inputs` times as many chunks.
 pub(super) fn buffers(
     at: Viewpoint,
     collective: Collective,
     sizes: &Lengths<'_>,
+    inputs: u32,
 ) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let given = collective.given(at.workers).is_some();
     let input = |chunk: Chunk| match given && !collective.has_input(at.workers, at.worker, chunk) {
@@ -245,8 +248,8 @@ pub(super) fn buffers(
         true => 0..0,
         false => collective.output_range(at, chunk, sizes),
     };
-    let chunks = 0..at.cut.chunks();
-    (chunks.clone().map(input).collect(), chunks.map(output).collect())
+    let chunks = at.cut.chunks();
+    ((0..chunks * inputs).map(input).collect(), (0..chunks).map(output).collect())
 }
 
 #[cfg(test)]

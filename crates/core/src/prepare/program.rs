@@ -295,7 +295,8 @@ pub struct Prepared {
     pub stage_bytes: usize,
     /// Whether messages are [eager](crate::session::lane::EAGER_BYTES).
     pub eager: bool,
-    /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it.
+    /// Per chunk: its elements in the input and in the output, empty where the buffer does not have it. Chunks of further inputs
+    /// follow, in the input only.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,
     /// Elements per chunk and segment.
@@ -405,8 +406,8 @@ impl Prepared {
 
     /// Where a chunk lies in a buffer that has it, in elements.
     pub fn whole(&self, chunk: Chunk) -> &Range<usize> {
-        let whole = if self.input[chunk as usize].is_empty() { &self.output } else { &self.input };
-        &whole[chunk as usize]
+        let input = &self.input[chunk as usize];
+        if input.is_empty() { self.output.get(chunk as usize).unwrap_or(input) } else { input }
     }
 
     /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty, and in no more

@@ -32,6 +32,12 @@ pub enum VerifyError {
         /// How many workers there are.
         workers: u32,
     },
+    /// The collective takes one input of each member.
+    #[error("{collective} folds one input of each member, and some members of the group have several")]
+    OneInputEach {
+        /// The collective.
+        collective: Collective,
+    },
     /// The collective needs another cut; see [`Collective::accepts`].
     #[error("{collective} over {workers} workers cannot have its buffer cut as {cut}")]
     Cut {
@@ -314,7 +320,7 @@ pub enum StepFault {
     },
 }
 
-/// What is wrong with a worker's result.
+/// What is wrong with a worker's result. Inputs are called by the ranks that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultFault {

@@ -33,6 +33,7 @@ pub(super) struct Take {
 
 /// See the [module](self).
 pub(super) struct Graph {
+    /// Into how many chunks the buffer is cut.
     pub(super) chunks: u32,
     pub(super) workers: u32,
     /// The first node of each rank; one more entry ends the last.
@@ -49,13 +50,16 @@ pub(super) struct Graph {
     pub(super) lists: Lists,
     /// No worker overwrites what it has sent, nor its user's buffer more than once.
     pub(super) restartable: bool,
+    /// A step takes several messages of one lane.
+    pub(super) takes_several: bool,
 }
 
 impl Graph {
     /// The graph before any program is lowered.
-    pub(super) fn empty(schedule: &Schedule) -> Result<Self, VerifyError> {
+    pub(super) fn empty(schedule: &Schedule, most_inputs: u32) -> Result<Self, VerifyError> {
         let (workers, chunks) = (schedule.workers(), schedule.cut().chunks());
-        let users = u64::from(workers) * u64::from(chunks);
+        let user_places = u64::from(chunks) * u64::from(most_inputs);
+        let users = u64::from(workers).saturating_mul(user_places);
         for (count, what) in [(u64::from(schedule.ranks()), "ranks"), (users, "places")] {
             if count > LIMIT as u64 {
                 return Err(VerifyError::TooLarge { what: what.into() });
@@ -73,6 +77,7 @@ impl Graph {
             merges: Vec::new(),
             lists: Lists::default(),
             restartable: true,
+            takes_several: false,
         })
     }
 
@@ -115,6 +120,11 @@ impl Graph {
         self.first_node[rank as usize]..self.first_node[rank as usize + 1]
     }
 
+    /// How many user places each worker has: one for each chunk, as often as any of them has inputs.
+    pub(super) fn user_places(&self) -> u32 {
+        self.first_slot[0] / self.workers
+    }
+
     /// How many user places all workers have together.
     pub(super) fn users(&self) -> usize {
         self.first_slot[0] as usize
@@ -125,13 +135,19 @@ impl Graph {
         self.first_slot[self.ranks() as usize] as usize
     }
 
-    /// A worker's user place.
-    pub(super) fn user(&self, worker: Rank, chunk: Chunk) -> At {
-        At::user(chunk * self.workers + worker)
+    /// A worker's user place, by its [number](Place::User).
+    pub(super) fn user(&self, worker: Rank, number: Chunk) -> At {
+        At::user(number * self.workers + worker)
     }
 
-    /// The chunk of a user place.
+    /// The chunk of a user place, whichever input it is of.
     pub(super) fn user_chunk(&self, at: At) -> Chunk {
+        let number = self.user_number(at);
+        // A division would show in the proof of a large schedule, and most members have one input.
+        if number < self.chunks { number } else { number % self.chunks }
+    }
+
+    fn user_number(&self, at: At) -> Chunk {
         at.index() as u32 / self.workers
     }
 
@@ -144,7 +160,7 @@ impl Graph {
     /// What a place of `rank` is called in its program.
     pub(super) fn place(&self, rank: Rank, at: At) -> Place {
         if at.is_user() {
-            Place::User(self.user_chunk(at))
+            Place::User(self.user_number(at))
         } else {
             Place::Slot(at.index() as u32 - self.first_slot[rank as usize])
         }

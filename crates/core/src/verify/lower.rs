@@ -9,14 +9,18 @@ use super::{
 use crate::{
     algorithm::cost::Count,
     collective::Collective,
+    group::Group,
     schedule::{Chunk, Form, Origin, Place, Program, Rank, Run, Schedule, Source, Step},
 };
 use alloc::{format, vec, vec::Vec};
 
 /// The graph under construction, and what is known of the rank at hand.
-pub(super) struct Lowering {
+pub(super) struct Lowering<'a> {
     collective: Collective,
+    group: &'a Group,
     graph: Graph,
+    /// How many user places each worker has.
+    user_places: u32,
     rank: Rank,
     conflicts: Conflicts,
     /// By receiver: the last send that names it.
@@ -25,11 +29,16 @@ pub(super) struct Lowering {
     messages: usize,
 }
 
-impl Lowering {
-    pub(super) fn new(schedule: &Schedule, collective: Collective) -> Result<Self, VerifyError> {
-        let graph = Graph::empty(schedule)?;
+impl<'a> Lowering<'a> {
+    pub(super) fn new(
+        schedule: &Schedule,
+        collective: Collective,
+        group: &'a Group,
+    ) -> Result<Self, VerifyError> {
+        let graph = Graph::empty(schedule, group.most_inputs())?;
         let named = vec![Node::MAX; schedule.ranks() as usize];
-        Ok(Self { collective, graph, rank: 0, conflicts: Conflicts::default(), named, messages: 0 })
+        let (user_places, conflicts) = (graph.user_places(), Conflicts::default());
+        Ok(Self { collective, group, graph, user_places, rank: 0, conflicts, named, messages: 0 })
     }
 
     /// Lowers and counts every rank's program, each made once.
@@ -50,7 +59,7 @@ impl Lowering {
             return Err(VerifyError::TooLarge { what: "places".into() });
         }
         self.graph.first_slot.push((first + slots) as u32);
-        self.conflicts.start(self.chunks() as usize + slots);
+        self.conflicts.start(self.user_places() as usize + slots);
         for (index, step) in program.steps().iter().enumerate() {
             let edges = self.conflicts.edges();
             let op = self.step(program, step).map_err(|fault| VerifyError::Step {
@@ -102,9 +111,9 @@ impl Lowering {
         self.rank < self.graph.workers
     }
 
-    /// How many chunks of a user's buffer this rank has.
-    fn chunks(&self) -> u32 {
-        if self.is_worker() { self.graph.chunks } else { 0 }
+    /// How many places this rank has in the graph for a user's buffer.
+    fn user_places(&self) -> u32 {
+        if self.is_worker() { self.user_places } else { 0 }
     }
 
     /// The number of this rank's first slot among all places.
@@ -121,7 +130,7 @@ impl Lowering {
     fn local(&self, at: At) -> usize {
         match self.graph.place(self.rank, at) {
             Place::User(chunk) => chunk as usize,
-            Place::Slot(slot) => (self.chunks() + slot) as usize,
+            Place::Slot(slot) => (self.user_places() + slot) as usize,
         }
     }
 
@@ -260,7 +269,10 @@ impl Lowering {
     fn write(&mut self, program: &Program, place: Place, chunk: Option<Chunk>) -> Result<At, StepFault> {
         let at = self.at(program, place)?;
         if let Place::User(user) = place {
-            if self.collective.result(self.graph.workers, self.rank, user).is_none() {
+            // Inputs but the first are read only.
+            let is_output = user < self.graph.chunks
+                && self.collective.result(self.graph.workers, self.rank, user).is_some();
+            if !is_output {
                 return Err(StepFault::NotAnOutput { chunk: user });
             }
             if let Some(actual) = chunk.filter(|chunk| *chunk != user) {
@@ -282,7 +294,10 @@ impl Lowering {
                 if !self.is_worker() {
                     return Err(StepFault::UserOfReducer);
                 }
-                self.check_chunk(chunk)?;
+                let chunks = self.graph.chunks * self.group.inputs_of(self.rank).len() as u32;
+                if chunk >= chunks {
+                    return Err(StepFault::NoSuchChunk { chunk, chunks });
+                }
                 Ok(self.graph.user(self.rank, chunk))
             }
             Place::Slot(slot) => {

@@ -9,7 +9,7 @@ use crate::schedule::Rank;
 use alloc::{format, vec, vec::Vec};
 
 /// Tells each message's sender to its receiver and the other way round, and lets each send follow the receive of the
-/// message before on its lane.
+/// message before on its lane, unless one step takes both.
 ///
 /// Here messages are numbered in **lane order**: by receiver, then by sender, then as they were sent, so that the
 /// next message of a lane is the next number.
@@ -82,7 +82,12 @@ fn join(
                 _ => return Err(graph.fault(take.node, StepFault::NeverSent { lane: take.lane })),
             };
             graph.set_sender(*take, *end);
-            edges.extend(before.map(|before| (before, *end)));
+            match before {
+                // A fold takes them at once.
+                Some(before) if before == take.node => graph.takes_several = true,
+                Some(before) => edges.push((before, *end)),
+                None => {}
+            }
             before = Some(take.node);
             *end = take.node;
         }

@@ -40,6 +40,9 @@ pub(super) fn joined(
 /// Whether every rank can run its steps strictly in order if each lane holds one message: a send, to all its
 /// receivers at once, waits until each has taken the message before.
 pub(super) fn serial(graph: &Graph) -> bool {
+    if graph.takes_several {
+        return false;
+    }
     let mut run = Run::new(graph);
     for rank in 0..graph.ranks() {
         let nodes = graph.nodes_of(rank);

@@ -33,6 +33,7 @@ struct Held {
 pub(super) struct Symbols<'a> {
     graph: &'a Graph,
     collective: Collective,
+    group: &'a Group,
     terms: Terms,
     canonical: Term,
     /// By place.
@@ -58,14 +59,17 @@ pub(super) struct Results {
 
 impl<'a> Symbols<'a> {
     /// Every input where the collective says that there is one.
-    pub(super) fn new(graph: &'a Graph, collective: Collective, group: &Group) -> Self {
-        let mut terms = Terms::new(graph.workers);
+    pub(super) fn new(graph: &'a Graph, collective: Collective, group: &'a Group) -> Self {
+        let mut terms = Terms::new(group.inputs());
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
             for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.workers, worker, *chunk))
             {
-                held[graph.user(worker, chunk).index()].term = Term::input(worker);
+                for (before, input) in (0..).zip(group.inputs_of(worker)) {
+                    let place = graph.user(worker, before * graph.chunks + chunk);
+                    held[place.index()].term = Term::input(input);
+                }
             }
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
@@ -74,6 +78,7 @@ impl<'a> Symbols<'a> {
         Self {
             graph,
             collective,
+            group,
             terms,
             canonical,
             held,
@@ -256,10 +261,11 @@ impl<'a> Symbols<'a> {
             return Err(ResultFault::Unfinished);
         }
         if term != self.canonical.finish() && self.audited != Some(term) {
+            let holder = |input| self.group.holder(input);
             self.terms.audit(term).map_err(|flaw| match flaw {
-                Flaw::Missing(input) => ResultFault::Missing { input },
-                Flaw::Twice(input) => ResultFault::Twice { input },
-                Flaw::Uncoded(input) => ResultFault::Uncoded { input },
+                Flaw::Missing(input) => ResultFault::Missing { input: holder(input) },
+                Flaw::Twice(input) => ResultFault::Twice { input: holder(input) },
+                Flaw::Uncoded(input) => ResultFault::Uncoded { input: holder(input) },
             })?;
             self.audited = Some(term);
         }

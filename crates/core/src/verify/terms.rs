@@ -1,6 +1,6 @@
 //! Terms: what a place holds, as a symbol.
 
-use crate::group::{Group, Rank, merges};
+use crate::group::{Group, merges};
 use alloc::{vec, vec::Vec};
 use core::mem::replace;
 
@@ -15,9 +15,9 @@ impl Term {
     /// Nothing has been written yet.
     pub(super) const NONE: Term = Term(u32::MAX);
 
-    /// A worker's input.
-    pub(super) fn input(rank: Rank) -> Self {
-        Self(rank)
+    /// An input, by its number among all.
+    pub(super) fn input(number: u32) -> Self {
+        Self(number)
     }
 
     /// The term after dividing, rounding and making NaNs canonical.
@@ -31,13 +31,13 @@ impl Term {
     }
 }
 
-/// Why a term is not the fold of every input exactly once.
+/// Why a term is not the fold of every input exactly once, with the input's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    Missing(Rank),
-    Twice(Rank),
+    Missing(u32),
+    Twice(u32),
     /// It was not coded, and others were.
-    Uncoded(Rank),
+    Uncoded(u32),
 }
 
 /// All merges made so far, each once: `a + b` and `b + a` are the same bits, so they are the same term.
@@ -142,8 +142,8 @@ impl Terms {
     /// The canonical tree over a group's inputs.
     pub(super) fn canonical(&mut self, group: &Group) -> Term {
         let mut stack: Vec<Term> = Vec::new();
-        for (rank, merges) in merges(group.keys()).into_iter().enumerate() {
-            let mut top = Term::input(rank as Rank);
+        for (input, merges) in (0..).zip(merges(group.keys())) {
+            let mut top = Term::input(input);
             for _ in 0..merges {
                 let below = stack.pop().expect("a group's merges make one tree");
                 top = self.merge(below, top);
@@ -185,7 +185,7 @@ impl Terms {
             return uncoded.filter(|_| coded).map_or(Ok(()), |input| Err(Flaw::Uncoded(input)));
         }
         let missing = self.seen.iter().position(|audit| *audit != self.audits);
-        Err(Flaw::Missing(missing.expect("fewer were met than there are") as Rank))
+        Err(Flaw::Missing(missing.expect("fewer were met than there are") as u32))
     }
 
     /// The same for what was coded. Returns how many inputs it has.

@@ -10,6 +10,8 @@ use std::ops::RangeInclusive;
 pub(crate) struct Draft {
     pub(crate) workers: u32,
     pub(crate) cut: Cut,
+    /// How many inputs a worker has at most.
+    pub(crate) most_inputs: u32,
     pub(crate) programs: Vec<DraftProgram>,
 }
 
@@ -30,7 +32,7 @@ pub(crate) enum DraftStep {
 }
 
 impl Draft {
-    pub(crate) fn of(schedule: &Schedule) -> Self {
+    pub(crate) fn of(schedule: &Schedule, most_inputs: u32) -> Self {
         let programs = (0..schedule.ranks()).map(|rank| {
             let program = schedule.program(rank);
             let steps = program.steps().iter().map(|step| match *step {
@@ -45,7 +47,7 @@ impl Draft {
             });
             DraftProgram { slots: program.slots().to_vec(), steps: steps.collect() }
         });
-        Self { workers: schedule.workers(), cut: schedule.cut(), programs: programs.collect() }
+        Self { workers: schedule.workers(), cut: schedule.cut(), most_inputs, programs: programs.collect() }
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
@@ -108,8 +110,8 @@ impl Draft {
         // One beyond what there is, each.
         let chunks = 0..=self.cut.chunks();
         let ranks = 0..=self.programs.len() as Rank;
-        let places: Vec<Place> =
-            chunks.clone().map(Place::User).chain((0..=slots).map(Place::Slot)).collect();
+        let users = (0..=self.cut.chunks() * self.most_inputs).map(Place::User);
+        let places: Vec<Place> = users.chain((0..=slots).map(Place::Slot)).collect();
         let mut changed = Vec::new();
         match step {
             DraftStep::Send { from, to } => {

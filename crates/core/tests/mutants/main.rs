@@ -15,6 +15,7 @@ use herringbone_core::{
     group::Group,
     interpret::{Coding, interpret, interpret_coded},
     schedule::{Cut, Rank, Schedule},
+    shards::ShardRuns,
     verify::{Order, Verified, verify},
 };
 use proptest::prelude::*;
@@ -37,8 +38,8 @@ fn values(rank: Rank, count: usize) -> Vec<f32> {
 /// 0, 1, an odd count that fills two cache lines and a bit, and one with something in every chunk.
 const COUNTS: [usize; 4] = [0, 1, 37, 201];
 
-fn inputs(collective: Collective, workers: u32, count: usize) -> Vec<Vec<f32>> {
-    (0..workers).map(|rank| values(rank, collective.input_elements(workers, rank, count))).collect()
+fn inputs(collective: Collective, group: &Group, count: usize) -> Vec<Vec<f32>> {
+    (0..group.size()).map(|rank| values(rank, collective.elements_of(group, rank, count))).collect()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -72,7 +73,7 @@ fn outputs(schedule: Schedule, collective: Collective, group: &Group) -> Option<
         return Some((proved.order(), coded_outputs(&proved, ReduceOp::Sum)));
     }
     let run = |count: &usize| {
-        let inputs = inputs(collective, group.size(), *count);
+        let inputs = inputs(collective, group, *count);
         let inputs: Vec<Vec<u8>> = inputs.iter().map(|input| bytes(input)).collect();
         let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
         interpret(&proved, DType::F32, ReduceOp::Sum, *count, &inputs).unwrap()
@@ -81,9 +82,9 @@ fn outputs(schedule: Schedule, collective: Collective, group: &Group) -> Option<
 }
 
 /// What an all-reduce computes if nobody checks it; `None` if it never ends, or breaks.
-fn unchecked_outputs(draft: &Draft) -> Option<Outputs> {
+fn unchecked_outputs(draft: &Draft, group: &Group) -> Option<Outputs> {
     let run = |count: &usize| {
-        let outputs = run_unchecked(draft, &inputs(Collective::AllReduce, draft.workers, *count))?;
+        let outputs = run_unchecked(draft, *count, &inputs(Collective::AllReduce, group, *count))?;
         Some(outputs.iter().map(|output| bytes(output)).collect())
     };
     COUNTS.iter().map(run).collect()
@@ -113,18 +114,19 @@ impl fmt::Display for Tally {
 
 impl Tally {
     fn add(&mut self, name: &str, schedule: &Schedule, collective: Collective, group: &Group) {
-        let draft = Draft::of(schedule);
+        let draft = Draft::of(schedule, group.most_inputs());
         assert_eq!(draft.schedule(), *schedule);
         let (order, bits) = outputs(draft.schedule(), collective, group).expect("the original is proved");
         let is_coded = matches!(schedule.cut(), Cut::Blocks { .. });
         let control = collective == Collective::AllReduce && !is_coded;
-        assert!(!control || unchecked_outputs(&draft).as_ref() == Some(&bits), "{name}");
+        assert!(!control || unchecked_outputs(&draft, group).as_ref() == Some(&bits), "{name}");
         for (kind, mutant) in draft.mutants() {
             *self.kinds.entry(kind).or_default() += 1;
             match outputs(mutant.schedule(), collective, group) {
                 None => {
                     self.refused += 1;
-                    let wrong = || unchecked_outputs(&mutant).is_some_and(|unchecked| unchecked != bits);
+                    let wrong =
+                        || unchecked_outputs(&mutant, group).is_some_and(|unchecked| unchecked != bits);
                     self.wrong_unchecked += usize::from(control && wrong());
                 }
                 Some((Order::Schedule, _)) if order == Order::Fixed => self.other_order += 1,
@@ -222,6 +224,28 @@ fn coded() {
     assert!(tally.kinds.contains_key("code"), "{tally}");
 }
 
+/// Members that have several inputs, as their shards are several nodes of the canonical tree.
+#[test]
+fn several_inputs() {
+    let mut tally = Tally::default();
+    let (two, three) = (&[3, 5][..], &[3, 3, 2][..]);
+    for (lengths, reducers, names) in [
+        (two, 1, &["radix", "one_shot", "star", "reduction_server", "mixed"][..]),
+        (three, 2, &["radix", "reduction_server"]),
+    ] {
+        let group = ShardRuns::of_lengths(lengths).unwrap().group();
+        for name in names {
+            let algorithm: Algorithm = name.parse().unwrap();
+            let layout = Layout { reducers, hosts: &[], links: None };
+            let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+            tally.add(name, &schedule, Collective::AllReduce, &group);
+        }
+    }
+    println!("{tally}");
+    assert!(tally.refused > 3000 && tally.other_order > 40 && tally.same_bits > 40, "{tally}");
+    assert!(tally.wrong_unchecked > 200, "{tally}");
+}
+
 #[test]
 fn own_order() {
     let tally = tally(&OWN_ORDER, &[Collective::AllReduce]);
@@ -266,7 +290,7 @@ proptest! {
         let algorithm: Algorithm = name.parse().unwrap();
         let (group, layout) = (Group::of_size(workers), Layout { reducers: 2, hosts: &[], links: None });
         let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
-        let mut draft = Draft::of(&schedule);
+        let mut draft = Draft::of(&schedule, 1);
         let bits = outputs(schedule, Collective::AllReduce, &group);
         for change in changes {
             let mut mutants = draft.mutants();

@@ -8,11 +8,19 @@ type Values = Vec<f32>;
 type Lanes = HashMap<(Rank, Rank), VecDeque<Values>>;
 type Places = HashMap<Place, Values>;
 
-/// The outputs; `None` if it does not end, or does what no machine can do.
-pub(crate) fn run_unchecked(draft: &Draft, inputs: &[Values]) -> Option<Vec<Values>> {
+/// The outputs; `None` if it does not end, or does what no machine can do. Each input has `count` elements, and a worker has several
+/// one after the other, or one.
+pub(crate) fn run_unchecked(draft: &Draft, count: usize, inputs: &[Values]) -> Option<Vec<Values>> {
     let chunks = 0..draft.cut.chunks();
-    let chunk = |input: &Values, chunk| input[draft.cut.range(chunk, input.len(), 4)].to_vec();
-    let user = |input| chunks.clone().map(|c| (Place::User(c), chunk(input, c))).collect();
+    let of_input = |(at, input): (u32, &[f32])| {
+        let place = move |c| Place::User(at * draft.cut.chunks() + c);
+        let chunk = |c| (place(c), input[draft.cut.range(c, count, 4)].to_vec());
+        chunks.clone().map(chunk).collect::<Vec<_>>()
+    };
+    let user = |inputs: &Values| match count {
+        0 => (0..draft.most_inputs).flat_map(|at| of_input((at, &[]))).collect(),
+        _ => (0..).zip(inputs.chunks(count)).flat_map(of_input).collect(),
+    };
     let mut places: Vec<Places> = inputs.iter().map(user).collect();
     places.resize_with(draft.programs.len(), Places::new);
     let mut lanes = Lanes::new();

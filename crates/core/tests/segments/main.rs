@@ -21,6 +21,7 @@ use herringbone_core::{
     group::Group,
     prepare::{Call, Prepared, Sizing, prepare},
     schedule::Schedule,
+    shards::ShardRuns,
     verify::{Verified, VerifyError, verify},
 };
 use noise::{Random, noise};
@@ -236,6 +237,36 @@ fn the_librarys_schedules_end_in_any_order() {
     });
     println!("{tried} schedules");
     assert!(tried > 150, "{tried}");
+}
+
+/// Also where members have several inputs, so that folds take several messages of a lane.
+#[test]
+fn members_with_several_inputs_end_in_any_order() {
+    let mut tried = 0;
+    for (workers, name) in (2..=9).flat_map(|workers| {
+        ["radix", "one_shot", "star", "reduction_server", "mixed"].map(|name| (workers, name))
+    }) {
+        let group = ShardRuns::even(13, workers).unwrap().group();
+        let algorithm: Algorithm = name.parse().unwrap();
+        let layout = Layout { reducers: 2, hosts: &[], links: None };
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+        let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+        assert!(!group.has_several() || !verified.serial(), "{name} {workers}");
+        for (seed, each) in [1, 2, 100].into_iter().enumerate() {
+            let mut hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
+            hosts.extend([100, 101]);
+            let mut random = Random::new(seed as u64 ^ u64::from(workers) << 8);
+            let bytes = [4, 3000, 600_000, 2 << 20][random.below(4)];
+            let (segment_bytes, most_staged) =
+                [(0, 1 << 30), (64 << 10, 1 << 30), (300_000, 3 << 20)][random.below(3)];
+            let whim = [Whim::First, Whim::Last, Whim::Any(seed as u64)][random.below(3)];
+            let trial = Trial { whim, ..trial(&verified, &hosts, sum(bytes), (segment_bytes, most_staged)) };
+            let ends = trial.run();
+            assert!(ends.is_ok(), "{name} {workers} {bytes} {segment_bytes} {whim:?} {hosts:?}: {ends:?}");
+            tried += usize::from(group.has_several());
+        }
+    }
+    assert!(tried > 70, "{tried}");
 }
 
 /// The tree over three hosts of two that once stood still for ever, with 14 MiB.

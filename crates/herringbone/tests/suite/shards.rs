@@ -74,7 +74,8 @@ fn nothing_from_all_shards_is_nothing() {
         let nothing = vec![None; group.mine().len()];
         assert_eq!(group.all_reduce::<f32>(5, nothing, ReduceOp::Sum).unwrap(), None);
         // The sign of a lone zero stays.
-        let given: Vec<Option<Vec<f32>>> = group.mine().map(|shard| (shard == 1).then(|| vec![-0.0])).collect();
+        let given: Vec<Option<Vec<f32>>> =
+            group.mine().map(|shard| (shard == 1).then(|| vec![-0.0])).collect();
         let sum = group.all_reduce(1, given, ReduceOp::Sum).unwrap().unwrap();
         assert_eq!(sum[0].to_bits(), (-0.0_f32).to_bits());
     });
@@ -111,7 +112,7 @@ fn what_would_depend_on_the_ranks_is_refused() {
         let runs = ShardRuns::aligned(8, 3).unwrap();
         assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("3 runs for 2 ranks"));
         let runs = ShardRuns::of_lengths(&[3, 5]).unwrap();
-        assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("2 nodes"));
+        assert!(ShardGroup::new(comm, runs).unwrap_err().to_string().contains("several nodes"));
         let group = ShardGroup::new(comm, ShardRuns::aligned(4, 2).unwrap()).unwrap();
         let mut sum = group.sum(DType::F32, ReduceOp::Sum, vec![Region::zeroed(4)]).unwrap();
         sum.push(None).unwrap();

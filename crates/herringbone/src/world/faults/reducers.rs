@@ -52,7 +52,7 @@ fn a_killed_reducer_costs_no_call() {
 #[test]
 fn a_killed_reducer_costs_no_sum_of_shards_its_tree() {
     let runs = ShardRuns::of_lengths(&[4, 2, 1]).unwrap();
-    let shards = Some(Arc::new(runs.group().unwrap()));
+    let shards = Some(Arc::new(runs.group()));
     for seed in 0..3 {
         let mut world = begun_as(Setup { shards: shards.clone(), ..Setup::of(3, 2) }, seed);
         sum(&mut world, 0..3, LARGE, None);
