@@ -143,15 +143,15 @@ impl Communicator {
         Ok(self.part(number, Some(ordinal), rank, members))
     }
 
-    /// A communicator of the same ranks for sums of shards: rank r carries the r-th run. An input is the partial sum of a rank's node;
-    /// ranks without shards give -0.0 in each element. Its all-reduces follow the canonical tree over the shards, so sums do not depend
+    /// A communicator of the same ranks for sums of shards: rank r carries the r-th run. An input has the partial sums of a rank's nodes,
+    /// one after the other; ranks without shards give -0.0 in each element. Its all-reduces follow the canonical tree over the shards, so sums do not depend
     /// on how many ranks carry them, and an average divides by the number of shards. All ranks call this with the same runs: if one
     /// has others, the first operation fails on all with an error that names both numbers. Every rank's n-th one is the same group.
     ///
     /// Sums and averages run here, and no codecs.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if there are not as many runs as ranks, or one of them is not one node.
+    /// [`ErrorKind::Config`] if there are not as many runs as ranks.
     pub(crate) fn shard_group(&self, runs: &ShardRuns) -> Result<Self> {
         self.check_open("shard_group")?;
         let wrong = |problem: String| Error::config("runs of shards", problem).at(self.fabric.job.rank);
@@ -163,10 +163,6 @@ impl Communicator {
             )));
         }
         let shards = runs.group();
-        if shards.has_several() {
-            let problem = "a rank's shards are several nodes of the canonical tree: take ShardRuns::aligned";
-            return Err(wrong(problem.to_string()));
-        }
         let members = self.group.members.clone();
         let (number, ordinal) =
             self.name_next("sums of shards", format_args!("group {:08x}", self.group.number), &members);
@@ -501,7 +497,10 @@ impl Communicator {
         let (inputs, outputs) = match &parts {
             Some(parts) => (parts.input_elements(), parts.output_elements()),
             None => (
-                collective.input_elements(self.size(), self.rank(), *count),
+                match &self.group.origin.shards {
+                    Some(shards) => collective.elements_of(shards, self.rank(), *count),
+                    None => collective.input_elements(self.size(), self.rank(), *count),
+                },
                 collective.output_elements(self.size(), self.rank(), *count),
             ),
         };

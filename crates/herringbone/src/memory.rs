@@ -1,6 +1,7 @@
 //! Memory whose size a user or another rank says: there may be less of it.
 
 use crate::sys::{plain::Plain, region::Region};
+use std::ops::Range;
 
 /// So many zeros, or `None` if there is not so much memory.
 pub(crate) fn zeros<T: Plain + Default>(count: usize) -> Option<Vec<T>> {
@@ -26,6 +27,20 @@ pub(crate) fn copy(of: &Region) -> Option<Region> {
     Some(copy)
 }
 
+/// A region of its own with these bytes of another, one after the other, or `None` if there is not so much memory.
+pub(crate) fn gathered(of: &Region, ranges: impl Iterator<Item = Range<usize>> + Clone) -> Option<Region> {
+    let gathered = region(ranges.clone().map(|range| range.len()).sum())?;
+    if let (Some(to), Some(from)) = (gathered.access(), of.access()) {
+        let mut at = 0;
+        for range in ranges {
+            let len = range.len();
+            to.span().slice(at..at + len).copy_from(from.span().slice(range));
+            at += len;
+        }
+    }
+    Some(gathered)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +55,8 @@ mod tests {
         let copy = copy(&region).unwrap();
         assert!(!copy.overlaps(&region));
         assert_eq!(copy.access().unwrap().span().to_vec(), [7; 13]);
+        region.access().unwrap().span().write(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        let gathered = gathered(&region, [1..3, 5..5, 6..9].into_iter()).unwrap();
+        assert_eq!(gathered.access().unwrap().span().to_vec(), [1, 2, 6, 7, 8]);
     }
 }

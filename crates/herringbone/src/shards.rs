@@ -56,8 +56,8 @@ impl ShardGroup {
     /// Of these ranks: rank r carries the r-th run. All ranks call this with the same runs, and make equally many of these groups.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] if there are not as many runs as ranks, or one of them is not one node of the canonical tree. If another
-    /// rank has other runs, the first sum fails on all with [`ErrorKind::Mismatch`], which names both.
+    /// [`ErrorKind::Config`] if there are not as many runs as ranks. If another rank has other runs, the first sum fails on all with
+    /// [`ErrorKind::Mismatch`], which names both.
     pub fn new(communicator: &Communicator, runs: ShardRuns) -> Result<Self> {
         let sums = communicator.shard_group(&runs)?;
         let folds = runs.folds(sums.rank()).into();

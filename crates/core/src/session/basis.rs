@@ -1,7 +1,11 @@
 //! The basis of a plan: everything that it was made from. Ranks compare bases instead of names.
 
 use super::codec::{Malformed, Reader, Writer};
-use crate::{collective::Collective, group::FoldOrder, wire::digest};
+use crate::{
+    collective::Collective,
+    group::{FoldOrder, Group},
+    wire::digest,
+};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -63,6 +67,17 @@ impl Summary {
     pub fn of_numbers(numbers: &[u32]) -> Self {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         Self { kinds: numbers.iter().collect::<BTreeSet<_>>().len() as u32, digest: digest(&bytes) }
+    }
+
+    /// Of a group's fold keys, and of how many each member has, if that is not one.
+    pub fn of_keys(group: &Group) -> Self {
+        let keys = group.keys();
+        if !group.has_several() {
+            return Self::of_numbers(keys);
+        }
+        let inputs = (0..group.size()).map(|rank| group.inputs_of(rank).len() as u32);
+        let numbers: Vec<u32> = keys.iter().copied().chain(inputs).collect();
+        Self { kinds: keys.len() as u32, ..Self::of_numbers(&numbers) }
     }
 
     /// Of texts without control characters.
@@ -267,6 +282,18 @@ mod tests {
     #[test]
     fn the_digest_has_this_value() {
         assert_eq!(basis().digest(), 0x1d34_4199_709b_0e65);
+    }
+
+    /// Also where ranks differ only in whose the inputs are.
+    #[test]
+    fn who_has_how_many_inputs_shows_in_the_keys() {
+        let group =
+            |inputs: &[u32]| Group::with_keys(vec![0, 2, 3, 4, 6]).unwrap().with_inputs(inputs).unwrap();
+        let all = [&[1; 5][..], &[2, 2, 1], &[2, 1, 2], &[1, 2, 2], &[4, 1], &[5]].map(group);
+        let summaries = all.each_ref().map(Summary::of_keys);
+        assert!(summaries.iter().all(|summary| summary.kinds == 5));
+        assert_eq!(summaries.map(|summary| summary.digest).into_iter().collect::<BTreeSet<_>>().len(), 6);
+        assert_eq!(summaries[0], Summary::of_numbers(&[0, 2, 3, 4, 6]));
     }
 
     #[test]

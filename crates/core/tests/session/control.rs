@@ -2,7 +2,7 @@ use crate::settled::{any_parameters, any_settings};
 use crate::{any_fingerprint, any_job, any_text, call, crc32c};
 use herringbone_core::{
     collective::Collective,
-    group::FoldOrder,
+    group::{FoldOrder, Group},
     session::{
         Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Summary,
         TooLong, Variant,
@@ -15,6 +15,7 @@ use herringbone_core::{
         handshake::Versions,
         membership::{MemberId, Process, Roster},
     },
+    shards::MOST_NODES,
     wire::Fingerprint,
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -243,8 +244,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
                     reducer: reducer.min(reducers - 1),
                     reducers,
                     hosts: members.iter().map(|member| member / 4).collect(),
-                    keys: members.clone(),
-                    contributors: reducers,
+                    fold: fold(&members, more),
                     members: members.into_iter().map(MemberId::new).collect(),
                     parameters,
                 })
@@ -252,6 +252,14 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         ),
         Just(Message::Bye),
     ]
+}
+
+/// A group of so many members, some of which may have several inputs.
+fn fold(members: &[u32], drawn: u32) -> Group {
+    let inputs: Vec<u32> = (0..members.len() as u32).map(|at| 1 + (drawn >> at) % 2 * (drawn % 5)).collect();
+    let keys = (0..inputs.iter().sum()).map(|input: u32| 3 * input + drawn % 2);
+    let fold = Group::with_keys(keys.collect()).and_then(|fold| fold.with_inputs(&inputs));
+    fold.and_then(|fold| fold.with_contributors(drawn.max(1))).unwrap()
 }
 
 fn encoded(message: &Message) -> Vec<u8> {
@@ -390,8 +398,7 @@ fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
             reducer: 0,
             reducers,
             hosts,
-            keys: vec![0, 4],
-            contributors: 8,
+            fold: Group::with_keys(vec![0, 4]).unwrap().with_contributors(8).unwrap(),
             parameters: 0,
         }
     };
@@ -405,17 +412,46 @@ fn a_group_of_more_reducers_than_a_roster_takes_is_no_group() {
         let reason = "a group that cannot be";
         assert_eq!(decoded(&bytes), Err(ControlError::Malformed { number: 14, reason }), "{reducers}");
     }
-    let wrong: [fn(&mut Introduction); 3] = [
-        |introduction| introduction.keys = vec![4, 4],
-        |introduction| introduction.keys = vec![0, 2, 4],
-        |introduction| introduction.contributors = 0,
+    // How sums are folded stands before the digest of the parameters, and is rewritten.
+    let folded = |keys: &[u32], inputs: &[u32], contributors: u32| {
+        let bytes = encoded(&Message::Introduce(introduction(1)));
+        let (body, end) = bytes[12..].split_at(bytes.len() - 12 - 8);
+        let numbers = |list: &[u32]| [&[list.len() as u32], list].concat();
+        let inputs = if inputs.is_empty() { Vec::new() } else { numbers(inputs) };
+        let words = [&numbers(keys)[..], &inputs, &[contributors]].concat();
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let body = [&body[..body.len() - 4 * 4], &words, end].concat();
+        let mut bytes = [(body.len() as u32).to_le_bytes(), crc32c(&body).to_le_bytes()].concat();
+        bytes.extend(crc32c(&bytes).to_le_bytes());
+        bytes.extend(body);
+        decoded(&bytes)
+    };
+    assert_eq!(folded(&[0, 4], &[], 8), Ok(Some(Message::Introduce(introduction(1)))));
+    assert!(folded(&[0, 2, 4], &[2, 1], 8).is_ok());
+    let mut most: Vec<u32> = (0..=MOST_NODES).collect();
+    assert!(folded(&most, &[1, MOST_NODES], 8).is_ok());
+    most.push(MOST_NODES + 1);
+    let wrong: [(&[u32], &[u32], u32); 12] = [
+        (&[4, 4], &[], 8),
+        (&[4, 2], &[], 8),
+        (&[0, 2, 4], &[], 8),
+        (&[0, 4], &[], 0),
+        (&[], &[], 8),
+        (&[0, 2, 4], &[3], 8),
+        (&[0, 2, 4], &[0, 3], 8),
+        (&[0, 2, 4], &[2, 2], 8),
+        (&[0, 2, 4], &[u32::MAX, 4], 8),
+        (&[0, 2, 4], &[1, 1, 1], 8),
+        // One each is said by saying nothing.
+        (&[0, 4], &[1, 1], 8),
+        (&most, &[1, MOST_NODES + 1], 8),
     ];
-    for change in wrong {
-        let mut introduction = introduction(1);
-        change(&mut introduction);
-        let reason = "a group that cannot be";
-        let found = decoded(&encoded(&Message::Introduce(introduction)));
-        assert_eq!(found, Err(ControlError::Malformed { number: 14, reason }));
+    for (keys, inputs, contributors) in wrong {
+        let refused = folded(keys, inputs, contributors);
+        assert!(
+            matches!(refused, Err(ControlError::Malformed { number: 14, .. })),
+            "{keys:?} {inputs:?}: {refused:?}"
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Whether rank `me` can run a call on these buffers as they are: they are apart, or one buffer, or the part that this rank
-/// gives or gets is its own part of the whole, as in MPI's and NCCL's calls in place.
+/// gives or gets is its own part of the whole, as in MPI's and NCCL's calls in place; of several inputs it is the first.
 #[inline]
 pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) -> bool {
     if input.is_same(output) {
@@ -22,6 +22,8 @@ pub(super) fn are_usable(call: &Call, me: u32, input: &Region, output: &Region) 
     let is_own =
         |part: &Region, whole: &Region| is_even && part.offset_in(whole) == Some(me as usize * part.len());
     match call.collective {
+        // The first of several inputs, which is all that the result overwrites.
+        Collective::AllReduce => output.offset_in(input) == Some(0),
         Collective::AllGather | Collective::Gather { .. } => is_own(input, output),
         Collective::ReduceScatter | Collective::Scatter { .. } => is_own(output, input),
         _ => false,

@@ -8,7 +8,7 @@ use crate::{
     Error, ErrorKind,
     clock::Moment,
     core::{
-        group::Rank,
+        group::{Group as FoldGroup, Rank},
         session::{
             Basis, Cause, Parameters,
             control::{Dispute, Introduction, Message, PlanInfo},
@@ -382,8 +382,7 @@ fn introduction(group: &Group, reducer: u32) -> Introduction {
         reducer,
         reducers: settings.reducers(),
         hosts: settings.hosts.clone(),
-        keys: settings.sums.fold.keys().to_vec(),
-        contributors: settings.sums.fold.contributors(),
+        fold: FoldGroup::clone(&settings.sums.fold),
         parameters: settings.parameters.digest(),
     }
 }

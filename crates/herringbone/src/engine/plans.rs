@@ -290,7 +290,7 @@ impl Plans {
             collective,
             workers: settings.workers(),
             order: parameters.order,
-            keys: Summary::of_numbers(self.fold.keys()),
+            keys: Summary::of_keys(&self.fold),
             contributors: self.fold.contributors(),
             machines: Machines {
                 reducers: Summary::of_texts(&parameters.reducers),

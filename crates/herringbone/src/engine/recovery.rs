@@ -33,7 +33,9 @@ use crate::{
         issue::{Caller, Identity, Issue, Queued},
         operation::Operation,
     },
+    memory,
     request::CallAttrs,
+    sys::region::Region,
     transport::{endpoint::Endpoint, ticket::OpKey},
 };
 use std::{
@@ -417,10 +419,7 @@ fn repair_calls(
     let attrs =
         CallAttrs { priority: queued.id.fingerprint.priority, mark, timeout: Some(queued.caller.timeout) };
     let again = |bytes: std::ops::Range<usize>| {
-        let (input, output) = match input.is_same(output) {
-            true => (output.part(bytes.clone()), output.part(bytes.clone())),
-            false => (input.part(bytes.clone()), output.part(bytes.clone())),
-        };
+        let (input, output) = (input_part(input, output, &bytes), output.part(bytes.clone()));
         let call = Call { count: bytes.len() / queued.call.dtype.bytes(), ..queued.call };
         let fed = queued.fed.as_ref().map(|fed| fed.part(bytes.start / queued.call.dtype.bytes()));
         Issue { fed, attrs, ..Issue::new(repair, call, input, output) }
@@ -444,6 +443,22 @@ fn repair_calls(
             .then(|| holder.map_or_else(|| again(bytes.clone()), |root| sent(root, bytes.clone())))
     };
     pieces.filter_map(issue).collect()
+}
+
+/// What an all-reduce reads to make these bytes of its output: as many of each of this rank's inputs, gathered if there are several.
+fn input_part(input: &Region, output: &Region, bytes: &std::ops::Range<usize>) -> Region {
+    if input.is_same(output) {
+        return output.part(bytes.clone());
+    }
+    let starts = (0..input.len()).step_by(output.len().max(1));
+    match starts.len() {
+        0 | 1 => input.part(bytes.clone()),
+        _ if *bytes == (0..output.len()) => input.clone(),
+        inputs => {
+            let ranges = starts.map(|start| start + bytes.start..start + bytes.end);
+            memory::gathered(input, ranges).unwrap_or_else(|| Region::lacking(inputs * bytes.len()))
+        }
+    }
 }
 
 /// This rank has left a group before it heard what the hub has decided of it: it takes no part in what follows.

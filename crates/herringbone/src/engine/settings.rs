@@ -140,9 +140,7 @@ impl Settings {
         ids.resize(workers + introduction.reducers as usize, own);
         let Introduction { group, epoch, reducer, ref hosts, .. } = *introduction;
         let me = workers as Rank + reducer;
-        let fold = FoldGroup::with_keys(introduction.keys.clone())
-            .and_then(|fold| fold.with_contributors(introduction.contributors))
-            .expect("keys that were read ascend, and something contributes");
+        let fold = introduction.fold.clone();
         let settings = Self::new(group, epoch, ids, ranks, me, hosts.clone(), parameters);
         Self { sums: SumOrder { fold: Arc::new(fold), is_of_shards: false }, ..settings }
     }

@@ -5,6 +5,7 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        group::Group as FoldGroup,
         plan::Guidance,
         prepare::{Call, Sizing},
         session::{
@@ -154,8 +155,7 @@ fn a_group_with_other_reducers_than_were_agreed_is_refused() {
         reducer: 0,
         reducers: u32::MAX,
         hosts: vec![0, 1],
-        keys: vec![0, 1],
-        contributors: 2,
+        fold: FoldGroup::of_size(2),
         parameters: parameters.digest(),
     };
     for (reducers, is_taken) in [(u32::MAX, false), (2, false), (1, true)] {

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     core::{
+        collective::Collective,
         execution::{
             Arrived, Execution, ExecutionProgress, MessageClaim, MessagePlace, Participant, Rules,
             SegmentMessage, SegmentStep, Signal, Tally, Violation,
@@ -70,6 +71,11 @@ pub(crate) struct Operation {
 impl Operation {
     pub(crate) fn new(key: OpKey, queued: Queued, means: OperationMeans<'_>) -> Self {
         let OperationMeans { prepared, mapped, memory, counts, ids, rules } = means;
+        // Of several inputs the result may overwrite the first.
+        let overlap = |(input, output): &(Region, Region)| {
+            queued.call.collective == Collective::AllReduce && input.overlaps(output)
+        };
+        let overlap = queued.buffers.as_ref().is_some_and(overlap);
         let (input, output, is_worker) = match queued.buffers {
             Some((input, output)) => ((!input.is_same(&output)).then_some(input), Some(output), true),
             None => (None, None, false),
@@ -78,7 +84,7 @@ impl Operation {
         let here = 1 + prepared.peers.iter().filter(|peer| peer.shared).count();
         let results = here * output.as_ref().map_or(0, Region::len);
         let outgrows_cache = results > cache::results_that_stay();
-        let me = Participant { is_worker, in_place: input.is_none(), ahead, rules };
+        let me = Participant { is_worker, in_place: overlap || input.is_none(), ahead, rules };
         Self {
             key,
             id: queued.id,

@@ -65,7 +65,7 @@ impl Task {
     pub(crate) fn of_group(call: Call, group: &Group, rng: &mut Rng) -> Rc<Self> {
         let Call { collective, dtype, op, count, .. } = call;
         let workers = group.size();
-        let bytes = |rank| collective.input_elements(workers, rank, count) * dtype.bytes();
+        let bytes = |rank| collective.elements_of(group, rank, count) * dtype.bytes();
         let inputs: Vec<Vec<u8>> = (0..workers).map(|rank| random_bytes(bytes(rank), rng)).collect();
         let hosts: Vec<u32> = (0..workers).collect();
         let request = plan::Request {

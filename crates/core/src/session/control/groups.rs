@@ -6,7 +6,11 @@ use super::super::{
     codec::{Malformed, Reader, Writer},
     membership::{MEMBERS, MemberId},
 };
-use crate::{group::Rank, wire::Fingerprint};
+use crate::{
+    group::{Group, Rank},
+    shards::MOST_NODES,
+    wire::Fingerprint,
+};
 use alloc::vec::Vec;
 
 /// How many operations a [`Report`] lists.
@@ -29,10 +33,8 @@ pub struct Introduction {
     pub reducers: u32,
     /// The host of each worker, equal for workers of one host.
     pub hosts: Vec<u32>,
-    /// The fold key of each worker, ascending.
-    pub keys: Vec<u32>,
-    /// By what an average divides.
-    pub contributors: u32,
+    /// How its sums are folded.
+    pub fold: Group,
     /// The digest of its parameters.
     pub parameters: u64,
 }
@@ -131,8 +133,7 @@ impl Introduction {
         to.u32(self.reducer);
         to.u32(self.reducers);
         to.ranks(&self.hosts);
-        to.ranks(&self.keys);
-        to.u32(self.contributors);
+        write_fold(to, &self.fold);
         to.u64(self.parameters);
     }
 
@@ -140,33 +141,47 @@ impl Introduction {
         let (group, generation, epoch) = (from.u32()?, from.u32()?, from.u64()?);
         let members = from.list(MemberId::read)?;
         let (reducer, reducers, hosts) = (from.u32()?, from.u32()?, from.ranks()?);
-        let (keys, contributors, parameters) = (from.ranks()?, from.u32()?, from.u64()?);
+        let (fold, parameters) = (read_fold(from, members.len())?, from.u64()?);
         let ascending = members.is_sorted_by(|a, b| a < b);
         let all = members.len().saturating_add(reducers as usize);
         if members.is_empty()
             || !ascending
             || hosts.len() != members.len()
-            || keys.len() != members.len()
-            || !keys.is_sorted_by(|a, b| a < b)
-            || contributors == 0
             || reducer >= reducers
             || all > MEMBERS
         {
             return Err(Malformed("a group that cannot be"));
         }
-        Ok(Self {
-            group,
-            generation,
-            epoch,
-            members,
-            reducer,
-            reducers,
-            hosts,
-            keys,
-            contributors,
-            parameters,
-        })
+        Ok(Self { group, generation, epoch, members, reducer, reducers, hosts, fold, parameters })
     }
+}
+
+/// Only where they are not as many as the members, how many of the inputs each member has goes with their keys.
+fn write_fold(to: &mut Writer, fold: &Group) {
+    let numbers = |to: &mut Writer, list: &[u32]| {
+        to.list("a list of fold keys", list, |to, number| to.u32(*number));
+    };
+    numbers(to, fold.keys());
+    if fold.has_several() {
+        let inputs = (0..fold.size()).map(|rank| fold.inputs_of(rank).len() as u32);
+        numbers(to, &inputs.collect::<Vec<_>>());
+    }
+    to.u32(fold.contributors());
+}
+
+fn read_fold(from: &mut Reader<'_>, members: usize) -> Result<Group, Malformed> {
+    let cannot_be = |_| Malformed("a group that cannot be");
+    let keys = from.list(Reader::u32)?;
+    let has_several = keys.len() != members;
+    let mut fold = Group::with_keys(keys).map_err(cannot_be)?;
+    if has_several {
+        let inputs = from.list(Reader::u32)?;
+        if inputs.len() != members || inputs.iter().any(|inputs| *inputs > MOST_NODES) {
+            return Err(Malformed("a group that cannot be"));
+        }
+        fold = fold.with_inputs(&inputs).map_err(cannot_be)?;
+    }
+    fold.with_contributors(from.u32()?).map_err(cannot_be)
 }
 
 impl PlanInfo {

@@ -51,7 +51,18 @@ fn a_killed_reducer_costs_no_call() {
 /// What it leaves is finished by a group that a rank makes of the one before: in the tree of the shards, and divided by them.
 #[test]
 fn a_killed_reducer_costs_no_sum_of_shards_its_tree() {
-    let runs = ShardRuns::of_lengths(&[4, 2, 1]).unwrap();
+    kill_a_reducer_of(&ShardRuns::of_lengths(&[4, 2, 1]).unwrap());
+}
+
+/// So it is where ranks give several partial sums, of which the parts that are left lie apart.
+#[test]
+fn a_killed_reducer_costs_no_sum_of_several_nodes_its_tree() {
+    let runs = ShardRuns::even(8, 3).unwrap();
+    assert!(runs.group().has_several());
+    kill_a_reducer_of(&runs);
+}
+
+fn kill_a_reducer_of(runs: &ShardRuns) {
     let shards = Some(Arc::new(runs.group()));
     for seed in 0..3 {
         let mut world = begun_as(Setup { shards: shards.clone(), ..Setup::of(3, 2) }, seed);
