@@ -45,6 +45,7 @@ pub mod advice;
 mod choose;
 mod coded;
 mod counted;
+mod dealing;
 pub mod fitting;
 mod guidance;
 mod linked;
@@ -57,6 +58,7 @@ mod worth;
 
 pub use choose::choose;
 pub use counted::busiest_link;
+pub use dealing::{ChosenRuns, choose_runs};
 pub use guidance::Guidance;
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 pub use worth::{automatic, compare_codecs};

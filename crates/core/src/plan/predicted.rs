@@ -13,8 +13,8 @@ use crate::{
     element::{DType, ReduceOp},
     prepare::{Call, Sizing, TooManySegments},
     simulate::{
-        Calibration, Cores, MessageCount, Port, Prediction, Rig, Stalled, Untimed, Workload, estimate,
-        message_count,
+        Calibration, Cores, MessageCount, Picoseconds, Port, Prediction, Rig, Stalled, Untimed, Workload,
+        estimate, message_count,
     },
     verify::{Verified, verify},
 };
@@ -314,8 +314,12 @@ fn why(request: &Request<'_>, compared: &[Candidate]) -> String {
 
 /// A time in a unit that people read.
 pub(super) fn shown(candidate: &Candidate) -> String {
-    let microseconds = candidate.outcome.total() / 1_000_000;
-    let thousandths = candidate.outcome.total() / 1_000 % 1_000;
+    shown_time(candidate.outcome.total())
+}
+
+pub(super) fn shown_time(time: Picoseconds) -> String {
+    let microseconds = time / 1_000_000;
+    let thousandths = time / 1_000 % 1_000;
     match microseconds {
         0..1_000 => format!("{microseconds}.{} us", thousandths / 100),
         1_000..1_000_000 => format!("{}.{:02} ms", microseconds / 1_000, microseconds % 1_000 / 10),
