@@ -68,7 +68,9 @@ def main():
             spent[name].append(time.perf_counter() - began)
     steps.close()
     if os.environ["RANK"] == "0":
-        print(json.dumps({"carried": carried, "share": share, **{name: each[WARM_UP:] for name, each in spent.items()}}), flush=True)
+        print(
+            json.dumps({"carried": carried, "share": share, **{name: each[WARM_UP:] for name, each in spent.items()}}), flush=True
+        )
     dist.destroy_process_group()
 
 

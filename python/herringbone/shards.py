@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _herringbone
-from ._herringbone import accumulator, aligned_shards, round_shard_sum
+from ._herringbone import accumulator, aligned_shards, even_shards, round_shard_sum
 from .arguments import whole
 from .arrays import FOLDED, fold_type, readable, wrong_op, writable
 from .communicator import Communicator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["MOST_SHARDS", "ShardGroup", "check_shards", "explained"]
+__all__ = ["MOST_SHARDS", "WHY", "ShardGroup", "check_shards", "explained", "lengths_of"]
 
 MOST_SHARDS = 1 << 20
 """The most shards of a training."""
@@ -41,14 +41,34 @@ def check_shards(call: str, shards: Any) -> int:
     return number
 
 
-def explained(shards: int, lengths: list[int]) -> str:
+WHY = {
+    "aligned": "each rank carries what lies below one node of the tree over the shards, so it sends one partial sum",
+    "even": "the longest run is as short as can be, and a rank sends a partial sum for each of its nodes",
+}
+"""The reasons for runs, by their names."""
+
+
+def lengths_of(shards: int, ranks: int, runs: str | Sequence[int]) -> list[int]:
+    """How many of the shards each rank carries in ``runs``, which are named or said."""
+    if runs == "aligned":
+        return aligned_shards(shards, ranks)
+    if runs == "even":
+        return even_shards(shards, ranks)
+    if isinstance(runs, str) or not isinstance(runs, Sequence):
+        raise ArgumentError(f"ShardGroup: runs is {runs!r}; pass 'aligned', 'even', or how many shards each rank carries")
+    lengths = [whole("ShardGroup", "one of runs", length, "a number of shards") for length in runs]
+    if sum(lengths) != shards or min(lengths, default=0) < 0:
+        raise ArgumentError(f"ShardGroup: runs are {lengths}, {sum(lengths)} shards; pass lengths that make up {shards}")
+    return lengths
+
+
+def explained(shards: int, lengths: list[int], why: str) -> str:
     """Which rank carries which of the shards, and why."""
     runs, first = [], 0
     for rank, length in enumerate(lengths):
         carried = "none" if length == 0 else f"{first}" if length == 1 else f"{first} to {first + length - 1}"
         runs.append(f"rank {rank}: {carried}")
         first += length
-    why = "each rank carries what lies below one node of the tree over the shards, so it sends one partial sum"
     return f"{shards} shards on {len(lengths)} ranks ({'; '.join(runs)}): {why}"
 
 
@@ -65,19 +85,28 @@ class ShardGroup:
     All ranks make the group with the same number of shards, and equally many of them.
     """
 
-    def __init__(self, communicator: Communicator, shards: int) -> None:
-        """Make the group. It is made here, and waits for nobody: if a rank has another number of shards, the first call says so.
+    def __init__(self, communicator: Communicator, shards: int, *, runs: str | Sequence[int] = "aligned") -> None:
+        """Make the group. It is made here, and waits for nobody: if a rank has other shards, the first call says so.
+
+        Args:
+            communicator: its ranks.
+            shards: how many shards the training has; results depend on it.
+            runs: who carries which; results do not depend on it, but all ranks pass the same. ``"aligned"``: each rank carries what lies
+                below one node of the tree over the shards, so it sends one partial sum. ``"even"``: the longest run is as short as can
+                be, and some ranks send several. Or how many shards each rank carries, in the order of ranks; those without come last.
 
         Raises:
-            TypeError, ArgumentError: ``shards`` is no number of shards, or ``communicator`` is something else.
+            TypeError, ArgumentError: an argument makes no sense.
+            ConfigError: the runs are not those of so many ranks.
         """
         if not isinstance(communicator, Communicator):
             raise TypeError(f"ShardGroup: communicator is a {type(communicator).__name__}; pass what herringbone.init() gives")
         self.shards = check_shards("ShardGroup", shards)
         """How many shards the training has."""
-        self.lengths: list[int] = aligned_shards(self.shards, communicator.size)
+        self.lengths = lengths_of(self.shards, communicator.size, runs)
         """How many shards each rank carries, in the order of ranks."""
         self.communicator = communicator
+        self._runs = runs if isinstance(runs, str) else ""
         self._native = _herringbone.ShardGroup(communicator._native, self.lengths)
         self.mine = range(*self._native.mine)
         """The shards that this rank carries."""
@@ -138,7 +167,7 @@ class ShardGroup:
 
     def explain(self) -> str:
         """Which rank carries what, and why."""
-        return explained(self.shards, self.lengths)
+        return explained(self.shards, self.lengths, WHY.get(self._runs, "the program has dealt them so"))
 
     def __repr__(self) -> str:
         return f"<herringbone.ShardGroup of {self.shards} shards, {len(self.mine)} of them on rank {self.communicator.rank}>"

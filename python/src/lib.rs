@@ -59,7 +59,10 @@ mod _herringbone {
     #[pymodule_export]
     use super::restarter::PyRestarter;
     #[pymodule_export]
-    use super::shards::{PyShardGroup, PyShardSums, accumulator, aligned_shards, round_shard_sum};
+    use super::shards::{
+        PyShardGroup, PyShardSums, accumulator, aligned_shards, choose_shard_runs, even_shards,
+        round_shard_sum,
+    };
     #[pymodule_export]
     use super::tables::{PyParameterServer, PyTable};
     #[pymodule_export]

@@ -13,13 +13,44 @@ use herringbone::{
     shards::{ShardGroup, ShardSum, rounded},
 };
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 /// Of which consecutive shards each of the workers carries how many, so that each sends one partial sum.
 #[pyfunction]
 pub(crate) fn aligned_shards(shards: u32, workers: u32) -> PyResult<Vec<usize>> {
     let runs = ShardRuns::aligned(shards, workers).map_err(|error| errors::config(error.to_string()))?;
-    Ok((0..workers).map(|worker| runs.of(worker).len()).collect())
+    Ok(lengths(&runs))
+}
+
+/// The same, so that the longest run is as short as can be: some send several partial sums.
+#[pyfunction]
+pub(crate) fn even_shards(shards: u32, workers: u32) -> PyResult<Vec<usize>> {
+    let runs = ShardRuns::even(shards, workers).map_err(|error| errors::config(error.to_string()))?;
+    Ok(lengths(&runs))
+}
+
+/// Those of the two with which a step is expected to take less time, and why. `shard_seconds`: what a shard's gradients take;
+/// `bytes`: of a partial sum.
+#[pyfunction]
+pub(crate) fn choose_shard_runs(
+    py: Python<'_>,
+    communicator: PyRef<'_, Communicator>,
+    shards: u32,
+    shard_seconds: f64,
+    bytes: u64,
+) -> PyResult<(Vec<usize>, String)> {
+    let time = Duration::try_from_secs_f64(shard_seconds).unwrap_or_default();
+    let inner = &communicator.inner;
+    let chosen = py.detach(|| ShardGroup::choose_runs(inner, shards, time, bytes));
+    let chosen = chosen.map_err(|error| errors::to_python(&error))?;
+    Ok((lengths(&chosen.runs), chosen.why))
+}
+
+fn lengths(runs: &ShardRuns) -> Vec<usize> {
+    (0..runs.workers()).map(|worker| runs.of(worker).len()).collect()
 }
 
 /// The type in which elements of `dtype` are added.

@@ -20,6 +20,7 @@ use crate::{
         collective::{Collective, UnevenParts},
         element::{DType, Element, ReduceOp},
         group::Rank,
+        plan::ChosenRuns,
         prepare::Call,
         session::{Ranks, control::Ordinal, membership::MemberId},
         shards::ShardRuns,
@@ -170,6 +171,18 @@ impl Communicator {
         let origin = GroupOrigin { root: self.group.origin.root, shards: Some(Arc::new(shards)) };
         let (fabric, rank, timeout) = (self.fabric.clone(), self.rank(), self.timeout());
         Ok(Self::part_of(fabric, origin, number, Some(ordinal), rank, members, timeout))
+    }
+
+    /// Which runs of shards make a training's step shorter here: see [`ShardGroup::choose_runs`](crate::shards::ShardGroup::choose_runs).
+    pub(crate) fn choose_shard_runs(
+        &self,
+        shards: u32,
+        shard_time: Duration,
+        bytes: u64,
+    ) -> Result<ChosenRuns> {
+        self.check_open("choose_runs")?;
+        automatic::chosen_runs(&self.fabric, &self.group, shards, shard_time, bytes)
+            .map_err(|error| Error::config("shards", error.to_string()).at(self.fabric.job.rank))
     }
 
     fn part(&self, number: u32, ordinal: Option<Ordinal>, rank: Rank, members: Vec<MemberId>) -> Self {

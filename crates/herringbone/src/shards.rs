@@ -32,6 +32,7 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, Element},
+        plan::ChosenRuns,
         schedule::Form,
         shards::{ShardFold, ShardRuns},
     },
@@ -41,7 +42,7 @@ use crate::{
         region::Region,
     },
 };
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// The ranks that carry the shards of a job.
 #[derive(Clone, Debug)]
@@ -62,6 +63,21 @@ impl ShardGroup {
         let sums = communicator.shard_group(&runs)?;
         let folds = runs.folds(sums.rank()).into();
         Ok(Self { ranks: communicator.clone(), sums, runs, folds })
+    }
+
+    /// Chooses the runs of so many shards with which a training's step is expected to take less time: even ones, of which a rank may
+    /// give several partial sums, or aligned ones. `shard_time`: what the gradients of a shard take; `bytes`: of one partial sum. It
+    /// is asked here, and no message is sent. If not all of that is the same on all ranks, have one of them choose, and tell the others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if there are no shards, or too many.
+    pub fn choose_runs(
+        communicator: &Communicator,
+        shards: u32,
+        shard_time: Duration,
+        bytes: u64,
+    ) -> Result<ChosenRuns> {
+        communicator.choose_shard_runs(shards, shard_time, bytes)
     }
 
     /// Who carries what.
@@ -137,9 +153,9 @@ impl ShardGroup {
             return Err(Error::new(ErrorKind::BufferSize { buffer, expected, actual }));
         }
         let (folds, kept, spare) = (self.folds.clone(), Vec::new(), Vec::new());
-        let before_last = (Vec::new(), false);
+        let (before_last, was_there, is_there) = (Vec::new(), false, false);
         let mut sum =
-            ShardSum { dtype, op, folds, into, pushed: 0, kept, spare, before_last, is_there: false };
+            ShardSum { dtype, op, folds, into, pushed: 0, kept, spare, before_last, was_there, is_there };
         sum.restart()?;
         Ok(sum)
     }
@@ -159,8 +175,9 @@ pub struct ShardSum {
     kept: Vec<Option<KeptSum>>,
     /// Memory for partial sums.
     spare: Vec<Region>,
-    /// What the last shard's gradient was added to, and whether there was any before it.
-    before_last: (Vec<KeptSum>, bool),
+    /// What the last shard's gradient was added to, and whether a shard before it has given anything.
+    before_last: Vec<KeptSum>,
+    was_there: bool,
     is_there: bool,
 }
 
@@ -195,7 +212,7 @@ impl ShardSum {
         let parts: Vec<KeptSum> = self.kept.drain(first..).flatten().collect();
         self.pushed += 1;
         if self.pushed == self.folds.len() {
-            self.before_last = (parts, self.is_there);
+            (self.before_last, self.was_there) = (parts, self.is_there);
             return self.end(gradient);
         }
         self.is_there |= gradient.is_some();
@@ -225,10 +242,9 @@ impl ShardSum {
 
     /// The last shard's gradient completes the last node's partial sum.
     fn end(&mut self, gradient: Option<Region>) -> Result<()> {
-        let (before, was_there) = &self.before_last;
-        self.is_there = *was_there || gradient.is_some();
+        self.is_there = self.was_there || gradient.is_some();
         let lone = gradient.map(KeptSum::lone);
-        let parts: Vec<&KeptSum> = before.iter().chain(&lone).collect();
+        let parts: Vec<&KeptSum> = self.before_last.iter().chain(&lone).collect();
         match (&parts[..], self.into.last()) {
             (_, None) => Ok(()),
             ([], Some(into)) => nothing(into, self.dtype.accumulator(self.op)),
@@ -316,7 +332,7 @@ impl ShardSum {
     /// # Errors
     /// [`ErrorKind::Closed`] if the memory was revoked.
     pub fn restart(&mut self) -> Result<()> {
-        let kept = self.kept.drain(..).flatten().chain(self.before_last.0.drain(..)).collect();
+        let kept = self.kept.drain(..).flatten().chain(self.before_last.drain(..)).collect();
         self.reuse(kept);
         (self.pushed, self.is_there) = (0, false);
         match self.folds.is_empty() {

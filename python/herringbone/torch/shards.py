@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from .._herringbone import aligned_shards
+from .._herringbone import aligned_shards, choose_shard_runs, even_shards
 from ..arguments import whole
 from ..communicator import Communicator
 from ..elastic import Elastic
 from ..errors import ConfigError, HerringboneError, PeerLostError
 from ..joining import init
-from ..shards import ShardGroup, check_shards, explained
+from ..shards import WHY, ShardGroup, check_shards, explained, lengths_of
 from ..shards_data import Epochs
 from ..state import broadcast_state
 from . import shards_surroundings as surroundings
@@ -35,6 +35,8 @@ __all__ = ["Shards"]
 
 RECORD_BYTES = 4096
 """How long the record is that ranks compare when they meet."""
+MEASURED = 3
+"""After how many steps shards may be dealt again, when it is known what one takes."""
 MACHINE = ("torch", "processor level", "probe of arithmetic")
 """What may differ between machines if the program says so."""
 
@@ -65,6 +67,7 @@ class Shards:
         group: Any = None,
         job: Elastic | None = None,
         threads: int = 1,
+        runs: str = "auto",
         other_machines: bool = False,
     ) -> None:
         """Fix what the bits depend on.
@@ -77,6 +80,9 @@ class Shards:
             job: a :class:`herringbone.Elastic`, in place of ``group``: workers may die, leave and come. Its ``save`` and ``load``
                 carry the model's and the optimizer's state.
             threads: torch's threads for one operation on the CPU: bits depend on them, so this sets them.
+            runs: who carries how many shards, on which no bit depends: ``"aligned"`` and ``"even"`` are those of
+                :class:`herringbone.ShardGroup`; ``"auto"`` begins with aligned runs, and takes those with which a step is expected to
+                take less time, once it is known what a shard takes.
             other_machines: let machines take part whose processors or versions of torch differ from the others', which may change
                 bits. That is a warning.
 
@@ -96,11 +102,17 @@ class Shards:
             raise TypeError(f"Shards: job is a {type(job).__name__}, not a herringbone.Elastic")
         if job is not None and group is not None:
             raise ValueError("Shards: pass group or job, not both")
+        if runs not in ("auto", "aligned", "even"):
+            raise ValueError(f"Shards: runs is {runs!r}; pass 'auto', 'aligned' or 'even'")
+        self._runs = runs
+        self._lengths: list[int] | None = None
+        self._why = WHY.get(runs, WHY["aligned"])
         self.other_machines = bool(other_machines)
         """Whether processors and versions of torch may differ."""
         torch.set_num_threads(self.threads)
         self._job = job
         self._communicator = _communicator_of(group) if job is None else job.communicator
+        self._shard_seconds = 0.0
         self._steps = 0
         self._applied = 0
         self._loaders: list[ShardLoader] = []
@@ -118,10 +130,9 @@ class Shards:
     @property
     def mine(self) -> range:
         """The shards that this worker carries now."""
-        present = self._present()
-        lengths = aligned_shards(self.shards, present.size)
-        first = sum(lengths[: present.rank])
-        return range(first, first + lengths[present.rank])
+        lengths, rank = self._dealt(), self._present().rank
+        first = sum(lengths[:rank])
+        return range(first, first + lengths[rank])
 
     def loader(
         self, dataset: Any, batch: int, num_workers: int = 0, *, rule: str = "drop", shuffle: bool = True, **options: Any
@@ -147,7 +158,7 @@ class Shards:
 
     def steps(
         self, model: torch.nn.Module, optimizer: Optimizer, *, until: int | None = None, scaler: Any = None
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """The training's steps, from :attr:`step` on.
 
         Args:
@@ -193,7 +204,7 @@ class Shards:
 
     def explain(self) -> str:
         """Which worker carries which shards now, and why."""
-        return explained(self.shards, aligned_shards(self.shards, self._present().size))
+        return explained(self.shards, self._dealt(), self._why)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the model's and the optimizer's states: the same for every number of workers."""
@@ -241,27 +252,30 @@ class Shards:
         for loader in self._loaders:
             loader.close()
 
-    def _run(self, model: Any, inner: torch.nn.Module, optimizer: Optimizer, scaler: Any, until: int | None) -> Iterator[Step]:
+    def _run(
+        self, model: Any, inner: torch.nn.Module, optimizer: Optimizer, scaler: Any, until: int | None
+    ) -> Generator[Step, None, None]:
         training: Training | None = None
         try:
             with _without_sums(model):
                 while (until is None or self.step < until) and not (self._job is not None and self._job.leaving):
                     with self._step_of_job():
-                        if training is not None and not training.is_of(self._present()):
-                            training.close()
-                            training = None
-                            self.close()
-                        if training is None:
-                            training = self._meet(inner, optimizer, scaler)
+                        if (
+                            training is None
+                            or not training.is_of(self._present())
+                            or (training.deals_again and training.made == MEASURED)
+                        ):
+                            before, training = training, None
+                            self._part(before)
+                            same = before is not None and before.is_of(self._present())
+                            training = self._meet(inner, optimizer, scaler, before if same else None)
                         if torch.get_num_threads() != self.threads:
                             torch.set_num_threads(self.threads)
                         yield from self._one(training)
         finally:
-            self.close()
-            if training is not None:
-                training.close()
+            self._part(training)
 
-    def _one(self, training: Training) -> Iterator[Step]:
+    def _one(self, training: Training) -> Generator[Step, None, None]:
         self._open = step = Step(training, self.seed, self.step, self._loaders)
         try:
             yield step
@@ -274,8 +288,16 @@ class Shards:
             raise
         finally:
             self._open = None
+            training.made += 1
             self._steps += step.is_applied
             self._applied += step.is_applied
+
+    def _part(self, training: Training | None) -> None:
+        """The training is over, or goes on with others."""
+        self.close()
+        if training is not None:
+            self._shard_seconds = training.seconds or self._shard_seconds
+            training.close()
 
     def _step_of_job(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._job is None else self._job.step()
@@ -285,27 +307,60 @@ class Shards:
 
     def _group(self) -> ShardGroup:
         """Of the present members, for numbers: those of gradients have one of their own, which runs beside the body."""
-        self._communicator = self._present()
-        if self._means is None or self._means.communicator is not self._communicator:
-            self._means = ShardGroup(self._communicator, self.shards)
+        lengths = self._dealt()
+        if self._means is None or self._means.communicator is not self._communicator or self._means.lengths != lengths:
+            self._means = ShardGroup(self._communicator, self.shards, runs=lengths)
         return self._means
 
-    def _meet(self, model: torch.nn.Module, optimizer: Optimizer, scaler: Any) -> Training:
-        """The members are new to each other: they compare what bits depend on, and get one model."""
-        self._communicator = self._present()
+    def _dealt(self) -> list[int]:
+        """How many shards each of the present members carries."""
+        present = self._present()
+        if self._lengths is None or present is not self._communicator:
+            self._communicator = present
+            self._why = WHY.get(self._runs, WHY["aligned"])
+            self._lengths = lengths_of(self.shards, present.size, "aligned" if self._runs == "auto" else self._runs)
+        return self._lengths
+
+    def _meet(self, model: torch.nn.Module, optimizer: Optimizer, scaler: Any, before: Training | None) -> Training:
+        """The members are new to each other: they compare what bits depend on, get one model, and are dealt shards.
+
+        ``before``: they are the same as in that training, and are only dealt others.
+        """
+        self._dealt()
         own = self._record(model, optimizer)
         records = _exchanged(self._communicator, own)
         self._compare(records)
         furthest = max(range(len(records)), key=lambda rank: (records[rank]["steps made here"], -rank))
         self._machine = records[furthest]["machine"]
+        seconds = max(record["shard's seconds"] for record in records)
         with torch.no_grad():
-            tensors = [*model.parameters(), *model.buffers()]
-            given = broadcast_state(self._communicator, [tensor.detach() for tensor in tensors], root=furthest)
+            tensors = [*model.parameters(), *model.buffers()] if before is None else []
+            values = [tensor.detach() for tensor in tensors]
+            given = broadcast_state(self._communicator, [*self._deal(model, seconds), values], root=furthest)
+            self._lengths, self._why = given[0], given[1]
             if self._communicator.rank != furthest:
-                for tensor, value in zip(tensors, given):
+                for tensor, value in zip(tensors, given[2]):
                     tensor.copy_(value)
-        group = ShardGroup(self._communicator, self.shards)
-        return Training(model, optimizer, scaler, self._communicator, group._native)
+        group = ShardGroup(self._communicator, self.shards, runs=self._lengths)
+        training = Training(model, optimizer, scaler, self._communicator, group._native)
+        training.deals_again = self._runs == "auto" and seconds == 0.0 and self._is_uneven()
+        if before is not None:
+            training.overlaps = before.overlaps
+        return training
+
+    def _deal(self, model: torch.nn.Module, seconds: float) -> tuple[list[int], str]:
+        """The runs of the present members, and why, where a shard takes so many seconds, if that is known."""
+        if self._runs != "auto" or seconds == 0.0:
+            return self._dealt(), self._why
+        sizes = [
+            parameter.numel() * max(4, parameter.element_size()) for parameter in model.parameters() if parameter.requires_grad
+        ]
+        return choose_shard_runs(self._communicator._native, self.shards, seconds, sum(sizes))
+
+    def _is_uneven(self) -> bool:
+        """Whether even runs have a shorter longest run than aligned ones."""
+        size = self._communicator.size
+        return max(even_shards(self.shards, size)) < max(aligned_shards(self.shards, size))
 
     def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """What all ranks must have alike."""
@@ -317,6 +372,7 @@ class Shards:
             "threads": self.threads,
             "steps": self.step,
             "steps made here": self._applied,
+            "shard's seconds": self._shard_seconds,
             "model": _digest(json.dumps(shapes).encode()),
             "optimizer": type(optimizer).__name__,
             "optimizer's state": _digest_of(optimizer.state_dict()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,15 @@ class Training:
         self.sums = GradientSums(self.parameters, group)
         self.buffers = Buffers(model)
         self.overlaps = True
+        """Whether the sums begin within the last shard's backward pass."""
         self.applies = False
+        """Whether the optimizer may make its step."""
+        self.deals_again = False
+        """Whether shards are to be dealt again once it is known what one takes."""
+        self.made = 0
+        """How many steps were begun and have ended, in whatever way."""
+        self.seconds = 0.0
+        """What the fastest of this worker's shards has taken; 0 as long as there was none."""
         self._handles: list[Any] = [optimizer.register_step_pre_hook(self._before_optimizer)]
 
     def is_of(self, communicator: Communicator) -> bool:
@@ -126,10 +135,13 @@ class Step:
                 seed_generators(seed_of(self._seed, SHARD, self.number, number))
                 calls = CallCounts()
                 self._takes = training.overlaps and place + 1 == len(training.mine)
+                began = time.monotonic()
                 try:
                     yield Shard(self, number)
                 finally:
                     self._takes = False
+                spent = time.monotonic() - began
+                training.seconds = min(spent, training.seconds or spent)
             self._guarded(lambda: calls.check(number, self.number))
             self._shard_is_over(number)
         if not training.mine:

@@ -92,10 +92,10 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return found.hexdigest()
 
 
-def train(kind: str, steps: int, passes: int) -> None:
+def train(kind: str, steps: int, passes: int, runs: str) -> None:
     model = made(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    shards = herringbone.torch.Shards(SHARDS, seed=3)
+    shards = herringbone.torch.Shards(SHARDS, seed=3, runs=runs)
     loader = shards.loader(Digits(), BATCH, rule="weigh")
     dtype = next(model.parameters()).dtype
     own = torch.get_rng_state()
@@ -121,8 +121,8 @@ def train(kind: str, steps: int, passes: int) -> None:
 def main() -> None:
     dist.init_process_group("herringbone")
     for kind in sys.argv[2:]:
-        name, _, passes = kind.partition("/")
-        train(name, int(sys.argv[1]), int(passes or 1))
+        name, passes, runs = kind.split("/") if "/" in kind else (kind, "1", "auto")
+        train(name, int(sys.argv[1]), int(passes), runs)
     dist.destroy_process_group()
 
 

@@ -32,8 +32,8 @@ def canonical(values: list[np.ndarray | None]) -> np.ndarray | None:
     return first + second
 
 
-def check(shards: int, absent: set[int], dtype: object, wide: object) -> None:
-    sums = herringbone.ShardGroup(group, shards)
+def check(shards: int, absent: set[int], dtype: object, wide: object, runs: object = "aligned") -> None:
+    sums = herringbone.ShardGroup(group, shards, runs=runs)  # type: ignore[arg-type]
     gives = lambda shard: None if shard in absent else gradient(shard, dtype=dtype).reshape(10, -1)
     total = canonical([None if shard in absent else gives(shard).astype(wide) for shard in range(shards)])
     for op in ("sum", "average"):
@@ -48,6 +48,9 @@ def check(shards: int, absent: set[int], dtype: object, wide: object) -> None:
 def test_sums_have_the_bits_of_the_canonical_tree() -> None:
     for shards in (1, 3, 8, 13, 16):
         check(shards, set(), np.float32, np.float32)
+        check(shards, {shards - 1} if shards > 1 else set(), np.float32, np.float32, "even")
+    check(23, {4, 7}, np.float32, np.float32, [23 - 5 * (group.size - 1)] + [5] * (group.size - 1))
+    check(3, set(), ml_dtypes.bfloat16, np.float32, [3] + [0] * (group.size - 1))
     check(8, {2, 3, 7}, np.float32, np.float32)
     check(8, set(), np.float64, np.float64)
     check(8, {0}, ml_dtypes.bfloat16, np.float32)
@@ -76,6 +79,7 @@ def test_numbers_have_a_mean() -> None:
 def test_runs_are_said() -> None:
     text = herringbone.ShardGroup(group, 8).explain()
     assert text.startswith(f"8 shards on {group.size} ranks (rank 0: ") and "one partial sum" in text, text
+    assert "as short as can be" in herringbone.ShardGroup(group, 8, runs="even").explain()
 
 
 @case
@@ -103,6 +107,14 @@ def test_what_is_no_number_of_shards_is_refused() -> None:
     error_of(herringbone.errors.ArgumentError, lambda: herringbone.ShardGroup(group, 0), "from 1 to 1048576")
     error_of(TypeError, lambda: herringbone.ShardGroup(group, "8"), "shards")  # type: ignore[arg-type]
     error_of(TypeError, lambda: herringbone.ShardGroup(8, group), "communicator")  # type: ignore[arg-type]
+    for runs, text in (
+        ("odd", "'aligned', 'even'"),
+        ([8, 1], "make up 8"),
+        ([-1, 9], "make up 8"),
+        ([8, 0, 0, 0, 0, 0], "6 runs"),
+    ):
+        kind = herringbone.ConfigError if "runs" in text else herringbone.errors.ArgumentError
+        error_of(kind, lambda: herringbone.ShardGroup(group, 8, runs=runs), text)  # type: ignore[arg-type]
 
 
 @case

@@ -168,7 +168,7 @@ def test_an_optimizer_that_the_body_steps_is_named() -> None:
         lost(of, shard).backward()
         error_of(ArgumentError, optimizer.step, "step.apply()")
     next(steps)
-    steps.close()  # type: ignore[attr-defined]
+    steps.close()
     optimizer.step()
 
 

@@ -1,4 +1,4 @@
-//! The codecs of calls that leave them to the plan: the same on all ranks, whatever happens to reducers meanwhile.
+//! What calls leave to the plan: codecs, which are the same on all ranks, whatever happens to reducers meanwhile, and runs of shards.
 
 use super::{
     handle::{GroupHandle, settings_of},
@@ -10,14 +10,18 @@ use crate::{
         codec::{Codec, CodecChoice},
         collective::Collective,
         element::{DType, ReduceOp},
-        plan::{self, predicted::class_of},
-        prepare::Call,
+        plan::{self, ChosenRuns, predicted::class_of},
+        prepare::{Call, Sizing},
+        shards::ShardsError,
     },
     fabric::Fabric,
     log,
     request::Request,
 };
-use std::sync::{Once, PoisonError};
+use std::{
+    sync::{Once, PoisonError},
+    time::Duration,
+};
 
 /// The codec of a request.
 pub(super) fn codec_of(fabric: &Fabric, group: &GroupHandle, request: &Request) -> Codec {
@@ -43,12 +47,17 @@ pub(super) fn chosen(fabric: &Fabric, group: &GroupHandle, call: &Call) -> (Code
 /// In a process, whatever its groups.
 static WARNED: Once = Once::new();
 
-fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String) {
+/// Has the plan asked about an all-reduce of so many bytes in a group.
+fn asked<T>(
+    fabric: &Fabric,
+    group: &GroupHandle,
+    bytes: u64,
+    ask: impl FnOnce(&plan::Request<'_>, Sizing) -> T,
+) -> T {
     let settings = settings_of(fabric, group.number, group.rank, &group.members, Vec::new());
     let (fold, links) = (settings.sums.fold.clone(), settings.links());
-    let guidance = &fabric.settings.guidance;
     let count = bytes as usize / DType::F32.bytes();
-    let forced = guidance.for_call(Collective::AllReduce, count, bytes);
+    let forced = fabric.settings.guidance.for_call(Collective::AllReduce, count, bytes);
     let request = plan::Request {
         bytes,
         reducers: settings.parameters.reducers.len() as u32,
@@ -57,11 +66,30 @@ fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String
         forced: forced.as_ref(),
         ..plan::Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, 0, &fold)
     };
-    let (codec, why) = plan::automatic(guidance, &request, settings.sizing);
+    ask(&request, settings.sizing)
+}
+
+/// Which runs of shards make a training's step shorter, of which `bytes` are summed: see [`plan::choose_runs`].
+pub(super) fn chosen_runs(
+    fabric: &Fabric,
+    group: &GroupHandle,
+    shards: u32,
+    shard_time: Duration,
+    bytes: u64,
+) -> Result<ChosenRuns, ShardsError> {
+    let known = fabric.settings.guidance.calibration.clone().unwrap_or_default();
+    let time = u64::try_from(shard_time.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000);
+    asked(fabric, group, bytes, |request, sizing| plan::choose_runs(shards, time, request, &known, sizing))
+}
+
+fn predicted(fabric: &Fabric, group: &GroupHandle, bytes: u64) -> (Codec, String) {
+    let guidance = &fabric.settings.guidance;
+    let (codec, why) =
+        asked(fabric, group, bytes, |request, sizing| plan::automatic(guidance, request, sizing));
     let about = format!("rank {}", fabric.job.rank);
     match guidance.calibration {
         // What the user has to do comes out without being asked for, once.
-        None if group.rank == 0 && fold.size() > 1 => WARNED.call_once(|| {
+        None if group.rank == 0 && group.members.len() > 1 => WARNED.call_once(|| {
             log::warn(&about, format_args!("compression=auto compresses nothing: {why}"));
         }),
         _ if group.rank == 0 => log::info(
