@@ -54,7 +54,13 @@ class Training:
         """How many steps were begun and have ended, in whatever way."""
         self.seconds = 0.0
         """What the fastest of this worker's shards has taken; 0 as long as there was none."""
+        self.step: Step | None = None
+        """The one that is open: the gradients of its last shard are taken as they come."""
         self._handles: list[Any] = [optimizer.register_step_pre_hook(self._before_optimizer)]
+        for at, parameter in enumerate(self.parameters):
+            # torch's is not typed.
+            hooked: Any = parameter
+            self._handles.append(hooked.register_post_accumulate_grad_hook(self._taker(at)))
 
     def is_of(self, communicator: Communicator) -> bool:
         """Whether the members are these, and the model's parameters that are trained the same as before."""
@@ -62,24 +68,18 @@ class Training:
         same = len(trained) == len(self.parameters) and all(one is other for one, other in zip(trained, self.parameters))
         return same and self.communicator is communicator
 
-    def attach(self, step: Step) -> None:
-        """Let the parameters' gradients be taken as they come, for this step's last shard."""
-        for at, parameter in enumerate(self.parameters):
-            # torch's is not typed.
-            hooked: Any = parameter
-            self._handles.append(hooked.register_post_accumulate_grad_hook(_taker(step, at)))
-
-    def detach(self) -> None:
-        """Of this step."""
-        for handle in self._handles[1:]:
-            handle.remove()
-        del self._handles[1:]
-
     def close(self) -> None:
         """The members have changed, or the training is over."""
-        self.detach()
-        self._handles[0].remove()
+        for handle in self._handles:
+            handle.remove()
         self.sums.abandon()
+
+    def _taker(self, at: int) -> Callable[[torch.Tensor], None]:
+        def take(_: torch.Tensor) -> None:
+            if self.step is not None:
+                self.step.take(at)
+
+        return take
 
     def _before_optimizer(self, *_: Any) -> None:
         if not self.applies:
@@ -87,10 +87,6 @@ class Training:
                 "Shards: the loop's body calls optimizer.step(), which would move the parameters before all shards have come; "
                 "leave it out: the step is made when the body is over, or by step.apply()"
             )
-
-
-def _taker(step: Step, at: int) -> Callable[[torch.Tensor], None]:
-    return lambda _: step.take(at)
 
 
 class Step:
@@ -117,7 +113,7 @@ class Step:
             parameter.grad = None
         training.buffers.begin()
         training.sums.begin()
-        training.attach(self)
+        training.step = self
 
     def __iter__(self) -> Iterator[Shard]:
         if self._begun:
@@ -197,14 +193,14 @@ class Step:
         try:
             self.apply()
         finally:
-            self._training.detach()
+            self._training.step = None
         if self._failure is not None:
             raise self._failure
 
     def undo(self) -> None:
         """Nothing of the step is left, unless it is applied."""
         training = self._training
-        training.detach()
+        training.step = None
         if self.is_applied:
             return
         training.sums.abandon()
