@@ -1,7 +1,7 @@
 """Draws schedules as docs/pictures/*.svg: time runs down, one column per rank, one arrow per message.
 
 Usage: tools/pictures.py HERRINGBONE FOLDER. It reads what `herringbone show` prints, so a picture shows what runs and
-cannot disagree with it. Standard library only.
+cannot disagree with it. tools/shards_picture.py draws one more, of shards. Standard library only.
 """
 
 import collections
@@ -11,8 +11,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 
+import shards_picture
 from svg import FAINT, GREY, INK, box, dot, line, picture, text
 
 PICTURES = {
@@ -210,6 +211,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     for name, (algorithm, workers, title, *rest) in PICTURES.items():
         (folder / f"{name}.svg").write_text(drawing(shown(binary, algorithm, workers, *rest), title))
+    (folder / "shards.svg").write_text(shards_picture.drawing())
 
 
 if __name__ == "__main__":

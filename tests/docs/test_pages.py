@@ -79,6 +79,18 @@ def test_the_pictures_are_what_the_schedules_say(tmp_path):
     assert [name for name in drawn if f"pictures/{name}" not in shown] == []
 
 
+def test_the_picture_of_shards_has_the_workers_that_carry_them(monkeypatch):
+    from herringbone._herringbone import aligned_shards
+
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), str(ROOT / "bench"), *sys.path])
+    from shards_picture import runs
+
+    for shards in (1, 6, 8, 13, 16):
+        for workers in range(1, shards + 2):
+            lengths = [last - first for first, last in runs(shards, workers)]
+            assert lengths + [0] * (workers - len(lengths)) == aligned_shards(shards, workers)
+
+
 def troubleshooting():
     return (ROOT / "docs" / "troubleshooting.md").read_text()
 
