@@ -53,6 +53,11 @@ PARTS = [
     ("Compression with torch", "herringbone.torch", "torch/compression_hooks.py", ["compression_hook", "compression_hook_of"]),
     ("A compression hook", "hook", "torch/compression_hooks.py", ["CompressionHook"]),
     ("Compression of single calls with torch", "herringbone.torch", "torch/compressed.py", ["compression"]),
+    ("Training by shards", "shards", "torch/shards.py", ["Shards"]),
+    ("A step", "step", "torch/shards_step.py", ["Step"]),
+    ("A shard", "shard", "torch/shards_step.py", ["Shard"]),
+    ("A loader of shards", "loader", "torch/shards_loading.py", ["ShardLoader"]),
+    ("Sums of shards", "group", "shards.py", ["ShardGroup"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
@@ -61,6 +66,8 @@ CONSTRUCTED = {
     "Elastic": "herringbone",
     "Engine": "herringbone",
     "ParameterServer": "herringbone",
+    "ShardGroup": "herringbone",
+    "Shards": "herringbone.torch",
     "TableEmbedding": "herringbone.embedding",
 }
 """The classes that programs make with arguments, and from where they import them; calls return objects of the others."""
@@ -151,8 +158,9 @@ def entry(prefix, item, called=None):
 
 def arguments(given):
     """The arguments of a call, without types."""
-    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-        each.annotation = None
+    for each in (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg):
+        if each is not None:
+            each.annotation = None
     given.args = [each for each in given.args if each.arg != "self"]
     return ast.unparse(given)
 

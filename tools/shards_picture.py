@@ -55,7 +55,11 @@ def panel(workers, top):
     """The tree, with each worker's part of it in its colour."""
     carried = runs(SHARDS, workers)
     owner = {node: worker for worker, run in enumerate(carried) for node in nodes(*run)}
-    name = "1 worker adds up all of it" if workers == 1 else f"{workers} workers: each adds up one node, together they add up the rest"
+    name = (
+        "1 worker adds up all of it"
+        if workers == 1
+        else f"{workers} workers: each adds up one node, together they add up the rest"
+    )
     yield text(MARGIN, top + 30, name, 15, weight=600)
     for worker, (first, last) in enumerate(carried):
         x, y = MARGIN + SHARD * first + 5, place(first, last, top)[1] - 22
