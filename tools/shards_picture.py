@@ -70,14 +70,18 @@ def panel(workers, top):
         if node[1] - node[0] > 1:
             middle = split(*node)
             for half in ((node[0], middle), (middle, node[1])):
-                yield line([place(*half, top), place(*node, top)], COLOURS[owner[node]] if node in owner else GREY, 2)
+                yield line(
+                    [place(half[0], half[1], top), place(node[0], node[1], top)],
+                    COLOURS[owner[node]] if node in owner else GREY,
+                    2,
+                )
     for node in nodes(0, SHARDS):
         yield from sign(node, owner.get(node), top)
 
 
 def sign(node, worker, top):
     """A shard's number, or that two partial sums are added here: by one worker, or by all together."""
-    x, y = place(*node, top)
+    x, y = place(node[0], node[1], top)
     colour = GREY if worker is None else COLOURS[worker]
     if node == (0, SHARDS):
         yield dot(x, y, colour, 13)

@@ -88,7 +88,7 @@ class Shards:
 
         Raises:
             TypeError, ValueError: an argument makes no sense.
-            UnsupportedError: the process group is of another backend.
+            ConfigError: the process group is of another backend.
         """
         self.shards = check_shards("Shards", shards)
         """How many shards the training has."""
@@ -185,16 +185,22 @@ class Shards:
         All ranks call it, between the body of a step and the next step, or outside of steps.
 
         Args:
-            numbers: those of this worker's shards, in their order, or by shard; tensors of one element, too.
+            numbers: those of this worker's shards, in their order, or by shard; tensors of one element, too. In a step whose shards
+                have different numbers of samples (``rule="weigh"``) they weigh as their gradients do.
 
         Returns:
             The mean; not a number if ranks were lost, in a step that is made again.
         """
-        given = numbers if isinstance(numbers, Mapping) else dict(zip(self.mine, numbers))
-        if not isinstance(numbers, Mapping) and len(numbers) != len(self.mine):
-            raise ValueError(f"Shards.mean: {len(numbers)} numbers for this worker's shards, which are {list(self.mine)}")
+        weights = dict.fromkeys(self.mine, 1.0) if self._open is None else self._open.weights
+        if isinstance(numbers, Mapping):
+            given = {shard: number for shard, number in numbers.items() if number is not None}
+        else:
+            given = dict(zip(weights, numbers))
+            if len(numbers) != len(weights):
+                raise ValueError(f"Shards.mean: {len(numbers)} numbers for this worker's shards, which are {list(weights)}")
+        weighed = {shard: _number(number) * weights.get(shard, 1.0) for shard, number in given.items()}
         try:
-            mean = self._group().mean({shard: _number(number) for shard, number in given.items()})
+            mean = self._group().mean({**dict.fromkeys(self.mine), **weighed})
         except PeerLostError as error:
             if self._job is None or self._open is None:
                 raise
@@ -241,7 +247,7 @@ class Shards:
         own = surroundings.machine()
         for name in MACHINE:
             if state["machine"][name] != own[name]:
-                self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}")
+                self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}", 3)
         if self._job is None:
             self._steps = whole("Shards.load_state_dict", "step", state["step"], "a number of steps")
         else:
@@ -282,8 +288,8 @@ class Shards:
             step.end()
         except BaseException as error:
             step.undo()
-            if step.is_applied and isinstance(error, GeneratorExit) and self._job is not None:
-                # The loop was left, and the job's context counts no step that was left.
+            if step.is_applied and self._job is not None and isinstance(error, (GeneratorExit, PeerLostError)):
+                # The loop was left, or a rank was lost after the step was made: the job's context does not count it.
                 self._job.steps += 1
             raise
         finally:
@@ -393,14 +399,14 @@ class Shards:
                 values = f"rank 0 has {name} {first['machine'][name]} and rank {other} {records[other]['machine'][name]}"
                 if name not in MACHINE:
                     raise ConfigError(f"Shards: {values}; set the same on all ranks")
-                self._differs(values)
+                self._differs(values, 5)
 
-    def _differs(self, values: str) -> None:
-        """Machines differ."""
+    def _differs(self, values: str, depth: int) -> None:
+        """Machines differ; the program's line is so many calls away."""
         if not self.other_machines:
             text = f"Shards: {values}, so bits may depend on who carries a shard"
             raise ConfigError(f"{text}; use equal machines and versions, or pass other_machines=True to do without equal bits")
-        warnings.warn(f"Shards: {values}: bits may depend on who carries a shard", stacklevel=4)
+        warnings.warn(f"Shards: {values}: bits may depend on who carries a shard", stacklevel=depth)
 
 
 _REMEDIES = {

@@ -105,7 +105,8 @@ class Step:
         self._begun = 0
         self._done = 0
         self._takes = False
-        self._weight = 1.0
+        self.weights: dict[int, float] = {}
+        """How much each shard counts that has come so far, where one counts 1 that has as many samples as the others."""
         self._is_reduced = False
         self.is_applied = False
         """Whether the optimizer has made its step."""
@@ -121,7 +122,6 @@ class Step:
         training = self._training
         for place, number in enumerate(training.mine):
             self._begun += 1
-            self._weight = 1.0
             if place:
                 training.buffers.restore()
             if any(loader.is_empty(self.number, number) for loader in self._loaders):
@@ -138,6 +138,7 @@ class Step:
                     self._takes = False
                 spent = time.monotonic() - began
                 training.seconds = min(spent, training.seconds or spent)
+            self.weights.setdefault(number, 1.0)
             self._guarded(lambda: calls.check(number, self.number))
             self._shard_is_over(number)
         if not training.mine:
@@ -147,10 +148,8 @@ class Step:
         """End the sums: the parameters' gradients are then the averages over all shards, the same bits on every worker.
 
         Returns:
-            Whether they are. If not, members have changed, and the step is made again: leave the gradients alone.
-
-        Raises:
-            HerringboneError: the step failed on this or another rank, and is not applied.
+            Whether they are. If not, the step is not applied: the loop raises the reason when it goes on, or makes the step again if
+            members of a job were lost.
         """
         if not self._is_reduced and self._failure is None:
             self._is_reduced = True
@@ -215,11 +214,19 @@ class Step:
     def take(self, at: int) -> None:
         """A gradient of the last shard has come."""
         if self._takes:
-            self._guarded(lambda: self._training.sums.take(at, self._weight))
+            weight = self.weights.get(self._training.mine[self._begun - 1], 1.0)
+            self._guarded(lambda: self._training.sums.take(at, weight))
 
     def batch_of(self, loader: ShardLoader, shard: int) -> Any:
-        """What a loader gives to one of the shards. The shard's gradient counts as its loader says."""
-        self._weight = loader.weight(self.number, shard)
+        """What a loader gives to one of the shards. The shard's gradient counts as its loader says.
+
+        Raises:
+            ArgumentError: another loader has said something else.
+        """
+        weight = loader.weight(self.number, shard)
+        if self.weights.setdefault(shard, weight) != weight:
+            text = f"Shards: shard {shard} has batches of two loaders in step {self.number}, which weigh {self.weights[shard]} and {weight}"
+            raise ArgumentError(f"{text} in their last steps; use rule='drop', or data sets of the same length")
         return loader.batch(self.number, shard, self._training.mine)
 
     def _guarded(self, action: Callable[[], object]) -> None:
@@ -239,7 +246,7 @@ class Step:
         if number == 0:
             self._guarded(training.buffers.keep)
         take = training.sums.take_rest if self._done == len(training.mine) else training.sums.take_all
-        self._guarded(lambda: take(self._weight))
+        self._guarded(lambda: take(self.weights.get(number, 1.0)))
 
     def _finish(self) -> None:
         """What all ranks do together."""
@@ -248,6 +255,9 @@ class Step:
             missing = list(training.mine)[self._done :]
             text = f"Shards: step {self.number} has not finished shards {missing} of this worker; do not break out of the loop over step"
             self._refusal = ArgumentError(text)
+        if not training.is_of(training.communicator) and self._refusal is None:
+            text = f"Shards: parameters have begun or ceased to require gradients within step {self.number}"
+            self._refusal = ArgumentError(f"{text}; change that between steps, after step.apply()")
         if self._failure is not None:
             raise self._failure
         training.sums.start_all()

@@ -127,7 +127,6 @@ class GradientSums:
         """The first shard's gradients come next."""
         self.abandon()
         self._native.restart()
-        self._seen = [None] * len(self._parameters)
         self._started = 0
         self.is_late = False
         for bucket in self._buckets:
@@ -190,6 +189,7 @@ class GradientSums:
                 bucket.wait()
             except HerringboneError:
                 continue
+        self._forget()
 
     def give_back(self, there: Sequence[bool]) -> None:
         """Make the averages the parameters' gradients; of those for which no shard has given one there is none."""
@@ -197,12 +197,18 @@ class GradientSums:
             for at, values in zip(bucket.at, bucket.rounded()):
                 parameter = self._parameters[at]
                 parameter.grad = values.as_strided(parameter.size(), parameter.stride()) if there[at] else None
+        self._forget()
 
     def _has_come(self, at: int) -> None:
         self._buckets[self._bucket_of[at]].waits_for -= 1
         while self._started < len(self._buckets) and self._buckets[self._started].waits_for == 0:
             self._buckets[self._started].submit(self._sums)
             self._started += 1
+
+    def _forget(self) -> None:
+        """The last shard's gradients are not needed any more."""
+        self._seen = [None] * len(self._parameters)
+        self._last = [None] * len(self._parameters)
 
     def _clear(self) -> None:
         for parameter in self._parameters:

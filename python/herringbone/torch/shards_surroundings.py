@@ -96,12 +96,13 @@ def machine() -> dict[str, Any]:
         "processor level": torch.backends.cpu.get_cpu_capability(),
         "probe of arithmetic": probe(),
         "default type": str(torch.get_default_dtype()),
+        "matmul precision": torch.get_float32_matmul_precision(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
     }
 
 
 def probe() -> str:
-    """A digest of some arithmetic by the libraries under torch. They choose by more than the processor's level."""
+    """A digest of some arithmetic by the libraries under torch. They choose by more than the processor's level, and by settings."""
     generator = torch.Generator().manual_seed(53)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -117,6 +118,8 @@ def probe() -> str:
         image = nn.functional.conv2d(drawn(2, 3, 16, 16), weights[2], padding=1)
         result = hidden.softmax(1).log().sum() + image.exp().mean() + image.sigmoid().std()
         gradients = torch.autograd.grad(result, weights)
-    for tensor in (result.detach(), *gradients):
+    # They are zero where denormal numbers are flushed.
+    tiny = drawn(9) * 1e-39
+    for tensor in (result.detach(), tiny, *gradients):
         digest.update(tensor.contiguous().view(-1).numpy().tobytes())
     return digest.hexdigest()

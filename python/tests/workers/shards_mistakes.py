@@ -15,6 +15,7 @@ import torch.distributed as dist
 from cases import error_of
 from torch import nn
 
+import herringbone
 from herringbone.errors import ArgumentError, ConfigError, HerringboneError, UnsupportedError
 from herringbone.torch import Shards
 from herringbone.torch import shards_surroundings as surroundings
@@ -123,7 +124,7 @@ def test_a_mistake_of_one_rank_fails_the_step_on_all_and_leaves_nothing() -> Non
     shards, of = Shards(4, seed=1), model()
     of.register_buffer("seen", torch.zeros(()))
     is_here = dist.get_rank() == 1
-    told = UnsupportedError if is_here else HerringboneError
+    raised = UnsupportedError if is_here else HerringboneError
 
     def calls(shard: Any) -> None:
         lost(of, shard).backward()
@@ -134,7 +135,7 @@ def test_a_mistake_of_one_rank_fails_the_step_on_all_and_leaves_nothing() -> Non
     before = [parameter.clone() for parameter in of.parameters()]
     alone = [dist.new_group([rank]) for rank in range(2)]
     text = "collectives of the process group" if is_here else "another rank could not take part in step 0"
-    error_of(told, failing(shards, of, calls), text)
+    error_of(raised, failing(shards, of, calls), text)
 
     def breaks() -> None:
         for step in shards.steps(of, sgd(of), until=1):
@@ -150,6 +151,16 @@ def test_a_mistake_of_one_rank_fails_the_step_on_all_and_leaves_nothing() -> Non
     body = lambda shard: embedding(torch.tensor([shard.number])).sum().backward()
     error_of(UnsupportedError, failing(shards, embedding, body), "sparse=False")
     error_of(ArgumentError, failing(shards, of, lambda shard: None), "no shard of step 0 has given a gradient")
+
+    def unfreezes() -> None:
+        of[0].weight.requires_grad_(False)
+        for step in shards.steps(of, sgd(of), until=1):
+            for shard in step:
+                of[0].weight.requires_grad_(True)
+                lost(of, shard).backward()
+
+    error_of(ArgumentError, unfreezes, "require gradients within step 0")
+    of[0].weight.grad = None
     assert shards.step == 0 and of.seen == 0
     for parameter, was in zip(of.parameters(), before):
         # All have rank 0's since the first step began.
@@ -230,6 +241,41 @@ def test_a_linear_model_has_the_bits_of_the_tree() -> None:
             of(torch.from_numpy(inputs[shard.number]))[0].backward()
     expected = -(canonical([value.astype(np.float32) for value in inputs]) / np.float32(7))
     assert (of.weight.detach().numpy()[0] == expected).all()
+
+
+@case
+def test_a_step_that_is_made_counts_although_ranks_are_lost_after_it() -> None:
+    of = model()
+    group = herringbone.Communicator(dist.group.WORLD.member.communicator)
+    job = herringbone.Elastic(lambda: of.state_dict(), of.load_state_dict, communicator=group)
+    shards = Shards(4, seed=1, job=job)
+    failure = herringbone.errors.PeerLostError("rank 1 is lost", [1])
+    with mock.patch.object(herringbone.Elastic, "_recover") as recovers:
+        for step in shards.steps(of, sgd(of), until=3):
+            for shard in step:
+                lost(of, shard).backward()
+            if step.number == 1:
+                assert step.apply()
+                with mock.patch.object(herringbone.ShardGroup, "mean", side_effect=failure):
+                    assert np.isnan(shards.mean([0.0, 0.0]))
+    assert recovers.call_count == 1 and shards.step == job.steps == 3
+    job._restore_handler()
+
+
+@case
+def test_few_samples_are_weighed() -> None:
+    """Three samples on four shards: one has none, and the mean over the shards is that over the samples."""
+    data = [torch.full((3,), float(value)) for value in (1, 2, 6)]
+    shards, of = Shards(4, seed=1), nn.Linear(3, 1, bias=False)
+    loader = shards.loader(data, 1, rule="weigh", shuffle=False)
+    for step in shards.steps(of, torch.optim.SGD(of.parameters(), 0.0), until=1):
+        losses = []
+        for shard in step:
+            losses.append(shard.batch(loader).sum())
+            of(shard.batch(loader)).sum().backward()
+        assert len(losses) == (2, 1)[dist.get_rank()]
+        assert abs(shards.mean(losses) - 9.0) < 1e-6
+        assert step.reduce() and torch.allclose(of.weight.grad, torch.full((1, 3), 3.0))
 
 
 @case
