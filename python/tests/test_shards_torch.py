@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import WORKERS, Group, Run, cases_of, forked
 
-KINDS = ["convolutional", "transformer", "bf16", "double", "convolutional/3/even", "checkpointed/1/even"]
+KINDS = ["convolutional", "transformer", "bf16", "double", "convolutional/3/even", "checkpointed/1/even", "habits"]
 STEPS = 4
 
 

@@ -17,7 +17,7 @@ from .._herringbone import aligned_shards, choose_shard_runs, even_shards
 from ..arguments import whole
 from ..communicator import Communicator
 from ..elastic import Elastic
-from ..errors import ConfigError, HerringboneError, PeerLostError
+from ..errors import ArgumentError, ConfigError, HerringboneError, PeerLostError
 from ..joining import init
 from ..shards import WHY, ShardGroup, check_shards, explained, lengths_of
 from ..shards_data import Epochs
@@ -115,6 +115,8 @@ class Shards:
         self._shard_seconds = 0.0
         self._steps = 0
         self._applied = 0
+        """The step that this process has made last, counted from 1."""
+        self._running: Training | None = None
         self._loaders: list[ShardLoader] = []
         self._machine: dict[str, Any] | None = None
         self._means: ShardGroup | None = None
@@ -230,6 +232,8 @@ class Shards:
         Raises:
             ConfigError: the checkpoint is of another number of shards, seed or number of threads, or of another machine.
         """
+        if self._open is not None:
+            raise ArgumentError("Shards.load_state_dict: a step is open; load a checkpoint before the loop over steps")
         if not isinstance(state, Mapping) or "shards" not in state:
             raise TypeError("Shards.load_state_dict: pass what state_dict() gave")
         if state["version"] != 1:
@@ -245,9 +249,13 @@ class Shards:
         for loader, record in zip(self._loaders, state["loaders"]):
             loader.check(record)
         own = surroundings.machine()
-        for name in MACHINE:
-            if state["machine"][name] != own[name]:
-                self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}", 3)
+        for name in own:
+            if state["machine"][name] == own[name]:
+                continue
+            if name not in MACHINE:
+                values = f"{name} {state['machine'][name]} and this training {own[name]}"
+                raise ConfigError(f"Shards: the checkpoint has {values}; set the same")
+            self._differs(f"the checkpoint was made with {name} {state['machine'][name]}, and this is {own[name]}", 3)
         if self._job is None:
             self._steps = whole("Shards.load_state_dict", "step", state["step"], "a number of steps")
         else:
@@ -262,6 +270,8 @@ class Shards:
         self, model: Any, inner: torch.nn.Module, optimizer: Optimizer, scaler: Any, until: int | None
     ) -> Generator[Step, None, None]:
         training: Training | None = None
+        # A loop that was left, and is held somewhere.
+        self._part(self._running)
         try:
             with _without_sums(model):
                 while (until is None or self.step < until) and not (self._job is not None and self._job.leaving):
@@ -274,7 +284,7 @@ class Shards:
                             before, training = training, None
                             self._part(before)
                             same = before is not None and before.is_of(self._present())
-                            training = self._meet(inner, optimizer, scaler, before if same else None)
+                            training = self._running = self._meet(inner, optimizer, scaler, before if same else None)
                         if torch.get_num_threads() != self.threads:
                             torch.set_num_threads(self.threads)
                         yield from self._one(training)
@@ -296,7 +306,8 @@ class Shards:
             self._open = None
             training.made += 1
             self._steps += step.is_applied
-            self._applied += step.is_applied
+            if step.is_applied:
+                self._applied = step.number + 1
 
     def _part(self, training: Training | None) -> None:
         """The training is over, or goes on with others."""
@@ -304,6 +315,8 @@ class Shards:
         if training is not None:
             self._shard_seconds = training.seconds or self._shard_seconds
             training.close()
+        if training is self._running:
+            self._running = None
 
     def _step_of_job(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._job is None else self._job.step()
@@ -336,7 +349,7 @@ class Shards:
         own = self._record(model, optimizer)
         records = _exchanged(self._communicator, own)
         self._compare(records)
-        furthest = max(range(len(records)), key=lambda rank: (records[rank]["steps made here"], -rank))
+        furthest = max(range(len(records)), key=lambda rank: (records[rank]["last step made here"], -rank))
         self._machine = records[furthest]["machine"]
         seconds = max(record["shard's seconds"] for record in records)
         with torch.no_grad():
@@ -377,7 +390,7 @@ class Shards:
             "seed": self.seed,
             "threads": self.threads,
             "steps": self.step,
-            "steps made here": self._applied,
+            "last step made here": self._applied,
             "shard's seconds": self._shard_seconds,
             "model": _digest(json.dumps(shapes).encode()),
             "optimizer": type(optimizer).__name__,

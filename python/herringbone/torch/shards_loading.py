@@ -91,6 +91,8 @@ class ShardLoader:
             raise ArgumentError(f"ShardLoader: {name} is not an option here: {REFUSED[name]}")
         _check(dataset, epochs)
         self.epochs = epochs
+        self.is_used = False
+        """Whether a step of this process has asked for a batch."""
         self._portions = _Portions(epochs)
         self._mine = range(0)
         self._following: Iterator[tuple[int, int]] = iter(())

@@ -13,7 +13,7 @@ from ..errors import UnsupportedError
 from ..unlike import unlike_its_memory
 from .tensors import FOLDED
 
-__all__ = ["CallCounts", "check_model", "check_optimizer", "inner_model"]
+__all__ = ["CallCounts", "ParameterStates", "check_model", "check_optimizer", "inner_model"]
 
 SUMS = "they sum over workers within a forward or backward pass, so results depend on the number of workers"
 
@@ -51,6 +51,10 @@ def check_model(model: nn.Module) -> None:
         raise UnsupportedError("Shards: no parameter of the model requires a gradient")
     for name, parameter in trained:
         _check_parameter(name, parameter)
+    for name, buffer in model.named_buffers():
+        if buffer.device.type != "cpu" or not _is_dense(buffer):
+            where = f"Shards: buffer {name} of shape {tuple(buffer.shape)} on {buffer.device}"
+            raise UnsupportedError(f"{where} is not all that is in its memory on the CPU; make it with tensor.contiguous()")
 
 
 def _is_unmade(module: Any) -> bool:
@@ -110,6 +114,30 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             shape = tuple(strangers[0].shape)
             text = f"Shards: parameter group {number} of the optimizer holds a parameter of shape {shape} that is not the model's"
             raise UnsupportedError(f"{text}; pass the model that holds all of them")
+
+
+class ParameterStates:
+    """A model's parameters: a shard changes none of them, since other workers' would not."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._before = self._now()
+
+    def check(self, shard: int, step: int) -> None:
+        """Raises:
+        UnsupportedError: one has changed since this was made.
+        """
+        if self._now() == self._before:
+            return
+        after = dict(self._now())
+        name = next((name for name, state in self._before if after.get(name) != state), "that was added")
+        raise UnsupportedError(
+            f"Shards: shard {shard} of step {step} has changed parameter {name} in its forward or backward pass, as max_norm of an "
+            "embedding or an average of another model's does; change parameters between steps, after step.apply()"
+        )
+
+    def _now(self) -> list[tuple[str, tuple[int, int]]]:
+        return [(name, (each.data_ptr(), each._version)) for name, each in self._model.named_parameters()]
 
 
 class CallCounts:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..communicator import Communicator
-from ..errors import ArgumentError, HerringboneError, UnsupportedError
+from ..errors import (
+    ArgumentError,
+    ClosedError,
+    HerringboneError,
+    MismatchError,
+    OperationTimeoutError,
+    PeerLostError,
+    UnsupportedError,
+)
 from ..shards_data import SHARD, seed_of
 from .shards_loading import ShardLoader, kept_generators, seed_generators
-from .shards_refused import CallCounts
+from .shards_refused import CallCounts, ParameterStates
 from .shards_sums import GradientSums
 from .shards_surroundings import Buffers
 
@@ -42,6 +51,7 @@ class Training:
         self.mine = range(*group.mine)
         self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._kinds = [(parameter.dtype, parameter.shape) for parameter in self.parameters]
         self.sums = GradientSums(self.parameters, group)
         self.buffers = Buffers(model)
         self.overlaps = True
@@ -64,12 +74,23 @@ class Training:
 
     def is_of(self, communicator: Communicator) -> bool:
         """Whether the members are these, and the model's parameters that are trained the same as before."""
+        return self.communicator is communicator and self.has_same_parameters() and self.buffers.are_of(self.model)
+
+    def has_same_parameters(self) -> bool:
+        """Whether the model's parameters that are trained are the same as before, and of the same types."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         same = len(trained) == len(self.parameters) and all(one is other for one, other in zip(trained, self.parameters))
-        return same and self.communicator is communicator
+        return same and [(parameter.dtype, parameter.shape) for parameter in trained] == self._kinds
+
+    def clear_gradients(self) -> None:
+        """No parameter has one, nor have those that are not trained any more."""
+        for parameter in self.model.parameters():
+            parameter.grad = None
 
     def close(self) -> None:
         """The members have changed, or the training is over."""
+        if self.step is not None:
+            self.step.undo()
         for handle in self._handles:
             handle.remove()
         self.sums.abandon()
@@ -110,8 +131,8 @@ class Step:
         self._is_reduced = False
         self.is_applied = False
         """Whether the optimizer has made its step."""
-        for parameter in training.parameters:
-            parameter.grad = None
+        self._is_over = False
+        training.clear_gradients()
         training.buffers.begin()
         training.sums.begin()
         training.step = self
@@ -120,16 +141,17 @@ class Step:
         if self._begun:
             raise ArgumentError(f"Shards: step {self.number} is iterated over twice; do all that a shard needs in one body")
         training = self._training
+        self._guarded(self._check_gradients)
+        self._guarded(training.buffers.begin_shards)
         for place, number in enumerate(training.mine):
             self._begun += 1
-            if place:
-                training.buffers.restore()
-            if any(loader.is_empty(self.number, number) for loader in self._loaders):
+            self._guarded(training.buffers.begin_shard)
+            if self._is_empty(number):
                 self._shard_is_over(number)
                 continue
             with kept_generators():
                 seed_generators(seed_of(self._seed, SHARD, self.number, number))
-                calls = CallCounts()
+                calls, parameters = CallCounts(), ParameterStates(training.model)
                 self._takes = training.overlaps and place + 1 == len(training.mine)
                 began = time.monotonic()
                 try:
@@ -140,6 +162,7 @@ class Step:
                 training.seconds = min(spent, training.seconds or spent)
             self.weights.setdefault(number, 1.0)
             self._guarded(lambda: calls.check(number, self.number))
+            self._guarded(lambda: parameters.check(number, self.number))
             self._shard_is_over(number)
         if not training.mine:
             self._guarded(training.sums.start_all)
@@ -152,10 +175,14 @@ class Step:
             members of a job were lost.
         """
         if not self._is_reduced and self._failure is None:
+            if self._is_over:
+                raise ArgumentError(
+                    f"Shards: step {self.number} is over, as the loop over steps was left; begin shards.steps() again"
+                )
             self._is_reduced = True
             try:
                 self._finish()
-            except (HerringboneError, UnsupportedError) as error:
+            except HerringboneError as error:
                 self._failure = error
                 self.undo()
         return self._failure is None
@@ -169,8 +196,9 @@ class Step:
         if not self.reduce():
             return False
         if not self.is_applied:
-            self.is_applied = True
             training = self._training
+            # Before the optimizer's: one may show a parameter's memory.
+            training.buffers.apply()
             training.applies = True
             try:
                 if training.scaler is None:
@@ -180,7 +208,7 @@ class Step:
                     training.scaler.update()
             finally:
                 training.applies = False
-            training.buffers.apply()
+            self.is_applied = True
         return True
 
     def end(self) -> None:
@@ -200,12 +228,13 @@ class Step:
         """Nothing of the step is left, unless it is applied."""
         training = self._training
         training.step = None
+        self._is_over = True
         if self.is_applied:
             return
         training.sums.abandon()
-        training.buffers.restore()
-        for parameter in training.parameters:
-            parameter.grad = None
+        with suppress(UnsupportedError):
+            training.buffers.undo()
+        training.clear_gradients()
 
     def fail(self, error: Exception) -> None:
         """The group has failed in a call of the body, whose errors the loop does not hear of."""
@@ -223,6 +252,7 @@ class Step:
         Raises:
             ArgumentError: another loader has said something else.
         """
+        loader.is_used = True
         weight = loader.weight(self.number, shard)
         if self.weights.setdefault(shard, weight) != weight:
             text = f"Shards: shard {shard} has batches of two loaders in step {self.number}, which weigh {self.weights[shard]} and {weight}"
@@ -235,10 +265,21 @@ class Step:
             return
         try:
             action()
-        except UnsupportedError as error:
-            self._refusal = error
-        except HerringboneError as error:
+        except (PeerLostError, MismatchError, OperationTimeoutError, ClosedError) as error:
+            # The group's: no call of it would end better.
             self._failure = error
+        except HerringboneError as error:
+            self._refusal = error
+
+    def _check_gradients(self) -> None:
+        if any(parameter.grad is not None for parameter in self._training.parameters):
+            text = f"Shards: a backward pass of step {self.number} was made outside of the loop over its shards"
+            raise ArgumentError(f"{text}, so it would count once for each worker; make it within, for each shard")
+
+    def _is_empty(self, shard: int) -> bool:
+        """Whether a shard has no samples in the end of an epoch: of the loaders that this worker has used, as far as there are any."""
+        used = [loader for loader in self._loaders if loader.is_used] or self._loaders
+        return any(loader.is_empty(self.number, shard) for loader in used)
 
     def _shard_is_over(self, number: int) -> None:
         training = self._training
@@ -255,9 +296,12 @@ class Step:
             missing = list(training.mine)[self._done :]
             text = f"Shards: step {self.number} has not finished shards {missing} of this worker; do not break out of the loop over step"
             self._refusal = ArgumentError(text)
-        if not training.is_of(training.communicator) and self._refusal is None:
-            text = f"Shards: parameters have begun or ceased to require gradients within step {self.number}"
+        if not training.has_same_parameters() and self._refusal is None:
+            text = (
+                f"Shards: parameters have begun or ceased to require gradients, or changed their types, within step {self.number}"
+            )
             self._refusal = ArgumentError(f"{text}; change that between steps, after step.apply()")
+        self._guarded(self._check_gradients)
         if self._failure is not None:
             raise self._failure
         training.sums.start_all()

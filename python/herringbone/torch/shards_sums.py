@@ -101,6 +101,19 @@ class _Filling:
         return list(torch.split(self.result, self.lengths))
 
 
+def _checksum(gradient: torch.Tensor) -> int:
+    """Of the gradient's bytes: what a program changes by way of ``.data`` or numpy has no new version."""
+    if gradient.layout != torch.strided or not gradient.numel():
+        return 0
+    # Its memory, in whatever order, where that is all it has.
+    whole = gradient.detach()
+    if not whole.is_contiguous():
+        whole = whole.contiguous()
+    bytes_ = whole.reshape(-1).view(torch.uint8).numpy()
+    words = len(bytes_) // 8 * 8
+    return int(bytes_[:words].view("u8").sum()) ^ int(bytes_[words:].sum())
+
+
 class GradientSums:
     """The sums of one model's gradients for the shards that this worker carries."""
 
@@ -117,7 +130,7 @@ class GradientSums:
                 parts.append((bucket.kind, OP, bucket.places(place)))
         self._order = [at for bucket in self._buckets for at in bucket.at]
         self._native = group.partial_sums(parts, [bucket.partials for bucket in self._buckets])
-        self._seen: list[tuple[torch.Tensor, int] | None] = [None] * len(parameters)
+        self._seen: list[tuple[torch.Tensor, int, int] | None] = [None] * len(parameters)
         self._last: list[_Gradient] = [None] * len(parameters)
         self._started = 0
         self.is_late = False
@@ -139,7 +152,7 @@ class GradientSums:
         """
         gradient = self._parameters[at].grad
         if self._seen[at] is None and gradient is not None:
-            self._seen[at] = (gradient, gradient._version)
+            self._seen[at] = (gradient, gradient._version, _checksum(gradient))
             self._native.push(self._place[at], [self._read(at, weight)])
             self._has_come(at)
 
@@ -156,7 +169,7 @@ class GradientSums:
             if seen is None:
                 self._native.push(self._place[at], [last])
                 self._has_come(at)
-            elif gradient is not seen[0] or gradient._version != seen[1]:
+            elif gradient is not seen[0] or (gradient._version, _checksum(gradient)) != seen[1:]:
                 self.is_late = True
         self._clear()
 

@@ -19,17 +19,34 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._own = dict(model.named_buffers())
-        self._begun = [buffer.detach().clone() for buffer in self._own.values()]
-        self._kept = [buffer.clone() for buffer in self._begun]
+        # Their bytes travel, whatever the buffers' strides are.
+        plain = torch.contiguous_format
+        self._before = [buffer.detach().clone(memory_format=plain) for buffer in self._own.values()]
+        self._begun = [buffer.clone() for buffer in self._before]
+        self._kept = [buffer.clone() for buffer in self._before]
         self.names = list(self._own)
 
+    def are_of(self, model: nn.Module) -> bool:
+        """Whether the model has the same ones still."""
+        present = dict(model.named_buffers())
+        own = self._own.items()
+        return list(present) == self.names and all(_are_alike(present[name], buffer) for name, buffer in own)
+
     def begin(self) -> None:
-        """A step begins with what they hold now."""
+        """A step begins: if it fails they hold again what they hold now."""
+        self._copy(self._before, self._values())
+
+    def begin_shards(self) -> None:
+        """Every shard begins with what they hold now, which the step's body may have changed."""
         self._copy(self._begun, self._values())
 
-    def restore(self) -> None:
-        """They hold what the step began with: the next shard begins, or the step is made again."""
+    def begin_shard(self) -> None:
+        """The next shard begins."""
         self._copy(self._values(), self._begun)
+
+    def undo(self) -> None:
+        """Nothing of the step is left."""
+        self._copy(self._values(), self._before)
 
     def keep(self) -> None:
         """They hold what shard 0 leaves to the next step."""
@@ -70,7 +87,7 @@ class Buffers:
             names = sorted(present.keys() ^ self._own.keys())
             raise UnsupportedError(f"Shards: buffers {names} have come or gone within a step; make them before the first one")
         for name, own in self._own.items():
-            if present[name].shape != own.shape or present[name].dtype != own.dtype:
+            if not _are_alike(present[name], own):
                 raise UnsupportedError(f"Shards: buffer {name} has changed its shape or type within a step")
         return [present[name].detach() for name in self._own]
 
@@ -79,6 +96,10 @@ class Buffers:
         with torch.no_grad():
             for one, other in zip(into, values):
                 one.copy_(other)
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,12 +113,12 @@ def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 def machine() -> dict[str, Any]:
     """What bits depend on beside the program, for all processes to compare."""
     return {
-        "torch": torch.__version__,
-        "processor level": torch.backends.cpu.get_cpu_capability(),
-        "probe of arithmetic": probe(),
         "default type": str(torch.get_default_dtype()),
         "matmul precision": torch.get_float32_matmul_precision(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "torch": torch.__version__,
+        "processor level": torch.backends.cpu.get_cpu_capability(),
+        "probe of arithmetic": probe(),
     }
 
 
@@ -106,10 +127,10 @@ def probe() -> str:
     generator = torch.Generator().manual_seed(53)
 
     def drawn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, dtype=torch.float32)
 
     digest = hashlib.blake2b(digest_size=8)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         weights = [drawn(37, 61), drawn(61, 64), drawn(4, 3, 3, 3)]
         for weight in weights:
             weight.requires_grad_()

@@ -159,8 +159,25 @@ def test_a_mistake_of_one_rank_fails_the_step_on_all_and_leaves_nothing() -> Non
                 of[0].weight.requires_grad_(True)
                 lost(of, shard).backward()
 
-    error_of(ArgumentError, unfreezes, "require gradients within step 0")
-    of[0].weight.grad = None
+    error_of(ArgumentError, unfreezes, "require gradients, or changed their types, within step 0")
+
+    def outside(first: bool) -> Callable[[], None]:
+        def run() -> None:
+            for step in shards.steps(of, sgd(of), until=1):
+                if first:
+                    of[1].weight.sum().backward()
+                for shard in step:
+                    lost(of, shard).backward()
+                if not first:
+                    of[1].weight.sum().backward()
+
+        return run
+
+    error_of(ArgumentError, outside(True), "outside of the loop over its shards")
+    error_of(ArgumentError, outside(False), "outside of the loop over its shards")
+    limited = nn.Embedding(9, 2, max_norm=0.1)
+    body = lambda shard: limited(torch.tensor([shard.number])).sum().backward()
+    error_of(UnsupportedError, failing(shards, limited, body), "has changed parameter weight", "max_norm")
     assert shards.step == 0 and of.seen == 0
     for parameter, was in zip(of.parameters(), before):
         # All have rank 0's since the first step began.
@@ -260,6 +277,33 @@ def test_a_step_that_is_made_counts_although_ranks_are_lost_after_it() -> None:
                     assert np.isnan(shards.mean([0.0, 0.0]))
     assert recovers.call_count == 1 and shards.step == job.steps == 3
     job._restore_handler()
+
+
+@case
+def test_loops_that_were_left_are_over() -> None:
+    shards, of = Shards(4, seed=1), model()
+    optimizer = sgd(of)
+    held = shards.steps(of, optimizer)
+    for step in held:
+        for shard in step:
+            lost(of, shard).backward()
+        break
+    before = of[0].weight.detach().clone()
+    for other in shards.steps(of, optimizer, until=1):
+        for shard in other:
+            lost(of, shard).backward()
+    error_of(ArgumentError, step.apply, "is over")
+    assert shards.step == 1 and not torch.equal(before, of[0].weight)
+    # A layer that is not trained any more does not move.
+    of[0].requires_grad_(False)
+    before = of[0].weight.detach().clone()
+    for step in shards.steps(of, optimizer, until=2):
+        error_of(ArgumentError, lambda: shards.load_state_dict(shards.state_dict()), "a step is open")
+        for shard in step:
+            lost(of, shard).backward()
+    assert torch.equal(before, of[0].weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        next(iter(shards.steps(of, optimizer)))
 
 
 @case
