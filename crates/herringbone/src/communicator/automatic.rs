@@ -77,7 +77,7 @@ pub(super) fn chosen_runs(
     shard_time: Duration,
     bytes: u64,
 ) -> Result<ChosenRuns, ShardsError> {
-    let known = fabric.settings.guidance.calibration.clone().unwrap_or_default();
+    let known = fabric.settings.guidance.calibration.unwrap_or_default();
     let time = u64::try_from(shard_time.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000);
     asked(fabric, group, bytes, |request, sizing| plan::choose_runs(shards, time, request, &known, sizing))
 }
