@@ -161,6 +161,8 @@ class ShardGroup:
         """
         import numpy as np
 
+        if not isinstance(numbers, Mapping):
+            raise TypeError(f"mean: numbers is a {type(numbers).__name__}, not a dictionary of a number for each shard")
         arrays = {shard: None if number is None else np.array([float(number)]) for shard, number in numbers.items()}
         mean = self.all_reduce(arrays, "average")
         return None if mean is None else float(mean[0])

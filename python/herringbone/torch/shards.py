@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from . import shards_surroundings as surroundings
 from .group import ProcessGroupHerringbone
 from .shards_loading import ShardLoader
 from .shards_refused import check_model, check_optimizer, inner_model
-from .shards_step import Step, Training
+from .shards_step import Step, Training, plain_settings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -181,7 +181,7 @@ class Shards:
             until = whole("Shards.steps", "until", until, "a number of steps")
         return self._run(model, inner, optimizer, scaler, until)
 
-    def mean(self, numbers: Mapping[int, Any] | list[Any]) -> float:
+    def mean(self, numbers: Mapping[int, Any] | Sequence[Any]) -> float:
         """The mean over all shards of a number of each, such as its loss, on every rank; in the tree of the gradients.
 
         All ranks call it, between the body of a step and the next step, or outside of steps.
@@ -193,7 +193,13 @@ class Shards:
         Returns:
             The mean; not a number if ranks were lost, in a step that is made again.
         """
-        weights = dict.fromkeys(self.mine, 1.0) if self._open is None else self._open.weights
+        if self._open is not None:
+            self._open._check_out("shards.mean(numbers)")
+        if not isinstance(numbers, (Mapping, list, tuple)):
+            raise TypeError(
+                f"Shards.mean: numbers is a {type(numbers).__name__}; pass a list with a number of each of this worker's shards"
+            )
+        weights = dict.fromkeys(self.mine, 1.0) if self._open is None else self._open._weights
         if isinstance(numbers, Mapping):
             given = {shard: number for shard, number in numbers.items() if number is not None}
         else:
@@ -206,7 +212,7 @@ class Shards:
         except PeerLostError as error:
             if self._job is None or self._open is None:
                 raise
-            self._open.fail(error)
+            self._open._fail(error)
             return float("nan")
         return float("nan") if mean is None else mean
 
@@ -295,9 +301,9 @@ class Shards:
         self._open = step = Step(training, self.seed, self.step, self._loaders)
         try:
             yield step
-            step.end()
+            step._end()
         except BaseException as error:
-            step.undo()
+            step._undo()
             if step.is_applied and self._job is not None and isinstance(error, (GeneratorExit, PeerLostError)):
                 # The loop was left, or a rank was lost after the step was made: the job's context does not count it.
                 self._job.steps += 1
@@ -383,6 +389,8 @@ class Shards:
 
     def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """What all ranks must have alike."""
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+        settings = ", ".join(map(plain_settings, groups))
         shapes = [(name, str(each.dtype), list(each.shape), each.requires_grad) for name, each in model.named_parameters()]
         shapes += [(name, str(each.dtype), list(each.shape), False) for name, each in model.named_buffers()]
         return {
@@ -394,6 +402,7 @@ class Shards:
             "shard's seconds": self._shard_seconds,
             "model": _digest(json.dumps(shapes).encode()),
             "optimizer": type(optimizer).__name__,
+            "optimizer's settings": settings if len(settings) < 1000 else _digest(settings.encode()),
             "optimizer's state": _digest_of(optimizer.state_dict()),
             "loaders": [loader.record() for loader in self._loaders],
             "machine": surroundings.machine(),
@@ -401,7 +410,17 @@ class Shards:
 
     def _compare(self, records: list[dict[str, Any]]) -> None:
         first, size = records[0], len(records)
-        for name in ("shards", "seed", "threads", "steps", "model", "optimizer", "loaders", "optimizer's state"):
+        for name in (
+            "shards",
+            "seed",
+            "threads",
+            "steps",
+            "model",
+            "optimizer",
+            "optimizer's settings",
+            "loaders",
+            "optimizer's state",
+        ):
             other = next((rank for rank in range(size) if records[rank][name] != first[name]), None)
             if other is not None:
                 text = f"Shards: rank 0 has {name} {first[name]} and rank {other} {records[other][name]}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from ..communicator import Communicator
 from ..errors import (
     ArgumentError,
     ClosedError,
+    ConfigError,
     HerringboneError,
     MismatchError,
     OperationTimeoutError,
@@ -33,6 +36,17 @@ __all__ = ["Shard", "Step", "Training"]
 
 AGAIN, FAILED = 1, 2
 """What a rank says at the end of a step: its sums began too early; it cannot take part."""
+
+
+def plain_settings(value: Any) -> str:
+    """A setting as a text that is the same on all ranks: what is no number or text says only its type, for that may hold an address."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}={plain_settings(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(plain_settings, value)) + ")"
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return repr(value.item())
+    return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
 
 
 class Training:
@@ -60,6 +74,8 @@ class Training:
         """Whether the optimizer may make its step."""
         self.deals_again = False
         """Whether shards are to be dealt again once it is known what one takes."""
+        self.has_warned = False
+        """Whether it has said that a shard's samples may not be its own."""
         self.made = 0
         """How many steps were begun and have ended, in whatever way."""
         self.seconds = 0.0
@@ -82,6 +98,26 @@ class Training:
         same = len(trained) == len(self.parameters) and all(one is other for one, other in zip(trained, self.parameters))
         return same and [(parameter.dtype, parameter.shape) for parameter in trained] == self._kinds
 
+    def settings(self) -> str:
+        """The optimizer's and the scaler's, such as the learning rate."""
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
+        scale = [] if self.scaler is None else [self.scaler.get_scale()]
+        return ", ".join(plain_settings(each) for each in [*groups, *scale])
+
+    def settings_digest(self) -> bytes:
+        """A digest of them."""
+        return hashlib.blake2b(self.settings().encode(), digest_size=8).digest()
+
+    def note_use(self, shard: Shard) -> None:
+        """A shard is over; say it once if its samples do not seem to be its own."""
+        if not shard.is_used and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(
+                f"Shards: the body has used neither shard.batch(loader) nor shard.number in {shard}: do its samples depend on it? "
+                "Samples of a DataLoader depend on the number of workers; make a loader by shards.loader(dataset, batch)",
+                stacklevel=3,
+            )
+
     def clear_gradients(self) -> None:
         """No parameter has one, nor have those that are not trained any more."""
         for parameter in self.model.parameters():
@@ -90,7 +126,7 @@ class Training:
     def close(self) -> None:
         """The members have changed, or the training is over."""
         if self.step is not None:
-            self.step.undo()
+            self.step._undo()
         for handle in self._handles:
             handle.remove()
         self.sums.abandon()
@@ -98,7 +134,7 @@ class Training:
     def _taker(self, at: int) -> Callable[[torch.Tensor], None]:
         def take(_: torch.Tensor) -> None:
             if self.step is not None:
-                self.step.take(at)
+                self.step._take(at)
 
         return take
 
@@ -126,12 +162,13 @@ class Step:
         self._begun = 0
         self._done = 0
         self._takes = False
-        self.weights: dict[int, float] = {}
+        self._weights: dict[int, float] = {}
         """How much each shard counts that has come so far, where one counts 1 that has as many samples as the others."""
         self._is_reduced = False
         self.is_applied = False
         """Whether the optimizer has made its step."""
         self._is_over = False
+        self._is_in_shard = False
         training.clear_gradients()
         training.buffers.begin()
         training.sums.begin()
@@ -154,13 +191,16 @@ class Step:
                 calls, parameters = CallCounts(), ParameterStates(training.model)
                 self._takes = training.overlaps and place + 1 == len(training.mine)
                 began = time.monotonic()
+                self._is_in_shard = True
+                shard = Shard(self, number)
                 try:
-                    yield Shard(self, number)
+                    yield shard
                 finally:
-                    self._takes = False
+                    self._takes = self._is_in_shard = False
+                training.note_use(shard)
                 spent = time.monotonic() - began
                 training.seconds = min(spent, training.seconds or spent)
-            self.weights.setdefault(number, 1.0)
+            self._weights.setdefault(number, 1.0)
             self._guarded(lambda: calls.check(number, self.number))
             self._guarded(lambda: parameters.check(number, self.number))
             self._shard_is_over(number)
@@ -174,6 +214,7 @@ class Step:
             Whether they are. If not, the step is not applied: the loop raises the reason when it goes on, or makes the step again if
             members of a job were lost.
         """
+        self._check_out("step.reduce() and step.apply()")
         if not self._is_reduced and self._failure is None:
             if self._is_over:
                 raise ArgumentError(
@@ -184,7 +225,7 @@ class Step:
                 self._finish()
             except HerringboneError as error:
                 self._failure = error
-                self.undo()
+                self._undo()
         return self._failure is None
 
     def apply(self) -> bool:
@@ -197,6 +238,10 @@ class Step:
             return False
         if not self.is_applied:
             training = self._training
+            if all(parameter.grad is None for parameter in training.parameters):
+                raise ArgumentError(
+                    "Shards: the gradients are gone; do not call zero_grad() between step.reduce() and step.apply()"
+                )
             # Before the optimizer's: one may show a parameter's memory.
             training.buffers.apply()
             training.applies = True
@@ -211,7 +256,7 @@ class Step:
             self.is_applied = True
         return True
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """The loop goes on.
 
         Raises:
@@ -224,7 +269,7 @@ class Step:
         if self._failure is not None:
             raise self._failure
 
-    def undo(self) -> None:
+    def _undo(self) -> None:
         """Nothing of the step is left, unless it is applied."""
         training = self._training
         training.step = None
@@ -236,17 +281,17 @@ class Step:
             training.buffers.undo()
         training.clear_gradients()
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """The group has failed in a call of the body, whose errors the loop does not hear of."""
         self._failure = self._failure or error
 
-    def take(self, at: int) -> None:
+    def _take(self, at: int) -> None:
         """A gradient of the last shard has come."""
         if self._takes:
-            weight = self.weights.get(self._training.mine[self._begun - 1], 1.0)
+            weight = self._weights.get(self._training.mine[self._begun - 1], 1.0)
             self._guarded(lambda: self._training.sums.take(at, weight))
 
-    def batch_of(self, loader: ShardLoader, shard: int) -> Any:
+    def _batch_of(self, loader: ShardLoader, shard: int) -> Any:
         """What a loader gives to one of the shards. The shard's gradient counts as its loader says.
 
         Raises:
@@ -254,8 +299,8 @@ class Step:
         """
         loader.is_used = True
         weight = loader.weight(self.number, shard)
-        if self.weights.setdefault(shard, weight) != weight:
-            text = f"Shards: shard {shard} has batches of two loaders in step {self.number}, which weigh {self.weights[shard]} and {weight}"
+        if self._weights.setdefault(shard, weight) != weight:
+            text = f"Shards: shard {shard} has batches of two loaders in step {self.number}, which weigh {self._weights[shard]} and {weight}"
             raise ArgumentError(f"{text} in their last steps; use rule='drop', or data sets of the same length")
         return loader.batch(self.number, shard, self._training.mine)
 
@@ -270,6 +315,12 @@ class Step:
             self._failure = error
         except HerringboneError as error:
             self._refusal = error
+
+    def _check_out(self, what: str) -> None:
+        if self._is_in_shard:
+            raise ArgumentError(
+                f"Shards: {what} belong after the loop over shards, and not in it: all workers call them once a step"
+            )
 
     def _check_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._training.parameters):
@@ -287,7 +338,7 @@ class Step:
         if number == 0:
             self._guarded(training.buffers.keep)
         take = training.sums.take_rest if self._done == len(training.mine) else training.sums.take_all
-        self._guarded(lambda: take(self.weights.get(number, 1.0)))
+        self._guarded(lambda: take(self._weights.get(number, 1.0)))
 
     def _finish(self) -> None:
         """What all ranks do together."""
@@ -322,8 +373,15 @@ class Step:
         is_first = training.communicator.rank == 0
         changed = training.buffers.changed() if is_first else [False] * len(training.buffers.names)
         flags = (AGAIN if training.sums.is_late else 0) | (FAILED if self._refusal is not None else 0)
-        word = np.array([flags, *there, *changed], np.uint8)
+        own = np.frombuffer(training.settings_digest(), np.uint8)
+        # Where ranks have other bits, both a bit and its opposite are on some rank.
+        word = np.concatenate([np.array([flags], np.uint8), own, ~own, np.array([*there, *changed], np.uint8)])
         training.communicator.all_reduce(word, "bit_or")
+        settings, opposite, bits = (
+            word[1 : 1 + len(own)],
+            word[1 + len(own) : 1 + 2 * len(own)],
+            word[1 + 2 * len(own) :].astype(bool),
+        )
         if word[0] & FAILED:
             raise self._refusal or HerringboneError(
                 f"Shards: another rank could not take part in step {self.number}; its own error says why. The step is not applied"
@@ -332,7 +390,12 @@ class Step:
             training.overlaps = False
             training.sums.sum_again()
             return self._agreed(may_repeat=False)
-        return word[1 : 1 + len(there)].astype(bool).tolist(), word[1 + len(there) :].astype(bool).tolist()
+        if (settings & opposite).any():
+            raise ConfigError(
+                f"Shards: ranks have other settings of the optimizer or the scaler in step {self.number}; this one has "
+                f"{training.settings()}. Change them on all ranks, as by scheduler.step() after step.apply(). The step is not applied"
+            )
+        return bits[: len(there)].tolist(), bits[len(there) :].tolist()
 
     def _share_buffers(self, changed: list[bool]) -> None:
         training = self._training
@@ -348,10 +411,16 @@ class Shard:
     """One of a step's shards, while its gradients are computed."""
 
     def __init__(self, step: Step, number: int) -> None:
-        self._step = step
-        self.number = number
-        """Which shard it is, from 0 to the number of shards - 1."""
+        self._step, self._number = step, number
+        self.is_used = False
+        """Whether the body has asked for the number or a batch."""
         self._batches: dict[ShardLoader, Any] = {}
+
+    @property
+    def number(self) -> int:
+        """Which shard it is, from 0 to the number of shards - 1."""
+        self.is_used = True
+        return self._number
 
     def batch(self, loader: ShardLoader) -> Any:
         """This shard's samples of this step.
@@ -368,8 +437,8 @@ class Shard:
                 f"batch: loader is a {kind}; pass what shards.loader(dataset, batch) gives, made once before the steps"
             )
         if loader not in self._batches:
-            self._batches[loader] = self._step.batch_of(loader, self.number)
+            self._batches[loader] = self._step._batch_of(loader, self.number)
         return self._batches[loader]
 
     def __repr__(self) -> str:
-        return f"<shard {self.number} of step {self._step.number}>"
+        return f"<shard {self._number} of step {self._step.number}>"

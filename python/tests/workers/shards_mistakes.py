@@ -307,6 +307,52 @@ def test_loops_that_were_left_are_over() -> None:
 
 
 @case
+def test_ranks_that_change_the_optimizer_apart_are_told() -> None:
+    shards, of = Shards(4, seed=1), model()
+    optimizer = sgd(of)
+
+    def run() -> None:
+        for step in shards.steps(of, optimizer, until=3):
+            for shard in step:
+                lost(of, shard).backward()
+            if step.apply() and dist.get_rank() == 0:
+                optimizer.param_groups[0]["lr"] *= 0.5
+
+    text = "lr=0.05" if dist.get_rank() == 0 else "lr=0.1"
+    error_of(ConfigError, run, "other settings of the optimizer", text, "in step 1")
+    assert shards.step == 1
+    error_of(ConfigError, run, "optimizer's settings", "lr=0.05", "lr=0.1")
+
+
+@case
+def test_calls_at_the_wrong_place_say_where_they_belong() -> None:
+    shards, of = Shards(4, seed=1), model()
+    for step in shards.steps(of, sgd(of), until=1):
+        for shard in step:
+            lost(of, shard).backward()
+            error_of(ArgumentError, lambda: shards.mean([1.0]), "after the loop over shards")
+            error_of(ArgumentError, step.reduce, "after the loop over shards")
+            error_of(ArgumentError, step.apply, "after the loop over shards")
+        error_of(TypeError, lambda: shards.mean(torch.ones(())), "pass a list")  # type: ignore[arg-type]
+        assert shards.mean([1.0, 2.0]) == 1.5 and step.reduce()
+        gradients = [parameter.grad for parameter in of.parameters()]
+        of.zero_grad()
+        error_of(ArgumentError, step.apply, "zero_grad()")
+        for parameter, gradient in zip(of.parameters(), gradients):
+            parameter.grad = gradient
+    assert shards.step == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in shards.steps(of, sgd(of), until=3):
+            for _ in step:
+                of(torch.ones(2, 3)).sum().backward()
+    said = [str(warning.message) for warning in caught]
+    assert [("shard.batch(loader)" in text, __file__ in warning.filename) for text, warning in zip(said, caught)] == [
+        (True, True)
+    ]
+
+
+@case
 def test_few_samples_are_weighed() -> None:
     """Three samples on four shards: one has none, and the mean over the shards is that over the samples."""
     data = [torch.full((3,), float(value)) for value in (1, 2, 6)]
