@@ -22,16 +22,23 @@ __all__ = [
     "Rabit",
     "Residuals",
     "Restarter",
+    "ShardGroup",
+    "ShardSums",
     "Table",
     "Turn",
     "Variable",
     "__version__",
+    "accumulator",
+    "aligned_shards",
+    "choose_shard_runs",
     "codec",
     "codecs",
     "device_trees",
+    "even_shards",
     "main",
     "optimizers",
     "ps_lite_serve",
+    "round_shard_sum",
 ]
 
 __version__: str
