@@ -32,7 +32,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages fmt clean
 
 help: ## This list
@@ -130,6 +130,9 @@ leaks: $(TESTS)/wheel.stamp ## Call 100,000 times, make 1,000 groups, kill 200 w
 
 rabit-soak: $(TESTS)/wheel.stamp ## Kill processes of programs that continue where they were, simulated and real: ten minutes. Table to record/
 	@$(IN_TESTS) tests/rabit_soak/run.py --record record/rabit.md $(ARGS)
+
+shards-soak: $(TESTS)/wheel.stamp ## Kill workers and reducers of trainings by shards, and compare every step with one worker's: six minutes. Table to record/
+	@$(IN_TESTS) tests/shards_soak/run.py --record record/shards-soak.md $(ARGS)
 
 rabit-mpi: $(TESTED) ## Compile programs of RABIT's interface over each MPI that is here, and compare them with libherringbone: a minute
 	@$(PYTHON) tests/rabit_mpi/run.py $(ARGS)

@@ -275,6 +275,7 @@ def targets():
     yield Target(rust, "sanitize", "--record target/sanitize.md", why_not="Rust's nightly")
     yield Target(python, "faults", "--record target/faults.json --page target/faults.md", why_not="root")
     yield Target(python, "rabit-soak", "--record target/rabit.md", why_not="ten minutes")
+    yield Target(python, "shards-soak", "--record target/shards-soak.md", why_not="six minutes")
     yield Target(rust, "rabit-mpi", why_not="an MPI with its headers")
     yield Target(python, "launchers", "--record target/launchers.md", why_not="Open MPI, MPICH and Slurm")
     yield Target(python, "conformance", "--record target/conformance.md", why_not="half an hour")
