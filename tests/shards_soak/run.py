@@ -38,6 +38,8 @@ SILENCE_SECONDS = 90
 """A job of which nothing is heard for so long hangs."""
 WAIT_SECONDS = "20"
 """How long a worker waits for others: where all that had the training's state were killed at once, those that wait for them begin anew."""
+END_SECONDS = 5
+"""How long after the last step all others may take to end."""
 COMES_BACK = 0.1
 """How likely a killed reducer is started again, each time that somebody looks, which is about seven times a second."""
 SHARDS = [5, 8, 13]
@@ -101,6 +103,12 @@ class Job:
             while launcher.poll() is None:
                 if time.monotonic() - self.heard > SILENCE_SECONDS:
                     return f"nothing was heard for {SILENCE_SECONDS} s: {[line[:300] for line in self.lines[-8:]]}"
+                if self.furthest == STEPS and time.monotonic() - self.heard > END_SECONDS:
+                    # Workers that came too late wait for one that is done.
+                    self.counts["jobs whose last new workers came too late"] += 1
+                    launcher.terminate()
+                    launcher.wait()
+                    launcher.returncode = 0
                 time.sleep(self.draw.uniform(0.0, 0.3))
                 gone = [place for place, process in serving.items() if process.poll() is not None]
                 if gone and self.draw.random() < COMES_BACK:
