@@ -119,25 +119,25 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
 class ParameterStates:
     """A model's parameters: a shard changes none of them, since other workers' would not."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
         self._before = self._now()
 
     def check(self, shard: int, step: int) -> None:
         """Raises:
         UnsupportedError: one has changed since this was made.
         """
-        if self._now() == self._before:
+        now = self._now()
+        if now == self._before:
             return
-        after = dict(self._now())
-        name = next((name for name, state in self._before if after.get(name) != state), "that was added")
+        name = next(name for name, before, after in zip(self._parameters, self._before, now) if before != after)
         raise UnsupportedError(
             f"Shards: shard {shard} of step {step} has changed parameter {name} in its forward or backward pass, as max_norm of an "
             "embedding or an average of another model's does; change parameters between steps, after step.apply()"
         )
 
-    def _now(self) -> list[tuple[str, tuple[int, int]]]:
-        return [(name, (each.data_ptr(), each._version)) for name, each in self._model.named_parameters()]
+    def _now(self) -> list[tuple[int, int]]:
+        return [(each.data_ptr(), each._version) for each in self._parameters.values()]
 
 
 class CallCounts:

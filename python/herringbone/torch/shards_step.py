@@ -63,12 +63,12 @@ class Training:
         """``group`` is the native group of the ranks that carry the shards."""
         self.model, self.optimizer, self.scaler, self.communicator = model, optimizer, scaler, communicator
         self.mine = range(*group.mine)
-        self.names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.named = dict(model.named_parameters())
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._kinds = [(parameter.dtype, parameter.shape) for parameter in self.parameters]
         self.sums = GradientSums(self.parameters, group)
         self.buffers = Buffers(model)
-        self.overlaps = True
+        self.overlaps = communicator.size > 1
         """Whether the sums begin within the last shard's backward pass."""
         self.applies = False
         """Whether the optimizer may make its step."""
@@ -188,7 +188,7 @@ class Step:
                 continue
             with kept_generators():
                 seed_generators(seed_of(self._seed, SHARD, self.number, number))
-                calls, parameters = CallCounts(), ParameterStates(training.model)
+                calls, parameters = CallCounts(), ParameterStates(training.named)
                 self._takes = training.overlaps and place + 1 == len(training.mine)
                 began = time.monotonic()
                 self._is_in_shard = True
