@@ -145,9 +145,10 @@ impl Communicator {
     }
 
     /// A communicator of the same ranks for sums of shards: rank r carries the r-th run. An input has the partial sums of a rank's nodes,
-    /// one after the other; ranks without shards give -0.0 in each element. Its all-reduces follow the canonical tree over the shards, so sums do not depend
-    /// on how many ranks carry them, and an average divides by the number of shards. All ranks call this with the same runs: if one
-    /// has others, the first operation fails on all with an error that names both numbers. Every rank's n-th one is the same group.
+    /// one after the other; ranks without shards give -0.0 in each element. Its all-reduces follow the canonical tree over the shards,
+    /// so sums do not depend on how many ranks carry them, and an average divides by the number of shards. All ranks call this with the
+    /// same runs: if one has others, the first operation fails on all with an error that names both numbers. Every rank's n-th one is
+    /// the same group.
     ///
     /// Sums and averages run here, and no codecs.
     ///

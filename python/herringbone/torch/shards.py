@@ -26,7 +26,7 @@ from . import shards_surroundings as surroundings
 from .group import ProcessGroupHerringbone
 from .shards_loading import ShardLoader
 from .shards_refused import check_model, check_optimizer, inner_model
-from .shards_step import Step, Training, plain_settings
+from .shards_step import Step, Training, settings_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -389,8 +389,7 @@ class Shards:
 
     def _record(self, model: torch.nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         """What all ranks must have alike."""
-        groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-        settings = ", ".join(map(plain_settings, groups))
+        settings = settings_of(optimizer)
         shapes = [(name, str(each.dtype), list(each.shape), each.requires_grad) for name, each in model.named_parameters()]
         shapes += [(name, str(each.dtype), list(each.shape), False) for name, each in model.named_buffers()]
         return {

@@ -32,10 +32,16 @@ from .shards_surroundings import Buffers
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-__all__ = ["Shard", "Step", "Training"]
+__all__ = ["Shard", "Step", "Training", "settings_of"]
 
 AGAIN, FAILED = 1, 2
 """What a rank says at the end of a step: its sums began too early; it cannot take part."""
+
+
+def settings_of(optimizer: Optimizer) -> str:
+    """An optimizer's settings, such as the learning rate, as a text that is the same on all ranks."""
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    return ", ".join(map(plain_settings, groups))
 
 
 def plain_settings(value: Any) -> str:
@@ -100,9 +106,8 @@ class Training:
 
     def settings(self) -> str:
         """The optimizer's and the scaler's, such as the learning rate."""
-        groups = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
-        scale = [] if self.scaler is None else [self.scaler.get_scale()]
-        return ", ".join(plain_settings(each) for each in [*groups, *scale])
+        scale = "" if self.scaler is None else f", a scale of {self.scaler.get_scale()!r}"
+        return settings_of(self.optimizer) + scale
 
     def settings_digest(self) -> bytes:
         """A digest of them."""
