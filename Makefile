@@ -23,8 +23,9 @@ FRAMEWORKS := target/frameworks
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
 PACKAGERS := target/package-tools
+BROWSER := target/browser-tools
 WHEEL_SOURCES = Cargo.toml Cargo.lock python/README.md $(shell find crates python -type f \
-	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed \) \
+	\( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.pth' -o -name '*.toml' -o -name py.typed -o -path '*/assets/*' \) \
 	-not -path '*/tests/*' -not -path 'crates/capi/*')
 
 SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
@@ -33,7 +34,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
-	deploy-check packages fmt clean
+	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -194,6 +195,13 @@ deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas o
 packages: $(PACKAGERS)/requirements.stamp | rust ## Wheel, sdist and crates as a release would publish them, and tried. Table to record/
 	@$(PACKAGERS)/bin/python tests/packages/run.py --record record/packages.md $(ARGS)
 
+browser-setup: $(BROWSER)/requirements.stamp ## What `make browser` needs, 0.3 GB: Chromium and npm, as root with apt, playwright, axe-core, speedscope
+	@command -v chromium npm >/dev/null || apt-get install --yes chromium npm
+	npm install --prefix target/browser-npm --no-audit --no-fund --ignore-scripts --silent $$(grep -v '^#' tests/browser/packages.txt)
+
+browser: $(TESTS)/wheel.stamp $(TESTED) ## The live page in headless Chromium, with recorded jobs and with a real one; screenshots to target/browser
+	@$(IN_TESTS) tests/browser/run.py $(ARGS)
+
 verify-large: $(BINARY) ## Prove schedules of 4,096 ranks, coded ones of up to 4,096: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
@@ -257,7 +265,7 @@ $(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(TESTS)/whe
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
 	@touch $@
 
-# Three more, which need no torch.
+# Four more, which need no torch.
 $(SITE)/requirements.stamp: docs/requirements.txt
 	$(PYTHON) tools/environment.py $(SITE) --alone
 	$(SITE)/bin/python -m pip install --quiet --requirement docs/requirements.txt
@@ -271,6 +279,11 @@ $(CHECKERS)/requirements.stamp: deploy/requirements.txt
 $(PACKAGERS)/requirements.stamp: tests/packages/requirements.txt
 	$(PYTHON) tools/environment.py $(PACKAGERS) --alone
 	$(PACKAGERS)/bin/python -m pip install --quiet --requirement tests/packages/requirements.txt
+	@touch $@
+
+$(BROWSER)/requirements.stamp: tests/browser/requirements.txt
+	$(PYTHON) tools/environment.py $(BROWSER) --alone
+	$(BROWSER)/bin/python -m pip install --quiet --requirement tests/browser/requirements.txt
 	@touch $@
 
 $(VENV)/wheel.stamp: $(VENV)/requirements.stamp $(WHEEL_SOURCES) | rust

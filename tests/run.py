@@ -38,7 +38,7 @@ THREADS = 2 * (os.cpu_count() or 1)
 """Tests in Rust that run at once: likewise."""
 PRINTING, INTERRUPTED = threading.Lock(), threading.Event()
 MISSING = 77
-"""The exit code of tests/crates.py if a tool is missing."""
+"""The exit code of a program whose tool is missing."""
 SIMULATED = "world::simulation::tests::whatever_goes_wrong_no_call_hangs_and_no_result_is_wrong"
 FAILED = re.compile(
     r"^(?:FAILED|ERROR) .*|^ *(?:FAIL|TIMEOUT|LEAK-FAIL|SIG[A-Z]+) +\[.*|^test .* \.\.\. FAILED|" + WARNED.pattern, re.MULTILINE
@@ -223,13 +223,15 @@ class Measurement(Target):
 
 
 class Tool(Target):
-    """A check of tests/crates.py, which is asked itself: make's exit code does not say that only a tool is missing."""
+    """A program that is asked itself: make's exit code does not say that only a tool is missing."""
 
     code = 0
 
-    def __init__(self, lane, name, *arguments, why_not=""):
+    def __init__(self, lane, name, *arguments, why_not="", program=None):
+        """`program`: the words that call it, if it is not a check of tests/crates.py."""
         super().__init__(lane, name, *arguments, why_not=why_not)
-        self.command, self.count = [sys.executable, "tests/crates.py", name, *arguments], self.counts
+        self.command = [sys.executable, *(program or ["tests/crates.py", name]), *arguments]
+        self.count = self.counts
 
     def is_right(self, code):
         self.code = code
@@ -278,6 +280,7 @@ def targets():
     yield Target(python, "shards-soak", "--record target/shards-soak.md", why_not="six minutes")
     yield Target(rust, "rabit-mpi", why_not="an MPI with its headers")
     yield Target(python, "launchers", "--record target/launchers.md", why_not="Open MPI, MPICH and Slurm")
+    yield Tool(python, "browser", why_not="Chromium, by `make browser-setup`", program=["tests/browser/run.py"])
     yield Target(python, "conformance", "--record target/conformance.md", why_not="half an hour")
     if os.environ.get("HOROVOD"):
         yield Target(python, "conformance-horovod", "--record target/horovod-conformance.md", why_not="Horovod's sources")
