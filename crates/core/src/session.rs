@@ -6,7 +6,7 @@
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
 //! after a disagreement, [`close_check`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left,
 //! [`group_state`] is where one process stands in a group, with all of these, [`pool`] says which reducers are used,
-//! [`survivors`] who goes on after a death, [`election`] how they find each other if the hub died, [`stragglers`] who has not come to a call, and [`status`] how a process stands.
+//! [`survivors`] who goes on after a death, [`election`] how they find each other if the hub died, [`stragglers`] who has not come to a call, [`status`] how a process stands, and [`flight`] what it has called last.
 //! On rank 0 a [`hub`] has what decides for all; a [`watch`] is what the control thread of each rank decides.
 
 mod basis;
@@ -16,6 +16,7 @@ mod codec;
 pub mod control;
 pub mod election;
 pub mod fence;
+pub mod flight;
 pub mod formation;
 pub mod group_state;
 pub mod handshake;

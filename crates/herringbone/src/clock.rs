@@ -1,5 +1,6 @@
 //! Time, as the engine is told of it.
 
+use crate::core::session::status::ClockReading;
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use std::time::Duration;
 
@@ -17,8 +18,7 @@ pub(crate) struct Moment(u64);
 impl Moment {
     /// The kernel's last tick.
     pub(crate) fn now() -> Self {
-        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);
-        Self(tv_sec as u64 * NANOSECONDS + tv_nsec as u64)
+        Self(nanoseconds_of(ClockId::MonotonicCoarse))
     }
 
     /// How long after the start that all moments share, for machines of `core`.
@@ -48,6 +48,24 @@ impl std::ops::Add<Duration> for Moment {
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
+}
+
+/// What the clocks show, exactly.
+pub(crate) fn reading() -> ClockReading {
+    ClockReading {
+        monotonic: nanoseconds_of(ClockId::Monotonic),
+        realtime: nanoseconds_of(ClockId::Realtime),
+    }
+}
+
+/// What the monotonic clock shows, exactly.
+pub(crate) fn monotonic() -> u64 {
+    nanoseconds_of(ClockId::Monotonic)
+}
+
+fn nanoseconds_of(clock: ClockId) -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+    tv_sec as u64 * NANOSECONDS + tv_nsec as u64
 }
 
 /// By how much a moment may be early: a timeout, which must not pass too early, waits for so much longer.

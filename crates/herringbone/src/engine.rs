@@ -18,6 +18,7 @@ mod disband;
 mod early;
 mod failure;
 mod fences;
+pub(crate) mod flight;
 mod footprints;
 pub(crate) mod group;
 pub(crate) mod groups;

@@ -12,7 +12,7 @@ pub use recent::{OperationState, OperationTimes, Recent};
 use crate::{
     Error, Result,
     clock::Moment,
-    core::session::{Cause, membership::MemberId},
+    core::session::{Cause, flight::FlightOperation, membership::MemberId},
     execute::issue::{Identity, WORLD_GROUP},
     transport::{
         endpoint::Endpoint,
@@ -313,6 +313,15 @@ impl Observer {
             WORLD_GROUP => "world".to_owned(),
             number => format!("group {number}"),
         })
+    }
+
+    /// The last operations as others are told of them, oldest first.
+    pub(crate) fn flight(&self) -> Vec<FlightOperation> {
+        let algorithm = |entry: &Entry| self.algorithms.get(entry.algorithm as usize).cloned();
+        let first = self.recent.first();
+        let shown =
+            |(number, entry): (u64, &Entry)| entry.flight(number, algorithm(entry).unwrap_or_default());
+        (first..).zip(self.recent.iter()).map(shown).collect()
     }
 
     /// The last operations, oldest first.

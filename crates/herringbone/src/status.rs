@@ -5,20 +5,23 @@
 
 pub use crate::core::session::{
     Role,
+    flight::{FlightCall, FlightGroup, FlightOperation, FlightRecord, FlightState},
     handshake::Identity,
     membership::{Member, MemberId, Roster},
     status::{
-        Activity, GroupStatus, HotKey, InFlight, JobStatus, LinkStatus, RangeStatus, ServedJob, Status,
-        TableServerStatus, TableStatus, TableWorker, Way,
+        Activity, ClockReading, GroupStatus, HotKey, InFlight, JobStatus, LinkStatus, RangeStatus, ServedJob,
+        Status, TableServerStatus, TableStatus, TableWorker, Way,
     },
 };
 
 use crate::{
+    clock,
     config::check_exposure,
     core::session::{
         Refusal,
-        control::Message,
+        control::{ControlChannel, Message, Question},
         handshake::{HandshakeError, Hello, Purpose, Versions},
+        status::JOBS,
     },
     fabric::greet::{self, GreetError},
 };
@@ -37,6 +40,56 @@ pub struct Answer {
     pub roster: Option<Roster>,
     /// How it stands.
     pub status: Status,
+}
+
+/// What the clocks of a process have shown, and this one's before and after.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    /// Who it is.
+    pub identity: Identity,
+    /// In the order in which it was asked.
+    pub samples: Vec<ClockSample>,
+}
+
+/// One reading of another process's clocks, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockSample {
+    /// This process's monotonic clock, just before the question was sent.
+    pub sent: u64,
+    /// The other process's clocks.
+    pub clock: ClockReading,
+    /// This process's monotonic clock, just after the answer had come.
+    pub received: u64,
+}
+
+/// The flight records of a process.
+#[derive(Clone, Debug)]
+pub struct FlightAnswer {
+    /// Who it is.
+    pub identity: Identity,
+    /// One of each of its jobs. None of a process that is in no job yet.
+    pub records: Vec<FlightRecord>,
+}
+
+impl Clocks {
+    /// The sample with the shortest way, which says most exactly how far the clocks are apart.
+    pub fn best(&self) -> Option<ClockSample> {
+        self.samples.iter().copied().min_by_key(|sample| sample.round_trip())
+    }
+}
+
+impl ClockSample {
+    /// How long the question and its answer were under way. The [offset](Self::offset) is at most half of it off.
+    pub fn round_trip(self) -> u64 {
+        self.received.saturating_sub(self.sent)
+    }
+
+    /// By how much the other monotonic clock is ahead of this process's, if both ways took the same time.
+    pub fn offset(self) -> i64 {
+        let middle = i128::from(self.sent) + i128::from(self.round_trip() / 2);
+        let ahead = i128::from(self.clock.monotonic) - middle;
+        ahead.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    }
 }
 
 /// Why there is no answer.
@@ -71,6 +124,101 @@ pub fn ask(
     job: Option<u64>,
     within: Duration,
 ) -> Result<Answer, AskError> {
+    conversation(address, token, job, within, |talk| {
+        talk.send(Question::Status)?;
+        let mut known = None;
+        loop {
+            match talk.receive()? {
+                Message::Roster { roster, .. } => known = Some(roster),
+                Message::Status(status) => {
+                    return Ok(Answer { identity: talk.identity, roster: known, status });
+                }
+                _ => return Err(UNEXPECTED),
+            }
+        }
+    })
+}
+
+/// Asks the process at an address so many times what its clocks show, over one connection. As [`ask`] else.
+///
+/// # Errors
+/// Why there is no answer, if there is none to one of the questions.
+pub fn ask_clock(
+    address: &str,
+    token: Option<&str>,
+    job: Option<u64>,
+    times: usize,
+    within: Duration,
+) -> Result<Clocks, AskError> {
+    conversation(address, token, job, within, |talk| {
+        let sample = |_| {
+            let sent = talk.send(Question::Clock)?;
+            match talk.receive()? {
+                Message::Clock(clock) => Ok(ClockSample { sent, clock, received: clock::monotonic() }),
+                _ => Err(UNEXPECTED),
+            }
+        };
+        let samples = (0..times).map(sample).collect::<Result<_, GreetError>>()?;
+        Ok(Clocks { identity: talk.identity, samples })
+    })
+}
+
+/// Asks the process at an address for its [flight records](FlightRecord). As [`ask`] else.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn ask_flight(
+    address: &str,
+    token: Option<&str>,
+    job: Option<u64>,
+    within: Duration,
+) -> Result<FlightAnswer, AskError> {
+    conversation(address, token, job, within, |talk| {
+        talk.send(Question::Flight)?;
+        let mut records = Vec::new();
+        loop {
+            let Message::Flight { record, more } = talk.receive()? else { return Err(UNEXPECTED) };
+            records.extend(record.map(|record| *record));
+            if more == 0 {
+                return Ok(FlightAnswer { identity: talk.identity, records });
+            }
+            if records.len() >= JOBS {
+                return Err(GreetError::Protocol("it has more records than the protocol allows"));
+            }
+        }
+    })
+}
+
+const UNEXPECTED: GreetError = GreetError::Protocol("it sent another message than the protocol expects");
+
+/// A connection to a process that is asked.
+struct Conversation {
+    stream: TcpStream,
+    channel: ControlChannel,
+    identity: Identity,
+    deadline: Instant,
+}
+
+impl Conversation {
+    /// Returns what the monotonic clock showed just before.
+    fn send(&mut self, question: Question) -> Result<u64, GreetError> {
+        let sent = clock::monotonic();
+        greet::send(&mut self.stream, &mut self.channel, &Message::Ask(question))?;
+        Ok(sent)
+    }
+
+    fn receive(&mut self) -> Result<Message, GreetError> {
+        greet::receive(&mut self.stream, &mut self.channel, self.deadline)
+    }
+}
+
+fn conversation<R>(
+    address: &str,
+    token: Option<&str>,
+    job: Option<u64>,
+    within: Duration,
+    ask: impl FnOnce(&mut Conversation) -> Result<R, GreetError>,
+) -> Result<R, AskError> {
     let deadline = Instant::now() + within;
     let identity = Identity {
         role: Role::Worker,
@@ -81,8 +229,14 @@ pub fn ask(
     };
     let hello = Hello { identity, purpose: Purpose::Status, versions: Versions::CURRENT };
     let mut stream = dial(address, token, within)?;
-    heard(&mut stream, hello, token.unwrap_or_default().as_bytes(), deadline)
-        .map_err(|error| unanswered(error, within))
+    let token = token.unwrap_or_default().as_bytes();
+    let answer = || {
+        stream.set_nodelay(true)?;
+        let established = greet::greet_anyone(&mut stream, hello, token, deadline)?;
+        let (identity, channel) = (established.other, greet::channel(established));
+        ask(&mut Conversation { stream, channel, identity, deadline })
+    };
+    answer().map_err(|error| unanswered(error, within))
 }
 
 fn dial(address: &str, token: Option<&str>, within: Duration) -> Result<TcpStream, AskError> {
@@ -98,23 +252,6 @@ fn dial(address: &str, token: Option<&str>, within: Duration) -> Result<TcpStrea
         io::ErrorKind::TimedOut => AskError::Silent(within),
         _ => AskError::Absent(last),
     })
-}
-
-fn heard(
-    stream: &mut TcpStream,
-    hello: Hello,
-    token: &[u8],
-    deadline: Instant,
-) -> Result<Answer, GreetError> {
-    let established = greet::greet_anyone(stream, hello, token, deadline)?;
-    let (identity, mut channel, mut known) = (established.other, greet::channel(established), None);
-    loop {
-        match greet::receive(stream, &mut channel, deadline)? {
-            Message::Roster { roster, .. } => known = Some(roster),
-            Message::Status(status) => return Ok(Answer { identity, roster: known, status }),
-            _ => return Err(GreetError::Protocol("it sent another message than the protocol expects")),
-        }
-    }
 }
 
 fn unanswered(error: GreetError, within: Duration) -> AskError {

@@ -74,8 +74,13 @@ impl Writer {
 
     /// A text for people: what is over the bound is left out, and characters that nobody sees are spaces.
     pub(crate) fn cut_text(&mut self, value: &str) {
+        self.cut_text_to(TEXT_BYTES, value);
+    }
+
+    /// As [`cut_text`](Self::cut_text), to fewer bytes.
+    pub(crate) fn cut_text_to(&mut self, most: usize, value: &str) {
         let value: String = value.chars().map(|char| if is_unseen(char) { ' ' } else { char }).collect();
-        let mut end = value.len().min(TEXT_BYTES);
+        let mut end = value.len().min(most);
         while !value.is_char_boundary(end) {
             end -= 1;
         }
@@ -190,8 +195,13 @@ impl<'a> Reader<'a> {
 
     /// A text without control characters, so that it can be shown to people wherever it comes from.
     pub(crate) fn text(&mut self) -> Result<String, Malformed> {
+        self.text_to(TEXT_BYTES)
+    }
+
+    /// As [`text`](Self::text), of fewer bytes.
+    pub(crate) fn text_to(&mut self, most: usize) -> Result<String, Malformed> {
         let length = usize::from(self.u16()?);
-        if length > TEXT_BYTES {
+        if length > most {
             return Err(Malformed("a text is too long"));
         }
         let text = core::str::from_utf8(self.bytes(length)?).map_err(|_| Malformed("a text is not UTF-8"))?;

@@ -19,12 +19,13 @@ use super::{
     cause::Cause,
     close_check::{CloseQuestion, Confirmation},
     codec::{Malformed, Reader, TooLong, Writer},
+    flight::FlightRecord,
     formation::Join,
     membership::Roster,
     parameters::Parameters,
     recovery::{Grow, Held, Resume, Suspect},
     refusal::Refusal,
-    status::Status,
+    status::{ClockReading, Status},
     stragglers::Late,
     survivors::{Shrink, Shrunk},
 };
@@ -158,8 +159,31 @@ pub enum Message {
     Shrunk(Shrunk),
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
     Bye,
-    /// How the sender stands; the end of its answer to who asked.
+    /// The sender asks. On a connection whose [purpose](super::handshake::Purpose::Status) that is, again and again.
+    Ask(Question),
+    /// How the sender stands; the end of the answer to [`Question::Status`].
     Status(Status),
+    /// What the sender's clocks show; the answer to [`Question::Clock`].
+    Clock(ClockReading),
+    /// What the sender has called last in a job; the answer to [`Question::Flight`].
+    Flight {
+        /// The record; a process that is in no job has none.
+        record: Option<Box<FlightRecord>>,
+        /// How many more come: a reducer has one of each of its jobs.
+        more: u32,
+    },
+}
+
+/// What is asked of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Question {
+    /// How it stands. A worker of a job that has formed answers with its roster first.
+    Status = 1,
+    /// What its clocks show.
+    Clock = 2,
+    /// What it has called last.
+    Flight = 3,
 }
 
 /// How it is known that a rank has died.
@@ -333,6 +357,12 @@ impl Message {
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
             Message::Status(status) => status.write(to),
+            Message::Ask(question) => to.u8(*question as u8),
+            Message::Clock(clock) => clock.write(to),
+            Message::Flight { record, more } => {
+                to.option(record.as_deref(), |to, record| record.write(to));
+                to.u32(*more);
+            }
             Message::GroupInfo { group, generation, members } => {
                 to.u32(*group);
                 to.u32(*generation);
@@ -376,6 +406,9 @@ impl Message {
             Message::Confirm(_) => 32,
             Message::Confirmed(_) => 33,
             Message::Status(_) => 22,
+            Message::Ask(_) => 34,
+            Message::Clock(_) => 35,
+            Message::Flight { .. } => 36,
         }
     }
 
@@ -426,8 +459,23 @@ impl Message {
             32 => Message::Confirm(CloseQuestion::read(from)?),
             33 => Message::Confirmed(Confirmation::read(from)?),
             22 => Message::Status(Status::read(from)?),
+            34 => Message::Ask(Question::read(from)?),
+            35 => Message::Clock(ClockReading::read(from)?),
+            36 => Message::Flight {
+                record: from.option(|from| FlightRecord::read(from).map(Box::new))?,
+                more: from.u32()?,
+            },
             _ => return Err(Malformed("its number is unknown")),
         })
+    }
+}
+
+impl Question {
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let code = from.u8()?;
+        let known = [Question::Status, Question::Clock, Question::Flight];
+        let known = known.into_iter().find(|question| *question as u8 == code);
+        known.ok_or(Malformed("a question that this version does not know"))
     }
 }
 

@@ -37,6 +37,15 @@ pub struct Status {
     pub activity: Activity,
 }
 
+/// What the clocks of a process show at one moment, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockReading {
+    /// The monotonic clock, since its host has started. All moments that a process tells are of it.
+    pub monotonic: u64,
+    /// The wall clock, since 1970.
+    pub realtime: u64,
+}
+
 /// What a process does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activity {
@@ -153,6 +162,22 @@ pub enum Way {
         /// Why.
         reason: String,
     },
+}
+
+impl ClockReading {
+    pub(super) fn write(self, to: &mut Writer) {
+        to.u64(self.monotonic);
+        to.u64(self.realtime);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { monotonic: from.u64()?, realtime: from.u64()? })
+    }
+
+    /// What the wall clock showed at a moment of the monotonic one, if nobody has set it since.
+    pub fn realtime_at(self, monotonic: u64) -> u64 {
+        self.realtime.saturating_add(monotonic).saturating_sub(self.monotonic)
+    }
 }
 
 impl JobStatus {

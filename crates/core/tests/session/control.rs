@@ -205,6 +205,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             .prop_map(|(group, parameters)| Message::Parameters { group, parameters: Box::new(parameters) }),
         crate::recoveries::any_recovery(),
         crate::status::any_status(),
+        crate::flight::any_flight(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
             Message::Planned(PlanInfo { group, generation, basis })
         }),

@@ -4,6 +4,7 @@
 mod close_checks;
 mod control;
 mod fence;
+mod flight;
 #[cfg(all(feature = "named", feature = "topology-readers"))]
 mod foreign;
 mod formation;

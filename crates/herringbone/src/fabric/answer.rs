@@ -5,15 +5,21 @@ use super::{
     greet::{self, GreetError},
 };
 use crate::{
+    clock,
     core::{
         group::Rank,
         session::{
-            control::Message,
+            control::{Message, Question},
+            flight::FlightRecord,
             handshake::{Claim, Identity},
             status::{Activity, JOBS, JobStatus, ServedJob, Status, TableServerStatus},
         },
     },
-    engine::status::job_status,
+    engine::{
+        Engine,
+        flight::{flight_record, host_name},
+        status::job_status,
+    },
     node::Node,
 };
 use std::{
@@ -24,6 +30,8 @@ use std::{
 
 /// How long an answer waits for an engine that another thread has.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// How long one connection may ask.
+const CONVERSATION: Duration = Duration::from_secs(10);
 /// How often it looks whether the engine is free.
 const LOOK: Duration = Duration::from_micros(100);
 
@@ -35,20 +43,30 @@ pub(crate) struct Inquiry {
 }
 
 /// What a reducer has to say, which may be a server of tables, too.
-pub(crate) struct ReducerAnswer {
+pub(crate) struct ReducerAnswer<'a> {
     /// How many jobs it has served since it began, the present ones included.
     pub(crate) served: u64,
     /// The present ones: each has a number, a world and an engine.
     pub(crate) present: Vec<(u64, u32, Arc<Node>)>,
-    /// Its tables, if it keeps any.
-    pub(crate) tables: Option<TableServerStatus>,
+    /// Asks for its tables, if it keeps any.
+    pub(crate) tables: Box<dyn FnOnce() -> Option<TableServerStatus> + 'a>,
 }
 
 /// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
 pub(crate) fn job_status_soon(node: &Node, of: usize) -> Option<JobStatus> {
+    soon(node, |engine| job_status(engine, of))
+}
+
+/// The record of an engine; `None` if it is busy all the time.
+fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
+    soon(node, |engine| flight_record(engine, owner))
+}
+
+/// Looks into an engine that other threads use, too.
+fn soon<R>(node: &Node, look: impl Fn(&Engine) -> R) -> Option<R> {
     let began = Instant::now();
     loop {
-        let found = node.with_if_free(|engine| job_status(engine, of));
+        let found = node.with_if_free(|engine| look(engine));
         if found.is_some() || began.elapsed() >= PATIENCE {
             return found;
         }
@@ -64,45 +82,105 @@ impl Inquiry {
 
     /// A worker of a job answers.
     pub(crate) fn answer_of_worker(self, job: &Job, node: &Node) -> Result<(), GreetError> {
-        let epoch = job.roster.epoch();
-        let job_status = job_status_soon(node, 1).map(|job_status| JobStatus { epoch, ..job_status });
-        let roster = Message::Roster { job: job.id, roster: (*job.roster).clone() };
-        self.answer(job.identity(), [roster], Activity::Works(job_status))
+        self.answer(job.identity(), |question| match question {
+            Asked::Status => {
+                let epoch = job.roster.epoch();
+                let job_status = job_status_soon(node, 1).map(|job_status| JobStatus { epoch, ..job_status });
+                let roster = Message::Roster { job: job.id, roster: (*job.roster).clone() };
+                vec![roster, status(Activity::Works(job_status))]
+            }
+            Asked::Flight => flights([flight_record_soon(node, job.identity())]),
+        })
     }
 
     /// Rank 0 answers that it waits for others.
     pub(crate) fn answer_of_forming(self, own: Identity, missing: Vec<Rank>) -> Result<(), GreetError> {
-        self.answer(own, [], Activity::Forms { missing })
+        self.answer(own, |question| match question {
+            Asked::Status => vec![status(Activity::Forms { missing: missing.clone() })],
+            Asked::Flight => flights([]),
+        })
     }
 
-    /// A reducer answers, or a server of tables.
-    pub(crate) fn answer_of_reducer(self, own: Identity, reducer: ReducerAnswer) -> Result<(), GreetError> {
-        let ReducerAnswer { served, mut present, tables } = reducer;
-        let unlisted = present.len().saturating_sub(JOBS) as u32;
-        present.truncate(JOBS);
-        let of = present.len();
-        let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
-            job,
-            world,
-            job_status: job_status_soon(&node, of),
-        });
-        self.answer(own, [], Activity::Serves { served, jobs: jobs.collect(), unlisted, tables })
-    }
-
-    /// Says who answers, what comes before the status, and the status.
-    fn answer<const N: usize>(
+    /// A reducer answers, or a server of tables, which looks again for each question.
+    pub(crate) fn answer_of_reducer<'a>(
         self,
         own: Identity,
-        before: [Message; N],
-        activity: Activity,
+        look: impl Fn() -> ReducerAnswer<'a>,
     ) -> Result<(), GreetError> {
-        let Self { mut stream, claim } = self;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let status = Status { process: std::process::id(), host, activity };
-        let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
-        for message in before.into_iter().chain([Message::Status(status)]) {
-            greet::send(&mut stream, &mut channel, &message)?;
-        }
-        Ok(())
+        self.answer(own, |question| {
+            let ReducerAnswer { served, mut present, tables } = look();
+            let unlisted = present.len().saturating_sub(JOBS) as u32;
+            present.truncate(JOBS);
+            let of = present.len();
+            match question {
+                Asked::Status => {
+                    let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
+                        job,
+                        world,
+                        job_status: job_status_soon(&node, of),
+                    });
+                    vec![status(Activity::Serves {
+                        served,
+                        jobs: jobs.collect(),
+                        unlisted,
+                        tables: tables(),
+                    })]
+                }
+                Asked::Flight => flights(
+                    present
+                        .into_iter()
+                        .map(|(job, world, node)| flight_record_soon(&node, Identity { job, world, ..own })),
+                ),
+            }
+        })
     }
+
+    /// Answers what it is asked, until the other end has gone or its time is over.
+    fn answer(self, own: Identity, mut answer: impl FnMut(Asked) -> Vec<Message>) -> Result<(), GreetError> {
+        let Self { mut stream, claim } = self;
+        stream.set_nodelay(true)?;
+        let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
+        let (deadline, mut has_asked) = (Instant::now() + CONVERSATION, false);
+        loop {
+            let question = match greet::receive(&mut stream, &mut channel, deadline) {
+                Ok(Message::Ask(question)) => question,
+                Ok(_) => return Err(GreetError::Protocol("it did not ask anything")),
+                Err(error) if error.is_end() => return Ok(()),
+                Err(GreetError::Late) if has_asked => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            has_asked = true;
+            let answers = match question {
+                // Read as late as can be.
+                Question::Clock => vec![Message::Clock(clock::reading())],
+                Question::Status => answer(Asked::Status),
+                Question::Flight => answer(Asked::Flight),
+            };
+            for message in &answers {
+                greet::send(&mut stream, &mut channel, message)?;
+            }
+        }
+    }
+}
+
+/// What only this kind of process can answer.
+#[derive(Clone, Copy)]
+enum Asked {
+    Status,
+    Flight,
+}
+
+fn status(activity: Activity) -> Message {
+    Message::Status(Status { process: std::process::id(), host: host_name(), activity })
+}
+
+/// The messages of an answer with these records. One that an engine has had no time for is left out.
+fn flights(records: impl IntoIterator<Item = Option<FlightRecord>>) -> Vec<Message> {
+    let records: Vec<FlightRecord> = records.into_iter().flatten().collect();
+    if records.is_empty() {
+        return vec![Message::Flight { record: None, more: 0 }];
+    }
+    let most = records.len() as u32;
+    let of = |(record, more)| Message::Flight { record: Some(Box::new(record)), more };
+    records.into_iter().zip((0..most).rev()).map(of).collect()
 }

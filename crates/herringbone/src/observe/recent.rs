@@ -6,15 +6,13 @@ use crate::{
     core::{
         collective::Collective,
         element::{DType, ReduceOp},
+        session::flight::{FlightCall, FlightOperation, FlightState, KEPT},
         wire::Fingerprint,
     },
     execute::issue::Identity,
     transport::stats::Moved,
 };
 use std::{fmt, time::Duration};
-
-/// How many operations are kept.
-const KEPT: usize = 1024;
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +154,31 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// As others are told of it.
+    pub(super) fn flight(&self, number: u64, algorithm: String) -> FlightOperation {
+        let is_over = matches!(self.state, OperationState::Done | OperationState::Failed(_));
+        let at = |moment: Moment| moment.since_start().as_nanos() as u64;
+        FlightOperation {
+            number,
+            group: self.group,
+            generation: self.generation,
+            call: FlightCall::Collective { call: self.fingerprint, algorithm },
+            state: match self.state {
+                OperationState::Queued => FlightState::Queued,
+                OperationState::Running => FlightState::Running,
+                OperationState::Done => FlightState::Done,
+                OperationState::Failed(kind) => FlightState::Failed { kind: kind.to_owned() },
+            },
+            issued: at(self.issued),
+            began: self.began.map(at),
+            ended: is_over.then(|| at(self.ended)),
+            sent: self.moved.sent,
+            received: self.moved.received,
+        }
+    }
+}
+
 /// The last operations, by the order in which they were issued.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -194,9 +217,13 @@ impl Ring {
         (self.issued - number <= KEPT as u64).then(|| &mut self.entries[number as usize % KEPT])
     }
 
+    /// The number of the oldest that is kept.
+    pub(super) fn first(&self) -> u64 {
+        self.issued.saturating_sub(KEPT as u64)
+    }
+
     /// All that are kept, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        let first = self.issued.saturating_sub(KEPT as u64);
-        (first..self.issued).map(|number| &self.entries[number as usize % KEPT])
+        (self.first()..self.issued).map(|number| &self.entries[number as usize % KEPT])
     }
 }

@@ -202,13 +202,13 @@ impl Jobs {
         tables: Option<&TableService>,
     ) -> Result<(), GreetError> {
         let own = self.identity(claim.hello().identity.job);
-        let (present, served) = {
+        Inquiry::new(stream, claim).answer_of_reducer(own, || {
             let table = self.table();
             let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.world, job.node.clone());
-            (table.present.iter().map(of).collect::<Vec<_>>(), table.past.served)
-        };
-        let tables = tables.map(|tables| tables.status().unwrap_or_default());
-        Inquiry::new(stream, claim).answer_of_reducer(own, ReducerAnswer { served, present, tables })
+            let (present, served) = (table.present.iter().map(of).collect(), table.past.served);
+            let tables = Box::new(|| tables.map(|tables| tables.status().unwrap_or_default()));
+            ReducerAnswer { served, present, tables }
+        })
     }
 
     /// Returns whether there is a link now.

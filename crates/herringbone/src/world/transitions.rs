@@ -208,7 +208,10 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::Late(_) => "Late",
         Message::Confirm(_) => "Confirm",
         Message::Confirmed(_) => "Confirmed",
+        Message::Ask(_) => "Ask",
         Message::Status(_) => "Status",
+        Message::Clock(_) => "Clock",
+        Message::Flight { .. } => "Flight",
         Message::Bye => "Bye",
     }
 }

@@ -3,7 +3,10 @@
 use crate::world::{Over, TOKEN, Together, check_sums, sum, world};
 use herringbone::{
     Communicator,
-    status::{Activity, Answer, AskError, JobStatus, MemberId, Way, ask},
+    status::{
+        Activity, Answer, AskError, FlightCall, FlightRecord, FlightState, JobStatus, MemberId, Way, ask,
+        ask_clock, ask_flight,
+    },
 };
 use std::time::Duration;
 
@@ -125,5 +128,49 @@ fn another_job_or_another_token_gets_no_answer() {
         );
         let refused = ask(address, Some("another token"), None, SOON).unwrap_err();
         assert!(matches!(refused, AskError::Token(_)), "{refused}");
+    });
+}
+
+#[test]
+fn a_process_tells_its_clocks_again_and_again() {
+    world(1, Over::Shm, |comm| {
+        let clocks = ask_clock(comm.address().unwrap(), Some(TOKEN), None, 8, SOON).unwrap();
+        assert_eq!((clocks.identity.rank, clocks.samples.len()), (0, 8));
+        for sample in &clocks.samples {
+            let there = sample.clock.monotonic;
+            assert!((sample.sent..=sample.received).contains(&there), "one host has one clock: {sample:?}");
+            let off = sample.offset().unsigned_abs();
+            assert!(off <= sample.round_trip() / 2 + 1, "{sample:?}");
+        }
+        let best = clocks.best().unwrap().round_trip();
+        assert!(clocks.samples.iter().all(|sample| sample.round_trip() >= best));
+    });
+}
+
+fn record(comm: &Communicator) -> FlightRecord {
+    let mut answer = ask_flight(comm.address().unwrap(), Some(TOKEN), None, SOON).unwrap();
+    assert_eq!(answer.records.len(), 1);
+    answer.records.remove(0)
+}
+
+#[test]
+fn a_process_tells_what_it_has_called() {
+    let all = Together::new(2);
+    world(2, Over::Shm, |comm| {
+        let pair = comm.subgroup("pair", &[0, 1]).unwrap();
+        sum(&pair, 5000).unwrap();
+        all.wait();
+        let record = record(comm);
+        assert_eq!((record.rank, record.world, record.process), (comm.rank(), 2, std::process::id()));
+        let group = record.groups.iter().find(|group| group.name == "pair").unwrap();
+        assert_eq!((&*group.ranks, group.over), (&[0, 1][..], Some(0)));
+        let operation = record.operations.iter().find(|operation| operation.group == group.group).unwrap();
+        assert_eq!(operation.state, FlightState::Done);
+        let FlightCall::Collective { call, algorithm } = &operation.call else { panic!("{operation:?}") };
+        assert_eq!((call.count, call.sequence), (5000, 0));
+        assert!(!algorithm.is_empty());
+        assert!(operation.issued <= operation.ended.unwrap());
+        assert!(operation.ended.unwrap() <= record.clock.monotonic);
+        all.wait();
     });
 }
