@@ -21,6 +21,11 @@ impl Moment {
         Self(nanoseconds_of(ClockId::MonotonicCoarse))
     }
 
+    /// An exact reading, for those who watch.
+    pub(crate) fn exact() -> Self {
+        Self(monotonic())
+    }
+
     /// How long after the start that all moments share, for machines of `core`.
     pub(crate) fn since_start(self) -> Duration {
         Duration::from_nanos(self.0)

@@ -14,6 +14,7 @@ pub(crate) mod shrink;
 
 use crate::{
     Error, ErrorKind, Result,
+    clock::Moment,
     completion::Completion,
     core::{
         codec::Codec,
@@ -28,7 +29,7 @@ use crate::{
     engine::group::{self, Settings},
     execute::issue::Issue,
     fabric::Fabric,
-    observe::{Recent, Sink},
+    observe::{ListenerId, Recent, Sink},
     request::{CallAttrs, Compression, Request},
     sys::{
         heap::Mapped,
@@ -573,10 +574,15 @@ impl Communicator {
         self.fabric.node.with(|engine| engine.runtime.out.observer.recent())
     }
 
-    /// Tells a sink all that happens on this rank from now on, in all groups of the communicator's fabric. A fabric has one
-    /// sink: another one takes its place.
-    pub fn listen(&self, sink: Box<dyn Sink>) {
-        self.fabric.node.with(|engine| engine.runtime.out.observer.listen(sink));
+    /// Tells a sink, too, all that happens on this rank from now on, in all groups of the communicator's fabric, until it is
+    /// [dismissed](Self::dismiss).
+    pub fn listen(&self, sink: Box<dyn Sink>) -> ListenerId {
+        self.fabric.node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact))
+    }
+
+    /// Tells a sink nothing any more, and returns it; `None` if it was dismissed before.
+    pub fn dismiss(&self, listener: ListenerId) -> Option<Box<dyn Sink>> {
+        self.fabric.node.with(|engine| engine.runtime.out.observer.dismiss(listener))
     }
 
     /// How this rank takes part, in a line.

@@ -102,7 +102,9 @@ pub use local::{local, local_with};
 pub use named::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork,
 };
-pub use observe::{OperationId, OperationState, OperationTimes, Recent, Sink, TraceEvent};
+pub use observe::{
+    ListenerId, OperationId, OperationState, OperationTimes, Recent, Sink, StepKind, StepWork, TraceEvent,
+};
 pub use rendezvous::{Store, StoreError};
 pub use request::{Compression, MessageRequest, Request};
 pub use residuals::{Residual, Residuals};

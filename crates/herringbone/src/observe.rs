@@ -1,18 +1,21 @@
-//! What happens on this rank: counted, kept of the last operations, and told to a listener if there is one.
+//! What happens on this rank: counted, kept of the last operations, and told to those who listen.
 //!
 //! The engine tells its [`Observer`] once of everything. That allocates and formats nothing while nobody listens: an
-//! event costs a comparison then.
+//! event costs a comparison then, and no clock is read.
 
 mod event;
 mod recent;
 
-pub use event::{OperationId, Sink, TraceEvent};
+pub use event::{ListenerId, OperationId, Sink, StepKind, StepWork, TraceEvent};
 pub use recent::{OperationState, OperationTimes, Recent};
 
 use crate::{
     Error, Result,
     clock::Moment,
-    core::session::{Cause, flight::FlightOperation, membership::MemberId},
+    core::{
+        execution::SegmentStep,
+        session::{Cause, flight::FlightOperation, membership::MemberId},
+    },
     execute::issue::{Identity, WORLD_GROUP},
     transport::{
         endpoint::Endpoint,
@@ -20,7 +23,7 @@ use crate::{
     },
 };
 use recent::{Entry, Ring};
-use std::{collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 /// More names of groups than this are kept only of groups with recent operations.
 const NAMES: usize = 2048;
@@ -40,35 +43,56 @@ pub(crate) struct Observer {
     before_straight: Moved,
     algorithms: Vec<String>,
     groups: BTreeMap<u32, String>,
-    listener: Option<Box<Listener>>,
+    audience: Option<Box<Audience>>,
+    /// How many have joined the audience so far.
+    joined: u64,
 }
 
-/// A sink, and for whom operations wait that it knows of.
+/// Reads the clock that events are told by.
+pub(crate) type ExactClock = fn() -> Moment;
+
+/// Those who listen, and for whom operations wait that they know of.
 #[derive(Debug)]
-struct Listener {
-    sink: Box<dyn Sink>,
+struct Audience {
+    clock: ExactClock,
+    listeners: Vec<Listener>,
     waiting: BTreeMap<u64, Vec<MemberId>>,
 }
 
-impl Listener {
+#[derive(Debug)]
+struct Listener {
+    id: ListenerId,
+    sink: Box<dyn Sink>,
+}
+
+impl Audience {
     #[cold]
     #[inline(never)]
-    fn tell<'a>(&mut self, now: Moment, event: impl FnOnce() -> TraceEvent<'a>) {
-        self.sink.event(now.since(Moment::default()), &event());
+    fn tell<'a>(&mut self, event: impl FnOnce() -> TraceEvent<'a>) {
+        let (now, event) = ((self.clock)().since_start(), event());
+        self.listeners.iter_mut().for_each(|listener| listener.sink.event(now, &event));
     }
 
     #[cold]
-    fn notify_wait(&mut self, now: Moment, id: &Identity, endpoints: Vec<MemberId>) {
+    fn notify_wait(&mut self, id: &Identity, endpoints: Vec<MemberId>) {
         if self.waiting.get(&id.number) != Some(&endpoints) {
-            self.tell(now, || TraceEvent::Waited { operation: operation(id), endpoints: &endpoints });
+            self.tell(|| TraceEvent::Waited { operation: operation(id), endpoints: &endpoints });
             self.waiting.insert(id.number, endpoints);
         }
     }
 
     #[cold]
-    fn notify_end(&mut self, now: Moment, id: &Identity, result: &Result<()>) {
+    fn notify_end(&mut self, id: &Identity, result: &Result<()>) {
         self.waiting.remove(&id.number);
-        self.tell(now, || TraceEvent::Ended { operation: operation(id), result });
+        self.tell(|| TraceEvent::Ended { operation: operation(id), result });
+    }
+}
+
+/// What a group is called that has no name.
+fn unnamed(group: u32) -> Cow<'static, str> {
+    match group {
+        WORLD_GROUP => Cow::Borrowed("world"),
+        number => Cow::Owned(format!("group {number}")),
     }
 }
 
@@ -77,16 +101,38 @@ fn operation(id: &Identity) -> OperationId {
 }
 
 impl Observer {
-    /// Tells everything to this sink from now on, and nothing to another one.
-    pub(crate) fn listen(&mut self, sink: Box<dyn Sink>) {
-        self.listener = Some(Box::new(Listener { sink, waiting: BTreeMap::new() }));
+    /// Tells everything to this sink, too, from now on, by the clock of the first who listens.
+    pub(crate) fn listen(&mut self, sink: Box<dyn Sink>, clock: ExactClock) -> ListenerId {
+        let id = ListenerId(self.joined);
+        self.joined += 1;
+        let empty = || Box::new(Audience { clock, listeners: Vec::new(), waiting: BTreeMap::new() });
+        let audience = self.audience.get_or_insert_with(empty);
+        // Whoever joins hears for whom operations wait already.
+        audience.waiting.clear();
+        audience.listeners.push(Listener { id, sink });
+        id
+    }
+
+    /// Tells a sink nothing any more. Returns it, if it has listened until now.
+    pub(crate) fn dismiss(&mut self, id: ListenerId) -> Option<Box<dyn Sink>> {
+        let listeners = &mut self.audience.as_mut()?.listeners;
+        let at = listeners.iter().position(|listener| listener.id == id)?;
+        let listener = listeners.remove(at);
+        self.audience = self.audience.take().filter(|audience| !audience.listeners.is_empty());
+        Some(listener.sink)
     }
 
     #[inline]
     fn tell<'a>(&mut self, event: impl FnOnce() -> TraceEvent<'a>) {
-        if let Some(listener) = &mut self.listener {
-            listener.tell(self.now, event);
+        if let Some(audience) = &mut self.audience {
+            audience.tell(event);
         }
+    }
+
+    /// The exact moment, if somebody listens.
+    #[inline]
+    pub(crate) fn watch(&self) -> Option<Moment> {
+        self.audience.as_ref().map(|audience| (audience.clock)())
     }
 
     /// The number of the operation that is issued next.
@@ -100,7 +146,15 @@ impl Observer {
     #[inline(never)]
     pub(crate) fn issued(&mut self, id: &Identity, algorithm: u32) {
         self.recent.add(id, algorithm, self.now);
-        self.tell(|| TraceEvent::Issued { operation: operation(id), call: &id.fingerprint });
+        if let Some(audience) = &mut self.audience {
+            let group = match self.groups.get(&id.group) {
+                Some(name) => Cow::Borrowed(name.as_str()),
+                None => unnamed(id.group),
+            };
+            let algorithm = self.algorithms.get(algorithm as usize).map_or("", String::as_str);
+            let call = &id.fingerprint;
+            audience.tell(|| TraceEvent::Issued { operation: operation(id), call, group: &group, algorithm });
+        }
     }
 
     /// A call became no operation.
@@ -136,10 +190,21 @@ impl Observer {
         }
     }
 
-    /// A step of a segment ran.
+    /// A step of a segment ran, which began at a moment that was [watched](Self::watch).
     #[inline]
-    pub(crate) fn step(&mut self, id: &Identity, segment: u32, step: u32) {
-        self.tell(move || TraceEvent::Step { operation: operation(id), segment, step });
+    pub(crate) fn step(
+        &mut self,
+        id: &Identity,
+        ran: SegmentStep,
+        began: Option<Moment>,
+        work: impl FnOnce() -> StepWork,
+    ) {
+        let (Some(began), Some(audience)) = (began, &mut self.audience) else { return };
+        let SegmentStep { segment, step } = ran;
+        audience.tell(move || {
+            let (operation, began) = (operation(id), began.since_start());
+            TraceEvent::Step { operation, segment, step, work: work(), began }
+        });
     }
 
     /// What moved on the link to an endpoint.
@@ -217,8 +282,8 @@ impl Observer {
     /// An operation cannot go on without these.
     #[inline]
     pub(crate) fn waited(&mut self, id: &Identity, endpoints: impl FnOnce() -> Vec<MemberId>) {
-        if let Some(listener) = &mut self.listener {
-            listener.notify_wait(self.now, id, endpoints());
+        if let Some(audience) = &mut self.audience {
+            audience.notify_wait(id, endpoints());
         }
     }
 
@@ -250,16 +315,16 @@ impl Observer {
         if let Some(entry) = self.recent.get_mut(id.number) {
             (entry.state, entry.ended) = (state, self.now);
         }
-        if let Some(listener) = &mut self.listener {
-            listener.notify_end(self.now, id, result);
+        if let Some(audience) = &mut self.audience {
+            audience.notify_end(id, result);
         }
     }
 
     /// Nothing has come from these for long.
     pub(crate) fn suspected(&mut self, endpoints: impl FnOnce() -> Vec<MemberId>, silent: Duration) {
-        if let Some(listener) = &mut self.listener {
+        if let Some(audience) = &mut self.audience {
             for endpoint in endpoints() {
-                listener.tell(self.now, || TraceEvent::Suspected { endpoint, silent });
+                audience.tell(|| TraceEvent::Suspected { endpoint, silent });
             }
         }
     }
@@ -308,11 +373,7 @@ impl Observer {
 
     /// The name of a group.
     pub(crate) fn name_of(&self, group: u32) -> String {
-        let name = self.groups.get(&group).cloned();
-        name.unwrap_or_else(|| match group {
-            WORLD_GROUP => "world".to_owned(),
-            number => format!("group {number}"),
-        })
+        self.groups.get(&group).cloned().unwrap_or_else(|| unnamed(group).into_owned())
     }
 
     /// The last operations as others are told of them, oldest first.

@@ -185,7 +185,7 @@ impl Sink for LossSink {
 fn a_listener_hears_of_a_rank_that_is_lost() {
     let (mut engine, _theirs) = rank_0(3, None);
     let lost = LossSink::default();
-    engine.runtime.out.observer.listen(Box::new(lost.clone()));
+    engine.runtime.out.observer.listen(Box::new(lost.clone()), Moment::exact);
     begin(&mut engine, Collective::AllGather, 1);
     engine.lose(MemberId::new(2), "ended, hung or left", false);
     assert_eq!(lost.0.lock().unwrap()[..], [(MemberId::new(2), "ended, hung or left".to_owned())]);

@@ -4,6 +4,7 @@ use super::{
     cache, coding,
     io::{Io, MemberEnds},
     issue::{Caller, Footprint, Identity, NumberedCall, PlanKey, Queued},
+    step::step_work,
 };
 use crate::{
     core::{
@@ -179,8 +180,9 @@ impl Operation {
         let prepared = self.prepared().clone();
         loop {
             while let Some(ready) = self.execution.next() {
+                let began = io.observer.watch();
                 self.step(&prepared, ready, io);
-                io.observer.step(&self.id, ready.segment, ready.step);
+                io.observer.step(&self.id, ready, began, || step_work(&prepared, ready));
             }
             let (execution, mut ends) = self.parts(io);
             if !execution.advance(&mut ends) {

@@ -12,11 +12,12 @@ use super::{
     script::{Message, Receivers, Script, ScriptStep, StepAction},
     sources::gather,
     staging::Staging,
+    step::step_work,
 };
 use crate::{
     clock::Moment,
     core::{
-        execution::{Rules, Tally},
+        execution::{Rules, SegmentStep, Tally},
         session::membership::MemberId,
         wire::{Header, Kind as FrameKind},
     },
@@ -66,6 +67,8 @@ pub(crate) struct StraightScratch {
     taken: Range<usize>,
     /// Whether something else than its messages was given to a link or taken from one, or a link has not taken all.
     pub(crate) flush: bool,
+    /// When the step under way had all that it needs, if somebody watches.
+    began: Option<Moment>,
 }
 
 /// Where a message is.
@@ -149,7 +152,9 @@ impl Straight {
             if progress != StraightProgress::Done {
                 return progress;
             }
-            io.observer.step(&self.id, 0, self.done as u32);
+            let ran = SegmentStep { segment: 0, step: self.done as u32 };
+            let began = self.scratch.began.take();
+            io.observer.step(&self.id, ran, began, || step_work(&self.script.prepared, ran));
             self.done += 1;
         }
         StraightProgress::Done
@@ -254,6 +259,7 @@ impl Run<'_> {
                 }
             }
         }
+        scratch.began = io.observer.watch();
         let complete = match &step.action {
             StepAction::Send { from, to: Receivers { lanes, all } } => {
                 scratch.sent = match scratch.sent.is_empty() {

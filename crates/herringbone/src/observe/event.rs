@@ -20,6 +20,47 @@ pub struct OperationId {
     pub sequence: u64,
 }
 
+/// What a step of a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StepKind {
+    /// Gives a message to links.
+    Send,
+    /// Puts a message where it belongs.
+    Receive,
+    /// Copies within this rank's memory.
+    Copy,
+    /// Folds partial sums, of this rank and of messages.
+    Fold,
+    /// Encodes with a codec.
+    Encode,
+    /// Decodes what a codec has made.
+    Decode,
+}
+
+impl StepKind {
+    /// Its name: `send`, `receive`, `copy`, `fold`, `encode`, `decode`.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepKind::Send => "send",
+            StepKind::Receive => "receive",
+            StepKind::Copy => "copy",
+            StepKind::Fold => "fold",
+            StepKind::Encode => "encode",
+            StepKind::Decode => "decode",
+        }
+    }
+}
+
+/// What a step did, and on how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepWork {
+    /// What.
+    pub kind: StepKind,
+    /// How long its result is in bytes; of a send, each of its messages.
+    pub bytes: usize,
+}
+
 /// Something that happened on this rank. An endpoint is a worker or a reducer, by its identity in the job.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -30,6 +71,10 @@ pub enum TraceEvent<'a> {
         operation: OperationId,
         /// What was called.
         call: &'a Fingerprint,
+        /// The name of its group: `world`, or that of the subgroup.
+        group: &'a str,
+        /// The algorithm that the plan chose.
+        algorithm: &'a str,
     },
     /// Its links, its memory and its buffers are there, so its program runs.
     Began {
@@ -44,6 +89,10 @@ pub enum TraceEvent<'a> {
         segment: u32,
         /// The step, counted from 0 in this rank's program.
         step: u32,
+        /// What it did.
+        work: StepWork,
+        /// When it began; what it needs from others was there.
+        began: Duration,
     },
     /// A message was given to the link of its receiver.
     Sent {
@@ -67,7 +116,7 @@ pub enum TraceEvent<'a> {
         /// How long the message's payload is.
         bytes: usize,
     },
-    /// The operation cannot go on. It is told again only when it waits for others.
+    /// The operation cannot go on. It is told again only when it waits for others, or when a listener has joined.
     Waited {
         /// The operation.
         operation: OperationId,
@@ -107,11 +156,14 @@ pub enum TraceEvent<'a> {
     },
 }
 
+/// Which of the listeners of a fabric; see [`Communicator::listen`](crate::Communicator::listen).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub(super) u64);
+
 /// A listener, which is told what happens; see [`Communicator::listen`](crate::Communicator::listen).
 ///
 /// It is called by whichever thread drives the engine, which waits meanwhile: it returns soon, and calls no communicator.
 pub trait Sink: Send + fmt::Debug {
-    /// Something happened. `now` counts from some start that all events of a process share, by the kernel's last tick: it
-    /// is early by up to 10 ms, and events of one tick come in their order.
+    /// Something happened. `now` is the system's monotonic clock (`CLOCK_MONOTONIC`), so processes of one host agree on it.
     fn event(&mut self, now: Duration, event: &TraceEvent<'_>);
 }

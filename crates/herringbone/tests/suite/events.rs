@@ -3,7 +3,7 @@
 use crate::world::{Transport, World};
 use herringbone::{
     Collective, Communicator, Config, DType, ErrorKind, OperationState, Recent, ReduceOp, Region, Rendezvous,
-    Request, Sink, TraceEvent,
+    Request, Sink, StepKind, TraceEvent,
 };
 use std::{
     sync::{
@@ -149,7 +149,7 @@ type Noted = (&'static str, u64, u64);
 impl Sink for Notebook {
     fn event(&mut self, _: Duration, event: &TraceEvent<'_>) {
         let line = match *event {
-            TraceEvent::Issued { operation, call } => ("issued", operation.sequence, call.count),
+            TraceEvent::Issued { operation, call, .. } => ("issued", operation.sequence, call.count),
             TraceEvent::Began { operation } => ("began", operation.sequence, 0),
             TraceEvent::Step { operation, step, .. } => ("step", operation.sequence, step.into()),
             TraceEvent::Sent { operation, endpoint, bytes, .. } => {
@@ -255,5 +255,78 @@ fn a_listener_hears_of_a_fence_and_the_failure_that_it_decides() {
         let count = 1 + comm.rank() as usize;
         comm.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum).unwrap_err();
         assert!(notebook.has(("ended", 0, 0)) && notebook.has(("fenced", 0, 1)), "{notebook:?}");
+    });
+}
+
+/// Everything that a listener hears of steps.
+#[derive(Clone, Debug, Default)]
+struct StepLog(Arc<Mutex<StepsHeard>>);
+
+#[derive(Debug, Default)]
+struct StepsHeard {
+    /// `collective by algorithm in group`, of each operation.
+    called: Vec<String>,
+    folded: usize,
+    kinds: Vec<StepKind>,
+    last: Duration,
+}
+
+impl Sink for StepLog {
+    fn event(&mut self, now: Duration, event: &TraceEvent<'_>) {
+        let mut heard = self.0.lock().unwrap();
+        assert!(now >= heard.last, "the clock goes back");
+        match *event {
+            TraceEvent::Issued { call, group, algorithm, .. } => {
+                heard.called.push(format!("{call} by {algorithm} in {group}"));
+            }
+            TraceEvent::Step { work, began, .. } => {
+                assert!(began <= now);
+                heard.kinds.push(work.kind);
+                heard.folded += if work.kind == StepKind::Fold { work.bytes } else { 0 };
+            }
+            _ => {}
+        }
+        heard.last = now;
+    }
+}
+
+/// Each of two ranks folds half of a large sum, and all of a small one.
+#[test]
+fn a_listener_hears_what_each_step_did_and_when() {
+    for transport in [Transport::Local, Transport::Tcp] {
+        World::new(2, transport).run(|comm| {
+            let steps = StepLog::default();
+            comm.listen(Box::new(steps.clone()));
+            comm.all_reduce(&mut vec![1.0_f32; 300_000], ReduceOp::Sum).unwrap();
+            let heard = std::mem::take(&mut *steps.0.lock().unwrap());
+            assert_eq!(heard.folded, 600_000, "{heard:?}");
+            let all = comm.subgroup("all", &[0, 1]).unwrap();
+            (0..3).for_each(|_| all.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap());
+            let heard = steps.0.lock().unwrap();
+            assert_eq!(heard.folded, 3 * 4, "{heard:?}");
+            let called = heard.called.last().unwrap();
+            assert!(called.starts_with("all_reduce") && called.ends_with("by one_shot in all"), "{called}");
+        });
+    }
+}
+
+#[test]
+fn several_listen_and_each_may_be_dismissed() {
+    World::new(2, Transport::Local).run(|comm| {
+        let sum = || comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum).unwrap();
+        let heard =
+            |notebook: &Notebook| notebook.0.lock().unwrap().iter().filter(|line| line.0 == "ended").count();
+        let [first, second] = [Notebook::default(), Notebook::default()];
+        let [one, two] = [&first, &second].map(|notebook| comm.listen(Box::new(notebook.clone())));
+        sum();
+        assert!(comm.dismiss(one).is_some());
+        sum();
+        assert!(comm.dismiss(one).is_none());
+        assert!(comm.dismiss(two).is_some());
+        sum();
+        assert_eq!([heard(&first), heard(&second)], [1, 2]);
+        let third = Notebook::on(comm);
+        sum();
+        assert_eq!([heard(&first), heard(&second), heard(&third)], [1, 2, 1]);
     });
 }
