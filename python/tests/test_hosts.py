@@ -142,6 +142,7 @@ def test_forced_algorithms_end_where_some_ranks_only_talk_to_their_own_host() ->
     assert rows == [{"algorithm": name, "wrong": 0} for name in names], output
 
 
+@pytest.mark.full
 def test_shards_have_the_bits_of_one_worker_on_hosts() -> None:
     """Whose sums are made inside of hosts first, or by reducers."""
 

@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, Group, free_port
 
 from lab.job import place
@@ -45,6 +46,7 @@ def run(size: int, *arguments: str) -> list[re.Match[str]]:
     return [step for _, output in outcomes for step in map(STEP.match, output.splitlines()) if step]
 
 
+@pytest.mark.full
 def test_killed_and_new_workers_change_no_bit(tmp_path: Path) -> None:
     alone = {step[1]: (step[2], step[3]) for step in run(1, "--steps", str(STEPS))}
     assert len(alone) == STEPS
