@@ -178,7 +178,10 @@ fn argument(out: &mut impl Write, value: Argument<'_>) -> Result {
 }
 
 /// Writes a text as JSON does (RFC 8259, section 7).
-pub(crate) fn text(out: &mut impl Write, value: &str) -> Result {
+///
+/// # Errors
+/// Those of `out`.
+pub fn text(out: &mut impl Write, value: &str) -> Result {
     out.write_char('"')?;
     for character in value.chars() {
         match character {

@@ -31,6 +31,11 @@ impl Moment {
         Duration::from_nanos(self.0)
     }
 
+    /// In nanoseconds of the monotonic clock.
+    pub(crate) fn since_boot(self) -> u64 {
+        self.0
+    }
+
     /// How long before this moment another one was, to a tick.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanoseconds_since(earlier))

@@ -56,6 +56,7 @@ use crate::{
         issue::{Identity, Issue},
         staging::Staging,
     },
+    observe::MessagePost,
     transport::{Broken, endpoint::Endpoints, stats::Stats},
 };
 use backlog::Backlog;
@@ -416,10 +417,17 @@ impl Engine {
     ) -> Result<Arc<Completion>> {
         let (now, completion) = (self.runtime.out.now(), called.completion.clone());
         let me = self.runtime.groups.get(group).filter(|group| !group.state.is_closed());
-        let me = me.map(|group| group.settings.me).ok_or_else(|| Error::new(ErrorKind::Closed))?;
+        let me = me.map(|group| (group.settings.me, group.state.generation()));
+        let (me, generation) = me.ok_or_else(|| Error::new(ErrorKind::Closed))?;
         let Self { runtime, messages, .. } = self;
         runtime.out.look_soon(timers::Timer::Operations);
-        let called = Posted { issued: now, ..called };
+        let (receives, peer) = match to_or_from {
+            ToOrFrom::To(to) => (false, Some(to)),
+            ToOrFrom::From(from) => (true, from),
+        };
+        let post = MessagePost { group, generation, receives, peer, envelope: called.envelope };
+        let record = runtime.out.observer.posted(post, completion.clone());
+        let called = Posted { issued: now, record, ..called };
         match to_or_from {
             ToOrFrom::To(to) => messages.send(group, me, to, called, runtime),
             ToOrFrom::From(from) => messages.receive(group, me, from, called, runtime),

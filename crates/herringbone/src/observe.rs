@@ -3,18 +3,28 @@
 //! The engine tells its [`Observer`] once of everything. That allocates and formats nothing while nobody listens: an
 //! event costs a comparison then, and no clock is read.
 
+mod alarm;
 mod event;
+mod messages;
 mod recent;
 
+pub(crate) use alarm::FailureAlarm;
 pub use event::{ListenerId, OperationId, Sink, StepKind, StepWork, TraceEvent};
+pub(crate) use messages::MessagePost;
 pub use recent::{OperationState, OperationTimes, Recent};
 
 use crate::{
     Error, Result,
     clock::Moment,
+    completion::Completion,
     core::{
         execution::SegmentStep,
-        session::{Cause, flight::FlightOperation, membership::MemberId},
+        group::Rank,
+        session::{
+            Cause,
+            flight::{FlightGroup, FlightOperation},
+            membership::MemberId,
+        },
     },
     execute::issue::{Identity, WORLD_GROUP},
     transport::{
@@ -22,8 +32,9 @@ use crate::{
         stats::{Moved, Stats},
     },
 };
+use messages::MessageRing;
 use recent::{Entry, Ring};
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 /// More names of groups than this are kept only of groups with recent operations.
 const NAMES: usize = 2048;
@@ -39,13 +50,27 @@ pub(crate) struct Observer {
     /// The time that operations were under way, in nanoseconds, summed over operations.
     in_flight: u64,
     recent: Ring,
+    messages: MessageRing,
+    /// Told of failures of which somebody wants to read.
+    pub(crate) alarm: FailureAlarm,
     /// What had moved through shared memory when the last straight run began: what moves until it ends is its own.
     before_straight: Moved,
     algorithms: Vec<String>,
-    groups: BTreeMap<u32, String>,
+    groups: BTreeMap<u32, GroupNote>,
     audience: Option<Box<Audience>>,
     /// How many have joined the audience so far.
     joined: u64,
+}
+
+/// What programs call a group.
+#[derive(Clone, Debug, Default)]
+struct GroupNote {
+    name: String,
+    /// What the program calls it, if that is something else, and what it says of it.
+    called: String,
+    description: String,
+    /// Its ranks in the job, once it was made; none of one that serves another.
+    ranks: Vec<Rank>,
 }
 
 /// Reads the clock that events are told by.
@@ -148,7 +173,7 @@ impl Observer {
         self.recent.add(id, algorithm, self.now);
         if let Some(audience) = &mut self.audience {
             let group = match self.groups.get(&id.group) {
-                Some(name) => Cow::Borrowed(name.as_str()),
+                Some(note) => Cow::Borrowed(note.name.as_str()),
                 None => unnamed(id.group),
             };
             let algorithm = self.algorithms.get(algorithm as usize).map_or("", String::as_str);
@@ -297,6 +322,7 @@ impl Observer {
             }
             Err(error) => {
                 self.stats.failed += 1;
+                self.alarm.failed(id.group, id.generation, error);
                 OperationState::Failed(error.kind().name())
             }
         };
@@ -350,19 +376,35 @@ impl Observer {
 
     /// Keeps the name of a group.
     pub(crate) fn name_group(&mut self, number: u32, name: &str) {
+        self.note(number).name = name.to_owned();
+    }
+
+    /// Keeps what the program calls a group, and says of it.
+    pub(crate) fn describe_group(&mut self, number: u32, called: &str, description: &str) {
+        let note = self.note(number);
+        (note.called, note.description) = (called.to_owned(), description.to_owned());
+    }
+
+    /// Keeps who is in a group that programs call.
+    pub(crate) fn note_ranks(&mut self, number: u32, ranks: &[Rank]) {
+        self.note(number).ranks = ranks.to_vec();
+    }
+
+    fn note(&mut self, number: u32) -> &mut GroupNote {
         if self.groups.len() >= NAMES {
             let recent = &self.recent;
             self.groups.retain(|number, _| recent.iter().any(|entry| entry.group == *number));
         }
-        self.groups.insert(number, name.to_owned());
+        self.groups
+            .entry(number)
+            .or_insert_with(|| GroupNote { name: unnamed(number).into_owned(), ..GroupNote::default() })
     }
 
     /// Groups that go on for another one have its name.
     pub(crate) fn inherit_name(&mut self, of: u32, numbers: [u32; 2]) {
-        let name = self.groups.get(&of).cloned();
-        let name = name.or_else(|| (of == WORLD_GROUP).then(|| "world".to_owned()));
-        for (number, name) in numbers.into_iter().zip(std::iter::repeat(name)) {
-            name.into_iter().for_each(|name| self.name_group(number, &name));
+        let known = GroupNote { ranks: Vec::new(), ..self.note(of).clone() };
+        for number in numbers {
+            *self.note(number) = known.clone();
         }
     }
 
@@ -373,16 +415,65 @@ impl Observer {
 
     /// The name of a group.
     pub(crate) fn name_of(&self, group: u32) -> String {
-        self.groups.get(&group).cloned().unwrap_or_else(|| unnamed(group).into_owned())
+        self.groups.get(&group).map_or_else(|| unnamed(group).into_owned(), |note| note.name.clone())
     }
 
-    /// The last operations as others are told of them, oldest first.
-    pub(crate) fn flight(&self) -> Vec<FlightOperation> {
-        let algorithm = |entry: &Entry| self.algorithms.get(entry.algorithm as usize).cloned();
-        let first = self.recent.first();
-        let shown =
-            |(number, entry): (u64, &Entry)| entry.flight(number, algorithm(entry).unwrap_or_default());
-        (first..).zip(self.recent.iter()).map(shown).collect()
+    /// A group as others are told of it: its name and description, and its ranks if programs call it.
+    pub(crate) fn noted(&self, group: u32) -> FlightGroup {
+        let GroupNote { name, called, description, ranks } = self
+            .groups
+            .get(&group)
+            .cloned()
+            .unwrap_or_else(|| GroupNote { name: unnamed(group).into_owned(), ..GroupNote::default() });
+        let name = if called.is_empty() { name } else { called };
+        FlightGroup { group, name, description, ranks, over: None, failure: None }
+    }
+
+    /// A message was posted. Returns its number.
+    pub(crate) fn posted(&mut self, post: MessagePost, completion: Arc<Completion>) -> u64 {
+        self.messages.add(post, completion, self.recent.issued(), self.now)
+    }
+
+    /// How many messages were posted.
+    pub(crate) fn messages_posted(&self) -> u64 {
+        self.messages.posted()
+    }
+
+    /// A message has a number between its two ranks.
+    pub(crate) fn message_is(&mut self, number: u64, peer: Rank, sequence: u64) {
+        self.messages.is(number, peer, sequence);
+    }
+
+    /// An operation carries a message.
+    pub(crate) fn message_carried(&mut self, number: u64, operation: u64) {
+        self.messages.carried(number, operation);
+    }
+
+    /// A message that no operation has carried is over.
+    pub(crate) fn message_ended(&mut self, number: u64, group: u32, result: &Result<()>) {
+        self.messages.ended(number, self.now);
+        if let Err(error) = result {
+            self.alarm.failed(group, 0, error);
+        }
+    }
+
+    /// The last operations and messages as others are told of them, in the order in which they were called. Operations of these
+    /// groups are left out.
+    pub(crate) fn flight(&self, leaves_out: impl Fn(u32) -> bool) -> Vec<FlightOperation> {
+        let algorithm =
+            |entry: &Entry| self.algorithms.get(entry.algorithm as usize).map_or("", String::as_str);
+        let mut messages = self.messages.flight(&self.recent).into_iter().peekable();
+        let mut called = Vec::new();
+        for (number, entry) in (self.recent.first()..).zip(self.recent.iter()) {
+            while let Some((_, message)) = messages.next_if(|(after, _)| *after <= number) {
+                called.push(message);
+            }
+            if !leaves_out(entry.group) {
+                called.push(entry.flight(number, algorithm(entry)));
+            }
+        }
+        called.extend(messages.map(|(_, message)| message));
+        called
     }
 
     /// The last operations, oldest first.

@@ -114,8 +114,11 @@ pub enum FlightCall {
         receives: bool,
         /// The other rank, by its number in the group. A receive from any rank has none until its message has come.
         peer: Option<Rank>,
-        /// What tells messages between the same ranks apart.
-        tag: u64,
+        /// The number that both sides give.
+        tag: i64,
+        /// How many messages the sender had sent to the receiver in the group before it. A receive has none until it has got a
+        /// message.
+        sequence: Option<u64>,
         /// The code of the elements' type.
         dtype: u8,
         /// How many elements there are.
@@ -236,11 +239,12 @@ impl FlightCall {
                 to.fingerprint(call);
                 to.cut_text_to(ALGORITHM_BYTES, algorithm);
             }
-            FlightCall::Message { receives, peer, tag, dtype, count } => {
+            FlightCall::Message { receives, peer, tag, sequence, dtype, count } => {
                 to.u8(2);
                 to.bool(*receives);
                 to.option(peer.as_ref(), |to, peer| to.u32(*peer));
-                to.u64(*tag);
+                to.u64(tag.cast_unsigned());
+                to.option(sequence.as_ref(), |to, sequence| to.u64(*sequence));
                 to.u8(*dtype);
                 to.u64(*count);
             }
@@ -256,7 +260,8 @@ impl FlightCall {
             2 => FlightCall::Message {
                 receives: from.bool()?,
                 peer: from.option(Reader::u32)?,
-                tag: from.u64()?,
+                tag: from.u64()?.cast_signed(),
+                sequence: from.option(Reader::u64)?,
                 dtype: from.u8()?,
                 count: from.u64()?,
             },

@@ -30,8 +30,16 @@ fn any_group() -> impl Strategy<Value = FlightGroup> {
 }
 
 fn any_operation() -> impl Strategy<Value = FlightOperation> {
-    let message = (any::<(bool, u64, u8, u64)>(), option::of(any::<u32>())).prop_map(
-        |((receives, tag, dtype, count), peer)| FlightCall::Message { receives, peer, tag, dtype, count },
+    let ends = (option::of(any::<u32>()), option::of(any::<u64>()));
+    let message = (any::<(bool, i64, u8, u64)>(), ends).prop_map(
+        |((receives, tag, dtype, count), (peer, sequence))| FlightCall::Message {
+            receives,
+            peer,
+            tag,
+            sequence,
+            dtype,
+            count,
+        },
     );
     let collective = (any_fingerprint(), any_short())
         .prop_map(|(call, algorithm)| FlightCall::Collective { call, algorithm });

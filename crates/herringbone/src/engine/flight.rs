@@ -5,7 +5,7 @@ use crate::{
     clock,
     core::session::{
         fence::Member,
-        flight::{FlightGroup, FlightOperation, FlightRecord, GROUPS, RANKS},
+        flight::{FlightGroup, FlightOperation, FlightRecord, GROUPS, KEPT, RANKS},
         handshake::Identity,
     },
 };
@@ -19,7 +19,15 @@ pub(crate) fn host_name() -> String {
 /// What an engine has called last.
 pub(crate) fn flight_record(engine: &Engine, owner: Identity) -> FlightRecord {
     let Identity { role, job, rank, world, .. } = owner;
-    let operations = engine.runtime.out.observer.flight();
+    let serves =
+        |number| engine.runtime.groups.get(number).is_some_and(|group| group.settings.serves.is_some());
+    let observer = &engine.runtime.out.observer;
+    let mut operations = observer.flight(|number| serves(number) || observer.noted(number).ranks.is_empty());
+    let (issued, posted) = (observer.next(), observer.messages_posted());
+    // As long as nothing is forgotten, what other groups do for these counts for nothing.
+    let has_all = issued.max(posted) <= KEPT as u64;
+    let first = if has_all { 0 } else { (issued + posted).saturating_sub(operations.len() as u64) };
+    (first..).zip(&mut operations).for_each(|(number, operation)| operation.number = number);
     FlightRecord {
         job,
         role,
@@ -29,8 +37,8 @@ pub(crate) fn flight_record(engine: &Engine, owner: Identity) -> FlightRecord {
         host: host_name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         clock: clock::reading(),
-        issued: engine.runtime.out.observer.next(),
-        posted: 0,
+        issued,
+        posted,
         groups: groups(engine, &operations),
         operations,
     }
@@ -43,17 +51,16 @@ fn groups(engine: &Engine, operations: &[FlightOperation]) -> Vec<FlightGroup> {
     numbers.extend(called.map(|group| group.settings.id));
     let mut room = RANKS;
     let shown = |number: u32| {
-        let group = engine.runtime.groups.get(number);
-        let ranks = group.map(|group| group.settings.ranks.clone()).unwrap_or_default();
-        let ranks = if ranks.len() <= room { ranks } else { Vec::new() };
-        room -= ranks.len();
+        let (group, mut noted) =
+            (engine.runtime.groups.get(number), engine.runtime.out.observer.noted(number));
+        if noted.ranks.len() > room {
+            noted.ranks.clear();
+        }
+        room -= noted.ranks.len();
         FlightGroup {
-            group: number,
-            name: engine.runtime.out.observer.name_of(number),
-            description: String::new(),
-            ranks,
             over: group.and_then(|group| group.state.member().and_then(Member::over)),
             failure: group.and_then(|group| failure(engine, group)),
+            ..noted
         }
     };
     // Those that were made last are kept.

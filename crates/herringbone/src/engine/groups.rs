@@ -109,6 +109,9 @@ impl Groups {
     pub(super) fn add(&mut self, mut group: Group, links: &Links, out: &mut Outbox) -> Option<Resume> {
         let Group { settings, state, .. } = &mut group;
         let id = settings.id;
+        if settings.serves.is_none() {
+            out.observer.note_ranks(id, &settings.ranks);
+        }
         let made = std::mem::replace(state, GroupState::of_reducer(id, 0)).with_rules(self.rules);
         *state = match self.unmade.remove(&id) {
             Some(known) => known.made(made),

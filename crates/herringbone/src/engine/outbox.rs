@@ -39,6 +39,8 @@ pub(crate) enum Event {
     Broken { endpoint: MemberId, reason: Broken },
     /// Something to tell the hub.
     ToHub(Message),
+    /// An operation has failed whose process writes its flight record then.
+    Failed,
 }
 
 /// What the poller is to do for a link over a socket.

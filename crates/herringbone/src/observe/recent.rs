@@ -156,14 +156,14 @@ impl Entry {
 
 impl Entry {
     /// As others are told of it.
-    pub(super) fn flight(&self, number: u64, algorithm: String) -> FlightOperation {
+    pub(super) fn flight(&self, number: u64, algorithm: &str) -> FlightOperation {
         let is_over = matches!(self.state, OperationState::Done | OperationState::Failed(_));
-        let at = |moment: Moment| moment.since_start().as_nanos() as u64;
+        let at = Moment::since_boot;
         FlightOperation {
             number,
             group: self.group,
             generation: self.generation,
-            call: FlightCall::Collective { call: self.fingerprint, algorithm },
+            call: FlightCall::Collective { call: self.fingerprint, algorithm: algorithm.to_owned() },
             state: match self.state {
                 OperationState::Queued => FlightState::Queued,
                 OperationState::Running => FlightState::Running,
@@ -212,6 +212,12 @@ impl Ring {
     }
 
     /// An operation, if it is still kept.
+    pub(super) fn get(&self, number: u64) -> Option<&Entry> {
+        let is_kept = number < self.issued && self.issued - number <= KEPT as u64;
+        is_kept.then(|| &self.entries[number as usize % KEPT])
+    }
+
+    /// As [`get`](Self::get), of one that was issued.
     #[inline]
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Entry> {
         (self.issued - number <= KEPT as u64).then(|| &mut self.entries[number as usize % KEPT])

@@ -308,6 +308,7 @@ pub(super) fn note_event(engine: &Engine, watch: &Watch, event: &Event) {
             numbers.for_each(|number| note_group(engine, number, "a reducer is lost"));
         }
         Event::ToHub(message) => transitions::to_hub(watch, message),
+        Event::Failed => {}
         _ => {}
     }
 }

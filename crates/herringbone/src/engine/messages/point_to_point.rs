@@ -1,6 +1,6 @@
 //! The messages of one group.
 
-use super::post::{Channel, IncomingRecord, Posted, broadcast};
+use super::post::{Channel, HeldIssue, IncomingRecord, Posted, broadcast};
 use crate::{
     Error, ErrorKind,
     completion::Completion,
@@ -85,7 +85,7 @@ pub(super) struct PointToPoint {
     /// What is yet to be told, by the rank to which.
     outgoing: BTreeMap<Rank, Outgoing>,
     /// Operations that a fence keeps from being issued, in their order.
-    held: VecDeque<(Issue, Arc<Completion>)>,
+    held: VecDeque<HeldIssue>,
     /// The generation of the groups that carry records, when this rank last looked.
     pub(super) generations: BTreeMap<u32, u32>,
     /// Whether nothing more is called in the group.
@@ -110,8 +110,9 @@ impl PointToPoint {
     }
 
     pub(super) fn send(&mut self, to: Rank, posted: Posted, runtime: &mut Runtime) {
-        let (envelope, region) = (posted.envelope, posted.region.clone());
+        let (envelope, region, record) = (posted.envelope, posted.region.clone(), posted.record);
         let number = self.mailbox.send(to, posted);
+        runtime.out.observer.message_is(record, to, number);
         if to == self.me {
             self.announced(to, number, envelope, AnnouncedPayload::Own(region), runtime);
             return;
@@ -223,7 +224,7 @@ impl PointToPoint {
                 self.has_answer(peer, number);
                 if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
                     let error = self.disagreement(number, self.me, peer, sent.envelope, wanted, runtime);
-                    sent.end(Err(error), &mut runtime.out);
+                    sent.end(self.group, Err(error), &mut runtime.out);
                 }
             }
             Ok(Record::Withdrawn { number }) => {
@@ -257,9 +258,10 @@ impl PointToPoint {
     /// A message and its receive have met.
     fn deliver(&mut self, found: Match<Posted, AnnouncedPayload>, runtime: &mut Runtime) {
         let Match { from, number, sent, payload, wanted, receive } = found;
+        runtime.out.observer.message_is(receive.record, from, number);
         if sent != wanted {
             let error = self.disagreement(number, from, self.me, sent, wanted, runtime);
-            receive.end(Err(error.clone()), &mut runtime.out);
+            receive.end(self.group, Err(error.clone()), &mut runtime.out);
             match payload {
                 AnnouncedPayload::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
                 _ => self.tell(from, &Record::Refused { number, wanted }, runtime),
@@ -271,14 +273,17 @@ impl PointToPoint {
             AnnouncedPayload::None => {
                 let Some(channel) = self.channels.get(&from).copied() else { return };
                 let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
-                self.issue(issue, receive.completion, runtime);
+                self.issue(
+                    HeldIssue { issue, completion: receive.completion, message: Some(receive.record) },
+                    runtime,
+                );
                 self.tell(from, &Record::Taken { number }, runtime);
             }
             AnnouncedPayload::Carried(bytes) => {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
-                receive.end(there_is(&[&receive.region], runtime), &mut runtime.out);
+                receive.end(self.group, there_is(&[&receive.region], runtime), &mut runtime.out);
                 self.tell(from, &Record::Taken { number }, runtime);
             }
             AnnouncedPayload::Own(region) => {
@@ -286,7 +291,7 @@ impl PointToPoint {
                     to.span().copy_from(from.span());
                 }
                 let result = there_is(&[&region, &receive.region], runtime);
-                receive.end(result.clone(), &mut runtime.out);
+                receive.end(self.group, result.clone(), &mut runtime.out);
                 self.end_own(number, result, &mut runtime.out);
             }
         }
@@ -295,7 +300,7 @@ impl PointToPoint {
     /// What this rank has sent to itself has met its receive.
     fn end_own(&mut self, number: u64, result: Result<(), Error>, out: &mut Outbox) {
         if let Some(sent) = self.mailbox.answered(self.me, number) {
-            sent.end(result, out);
+            sent.end(self.group, result, out);
         }
     }
 
@@ -309,7 +314,7 @@ impl PointToPoint {
         };
         if is_carried(&sent.region) {
             if !sent.is_over {
-                sent.end(Ok(()), &mut runtime.out);
+                sent.end(self.group, Ok(()), &mut runtime.out);
             }
             return;
         }
@@ -317,7 +322,7 @@ impl PointToPoint {
         if sent.is_over {
             self.refuse_late(&issue, by, runtime);
         } else {
-            self.issue(issue, sent.completion, runtime);
+            self.issue(HeldIssue { issue, completion: sent.completion, message: Some(sent.record) }, runtime);
         }
     }
 
@@ -330,26 +335,28 @@ impl PointToPoint {
     }
 
     /// Issues an operation whose end is a call's.
-    fn issue(&mut self, issue: Issue, completion: Arc<Completion>, runtime: &mut Runtime) {
-        self.held.push_back((issue, completion));
+    fn issue(&mut self, held: HeldIssue, runtime: &mut Runtime) {
+        self.held.push_back(held);
         self.issue_held(runtime);
     }
 
     fn issue_held(&mut self, runtime: &mut Runtime) {
         let mut frozen: Vec<u32> = Vec::new();
-        for (issue, completion) in std::mem::take(&mut self.held) {
-            let result = match frozen.contains(&issue.group) {
+        for held in std::mem::take(&mut self.held) {
+            let operation = runtime.out.observer.next();
+            let result = match frozen.contains(&held.issue.group) {
                 true => Err(Refused::Frozen),
-                false => runtime.issue(None, &issue, completion.clone()),
+                false => runtime.issue(None, &held.issue, held.completion.clone()),
             };
-            match result {
-                Ok(()) => {}
-                Err(Refused::Frozen) => {
-                    frozen.push(issue.group);
-                    self.held.push_back((issue, completion));
+            match (result, held.message) {
+                (Ok(()), Some(message)) => runtime.out.observer.message_carried(message, operation),
+                (Ok(()), None) => {}
+                (Err(Refused::Frozen), _) => {
+                    frozen.push(held.issue.group);
+                    self.held.push_back(held);
                 }
-                Err(Refused::Failed(error) | Refused::Counted(error)) => {
-                    completion.finish(Err(error));
+                (Err(Refused::Failed(error) | Refused::Counted(error)), _) => {
+                    held.completion.finish(Err(error));
                     runtime.out.finished = true;
                 }
             }
@@ -405,7 +412,7 @@ impl PointToPoint {
             if let Some(outgoing) = self.outgoing.get_mut(&peer) {
                 outgoing.under_way.push(completion.clone());
             }
-            self.issue(issue, completion, runtime);
+            self.issue(HeldIssue { issue, completion, message: None }, runtime);
         }
     }
 

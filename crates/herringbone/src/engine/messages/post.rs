@@ -26,6 +26,8 @@ pub(crate) struct Posted {
     pub(crate) timeout: Duration,
     pub(crate) completion: Arc<Completion>,
     pub(crate) issued: Moment,
+    /// Its number among the messages that this process has posted.
+    pub(crate) record: u64,
     /// Whether its caller was told that it failed. A send stays then until it is answered.
     pub(crate) is_over: bool,
 }
@@ -67,13 +69,24 @@ pub(super) struct IncomingRecord {
 impl Posted {
     pub(crate) fn new(envelope: Envelope, region: Region, timeout: Duration) -> Self {
         let (completion, issued) = (Arc::default(), Moment::default());
-        Self { envelope, region, timeout, completion, issued, is_over: false }
+        Self { envelope, region, timeout, completion, issued, record: 0, is_over: false }
     }
 
-    pub(super) fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
+    /// It is over, and no operation carries it.
+    pub(super) fn end(&self, group: u32, result: Result<(), Error>, out: &mut Outbox) {
+        out.observer.message_ended(self.record, group, &result);
         self.completion.finish(result);
         out.finished = true;
     }
+}
+
+/// An operation that has to be issued.
+#[derive(Debug)]
+pub(super) struct HeldIssue {
+    pub(super) issue: Issue,
+    pub(super) completion: Arc<Completion>,
+    /// The number of the message that it carries, if it is no record.
+    pub(super) message: Option<u64>,
 }
 
 /// A broadcast in a group of two, of which one end is this rank's.
