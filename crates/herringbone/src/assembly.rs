@@ -16,6 +16,7 @@ use crate::{
         connection::Connection,
         control::{Control, LAST_OUT, Start},
         formation::World,
+        recorder::FlightRecorder,
         wire_up::Mapping,
     },
     measure::LinkMeasurement,
@@ -105,8 +106,12 @@ pub(crate) fn assemble(
 ) -> io::Result<Arc<Fabric>> {
     let Components { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
-    let to_control = Box::new(ToControl(commands.clone()));
+    let recorder = join_points.origin.is_some().then(|| FlightRecorder::of(&job));
+    let to_control = Box::new(ToControl { commands: commands.clone(), recorder: recorder.clone() });
     let node = Node::new(engine, mapping.bell.clone(), mapping.locals.len(), to_control)?;
+    if let Some(recorder) = recorder {
+        recorder.attach(&node);
+    }
     let control = Control::new(Start {
         job: job.clone(),
         node: node.clone(),

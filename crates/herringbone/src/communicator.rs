@@ -241,6 +241,12 @@ impl Communicator {
         self.fabric.node.with(|engine| engine.runtime.out.observer.name_of(self.group.number))
     }
 
+    /// Says what the program calls the group, and what it is for: flight records have that. Errors keep their names.
+    pub fn describe_as(&self, name: &str, description: &str) {
+        let number = self.group.number;
+        self.fabric.node.with(|engine| engine.runtime.out.observer.describe_group(number, name, description));
+    }
+
     /// Its fabric and its group's handle.
     pub(crate) fn parts(&self) -> (&Arc<Fabric>, &GroupHandle) {
         (&self.fabric, &self.group)

@@ -18,6 +18,7 @@ mod hub_address;
 pub(crate) mod links;
 mod owner;
 mod pending_connections;
+pub(crate) mod recorder;
 pub(crate) mod reducers;
 pub(crate) mod same_host;
 pub(crate) mod wire_up;

@@ -44,6 +44,8 @@ mod execute;
 #[expect(clippy::disallowed_methods, reason = "it waits for other processes, by deadlines")]
 mod fabric;
 mod feedback;
+#[expect(clippy::disallowed_methods, reason = "it is set before there is a configuration")]
+pub mod flight;
 #[expect(clippy::disallowed_methods, reason = "it has deadlines")]
 mod joining;
 mod local;

@@ -50,6 +50,10 @@ const REST: Duration = Duration::from_secs(1);
 const UNFREEZE: Duration = Duration::from_millis(1);
 /// How long others may take nothing of what is left to send when a process leaves.
 pub(crate) const FLUSH: Duration = Duration::from_secs(10);
+/// How long a caller waits for the flight record that a failure has its process write.
+const RECORD: Duration = Duration::from_millis(500);
+/// How often it looks.
+const LOOK_FOR_RECORD: Duration = Duration::from_millis(1);
 /// How long others may take to close their ends.
 const HANG_UP: Duration = Duration::from_secs(1);
 
@@ -81,6 +85,8 @@ pub(crate) struct Node {
     /// Whether a thread sleeps on the poller, or looks a last time before it does.
     napping: AtomicBool,
     closing: AtomicBool,
+    /// Whether there was a failure whose flight record is not written yet.
+    unwritten: Arc<AtomicBool>,
     /// The generation of processes that it belongs to.
     born: u64,
     handler: Box<dyn EventHandler>,
@@ -97,6 +103,7 @@ impl Node {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
             segment: engine.runtime.ops.staging.segment().clone(),
+            unwritten: engine.runtime.out.observer.alarm.unwritten(),
             runner: Mutex::new(Runner::new(engine)),
             poller: Poller::new(&bell)?,
             bell,
@@ -128,11 +135,15 @@ impl Node {
         result
     }
 
-    /// Runs `f` on the engine. Returns the events that it raised, which the caller handles.
+    /// Runs `f` on the engine. Returns the events that it raised, which the caller handles, but for those of failures.
     pub(crate) fn asked(&self, f: impl FnOnce(&mut Engine)) -> Vec<Event> {
         let mut runner = self.lock_as_is();
         f(self.engine(&mut runner));
-        self.release(runner)
+        let mut events = self.release(runner);
+        if events.pop_if(|last| matches!(last, Event::Failed)).is_some() {
+            self.handler.handle(vec![Event::Failed]);
+        }
+        events
     }
 
     /// As [`with`](Self::with), unless another thread has the engine.
@@ -196,7 +207,10 @@ impl Node {
         if finished {
             self.idle.store(engine.is_idle(), Ordering::SeqCst);
         }
-        let events = std::mem::take(&mut engine.runtime.out.events);
+        let mut events = std::mem::take(&mut engine.runtime.out.events);
+        if engine.runtime.out.observer.alarm.take() {
+            events.push(Event::Failed);
+        }
         drop(runner);
         if finished && self.sleepers.load(Ordering::SeqCst) > 0 {
             let _taken = self.poller_taken();
@@ -350,6 +364,33 @@ impl Node {
 
     /// Drives until an operation is over, or for at most `limit`.
     pub(crate) fn wait(&self, completion: &Completion, limit: Option<Duration>) {
+        self.wait_until_over(completion, limit);
+        if self.unwritten.load(Ordering::Relaxed) {
+            self.wait_for_the_record();
+        }
+    }
+
+    /// Who gets an error may end the process with it: the record of what was under way is there before.
+    #[cold]
+    fn wait_for_the_record(&self) {
+        let began = Instant::now();
+        while self.unwritten.load(Ordering::SeqCst) && began.elapsed() < RECORD {
+            std::thread::sleep(LOOK_FOR_RECORD);
+        }
+        self.unwritten.store(false, Ordering::SeqCst);
+    }
+
+    /// Failures are events from now on.
+    pub(crate) fn arm(&self) {
+        self.with(|engine| engine.runtime.out.observer.alarm.arm());
+    }
+
+    /// The flight record of all failures so far is written, or will never be.
+    pub(crate) fn record_is_written(&self) {
+        self.unwritten.store(false, Ordering::SeqCst);
+    }
+
+    fn wait_until_over(&self, completion: &Completion, limit: Option<Duration>) {
         if completion.is_done() {
             return;
         }

@@ -14,6 +14,7 @@
 //! | [`socket`], [`pidfd`] | sockets into and out of spans, descriptors passed between processes, deaths of processes |
 //! | [`interface`] | the host's network interfaces and their addresses |
 //! | [`fork`] | a child that keeps no descriptor of its parent's fabric open, and knows that it is a child |
+//! | [`signal`] | a signal that a thread waits for |
 //! | [`kernel`] | the arithmetic: one pass over N sources, vectorised, equal to the scalar meaning bit for bit |
 //! | [`codec`] | what is sent in fewer bytes, vectorised likewise |
 //!
@@ -45,6 +46,8 @@ pub mod heap;
 pub mod ring;
 
 pub mod doorbell;
+
+pub mod signal;
 
 pub mod socket;
 

@@ -38,7 +38,7 @@ const ORDERS: [Order; 7] = [
         folder: "crates/sys/src",
         lines: &[
             "lib",
-            "codec heap",
+            "codec heap signal",
             "checksum kernel region segment socket",
             "doorbell peer ring span",
             "copy fork interface pidfd plain sync",
@@ -66,7 +66,7 @@ const ORDERS: [Order; 7] = [
             // Threads: which one drives, which one sleeps.
             "node",
             // What happens to an engine, and what becomes of it.
-            "engine/control engine/inbox engine/status engine/straight",
+            "engine/control engine/flight engine/inbox engine/status engine/straight",
             "engine",
             "engine/waits",
             "engine/messages engine/recovery",
@@ -99,7 +99,7 @@ const ORDERS: [Order; 7] = [
             "transport",
             "completion config seen",
             "request",
-            "residuals",
+            "flight residuals",
             "clock descriptors error feedback log rendezvous svg tcp_table",
             "memory",
         ],

@@ -258,6 +258,20 @@ pub(crate) const PROGRESS_FILE: Setting = setting(
     "none: nobody reads it",
     WORKERS,
 );
+pub(crate) const FLIGHT: Setting = setting(
+    crate::flight::VARIABLE,
+    "what the names of the files begin with into which a rank writes its last calls after an error; its rank follows. Ranks of torch take TORCH_FR_DUMP_TEMP_FILE if it is not set",
+    "a path, or off",
+    "a folder of the user's below the one for temporary files",
+    WORKERS,
+);
+pub(crate) const FLIGHT_SIGNAL: Setting = setting(
+    crate::flight::SIGNAL_VARIABLE,
+    "whether a rank writes its last calls when it gets SIGUSR1, too",
+    "0 or 1",
+    "0",
+    WORKERS,
+);
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
     "what is said on standard error; info: a line for each group that forms; debug and trace are info",
@@ -267,7 +281,7 @@ pub(crate) const LOG: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 24] = [
+pub const ALL: [&Setting; 26] = [
     &REDUCERS,
     &TABLES,
     &TOKEN,
@@ -292,6 +306,8 @@ pub const ALL: [&Setting; 24] = [
     &SLICE_BYTES,
     &PROGRESS_FILE,
     &LOG,
+    &FLIGHT,
+    &FLIGHT_SIGNAL,
 ];
 
 impl Setting {
@@ -392,6 +408,9 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     if let Some(found) = COMPRESSION.find(environment)? {
         let choice: Result<CodecChoice, _> = found.text.parse();
         choice.map_err(|error| Error::config(&found.variable, error))?;
+    }
+    if let Some(found) = FLIGHT_SIGNAL.find(environment)?.filter(|found| !matches!(&*found.text, "0" | "1")) {
+        return Err(FLIGHT_SIGNAL.refuse(&found));
     }
     WARNED.call_once(|| {
         for name in unknown(environment) {

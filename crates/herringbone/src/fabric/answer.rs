@@ -58,7 +58,7 @@ pub(crate) fn job_status_soon(node: &Node, of: usize) -> Option<JobStatus> {
 }
 
 /// The record of an engine; `None` if it is busy all the time.
-fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
+pub(super) fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
     soon(node, |engine| flight_record(engine, owner))
 }
 
@@ -83,21 +83,21 @@ impl Inquiry {
     /// A worker of a job answers.
     pub(crate) fn answer_of_worker(self, job: &Job, node: &Node) -> Result<(), GreetError> {
         self.answer(job.identity(), |question| match question {
-            Asked::Status => {
+            OwnQuestion::Status => {
                 let epoch = job.roster.epoch();
                 let job_status = job_status_soon(node, 1).map(|job_status| JobStatus { epoch, ..job_status });
                 let roster = Message::Roster { job: job.id, roster: (*job.roster).clone() };
                 vec![roster, status(Activity::Works(job_status))]
             }
-            Asked::Flight => flights([flight_record_soon(node, job.identity())]),
+            OwnQuestion::Flight => flights([flight_record_soon(node, job.identity())]),
         })
     }
 
     /// Rank 0 answers that it waits for others.
     pub(crate) fn answer_of_forming(self, own: Identity, missing: Vec<Rank>) -> Result<(), GreetError> {
         self.answer(own, |question| match question {
-            Asked::Status => vec![status(Activity::Forms { missing: missing.clone() })],
-            Asked::Flight => flights([]),
+            OwnQuestion::Status => vec![status(Activity::Forms { missing: missing.clone() })],
+            OwnQuestion::Flight => flights([]),
         })
     }
 
@@ -113,7 +113,7 @@ impl Inquiry {
             present.truncate(JOBS);
             let of = present.len();
             match question {
-                Asked::Status => {
+                OwnQuestion::Status => {
                     let jobs = present.into_iter().map(|(job, world, node)| ServedJob {
                         job,
                         world,
@@ -126,7 +126,7 @@ impl Inquiry {
                         tables: tables(),
                     })]
                 }
-                Asked::Flight => flights(
+                OwnQuestion::Flight => flights(
                     present
                         .into_iter()
                         .map(|(job, world, node)| flight_record_soon(&node, Identity { job, world, ..own })),
@@ -136,7 +136,11 @@ impl Inquiry {
     }
 
     /// Answers what it is asked, until the other end has gone or its time is over.
-    fn answer(self, own: Identity, mut answer: impl FnMut(Asked) -> Vec<Message>) -> Result<(), GreetError> {
+    fn answer(
+        self,
+        own: Identity,
+        mut answer: impl FnMut(OwnQuestion) -> Vec<Message>,
+    ) -> Result<(), GreetError> {
         let Self { mut stream, claim } = self;
         stream.set_nodelay(true)?;
         let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
@@ -153,8 +157,8 @@ impl Inquiry {
             let answers = match question {
                 // Read as late as can be.
                 Question::Clock => vec![Message::Clock(clock::reading())],
-                Question::Status => answer(Asked::Status),
-                Question::Flight => answer(Asked::Flight),
+                Question::Status => answer(OwnQuestion::Status),
+                Question::Flight => answer(OwnQuestion::Flight),
             };
             for message in &answers {
                 greet::send(&mut stream, &mut channel, message)?;
@@ -165,7 +169,7 @@ impl Inquiry {
 
 /// What only this kind of process can answer.
 #[derive(Clone, Copy)]
-enum Asked {
+enum OwnQuestion {
     Status,
     Flight,
 }

@@ -1,6 +1,6 @@
 //! Commands of other threads to the control thread.
 
-use super::arrival::Arrival;
+use super::{arrival::Arrival, recorder::FlightRecorder};
 use crate::{
     clock::Moment,
     core::{
@@ -158,14 +158,25 @@ pub(crate) fn pass_on(event: Event, watch: &mut Watch, now: Moment) {
             watch.link_broke(endpoint, cause, &reason, now.since_start());
         }
         Event::ToHub(message) => watch.tell_hub(message),
+        // Its recorder writes.
+        Event::Failed => {}
     }
 }
 
 /// The engine's events become commands.
-pub(crate) struct ToControl(pub(crate) Arc<Commands>);
+pub(crate) struct ToControl {
+    pub(crate) commands: Arc<Commands>,
+    /// Of a rank that is a process of its own.
+    pub(crate) recorder: Option<Arc<FlightRecorder>>,
+}
 
 impl EventHandler for ToControl {
     fn handle(&self, events: Vec<Event>) {
-        events.into_iter().for_each(|event| self.0.send(Command::Event(event)));
+        for event in events {
+            match (event, &self.recorder) {
+                (Event::Failed, Some(recorder)) => recorder.failed(),
+                (event, _) => self.commands.send(Command::Event(event)),
+            }
+        }
     }
 }

@@ -1,0 +1,115 @@
+//! Writing a rank's flight record: after a failure, and when a signal asks for it. Always on a thread of its own.
+
+use super::{Job, answer::flight_record_soon};
+use crate::{
+    core::session::handshake::Identity,
+    flight::{FlightFiles, SIGNAL_VARIABLE},
+    node::Node,
+    sys::signal::UserSignal,
+};
+use std::{
+    env,
+    sync::{
+        Arc, Mutex, Once, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+/// Writes the record of a rank.
+#[derive(Debug)]
+pub(crate) struct FlightRecorder {
+    owner: Identity,
+    files: FlightFiles,
+    node: OnceLock<Weak<Node>>,
+    /// Whether a thread writes because of a failure.
+    is_writing: AtomicBool,
+}
+
+/// The recorders of this process, for the signal.
+static ALL: Mutex<Vec<Weak<FlightRecorder>>> = Mutex::new(Vec::new());
+
+impl FlightRecorder {
+    /// Of a rank that is a process of its own.
+    pub(crate) fn of(job: &Job) -> Arc<Self> {
+        let owner = job.identity();
+        Arc::new(Self {
+            owner,
+            files: FlightFiles::of(owner),
+            node: OnceLock::new(),
+            is_writing: AtomicBool::new(false),
+        })
+    }
+
+    /// Begins to listen for failures of this engine, and for the signal.
+    pub(crate) fn attach(self: &Arc<Self>, node: &Arc<Node>) {
+        // It is attached once.
+        let _attached = self.node.set(Arc::downgrade(node));
+        if !self.files.are_wanted() {
+            return;
+        }
+        node.arm();
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|recorder| recorder.strong_count() > 0);
+        all.push(Arc::downgrade(self));
+        drop(all);
+        if env::var(SIGNAL_VARIABLE).is_ok_and(|value| value.trim() == "1") {
+            listen_for_the_signal();
+        }
+    }
+
+    /// Something has failed: the record is written soon.
+    pub(super) fn failed(self: &Arc<Self>) {
+        let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        if self.is_writing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let recorder = self.clone();
+        let write = move || {
+            if recorder.files.take_one() {
+                recorder.write();
+            }
+            recorder.is_writing.store(false, Ordering::SeqCst);
+            node.record_is_written();
+        };
+        if thread::Builder::new().name("hb-flight".to_owned()).spawn(write).is_err() {
+            self.is_writing.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn write(&self) {
+        let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        if !node.is_forked()
+            && let Some(record) = flight_record_soon(&node, self.owner)
+        {
+            self.files.write(&record);
+        }
+    }
+}
+
+/// Has SIGUSR1 write the records of all ranks of this process, unless the program has a handler of its own.
+fn listen_for_the_signal() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let signal = match UserSignal::listen() {
+            Ok(Some(signal)) => signal,
+            Ok(None) => {
+                let what = "SIGUSR1 has a handler already, which stays: records are not written on it";
+                return crate::log::warn("settings", format_args!("{SIGNAL_VARIABLE}: {what}"));
+            }
+            Err(error) => return crate::log::warn("settings", format_args!("{SIGNAL_VARIABLE}: {error}")),
+        };
+        let listen = move || {
+            while signal.wait().is_ok() {
+                let all: Vec<Arc<FlightRecorder>> = {
+                    let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.iter().filter_map(Weak::upgrade).collect()
+                };
+                all.iter().for_each(|recorder| recorder.write());
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("hb-flight".to_owned()).spawn(listen) {
+            crate::log::warn("settings", format_args!("{SIGNAL_VARIABLE}: {error}"));
+        }
+    });
+}

@@ -1,0 +1,294 @@
+//! Where records go, and how they are written: whole or not at all, and never with an error for the program.
+
+use super::{FlightRecord, json, torch_pickle};
+use crate::core::session::handshake::Identity;
+use rustix::process::geteuid;
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+/// The variable of the environment that says where records go.
+pub(crate) const VARIABLE: &str = "HERRINGBONE_FLIGHT";
+/// The variable of the environment that has SIGUSR1 write records, too.
+pub(crate) const SIGNAL_VARIABLE: &str = "HERRINGBONE_FLIGHT_SIGNAL";
+/// What says so for torch's own recorder; it counts for ranks of torch.
+const OF_TORCH: &str = "TORCH_FR_DUMP_TEMP_FILE";
+/// How many records a process writes because something failed.
+const MOST: u32 = 8;
+
+/// The form of a record's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlightFormat {
+    /// [JSON](super::json), in files whose names end in `.json`.
+    Json,
+    /// [The pickle](super::torch_pickle) of PyTorch's flight recorder.
+    Torch,
+}
+
+impl FlightFormat {
+    /// How names of files end.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            FlightFormat::Json => ".json",
+            FlightFormat::Torch => "",
+        }
+    }
+
+    fn bytes(self, record: &FlightRecord) -> Vec<u8> {
+        match self {
+            FlightFormat::Json => json(record).into_bytes(),
+            FlightFormat::Torch => torch_pickle(record),
+        }
+    }
+}
+
+static IS_OF_TORCH: AtomicBool = AtomicBool::new(false);
+
+/// Has this process write its records in this form; JSON if nothing is said.
+pub fn write_as(format: FlightFormat) {
+    IS_OF_TORCH.store(format == FlightFormat::Torch, Ordering::Relaxed);
+}
+
+fn format() -> FlightFormat {
+    if IS_OF_TORCH.load(Ordering::Relaxed) { FlightFormat::Torch } else { FlightFormat::Json }
+}
+
+/// Where this process's records go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FlightDestination {
+    /// Nowhere.
+    Off,
+    /// To files with this beginning of their names.
+    Prefix(PathBuf),
+    /// To a folder of this user below the one for temporary files.
+    Temporary,
+}
+
+impl FlightDestination {
+    /// As the environment says.
+    pub(crate) fn from_env() -> Self {
+        Self::of(env::var_os(VARIABLE), env::var_os(OF_TORCH).filter(|_| format() == FlightFormat::Torch))
+    }
+
+    /// As these variables say, the first that is set and not empty.
+    fn of(own: Option<OsString>, of_torch: Option<OsString>) -> Self {
+        let found = own.into_iter().chain(of_torch).find(|value| !value.is_empty());
+        match found {
+            Some(value) if value.eq_ignore_ascii_case("off") => FlightDestination::Off,
+            Some(value) => FlightDestination::Prefix(value.into()),
+            None => FlightDestination::Temporary,
+        }
+    }
+}
+
+/// The files of a process's records in one job.
+#[derive(Debug)]
+pub(crate) struct FlightFiles {
+    destination: FlightDestination,
+    owner: Identity,
+    has_warned: AtomicBool,
+}
+
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
+impl FlightFiles {
+    pub(crate) fn of(owner: Identity) -> Self {
+        Self { destination: FlightDestination::from_env(), owner, has_warned: AtomicBool::new(false) }
+    }
+
+    /// Whether records go anywhere.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.destination != FlightDestination::Off
+    }
+
+    /// Takes one of the files that this process writes because of failures. Returns whether there is one left.
+    pub(crate) fn take_one(&self) -> bool {
+        let more = |written| (written < MOST).then_some(written + 1);
+        WRITTEN.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Writes a record, and says where. That it cannot be written is one warning.
+    pub(crate) fn write(&self, record: &FlightRecord) {
+        let (who, format) = (format!("rank {}", self.owner.rank), format());
+        let written = self.path(format).and_then(|path| write_record(&path, record, format).map(|()| path));
+        match written {
+            Ok(path) => {
+                let what = format_args!(
+                    "the last calls of this rank are in {}: {}",
+                    path.display(),
+                    reading(&path, format)
+                );
+                crate::log::warn(&who, what);
+            }
+            Err(error) if !self.has_warned.swap(true, Ordering::Relaxed) => {
+                crate::log::warn(
+                    &who,
+                    format_args!("the last calls of this rank could not be written ({VARIABLE}): {error}"),
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn path(&self, format: FlightFormat) -> io::Result<PathBuf> {
+        let mut name = match &self.destination {
+            FlightDestination::Prefix(prefix) => prefix.clone().into_os_string(),
+            FlightDestination::Temporary | FlightDestination::Off => {
+                let own = env::temp_dir().join(format!("herringbone-flight-{}", geteuid().as_raw()));
+                let of_job = own.join(format!("{:016x}", self.owner.job));
+                [&own, &of_job].into_iter().try_for_each(|folder| make_own(folder))?;
+                of_job.join("rank_").into_os_string()
+            }
+        };
+        name.push(format!("{}{}", self.owner.rank, format.suffix()));
+        Ok(name.into())
+    }
+}
+
+/// How to read a file.
+fn reading(path: &Path, format: FlightFormat) -> String {
+    let folder = path.parent().unwrap_or(Path::new(".")).display();
+    match format {
+        FlightFormat::Torch => {
+            format!("with those of all ranks, torchfrtrace {folder} says what does not fit")
+        }
+        FlightFormat::Json => "docs/flight.md says how to read it".to_owned(),
+    }
+}
+
+/// A folder that is this user's and nobody else's. In a folder where all may write, somebody else may have made it first.
+fn make_own(folder: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let problem = format!("{} is not a folder of this user alone: remove it", folder.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
+/// Writes a record to a file, which is there whole or not at all. Nobody but this user may read it.
+///
+/// # Errors
+/// Those of the file system, with the name of the file.
+pub fn write_record(path: &Path, record: &FlightRecord, format: FlightFormat) -> io::Result<()> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    // Not the file's own name in it: who reads a folder takes files by how their names begin.
+    let temporary = path.with_file_name(format!(".hb-{}-{number}.tmp", std::process::id()));
+    let write = || {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(&format.bytes(record))?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        // It may never have been there.
+        let _removed = fs::remove_file(&temporary);
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::session::{Role, status::ClockReading};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn record() -> FlightRecord {
+        FlightRecord {
+            job: 7,
+            role: Role::Worker,
+            rank: 1,
+            world: 2,
+            process: 3,
+            host: "here".to_owned(),
+            version: "1".to_owned(),
+            clock: ClockReading { monotonic: 4, realtime: 5 },
+            issued: 0,
+            posted: 0,
+            groups: Vec::new(),
+            operations: Vec::new(),
+        }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = env::temp_dir().join(format!("herringbone-flight-test-{}-{name}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap();
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_record_replaces_the_one_before_and_is_its_users() {
+        let folder = folder("replaced");
+        let path = folder.join("rank_1.json");
+        fs::write(&path, "old").unwrap();
+        write_record(&path, &record(), FlightFormat::Json).unwrap();
+        assert!(
+            fs::read_to_string(&path)
+                .unwrap()
+                .starts_with(r#"{"format":"herringbone-flight-1","version":"1","#)
+        );
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        write_record(&folder.join("rank_1"), &record(), FlightFormat::Torch).unwrap();
+        let mut found = names(&folder);
+        found.sort();
+        assert_eq!(found, ["rank_1", "rank_1.json"], "nothing else is left");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_names_its_file_and_leaves_nothing() {
+        let folder = folder("missing");
+        let error = write_record(&folder.join("no/rank_1"), &record(), FlightFormat::Json).unwrap_err();
+        assert!(error.to_string().contains("no/rank_1: No such file"), "{error}");
+        // The last step fails: a folder is in the way.
+        fs::create_dir(folder.join("rank_1")).unwrap();
+        fs::write(folder.join("rank_1/within"), "").unwrap();
+        assert!(write_record(&folder.join("rank_1"), &record(), FlightFormat::Json).is_err());
+        assert_eq!(names(&folder), ["rank_1"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_or_have_placed_is_refused() {
+        let folder = folder("own");
+        make_own(&folder.join("new")).unwrap();
+        make_own(&folder.join("new")).unwrap();
+        assert_eq!(fs::metadata(folder.join("new")).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(folder.join("new"), fs::Permissions::from_mode(0o711)).unwrap();
+        symlink(&folder, folder.join("link")).unwrap();
+        fs::write(folder.join("file"), "").unwrap();
+        for name in ["new", "link", "file"] {
+            let error = make_own(&folder.join(name)).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("remove it"), "{error}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_environment_says_where_records_go() {
+        let of = |own: Option<&str>, torch: Option<&str>| {
+            FlightDestination::of(own.map(OsString::from), torch.map(OsString::from))
+        };
+        let prefix = |path: &str| FlightDestination::Prefix(path.into());
+        assert_eq!(of(None, None), FlightDestination::Temporary);
+        assert_eq!(of(Some("OFF"), Some("/t/t_")), FlightDestination::Off);
+        assert_eq!(of(Some("/a/b_"), Some("/t/t_")), prefix("/a/b_"));
+        assert_eq!(of(Some(""), Some("/t/t_")), prefix("/t/t_"));
+        assert_eq!(of(Some(""), Some("")), FlightDestination::Temporary);
+    }
+}
