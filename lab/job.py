@@ -54,13 +54,18 @@ class BegunAfresh(UserWarning):
 
 
 def environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
+    """What a process of a job gets: :func:`bare_environment`, and that the thousands of failures of tests leave no records."""
+    return {**bare_environment(), "HERRINGBONE_FLIGHT": "off", **extra}
+
+
+def bare_environment() -> dict[str, str]:
     """This environment without settings of a job that this process may run inside of.
 
     Output stays buffered: an unbuffered ``print`` writes a line and its end one after the other, and processes that share a
     pipe, such as those of a launcher, would write in between. What has to be seen at once is flushed.
     """
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
-    return {**kept, "OMP_NUM_THREADS": "1", **extra}
+    return {**kept, "OMP_NUM_THREADS": "1"}
 
 
 class Server:
@@ -81,7 +86,7 @@ class Server:
             self._popen = subprocess.Popen(
                 [sys.executable, "-c", f"{first}\nfrom lab.server import main; main()", str(listener.fileno())],
                 cwd=ROOT,
-                env=environment(),
+                env=bare_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],

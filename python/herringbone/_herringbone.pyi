@@ -194,6 +194,9 @@ class Communicator:
     def name(self) -> str:
         """What lists and errors call the group."""
 
+    def describe_as(self, name: str, description: str) -> None:
+        """Say what the program calls the group, and what it is for: flight records have that."""
+
     def subgroup(self, ranks: Sequence[int], name: str | None = None) -> Communicator:
         """The group of ``ranks``, which ascend and are ranks of this group; only they call it.
 
@@ -461,6 +464,9 @@ class DependencyEngine:
     def trace(self) -> str: ...
     def close(self) -> None: ...
     def unreported(self) -> tuple[str, BaseException] | None: ...
+
+def write_torch_records() -> None:
+    """Write flight records as torch's ``torchfrtrace`` reads them, from now on."""
 
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""

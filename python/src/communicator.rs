@@ -102,6 +102,11 @@ impl Communicator {
         py.detach(|| self.inner.name())
     }
 
+    /// Say what the program calls the group, and what it is for: flight records have that.
+    fn describe_as(&self, py: Python<'_>, name: &str, description: &str) {
+        py.detach(|| self.inner.describe_as(name, description));
+    }
+
     /// How many collectives of the group before this one all of its ranks have completed, after `shrink`.
     #[getter]
     fn completed_before(&self) -> Option<u64> {

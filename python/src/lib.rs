@@ -9,6 +9,7 @@ mod codecs;
 mod communicator;
 mod dependency;
 mod errors;
+mod flight;
 mod memory;
 mod named;
 mod optimizer;
@@ -40,6 +41,8 @@ mod _herringbone {
     use super::communicator::Communicator;
     #[pymodule_export]
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
+    #[pymodule_export]
+    use super::flight::write_torch_records;
     #[pymodule_export]
     use super::main;
     #[pymodule_export]

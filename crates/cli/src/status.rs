@@ -1,6 +1,7 @@
 //! `herringbone status`: how a job stands, as each of its processes says.
 
 mod ask;
+mod dump;
 mod json;
 mod tables;
 mod text;
@@ -10,10 +11,12 @@ mod words;
 use crate::failure::{Failure, RUN};
 use crate::{outcome::Outcome, token::token_at};
 use ask::{Asker, Round};
+use dump::DumpFormat;
 use herringbone::settings::{ALL, Environment};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{IsTerminal, Write, stdout};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,12 @@ pub(crate) struct Options {
         value_parser = seconds
     )]
     watch: Option<Duration>,
+    /// Write the last calls of each member into a file in this folder, instead of showing how it stands
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "watch"])]
+    dump: Option<PathBuf>,
+    /// What the files of --dump are
+    #[arg(long, value_enum, default_value_t, requires = "dump")]
+    format: DumpFormat,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
@@ -65,6 +74,14 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         if options.addresses.is_empty() { environment_addresses()? } else { options.addresses.clone() };
     let token = || token_at(options.token_file.as_deref(), &addresses);
     let mut asker = Asker::new(addresses.clone(), token()?);
+    if let Some(folder) = &options.dump {
+        let round = asker.ask_all(false)?;
+        if let Some(failure) = round.failure() {
+            return Err(failure);
+        }
+        dump::run(&round, token()?.as_deref(), folder, options.format, out)?;
+        return Ok(Outcome::Passed);
+    }
     let Some(pause) = options.watch else {
         let round = asker.ask_all(true)?;
         if let Some(failure) = round.failure() {

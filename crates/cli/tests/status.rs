@@ -1,8 +1,10 @@
 //! `herringbone status` as a user meets it: a job of processes of which one is stopped, and whoever else is asked.
 
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -152,6 +154,11 @@ fn it_answers_while_a_rank_is_stopped_and_says_who_waits_for_that() {
         let own = own.to_owned();
         move || status(&[&own])
     });
+    let folder = std::env::temp_dir().join(format!("herringbone-records-{}", std::process::id()));
+    let dumped = thread::spawn({
+        let (folder, address) = (folder.to_str().unwrap().to_owned(), address.clone());
+        move || status(&["--dump", &folder, &address])
+    });
     let (code, page, stderr) = status(&[own, &address]);
     assert_eq!(code, 0, "the first that answers counts: {stderr}");
     assert!(page.contains("4 workers, 1 reducer, epoch 0; 4 of 5 members answer"), "{page}");
@@ -159,6 +166,30 @@ fn it_answers_while_a_rank_is_stopped_and_says_who_waits_for_that() {
     let (code, _, stderr) = alone.join().unwrap();
     assert_eq!(code, 3, "{stderr}");
     assert!(stderr.contains(own) && stderr.contains("name another member's ADDR:PORT"), "{stderr}");
+    let (code, page, stderr) = dumped.join().unwrap();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(page.contains("\nrank 2: no record: no answer for 1 s: stopped, or cut off?\n"), "{page}");
+    check_records(&folder);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// There is one of each rank but 2 and of the reducer, and the all-reduce that waits is in them.
+fn check_records(folder: &Path) {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    assert_eq!(names[..3], ["rank_0.json", "rank_1.json", "rank_3.json"], "{names:?}");
+    assert!(names.len() == 4 && names[3].starts_with("reducer_127-0-0-1-"), "{names:?}");
+    for (name, role) in names.iter().zip(["worker", "worker", "worker", "reducer"]) {
+        let record: Value = serde_json::from_str(&fs::read_to_string(folder.join(name)).unwrap()).unwrap();
+        assert_eq!((&record["format"], &record["role"]), (&"herringbone-flight-1".into(), &role.into()));
+        let last = record["operations"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&last["call"], &last["count"], &last["state"]),
+            (&"all_reduce".into(), &1_048_576.into(), &"running".into()),
+            "{name}: {last}"
+        );
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Backend as C10DBackend
 from torch._C._distributed_c10d import Store
 
 from .. import errors
+from .._herringbone import write_torch_records
 from ..arguments import check_explained
 from ..closing import close_each, tell
 from ..options import Options
@@ -313,6 +314,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
     def reconfigure(self, opts: Any) -> Finished:
         work = super().reconfigure(opts)
         renumber(self)
+        self._describe()
         return work
 
     def get_group_store(self) -> Store:
@@ -347,6 +349,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
     def setGroupName(self, name: str) -> None:
         """Remember torch's name of this group."""
         self._group_name = name
+        self._describe()
 
     def getGroupDesc(self) -> str:
         """The description given to ``new_group``."""
@@ -355,6 +358,11 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
     def setGroupDesc(self, desc: str) -> None:
         """Remember the description given to ``new_group``."""
         self._group_desc = desc
+        self._describe()
+
+    def _describe(self) -> None:
+        """Have flight records name the group as the program does."""
+        self.member.communicator.describe_as(self._group_name, self._group_desc)
 
 
 def create(
@@ -368,6 +376,7 @@ def create(
         HerringboneError: the ranks did not come together.
         TypeError: ``pg_options`` is something else than :class:`herringbone.Options` or one of torch's.
     """
+    write_torch_records()
     mixed = shares_group(opts)
     seconds_of("new_group" if opts.global_ranks_in_group else "init_process_group", opts.timeout)
     if not isinstance(options, Options):

@@ -36,6 +36,9 @@ class Unformed:
         """Why there is none."""
         return self.why
 
+    def describe_as(self, name: str, description: str) -> None:
+        """It is told again to the communicator that is made."""
+
     def close(self) -> None:
         """There is nothing to leave."""
 
