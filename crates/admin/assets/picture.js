@@ -11,6 +11,7 @@ const JOBS = 12;
 export function pictureOf(answer, before) {
   const members = (answer.members ?? []).map((member) => memberOf(member, answer));
   giveHosts(members, before);
+  nameGroups(members);
   const guests = answer.job == null ? members.flatMap(guestsOf) : [];
   const all = [...members, ...guests];
   const byName = new Map(all.map((member) => [member.name, member]));
@@ -68,6 +69,7 @@ function memberOf(member, answer) {
     waits: [...new Set(waits)],
     issued: own?.issued ?? 0,
     raw: own?.links ?? [],
+    groups: own?.groups ?? [],
     ...ratesOf(own ? [own] : jobs),
     jobs,
     served: member.jobs_served ?? 0,
@@ -86,6 +88,13 @@ function giveHosts(members, before) {
   const hosts = new Map(members.filter((member) => member.host).map((member) => [ip(member), member.host]));
   const known = new Map((before?.members ?? []).map((member) => [member.key, member.host]));
   for (const member of members) member.host ||= known.get(member.key) || hosts.get(ip(member)) || "";
+}
+
+/** A reducer knows a group by its number; the group's ranks know its name. */
+function nameGroups(members) {
+  const named = members.flatMap((member) => member.groups).map((group) => [`group ${group.group}`, clean(group.name)]);
+  const known = new Map(named.filter(([number, name]) => number !== name));
+  for (const operation of members.flatMap((member) => member.operations)) operation.group = known.get(operation.group) ?? operation.group;
 }
 
 function nameOf(member, address) {
@@ -122,8 +131,9 @@ function doesOf(member, own, operations, lost) {
   if (lost) return `cannot go on: ${clean(lost)}`;
   const jobs = member.jobs?.length ?? 0;
   if (!own) return member.tables ? "keeps tables" : `serves ${counted(jobs, "job")}`;
-  const over = own.groups?.find((group) => group.group === 0)?.over;
-  if (over != null) return `nothing since operation ${over}`;
+  // A job that is re-formed counts on in a new group of that name.
+  const over = Math.max(-1, ...(own.groups ?? []).filter((group) => group.name === "world").map((group) => group.over ?? -1));
+  if (over >= 0) return `nothing since operation ${over}`;
   return own.issued ? `nothing; ${counted(own.issued, "operation")} before` : "nothing yet";
 }
 
