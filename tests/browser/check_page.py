@@ -86,6 +86,43 @@ def test_who_is_late_is_said_in_red_and_in_words(opened):
     assert sheet.page.title().startswith("▲")
 
 
+def test_a_job_in_which_all_wait_for_each_other_is_stuck(opened):
+    answer = answers.ring(4, 2)
+    wait = {"operation": "all_reduce of 4 f32, sum (operation 17)", "group": "world", "sequence": 17, "more": 0, "why": None}
+    answer["waits"] = [
+        wait | {"for": "rank 0", "by": ["rank 1"], "seconds": 5.0},
+        wait | {"for": "rank 1", "by": ["rank 0"], "seconds": 4},
+    ]
+    _, sheet = opened(answer)
+    assert sheet.text(LATE) == "▲ STUCK ranks 0 and 1 wait for each other: 5.0 s in all_reduce #17"
+
+
+def test_waits_of_a_moment_are_not_late(opened):
+    answer = answers.ring(4, 2)
+    wait = {"operation": "all_reduce of 4 f32, sum (operation 17)", "group": "world", "sequence": 17, "more": 0}
+    waits = {"it has not called it": 0.9, None: 2.9}
+    answer["waits"] = [
+        wait | {"for": "rank 0", "by": ["rank 1"], "seconds": seconds, "why": why} for why, seconds in waits.items()
+    ]
+    _, sheet = opened(answer)
+    assert sheet.text("#late") == "✓ nobody is late"
+
+
+def test_a_reducer_alone_says_whose_part_it_lacks(opened):
+    answer = answers.recorded("reducer")
+    operation = {"name": "all_reduce of 4 f32, sum (operation 9)", "group": "world", "sequence": 9, "seconds": 4.0, "runs": True}
+    answer["members"][0]["jobs"][0]["operations"] = [operation | {"waits_for": ["rank 2"]}]
+    _, sheet = opened(answer)
+    assert sheet.text(LATE) == "▲ LATE job 220180c67af6325d waits for rank 2: 4.0 s in all_reduce #9"
+
+
+def test_a_job_that_forms_says_who_is_missing(opened):
+    forms = {"role": "worker", "rank": None, "address": "10.0.0.1:29400", "answers": True, "host": "a", "process": 1}
+    answer = {"job": None, "epoch": None, "world": None, "waits": [], "silent_seconds": None, "asked_at": 1.0, "own": ""}
+    _, sheet = opened(answer | {"members": [forms | {"forms": True, "world": 4, "missing": [2, 3]}]})
+    assert sheet.text("#head") == "a job of 4 ranks forms: ranks 2 and 3 missing"
+
+
 def test_members_that_go_and_come_back_are_events(opened):
     site, sheet = opened(answers.recorded("job"))
     site.answer = answers.recorded("stopped")
