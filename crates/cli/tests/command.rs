@@ -345,7 +345,7 @@ fn wrong_settings_are_named_with_what_was_meant() {
         (&[("HERRINGBONE_ALGORITHM", "radix(3)")], "power of two"),
         (&[("HERRINGBONE_ALGORITHM", "hierarchical(reduction_server,radix)")], "radix inside hosts"),
         (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
-        (&[("HERRINGBONE_LOG", "loud")], "it may be off, warn or info"),
+        (&[("HERRINGBONE_LOG", "loud")], "it may be off, error, warn, info or debug"),
         (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
         (&[("HERRINGBONE_SLICE_BYTES", "8M"), ("HERRINGBONE_STAGING_BYTES", "16M")], "set it to 4M or less"),
     ];

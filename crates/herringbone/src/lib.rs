@@ -50,7 +50,7 @@ pub mod flight;
 mod joining;
 mod local;
 #[expect(clippy::disallowed_methods, reason = "it is set before there is a configuration")]
-mod log;
+pub mod log;
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 pub mod measure;
 mod memory;

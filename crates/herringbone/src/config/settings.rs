@@ -7,7 +7,7 @@ pub use super::{
 };
 
 use super::nearest::{did_you_mean, nearest};
-use crate::{Error, Result, core::codec::CodecChoice};
+use crate::{Error, Result, core::codec::CodecChoice, log::LogFormat};
 use std::sync::Once;
 
 /// A variable of the environment.
@@ -274,14 +274,23 @@ pub(crate) const FLIGHT_SIGNAL: Setting = setting(
 );
 pub(crate) const LOG: Setting = setting(
     crate::log::VARIABLE,
-    "what is said on standard error; info: a line for each group that forms; debug and trace are info",
-    "off, warn or info",
-    "warn",
+    "how much is logged: to the program's logger, or else to standard error; info: what a job is made of, which ranks and \
+     reducers come and leave",
+    "off, error, warn, info or debug",
+    "the level of the program's logger, or else warn; of herringbone serve: info",
+    ALL_READERS,
+);
+pub(crate) const LOG_FORMAT: Setting = setting(
+    crate::log::FORMAT_VARIABLE,
+    "the form of log lines on standard error; json: an object on each line, with the keys time, level, target, who, rank, job, \
+     peer and message",
+    "text or json",
+    "text",
     ALL_READERS,
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 26] = [
+pub const ALL: [&Setting; 27] = [
     &REDUCERS,
     &TABLES,
     &TOKEN,
@@ -308,6 +317,7 @@ pub const ALL: [&Setting; 26] = [
     &LOG,
     &FLIGHT,
     &FLIGHT_SIGNAL,
+    &LOG_FORMAT,
 ];
 
 impl Setting {
@@ -384,7 +394,7 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
         .collect()
 }
 
-/// Checks what concerns every kind of process: the value of `HERRINGBONE_LOG`, and the names in the environment. A name
+/// Checks what concerns every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the names in the environment. A name
 /// that is no setting's is worth a warning, once per process.
 ///
 /// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, where only rank 0 warns; a
@@ -403,6 +413,11 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
         && crate::log::Level::named(&found.text).is_none()
     {
         return Err(LOG.refuse(&found));
+    }
+    if let Some(found) = LOG_FORMAT.find(environment)?
+        && found.text.parse::<LogFormat>().is_err()
+    {
+        return Err(LOG_FORMAT.refuse(&found));
     }
     // A program of torch would read it when its first gradients are there.
     if let Some(found) = COMPRESSION.find(environment)? {
@@ -527,7 +542,9 @@ mod tests {
         let checked = |value: &str| check(&Environment::of([("HERRINGBONE_LOG", value)]));
         let text = checked("loud").unwrap_err().to_string();
         assert!(
-            text.contains("HERRINGBONE_LOG: \"loud\" cannot be used; it may be off, warn or info"),
+            text.contains(
+                "HERRINGBONE_LOG: \"loud\" cannot be used; it may be off, error, warn, info or debug"
+            ),
             "{text}"
         );
         for level in ["", "off", "warn", "info", "debug", "trace", "INFO", "error", "warning"] {

@@ -154,7 +154,7 @@ mod tests {
             drop(first);
             assert!(step.turn(Duration::from_secs(20)).is_some() && second.join().unwrap().is_some());
         });
-        assert_eq!(lock(&step.state).waiting, []);
+        assert!(lock(&step.state).waiting.is_empty());
     }
 
     #[test]

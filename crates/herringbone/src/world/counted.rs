@@ -172,11 +172,13 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
     assert!(output.status.success(), "{said}");
     let line = |(me, called), (other, its)| {
         format!(
-            "[herringbone rank {me}] warning: rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
+            "WARN herringbone rank {me}] rank {other} has not come to {called}, in which others wait, for 3 s: rank {other} \
              waits in {its}; {REMEDY}"
         )
     };
-    let mut said: Vec<&str> = said.lines().filter(|line| line.starts_with("[herringbone rank")).collect();
+    // A line begins with the time.
+    let told = said.lines().filter(|line| line.contains(" herringbone rank"));
+    let mut said: Vec<&str> = told.filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     said.sort();
     assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
 }

@@ -1,0 +1,97 @@
+//! A record as a line: text for people, JSON for programs.
+
+use super::{LogFormat, TARGET};
+use ::log::Level;
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// A record that is written to standard error.
+pub(super) struct LogLine<'a> {
+    pub(super) time: SystemTime,
+    pub(super) level: Level,
+    pub(super) who: &'a str,
+    pub(super) job: Option<&'a str>,
+    pub(super) peer: Option<&'a str>,
+    pub(super) message: &'a dyn fmt::Display,
+}
+
+impl LogLine<'_> {
+    pub(super) fn write(&self, format: LogFormat) {
+        super::write_line(&match format {
+            LogFormat::Text => self.text(),
+            LogFormat::Json => self.json(),
+        });
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Self { level, who, message, .. } = self;
+        let job = self.job.map_or_else(String::new, |job| format!(", job {job}"));
+        let line = format!("[{} {level} {TARGET} {who}{job}] {message}", Timestamp(self.time));
+        // Others' texts are among it: what they send moves no cursor.
+        let seen = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
+        line.chars().map(seen).chain(['\n']).collect()
+    }
+
+    pub(super) fn json(&self) -> String {
+        let level = self.level.as_str().to_ascii_lowercase();
+        let mut line =
+            format!("{{\"time\":\"{}\",\"level\":\"{level}\",\"target\":\"{TARGET}\"", Timestamp(self.time));
+        let rank: Option<u32> = self.who.strip_prefix("rank ").and_then(|rank| rank.parse().ok());
+        add_text(&mut line, "who", self.who);
+        if let Some(rank) = rank {
+            line.push_str(&format!(",\"rank\":{rank}"));
+        }
+        self.job.iter().for_each(|job| add_text(&mut line, "job", job));
+        self.peer.iter().for_each(|peer| add_text(&mut line, "peer", peer));
+        add_text(&mut line, "message", &self.message.to_string());
+        line.push_str("}\n");
+        line
+    }
+}
+
+fn add_text(line: &mut String, key: &str, text: &str) {
+    line.push_str(",\"");
+    line.push_str(key);
+    line.push_str("\":\"");
+    for letter in text.chars() {
+        match letter {
+            '"' => line.push_str("\\\""),
+            '\\' => line.push_str("\\\\"),
+            '\n' => line.push_str("\\n"),
+            letter if letter.is_control() => line.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter => line.push(letter),
+        }
+    }
+    line.push('"');
+}
+
+/// A time in UTC with milliseconds, as RFC 3339 has it.
+pub(super) struct Timestamp(pub(super) SystemTime);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since: Duration = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (days, second) = (since.as_secs() / DAY, since.as_secs() % DAY);
+        let (year, month, day) = date(days);
+        write!(f, "{year:04}-{month:02}-{day:02}T")?;
+        write!(f, "{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)?;
+        write!(f, ".{:03}Z", since.subsec_millis())
+    }
+}
+
+/// The year, month and day of the Gregorian calendar, so many days after 1970-01-01. Years begin in March here, so that the
+/// day that some years have more is the last (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
