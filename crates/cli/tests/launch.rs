@@ -150,7 +150,10 @@ fn reducers_serve_the_ranks_alone() {
         output(&mut launch(&["-n", "3", "--reducers", "2", "--", "sh", "-c", &script]));
     assert_eq!(code, 0, "{stderr}");
     let has = |part: &str| lines.iter().any(|line| line.starts_with("[rank 0] ") && line.contains(part));
-    assert!(has(", 2 reducers, reduction_server forced") && has(": 0 OK"), "{lines:?}");
+    assert!(
+        has(", reduction_server forced for all_reduce") && has(", 2 reducers (") && has(": 0 OK"),
+        "{lines:?}"
+    );
 }
 
 #[test]

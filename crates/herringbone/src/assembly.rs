@@ -54,6 +54,7 @@ fn put_together(config: &Config, origin: &Config, world: World) -> Result<Commun
     let me = me.ok_or_else(|| Error::rendezvous("this rank is not in the roster"))?;
     let (rank, roster, patience) = (config.rank, Arc::new(roster), config.waits.patience);
     let job = Job { id, me, rank, roster, incarnation, token, from, names, patience };
+    crate::log::set_job(&job.name().map_or_else(|| format!("{id:016x}"), str::to_owned));
     let transport = match parameters.transport.as_deref() {
         Some("shm") => Some(Transport::Shm),
         Some("tcp") => Some(Transport::Tcp),

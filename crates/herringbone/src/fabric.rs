@@ -30,7 +30,7 @@ use crate::{
     core::{
         algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
-        group::{FoldOrder, Rank},
+        group::Rank,
         plan::Guidance,
         session::{
             Parameters, Role,
@@ -93,6 +93,11 @@ impl Job {
 
     pub(crate) fn policy(&self) -> Policy {
         Policy { versions: Versions::CURRENT, job: Some(self.id), world: Some(self.roster.world()) }
+    }
+
+    /// What launchers or users call it, if they do.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.names.first().map(|name| &*name.name)
     }
 
     /// The workers of my host, with mine, ascending: those that claim to share its memory.
@@ -300,30 +305,51 @@ impl Drop for Fabric {
 impl fmt::Display for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fabric { job, settings, .. } = self;
-        let order = settings.parameters.order;
-        let (here, world) = (job.locals().len(), job.roster.world());
-        let reducers = job.roster.reducers().count();
-        let s = if reducers == 1 { "" } else { "s" };
-        write!(f, "rank {} of {}, {here} on this host, {reducers} reducer{s}", job.rank, world)?;
+        let (here, world) = (job.locals().len(), job.roster.world() as usize);
+        write!(f, "rank {} of {world}", job.rank)?;
+        if let Some(name) = job.names.first() {
+            write!(f, " of job {} (by {})", name.name, name.source)?;
+        }
+        write!(f, ", {here} on this host")?;
+        if world > 1 {
+            let by_tcp = settings.transport == Some(Transport::Tcp);
+            f.write_str(match (here, by_tcp) {
+                (_, true) | (1, _) => " and all messages by TCP",
+                (here, _) if here == world => " by shared memory",
+                _ => " by shared memory and the others by TCP",
+            })?;
+            let forced = settings.transport.map_or("", |_| " (forced)");
+            f.write_str(forced)?;
+        }
+        self.write_plan(f, here == world)?;
+        write!(f, ", timeout {} s", settings.timeout.as_secs_f64())?;
+        let Versions { max: protocol, .. } = Versions::CURRENT;
+        write!(f, "; herringbone {}, protocol {protocol}, job id {:016x}", env!("CARGO_PKG_VERSION"), job.id)
+    }
+}
+
+impl Fabric {
+    /// How sums are made: by which algorithm, in which order, with which reducers.
+    fn write_plan(&self, f: &mut fmt::Formatter<'_>, is_one_host: bool) -> fmt::Result {
+        let Fabric { job, settings, .. } = self;
         let taken = settings
             .guidance
             .forced
             .as_ref()
             .filter(|forced| job.unsupported(forced, &settings.parameters).is_none());
-        if reducers > 0 && here == world as usize && taken.is_none() {
-            f.write_str(" that one host does not need")?;
-        }
         match (&settings.guidance.forced, taken) {
             (_, Some(algorithm)) => write!(f, ", {algorithm} forced for all_reduce")?,
             (Some(algorithm), None) => write!(f, ", all_reduce by size and not by the forced {algorithm}")?,
-            (None, None) => {}
+            (None, None) => f.write_str(", all_reduce by size")?,
         }
-        if order != FoldOrder::default() {
-            write!(f, ", sums in the order of {}", order.name())?;
+        write!(f, ", sums in the order of {}", settings.parameters.order.name())?;
+        let reducers: Vec<&str> = job.roster.reducers().map(|reducer| &*reducer.address).collect();
+        match &reducers[..] {
+            [] => return f.write_str(", no reducers"),
+            [reducer] => write!(f, ", the reducer {reducer}")?,
+            [first, ..] => write!(f, ", {} reducers ({first}, ...)", reducers.len())?,
         }
-        if let Some(transport) = settings.transport {
-            write!(f, ", {} forced", transport.name())?;
-        }
-        write!(f, ", timeout {} s", settings.timeout.as_secs_f64())
+        let is_idle = is_one_host && taken.is_none();
+        f.write_str(if is_idle { " that one host does not need" } else { "" })
     }
 }

@@ -334,7 +334,10 @@ impl Node {
     /// is closed with unread data takes back what is still on its way out.
     pub(crate) fn hang_up(&self) {
         let began = Instant::now();
-        self.with(|engine| engine.runtime.links.hang_up());
+        self.with(|engine| {
+            engine.say_goodbye_to_reducers();
+            engine.runtime.links.hang_up();
+        });
         while began.elapsed() < HANG_UP && !self.with(|engine| engine.runtime.links.is_hung_up()) {
             if !self.turn() {
                 std::thread::sleep(UNFREEZE);

@@ -38,7 +38,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -88,6 +88,7 @@ pub struct Server {
     acceptor: Mutex<Acceptor<Guarded<TcpListener>>>,
     address: SocketAddr,
     stop: Arc<AtomicBool>,
+    beats: Arc<Beats>,
     jobs: Arc<Jobs>,
     enlisting: Enlisting,
     tables: Option<Arc<TableService>>,
@@ -101,6 +102,41 @@ impl Stop {
     /// Ends [`Server::run`] once the workers go on without it: they finish what is under way.
     pub fn stop(&self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// How often the threads of a server have come round: each does several times a second.
+#[derive(Debug, Default)]
+struct Beats {
+    callers: AtomicU64,
+    /// Which waits for the engines of all jobs in turn.
+    housekeeping: AtomicU64,
+}
+
+/// Tells from any thread how a server does.
+#[derive(Clone)]
+pub struct ServerPulse {
+    beats: Arc<Beats>,
+    jobs: Arc<Jobs>,
+}
+
+impl ServerPulse {
+    /// How often its threads have come round: a number that stands still for seconds means that one of them hangs, or the engine
+    /// of a job. This waits for none of them.
+    pub fn beats(&self) -> u64 {
+        let Beats { callers, housekeeping } = &*self.beats;
+        callers.load(Ordering::Relaxed).min(housekeeping.load(Ordering::Relaxed))
+    }
+
+    /// What it has done so far. This waits for the engines of its jobs.
+    pub fn stats(&self) -> ServerStats {
+        self.jobs.stats()
+    }
+}
+
+impl fmt::Debug for ServerPulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerPulse").field("beats", &self.beats).finish_non_exhaustive()
     }
 }
 
@@ -140,6 +176,7 @@ impl Server {
             acceptor: Mutex::new(acceptor),
             address,
             stop: Arc::default(),
+            beats: Arc::default(),
             jobs: Arc::new(jobs),
             enlisting,
             tables,
@@ -162,6 +199,11 @@ impl Server {
         Stop(self.stop.clone())
     }
 
+    /// A view of how it does, for a watchdog.
+    pub fn pulse(&self) -> ServerPulse {
+        ServerPulse { beats: self.beats.clone(), jobs: self.jobs.clone() }
+    }
+
     /// What it has done so far.
     pub fn stats(&self) -> ServerStats {
         self.jobs.stats()
@@ -175,27 +217,36 @@ impl Server {
     /// Serves jobs until it is stopped. Then it drains: its workers are told, finish what is under way without it, and no
     /// operation fails. A worker that does not answer is waited for for ten seconds.
     pub fn run(&self) {
+        let mut journal = Journal::new(format!("reducer {}", self.address));
         std::thread::scope(|scope| {
             // Whoever calls is heard, whatever keeps the jobs' engines busy.
-            scope.spawn(|| self.housekeeping());
+            scope.spawn(|| self.housekeeping(&mut journal));
             scope.spawn(|| self.enlisting.run(|| self.is_stopped()));
             self.admit_callers();
         });
-        self.drain();
+        self.drain(&mut journal);
         self.jobs.close();
     }
 
     /// Tells workers that it ends, and waits until they do without it.
-    fn drain(&self) {
+    fn drain(&self, journal: &mut Journal) {
         let (began, mut shown) = (Instant::now(), Instant::now());
         self.jobs.say_goodbye();
         while self.jobs.are_needed() && began.elapsed() < DRAINED {
             std::thread::sleep(LOOK / 5);
+            self.beat();
+            journal.look(self.jobs.summaries());
             if shown.elapsed() >= SIGN_OF_LIFE {
                 shown = Instant::now();
                 self.jobs.show_life();
             }
         }
+        journal.look(self.jobs.summaries());
+    }
+
+    fn beat(&self) {
+        self.beats.housekeeping.fetch_add(1, Ordering::Relaxed);
+        self.beats.callers.fetch_add(1, Ordering::Relaxed);
     }
 
     fn is_stopped(&self) -> bool {
@@ -209,6 +260,7 @@ impl Server {
             let mut waiting = [PollFd::from_borrowed_fd(acceptor.fd(), PollFlags::IN)];
             // An interrupted wait is a short one.
             let _woken = rustix::event::poll(&mut waiting, Some(&timeout));
+            self.beats.callers.fetch_add(1, Ordering::Relaxed);
             for (caller, claim) in acceptor.serve() {
                 let (jobs, tables) = (self.jobs.clone(), self.tables.clone());
                 acceptor.spawn_handler(caller, claim, move |stream, claim| match claim.hello().purpose {
@@ -221,13 +273,13 @@ impl Server {
     }
 
     /// Shows workers that it lives, forgets jobs that are over, and says what it does.
-    fn housekeeping(&self) {
+    fn housekeeping(&self, journal: &mut Journal) {
         let mut shown = Instant::now();
-        let mut journal = Journal::new(format!("reducer {}", self.address));
         while !self.is_stopped() {
             std::thread::sleep(LOOK);
             self.jobs.forget_finished();
-            journal.look(&self.jobs.summaries());
+            journal.look(self.jobs.summaries());
+            self.beats.housekeeping.fetch_add(1, Ordering::Relaxed);
             if shown.elapsed() >= SIGN_OF_LIFE {
                 shown = Instant::now();
                 self.jobs.show_life();

@@ -157,6 +157,8 @@ pub enum Message {
     },
     /// What comes of that. From the hub.
     Shrunk(Shrunk),
+    /// What launchers or users call the sender's job; empty if they do not. To a reducer, before anything else.
+    JobName(String),
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
     Bye,
     /// The sender asks. On a connection whose [purpose](super::handshake::Purpose::Status) that is, again and again.
@@ -347,6 +349,7 @@ impl Message {
             Message::Confirm(question) => question.write(to),
             Message::Confirmed(confirmation) => confirmation.write(to),
             Message::Enlist { address } | Message::Hub { address } => to.text("an address", address),
+            Message::JobName(name) => to.text("a job's name", name),
             Message::Enlisted { hubs } => {
                 to.list("the list of hubs", hubs, |to, address| to.text("an address", address));
             }
@@ -409,6 +412,7 @@ impl Message {
             Message::Ask(_) => 34,
             Message::Clock(_) => 35,
             Message::Flight { .. } => 36,
+            Message::JobName(_) => 37,
         }
     }
 
@@ -465,6 +469,7 @@ impl Message {
                 record: from.option(|from| FlightRecord::read(from).map(Box::new))?,
                 more: from.u32()?,
             },
+            37 => Message::JobName(from.text()?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

@@ -146,8 +146,8 @@ impl Watch {
         self.effects.push_back(Effect::Groups(event));
     }
 
-    fn log(&mut self, warns: bool, line: String) {
-        self.effects.push_back(Effect::Log { warns, line });
+    fn log(&mut self, warns: bool, peer: Option<Rank>, line: String) {
+        self.effects.push_back(Effect::Log { warns, peer, line });
     }
 
     fn send(&mut self, to: Rank, message: Message) {
@@ -273,7 +273,7 @@ impl Watch {
     /// A rank's message is none that it can send: its connection is of no use any more. No other rank is harmed.
     fn broke_protocol(&mut self, from: Rank, how: impl fmt::Display) {
         let advice = "run one release on all ranks, and if they do, report it as a bug";
-        self.log(true, format!("rank {from} broke the protocol: {how}; {advice}"));
+        self.log(true, Some(from), format!("rank {from} broke the protocol: {how}; {advice}"));
         self.disconnect(from);
         self.died(from, Death::Protocol);
     }
@@ -300,7 +300,7 @@ impl Watch {
             self.send(rank, Message::Dead { rank, death });
         }
         self.disconnect(rank);
-        self.log(false, format!("rank {rank} is lost: {death}"));
+        self.log(true, Some(rank), format!("rank {rank} is lost: {death}"));
         self.spread(rank, &Message::Dead { rank, death });
         let hub_is_gone = rank == 0 || self.is_alone();
         if hub_is_gone {
@@ -365,7 +365,7 @@ impl Watch {
         }
         if self.leaving.is_none() {
             let name = self.roster.name(endpoint);
-            self.log(false, format!("lost the link to {name}: {reason}"));
+            self.log(false, self.roster.rank_of(endpoint), format!("lost the link to {name}: {reason}"));
         }
         if let Some(from) = self.roster.rank_of(endpoint) {
             self.broken.push((endpoint, cause(from, self.me), now));
@@ -416,6 +416,7 @@ impl Watch {
             let risk = "other ranks may have declared it dead meanwhile";
             self.log(
                 true,
+                None,
                 format!("this process stood still for {seconds} s (stopped, or without a processor): {risk}"),
             );
         }
@@ -436,7 +437,7 @@ impl Watch {
             }
         }
         for (rank, seconds) in suspected {
-            self.log(true, format!("rank {rank} has been silent for {seconds} s"));
+            self.log(true, Some(rank), format!("rank {rank} has been silent for {seconds} s"));
         }
         for (rank, milliseconds) in dead {
             self.died(rank, Death::Silent { milliseconds });

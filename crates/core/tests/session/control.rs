@@ -251,6 +251,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
                 })
             }
         ),
+        any_text().prop_map(Message::JobName),
         Just(Message::Bye),
     ]
 }

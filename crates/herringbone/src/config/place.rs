@@ -83,6 +83,7 @@ impl Config {
         )?;
         let place = place?;
         let config = Self::at(place.as_ref(), &environment)?;
+        config.name_job_in_log();
         log_choice(place.as_ref(), &config.rendezvous, &environment)?;
         Ok(config)
     }
@@ -99,6 +100,11 @@ impl Config {
         let config = Self::new(place.rank, place.world, environment.rendezvous(&place)?);
         // Without a token that can be read the others are told that the tokens differ.
         Ok(config.token(environment.token().ok().flatten().unwrap_or_default()))
+    }
+
+    /// What is said of this process from now on has the job's name.
+    pub(super) fn name_job_in_log(&self) {
+        self.job.iter().take(1).for_each(|name| log::set_job(&name.name));
     }
 
     /// The same ranks at the same place, with the token, and all else as by default.
@@ -123,9 +129,20 @@ impl Config {
     }
 }
 
+static SAID: Once = Once::new();
+
+/// Says once which launcher has started this process, where the program itself knows its place.
+pub(super) fn log_launcher(rank: u32, environment: &Environment) {
+    // Where launchers contradict each other, the program's word is there to overrule them.
+    if let Ok(Some(place)) = launchers::find(environment) {
+        SAID.call_once(|| {
+            log::info(&format!("rank {rank}"), format_args!("{place}; the program says where ranks meet"))
+        });
+    }
+}
+
 /// Says once which launcher counts, or that there is none.
 fn log_choice(place: Option<&Assignment>, rendezvous: &Rendezvous, environment: &Environment) -> Result<()> {
-    static SAID: Once = Once::new();
     let Some(place) = place else {
         let missing_launcher = launchers::missing_launcher(environment)?.unwrap_or_else(|| {
             "start several with `herringbone launch -n 4 -- python train.py`, torchrun, mpirun or srun"

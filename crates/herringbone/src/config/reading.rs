@@ -217,7 +217,10 @@ impl Config {
     pub fn with_env(self) -> Result<Self> {
         let environment = Environment::of_process();
         settings::check_on(self.rank, &environment)?;
-        self.with_environment(&environment)
+        let config = self.with_environment(&environment)?;
+        config.name_job_in_log();
+        super::place::log_launcher(config.rank, &environment);
+        Ok(config)
     }
 
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Result<Self> {

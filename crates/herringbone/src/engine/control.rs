@@ -11,10 +11,12 @@ use crate::{
     clock::{Moment, resolution},
     core::session::{Cause, control::Message, membership::MemberId, watch::GroupEvent},
     execute::issue::{Caller, Identity, Queued},
+    log::{Level, LogRecord},
     transport::{
         Broken,
-        endpoint::{Link, send_control},
+        endpoint::{Endpoint, Link, send_control},
         layout,
+        stats::{Moved, readable_bytes},
     },
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -177,6 +179,26 @@ impl Engine {
         if self.runtime.links.endpoints[index].is_shared() {
             self.runtime.out.push(Deferred::Broken { endpoint: index, reason: Broken::Closed });
         }
+    }
+
+    /// Tells reducers that this rank leaves in order: no hub tells them.
+    pub(crate) fn say_goodbye_to_reducers(&mut self) {
+        let is_told = |endpoint: &&mut Endpoint| endpoint.is_reducer() && endpoint.is_up();
+        let reducers = self.runtime.links.endpoints.iter_mut().filter(is_told);
+        reducers.for_each(|reducer| send_control(reducer, &Message::Bye));
+        self.flush();
+    }
+
+    /// How a worker has left that said so, for people.
+    pub(crate) fn farewell(&self, worker: MemberId) -> String {
+        let observer = &self.runtime.out.observer;
+        let (operations, Moved { sent, received }) = (observer.next(), observer.moved_with(worker));
+        let name = &self.runtime.links.endpoints[worker].name;
+        let s = if operations == 1 { "" } else { "s" };
+        format!(
+            "{name} has left: {operations} operation{s}, {} exchanged with it",
+            readable_bytes(sent + received)
+        )
     }
 
     /// Leaves word in shared memory that this rank leaves in order.
@@ -371,7 +393,8 @@ impl Engine {
                 self.runtime.out.observer.suspected(|| vec![index], endpoint.silence);
                 let (name, silence) = (&endpoint.name, endpoint.silence.as_secs());
                 let what = format_args!("the reducer at {name} has been silent for {silence} s");
-                crate::log::warn(&format!("rank {}", self.runtime.links.rank), what);
+                let (who, peer) = (format!("rank {}", self.runtime.links.rank), format!("reducer {name}"));
+                LogRecord::new(Level::Warn, &who).peer(&peer).say(what);
             }
         }
     }

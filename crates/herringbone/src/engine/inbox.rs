@@ -240,6 +240,14 @@ impl Engine {
                 self.runtime.links.hub = Some(address);
                 Ok(())
             }
+            Ok(Some(Message::JobName(name))) => {
+                self.runtime.links.job.get_or_insert(name);
+                Ok(())
+            }
+            Ok(Some(Message::Bye)) => {
+                self.runtime.links.endpoints[worker].has_said_bye = true;
+                Ok(())
+            }
             _ => Err(Broken::Protocol("a message that is not for reducers")),
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Links {
     pub(super) board: Board,
     /// Where the job's hub listens, as far as a reducer was told.
     pub(crate) hub: Option<String>,
+    /// What the job is called, as far as a reducer was told.
+    pub(crate) job: Option<String>,
     /// The endpoints that have left, in the order in which they did.
     pub(super) left: Vec<MemberId>,
     /// When reducers' silence was last looked at, while it counts.
@@ -71,6 +73,7 @@ impl Links {
             changes: 0,
             board: Board::default(),
             hub: None,
+            job: None,
             left: Vec::new(),
             looked: None,
         }

@@ -33,6 +33,7 @@ use crate::{
         issue::{Caller, Identity, Issue, Queued},
         operation::Operation,
     },
+    log::{Level, LogRecord},
     memory,
     request::CallAttrs,
     sys::region::Region,
@@ -244,15 +245,13 @@ impl Recoveries {
                 continue;
             }
             let what = format_args!("the reducer at {address} is lost: {reason}; going on {on}");
-            match reason == DRAINS {
-                true => crate::log::info(&who, what),
-                false => crate::log::warn(&who, what),
-            }
+            let level = if reason == DRAINS { Level::Info } else { Level::Warn };
+            LogRecord::new(level, &who).peer(&format!("reducer {address}")).say(what);
         }
         for gained in resume.gained.iter().filter_map(|id| links.endpoints.get(*id)) {
             if self.said.insert(gained.name.clone(), true) != Some(true) {
                 let what = format_args!("the reducer at {} is used from now on: going on {on}", gained.name);
-                crate::log::info(&who, what);
+                LogRecord::new(Level::Info, &who).peer(&format!("reducer {}", gained.name)).say(what);
             }
         }
     }

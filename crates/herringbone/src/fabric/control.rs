@@ -18,10 +18,11 @@ use crate::{
             control::Message,
             fence::Directed,
             membership::MemberId,
-            watch::{Effect, RankPatience, TICK, Watch},
+            watch::{Effect, GroupEvent, RankPatience, TICK, Watch},
         },
     },
     engine::Engine,
+    log::{Level, LogRecord},
     node::Node,
     sys::{fork::Guarded, pidfd::Pidfd},
 };
@@ -223,9 +224,24 @@ impl Control {
                     self.job.roster = roster;
                 }
                 Effect::Answer { group, answer } => self.commands.answer(group, answer),
-                Effect::Log { warns, line } => crate::log::of_rank(self.job.rank, warns, line),
-                Effect::Groups(event) => self.tell_engine(|engine| engine.take(event)),
+                Effect::Log { warns, peer, line } => crate::log::of_rank(self.job.rank, warns, peer, line),
+                Effect::Groups(event) => {
+                    self.log_departure(&event);
+                    self.tell_engine(|engine| engine.take(event));
+                }
             }
+        }
+    }
+
+    /// Others leave at about the time at which this rank does: only rank 0 has to do with them then.
+    fn log_departure(&self, event: &GroupEvent) {
+        if let GroupEvent::PeerLeft(worker) = event
+            && (!self.watch.leaves() || self.watch.hub().is_some())
+        {
+            let (who, peer) = (format!("rank {}", self.job.rank), self.job.roster.name(*worker));
+            LogRecord::new(Level::Info, &who)
+                .peer(&peer)
+                .say(self.node.with(|engine| engine.farewell(*worker)));
         }
     }
 

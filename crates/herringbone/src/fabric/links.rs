@@ -77,7 +77,12 @@ pub(crate) fn make(
 /// A link could not be made.
 fn no_link(job: &Job, node: &Node, endpoint: MemberId, problem: String) {
     let name = job.roster.name(endpoint);
-    crate::log::of_rank(job.rank, true, format_args!("no link to {name}: {problem}"));
+    crate::log::of_rank(
+        job.rank,
+        true,
+        job.roster.rank_of(endpoint),
+        format_args!("no link to {name}: {problem}"),
+    );
     node.with(|engine| engine.no_link(endpoint, problem));
 }
 
@@ -167,6 +172,10 @@ fn call(job: &Job, node: &Arc<Node>, endpoint: MemberId) -> Result<(), GreetErro
                         return;
                     }
                     engine.connect(endpoint, Link::Tcp(link));
+                    if member.role == Role::Reducer {
+                        let name = job.name().unwrap_or_default().to_owned();
+                        engine.send_control(endpoint, &Message::JobName(name));
+                    }
                     if let Some(hub) = job.roster.worker(0).filter(|hub| hub.id == job.me)
                         && member.role == Role::Reducer
                     {

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     core::session::membership::MemberId,
     error::remedy,
+    log::{Level, LogRecord},
     sys::{doorbell::Bell, segment::Segment, socket},
     transport::{
         endpoint::Link,
@@ -98,13 +99,12 @@ impl Mapping {
              over TCP: {error}{remedy}",
             job.roster.name(local)
         );
-        let who = format!("rank {}", job.rank);
+        let (who, peer) = (format!("rank {}", job.rank), job.roster.name(local));
         // Whoever goes away meanwhile has no memory to share, which is no news of this host.
         let is_quiet = matches!(error, GreetError::UnsharedThere) || error.is_end();
-        match is_quiet || self.lacks.swap(true, Ordering::Relaxed) {
-            true => crate::log::info(&who, what),
-            false => crate::log::warn(&who, what),
-        }
+        let is_told = is_quiet || self.lacks.swap(true, Ordering::Relaxed);
+        let level = if is_told { Level::Info } else { Level::Warn };
+        LogRecord::new(level, &who).peer(&peer).say(what);
     }
 
     fn checked(

@@ -1,6 +1,6 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-use super::journal::JobSummary;
+use super::journal::{JobNews, JobSummary, WorkerEnd};
 use crate::{
     config::WaitLimits,
     core::session::{
@@ -60,6 +60,8 @@ pub(super) struct Jobs {
     /// Bytes of staging memory of each.
     staging: usize,
     incarnation: u64,
+    /// Whether workers are told to go on without this reducer.
+    drains: AtomicBool,
     table: Mutex<Table>,
 }
 
@@ -77,6 +79,8 @@ struct Job {
     quiet: Mutex<Instant>,
     /// Who the workers are that have called.
     callers: Mutex<BTreeMap<u32, Caller>>,
+    /// What the journal has not told yet.
+    news: Mutex<JobNews>,
     /// Whether a thread waits for the engine, to show its workers that it lives.
     shows_life: AtomicBool,
 }
@@ -92,7 +96,7 @@ struct Caller {
 impl Jobs {
     /// None, and room for so many.
     pub(super) fn new(most: usize, staging: usize, incarnation: u64) -> Self {
-        Self { most, staging, incarnation, table: Mutex::default() }
+        Self { most, staging, incarnation, drains: AtomicBool::new(false), table: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -124,10 +128,13 @@ impl Jobs {
                 return Ok(());
             }
         };
-        let entered = match job.begin_entry(who, address) {
+        let entered = match job.begin_entry(who, address.clone()) {
             Ok(()) => {
                 let entered = self.connect(&job, who, claim, stream);
                 job.end_entry(who.rank);
+                if matches!(entered, Ok(true)) {
+                    job.news().arrived.push((who.rank, address));
+                }
                 entered
             }
             Err(refusal) => {
@@ -171,6 +178,7 @@ impl Jobs {
 
     /// Tells the workers of all jobs that nothing more is begun here.
     pub(super) fn say_goodbye(&self) {
+        self.drains.store(true, Ordering::SeqCst);
         self.present().iter().for_each(|job| job.node.with(|engine| engine.broadcast_control(&Message::Bye)));
     }
 
@@ -188,8 +196,12 @@ impl Jobs {
         let present: Vec<(u64, Arc<Job>)> =
             self.table().present.iter().map(|(number, job)| (*number, job.clone())).collect();
         let summary = |(number, job): (u64, Arc<Job>)| {
+            let news = std::mem::take(&mut *job.news());
             let (received, sent) = job.moved();
-            (number, JobSummary { world: job.world, received, sent })
+            let (name, operations) = job
+                .node
+                .with(|engine| (engine.runtime.links.job.clone(), engine.runtime.out.observer.next()));
+            (number, JobSummary { name, world: job.world, operations, received, sent, news })
         };
         present.into_iter().map(summary).collect()
     }
@@ -336,6 +348,7 @@ impl Job {
             connections: AtomicUsize::new(1),
             quiet: Mutex::new(Instant::now()),
             callers: Mutex::default(),
+            news: Mutex::default(),
             shows_life: AtomicBool::new(false),
         });
         let driven = job.node.clone();
@@ -345,6 +358,27 @@ impl Job {
 
     fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, Caller>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn news(&self) -> MutexGuard<'_, JobNews> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a worker's connection has ended: with a goodbye, because this reducer `drains`, or with the worker.
+    fn end_of(&self, worker: MemberId, reason: &Broken, drains: bool) -> WorkerEnd {
+        let (said_bye, farewell) = self.node.with(|engine| {
+            let endpoint = &engine.runtime.links.endpoints[worker];
+            (endpoint.has_said_bye, engine.farewell(worker))
+        });
+        let is_quiet = matches!(reason, Broken::Closed | Broken::Io(_));
+        let rank = worker.number();
+        let line = match reason {
+            _ if said_bye && is_quiet => farewell,
+            _ if drains && is_quiet => format!("rank {rank} goes on without this reducer"),
+            Broken::Closed => format!("rank {rank} is lost: its connection has ended without a goodbye"),
+            _ => format!("rank {rank} is lost: {reason}"),
+        };
+        WorkerEnd { rank, in_order: is_quiet && (said_bye || drains), line }
     }
 
     /// A worker calls from `address`: it has to be the one that has called before, if any has, and to come alone.
@@ -401,17 +435,8 @@ impl EventHandler for JobEvents {
         for event in events {
             // A reducer asks for no links, and has no hub.
             if let Event::Broken { endpoint, reason } = event {
-                let who = format!("reducer, job {:016x}", self.number);
-                let what = format_args!("rank {} is gone: {reason}", endpoint.number());
-                match reason {
-                    Broken::Closed | Broken::Io(_) => crate::log::info(&who, what),
-                    // It hears only that its connection was closed.
-                    Broken::Corrupt
-                    | Broken::Protocol(_)
-                    | Broken::Schedule(_)
-                    | Broken::Coded { .. }
-                    | Broken::Silent(_) => crate::log::warn(&who, what),
-                }
+                let end = job.end_of(endpoint, &reason, jobs.drains.load(Ordering::SeqCst));
+                job.news().departed.push(end);
                 job.connections.fetch_sub(1, Ordering::SeqCst);
             }
         }

@@ -39,6 +39,19 @@ pub struct Moved {
     pub received: u64,
 }
 
+/// A number of bytes, for people: with two digits or more, in units of 1,000.
+pub(crate) fn readable_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let (mut amount, mut unit) = (bytes as f64, 0);
+    while amount >= 999.5 && unit + 1 < UNITS.len() {
+        (amount, unit) = (amount / 1000.0, unit + 1);
+    }
+    match unit > 0 && amount < 9.95 {
+        true => format!("{amount:.1} {}", UNITS[unit]),
+        false => format!("{amount:.0} {}", UNITS[unit]),
+    }
+}
+
 impl Stats {
     fn with(&mut self, endpoint: &Endpoint) -> &mut Moved {
         match (endpoint.is_reducer(), endpoint.is_shared()) {
@@ -66,5 +79,20 @@ impl Stats {
         if operations > 0 {
             *self.operations.entry((collective, algorithm.to_owned())).or_default() += operations;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable_bytes;
+
+    #[test]
+    fn bytes_are_readable() {
+        let found = [0, 999, 1000, 9_949, 9_950, 24_000_000, 999_499_999, 1_300_000_000, u64::MAX]
+            .map(readable_bytes);
+        assert_eq!(
+            found,
+            ["0 B", "999 B", "1.0 kB", "9.9 kB", "10 kB", "24 MB", "999 MB", "1.3 GB", "18447 PB"]
+        );
     }
 }

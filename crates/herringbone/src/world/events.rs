@@ -155,7 +155,7 @@ impl VirtualWorld {
             Effect::Probe(address) => {
                 self.after(2 * self.setup.conditions.latency, WorldEvent::Greeted { at, address });
             }
-            Effect::Log { warns, line } => crate::log::of_rank(at as u32, warns, line),
+            Effect::Log { warns, peer, line } => crate::log::of_rank(at as u32, warns, peer, line),
             // No rank of a world asks for that.
             Effect::Answer { .. } => {}
             Effect::Members(_) | Effect::Groups(_) => unreachable!("the machine does it"),

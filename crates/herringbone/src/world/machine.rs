@@ -262,6 +262,7 @@ impl Machine {
         if !*said && self.engine.at(now).is_flushed() {
             (*since, *said) = (now, true);
             self.engine.say_goodbye();
+            self.engine.say_goodbye_to_reducers();
             watch.leave(true, now.since_start());
             self.engine.runtime.links.hang_up();
         }

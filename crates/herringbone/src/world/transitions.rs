@@ -212,6 +212,7 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::Status(_) => "Status",
         Message::Clock(_) => "Clock",
         Message::Flight { .. } => "Flight",
+        Message::JobName(_) => "JobName",
         Message::Bye => "Bye",
     }
 }

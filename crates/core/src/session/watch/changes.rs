@@ -56,7 +56,7 @@ impl Watch {
         let Some(hub) = &mut self.hub else { return };
         let directed = hub.greeted(address, life, now);
         if !directed.is_empty() {
-            self.log(false, format!("the reducer at {address} joins"));
+            self.log(false, None, format!("the reducer at {address} joins"));
         }
         self.direct(directed);
     }

@@ -36,6 +36,8 @@ pub enum Effect {
     Log {
         /// Whether it is a warning.
         warns: bool,
+        /// The rank that it is about, if it is about one.
+        peer: Option<Rank>,
         /// The line.
         line: String,
     },

@@ -37,7 +37,7 @@ impl Watch {
                 let others: Vec<Rank> = self.peers.keys().copied().collect();
                 let (others, most) = (Ranks(&others), self.patience.linger.as_secs());
                 let why = "they learn from rank 0 which ranks are lost";
-                self.log(true, format!("waiting for {others} to leave, for at most {most} s: {why}"));
+                self.log(true, None, format!("waiting for {others} to leave, for at most {most} s: {why}"));
             }
             return false;
         }
