@@ -14,6 +14,7 @@ pub use restarts::RankDecision;
 
 use crate::parent::{HeldPorts, OwnCommand, end_with_parent};
 use crate::{failure::Failure, outcome::Outcome};
+use herringbone::log::LogFormat;
 use processes::Processes;
 use progress_files::PROGRESS_FILE;
 use rustix::process::{Pid, Signal, getppid};
@@ -62,6 +63,10 @@ pub(crate) struct Options {
     /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]
     replace: Option<String>,
+    /// The form of log lines on standard error: text, or json, an object on each line, before which no rank is written [default:
+    /// HERRINGBONE_LOG_FORMAT, else text]
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<LogFormat>,
     /// The program and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -95,7 +100,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     let signals = processes::Signals::listen()?;
     let restarter = Restarter::new(ranks as usize, options.max_attempts)
         .map_err(Failure::system("cannot prepare to start ranks again"))?;
-    let mut processes = Processes::new(restarter);
+    let mut processes = Processes::new(restarter, log_format(options));
     // One for torch's store and one for ours, because a program may use both; the others are for a group of servers.
     let ports = HeldPorts::draw(2 + options.tables.filter(|_| options.replicas > 0).unwrap_or(0))?;
     let common = common(options, ranks, &ports.numbers, &own, &mut processes)?;
@@ -167,6 +172,7 @@ fn common(
     }
     set.extend(token.map(|token| ("HERRINGBONE_TOKEN", token)));
     set.extend(options.replace.clone().map(|backend| ("HERRINGBONE_REPLACE", backend)));
+    set.extend(options.log_format.map(|format| (LOG_FORMAT, format.to_string())));
     set.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
     set.push(("MASTER_PORT", ports[0].to_string()));
     set.push(("HERRINGBONE_STORE", address(&ports[1])));
@@ -180,6 +186,15 @@ fn common(
     let wanted = unless_set.into_iter().filter(|(name, wanted)| *wanted && env::var_os(name).is_none());
     set.extend(wanted.map(|(name, _)| (name, "1".to_owned())));
     Ok(set)
+}
+
+const LOG_FORMAT: &str = "HERRINGBONE_LOG_FORMAT";
+
+/// The form of the lines of all processes.
+fn log_format(options: &Options) -> LogFormat {
+    // Ranks refuse a name that is none.
+    let set = || env::var(LOG_FORMAT).ok()?.parse().ok();
+    options.log_format.or_else(set).unwrap_or_default()
 }
 
 /// Starts servers that have copies of each other's ranges: they have to know all addresses.

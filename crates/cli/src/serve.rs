@@ -1,12 +1,16 @@
 //! `herringbone serve`: a reducer, until SIGTERM or SIGINT.
 
+mod notify;
+
 use crate::failure::{Failure, RUN};
 use crate::{outcome::Outcome, parent::end_with_parent, token::token_at};
 use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
+use herringbone::log::{LogFormat, set_format};
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
 use herringbone::settings::{Bytes, Environment, check};
 use herringbone::table::{TableGroup, TableOptions};
+use notify::Notifier;
 use rustix::process::Signal;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -47,6 +51,9 @@ pub(crate) struct Options {
     /// JSON instead of words: {"listening": "ADDR:PORT"} at the start, {"jobs", "received", "sent"} at the end
     #[arg(long)]
     json: bool,
+    /// The form of log lines on standard error: text, or json, an object on each line [default: HERRINGBONE_LOG_FORMAT, else text]
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<LogFormat>,
     /// Started by bench: ends with its parent
     #[arg(long, hide = true)]
     child: bool,
@@ -126,13 +133,15 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         end_with_parent(Signal::TERM)?;
     }
     check(&Environment::of_process())?;
+    options.log_format.into_iter().for_each(set_format);
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::system("cannot listen to signals"))?;
     let join = options.join.clone();
     let token = token_at(options.token_file.as_deref(), &join)?;
     let tables = options.tables.tables.then(|| table_options(options)).transpose()?;
     let server = Server::bind(ServerOptions { token, join, tables, ..ServerOptions::new(options.listen) })
         .map_err(unusable)?;
-    stop_on_signals(signals, server.stop())?;
+    let notifier = Notifier::of_process();
+    stop_on_signals(signals, server.stop(), notifier.as_ref().and_then(|manager| manager.try_clone().ok()))?;
     if !options.child {
         server.inform();
     }
@@ -143,6 +152,10 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         writeln!(out, "herringbone: {role} listening on {}", server.address())?;
     }
     out.flush()?;
+    if let Some(notifier) = notifier {
+        notifier.send(&format!("READY=1\nSTATUS=listening on {}", server.address()));
+        notifier.follow(server.pulse()).map_err(Failure::system("cannot start a thread"))?;
+    }
     server.run();
     let ServerStats { served, received, sent, .. } = server.stats();
     if options.json {
@@ -183,10 +196,11 @@ fn unusable(error: herringbone::Error) -> Failure {
 }
 
 /// Stops the server at the first signal, and ends the process at the second.
-fn stop_on_signals(mut signals: Signals, stop: Stop) -> Result<(), Failure> {
+fn stop_on_signals(mut signals: Signals, stop: Stop, notifier: Option<Notifier>) -> Result<(), Failure> {
     let wait = move || {
         let mut arrivals = signals.forever();
         if arrivals.next().is_some() {
+            notifier.iter().for_each(|notifier| notifier.send("STOPPING=1\nSTATUS=draining"));
             stop.stop();
         }
         if arrivals.next().is_some() {

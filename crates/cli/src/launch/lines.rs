@@ -1,5 +1,6 @@
 //! The output of several processes in one, line by line.
 
+use herringbone::log::LogFormat;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,6 +10,8 @@ use std::{thread, time::Duration};
 const LONGEST: u64 = 64 << 10;
 /// How long output that a process outside the job may still hold open is waited for.
 const HELD_OPEN: Duration = Duration::from_secs(1);
+/// How lines of logs in JSON begin.
+const JSON: &[u8] = b"{\"time\":";
 
 /// Threads that copy output, each line behind the name of its source.
 pub(super) struct Copies {
@@ -17,16 +20,16 @@ pub(super) struct Copies {
     /// What each thread holds until its source has ended.
     open: mpsc::Sender<()>,
     all_ended: mpsc::Receiver<()>,
-}
-
-impl Default for Copies {
-    fn default() -> Self {
-        let (open, all_ended) = mpsc::channel();
-        Self { writing: Arc::default(), open, all_ended }
-    }
+    log_format: LogFormat,
 }
 
 impl Copies {
+    /// None yet. Lines of logs in JSON name their source themselves: they stay as they are, for programs that read them.
+    pub(super) fn new(log_format: LogFormat) -> Self {
+        let (open, all_ended) = mpsc::channel();
+        Self { writing: Arc::default(), open, all_ended, log_format }
+    }
+
     /// Copies `from` to `to` until either ends. A writer that finds nobody who reads learns it as in a pipeline.
     pub(super) fn start(
         &self,
@@ -36,12 +39,14 @@ impl Copies {
     ) -> io::Result<()> {
         let prefix = format!("[{name}] ").into_bytes();
         let (writing, open) = (Arc::clone(&self.writing), self.open.clone());
+        let has_json = self.log_format == LogFormat::Json;
         let copy = move || {
             let _open = open;
             let mut from = BufReader::new(from);
             while let Ok(Some(line)) = next_line(&mut from, &prefix) {
+                let line = if has_json { without_prefix(&line, &prefix) } else { &line[..] };
                 writing.fetch_add(1, Ordering::SeqCst);
-                let written = to.write_all(&line).and_then(|()| to.flush());
+                let written = to.write_all(line).and_then(|()| to.flush());
                 writing.fetch_sub(1, Ordering::SeqCst);
                 if written.is_err() {
                     break;
@@ -54,7 +59,7 @@ impl Copies {
     /// Waits until all that was said is written. A process that has left the job may keep its output open for ever:
     /// this does not wait for it.
     pub(super) fn finish(self) {
-        let Self { writing, open, all_ended } = self;
+        let Self { writing, open, all_ended, .. } = self;
         drop(open);
         while let Err(mpsc::RecvTimeoutError::Timeout) = all_ended.recv_timeout(HELD_OPEN) {
             if writing.load(Ordering::SeqCst) == 0 {
@@ -62,6 +67,11 @@ impl Copies {
             }
         }
     }
+}
+
+/// A line of a log in JSON as its source has written it, and any other one as it is.
+fn without_prefix<'a>(line: &'a [u8], prefix: &[u8]) -> &'a [u8] {
+    line.strip_prefix(prefix).filter(|own| own.starts_with(JSON)).unwrap_or(line)
 }
 
 /// The next line behind `prefix`, ended even if the source's last one is not; `None` at the end.
@@ -88,6 +98,15 @@ mod tests {
     fn lines_stand_behind_their_rank_and_end() {
         assert_eq!(lines(b""), [b""; 0]);
         assert_eq!(lines(b"a\n\nb \xff"), [&b"[rank 0] a\n"[..], b"[rank 0] \n", b"[rank 0] b \xff\n"]);
+    }
+
+    #[test]
+    fn lines_in_json_have_no_prefix() {
+        let json = b"[rank 0] {\"time\":\"x\"}\n";
+        assert_eq!(without_prefix(json, b"[rank 0] "), b"{\"time\":\"x\"}\n");
+        for other in [&b"[rank 0] {}\n"[..], b"{\"time\":1}\n"] {
+            assert_eq!(without_prefix(other, b"[rank 0] "), other);
+        }
     }
 
     #[test]

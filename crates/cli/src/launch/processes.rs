@@ -7,6 +7,7 @@ use super::restarts::RankDecision;
 use crate::failure::{Failure, RankFailure};
 use crate::outcome::Outcome;
 use crate::parent::{OwnCommand, Reducer, spawn};
+use herringbone::log::LogFormat;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
 };
@@ -113,14 +114,16 @@ pub(super) struct Processes {
     reducers: Vec<Child>,
     ends: Ends,
     copies: Copies,
+    log_format: LogFormat,
     restarter: Restarter,
 }
 
 impl Processes {
     /// None yet; ranks of them start again as `restarter` decides.
-    pub(super) fn new(restarter: Restarter) -> Self {
-        let (ends, copies) = (Ends::default(), Copies::default());
-        Self { ranks: Vec::new(), reducers: Vec::new(), ends, copies, restarter }
+    /// Their log lines have this form.
+    pub(super) fn new(restarter: Restarter, log_format: LogFormat) -> Self {
+        let (ends, copies) = (Ends::default(), Copies::new(log_format));
+        Self { ranks: Vec::new(), reducers: Vec::new(), ends, copies, log_format, restarter }
     }
 
     /// Starts so many reducers, with `more` options, and returns their addresses, as settings hold them.
@@ -146,7 +149,9 @@ impl Processes {
     ) -> Result<String, Failure> {
         let kind = if more.contains(&"--tables") { "server" } else { "reducer" };
         let name = format!("{kind} {}", self.reducers.len());
-        let mut process = spawn(Reducer::command(own, token, listen, more).stderr(Stdio::piped()), &name)?;
+        let format = self.log_format.to_string();
+        let more = [more, &["--log-format", &format]].concat();
+        let mut process = spawn(Reducer::command(own, token, listen, &more).stderr(Stdio::piped()), &name)?;
         let stderr = process.stderr.take();
         let copied = stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr()));
         copied.map_err(Failure::system("cannot start a thread"))?;
@@ -346,7 +351,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         let _ = self.end();
-        std::mem::take(&mut self.copies).finish();
+        std::mem::replace(&mut self.copies, Copies::new(self.log_format)).finish();
     }
 }
 
