@@ -34,6 +34,7 @@ __all__ = [
     "codec",
     "codecs",
     "device_trees",
+    "end_log",
     "even_shards",
     "main",
     "optimizers",
@@ -45,6 +46,9 @@ __version__: str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line with ``arguments`` (the program's name excluded); returns the exit status."""
+
+def end_log() -> None:
+    """Hand what the engine has logged to ``logging``, and take no more; called at the end of the process."""
 
 def codec(name: str, or_auto: bool = False) -> str:
     """The name of a codec, written in full, or with ``or_auto`` also ``"auto"``; raises ``ValueError`` if it is none."""

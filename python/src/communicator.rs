@@ -3,7 +3,7 @@
 use crate::{
     call::{PyCall, PyMessage, message_request, parse, parse_collective, request},
     codecs::parse_codec,
-    errors,
+    errors, logging,
     memory::Mapped,
     pending::Pending,
     residuals::PyResiduals,
@@ -52,6 +52,7 @@ impl Communicator {
         timeout: Option<f64>,
         nameless: bool,
     ) -> PyResult<Self> {
+        logging::begin(py)?;
         let (config, place) = match (rank, size, store) {
             (Some(rank), Some(size), Some(store)) => {
                 let place = Config::new(rank, size, rendezvous(store, store_host));

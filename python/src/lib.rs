@@ -1,6 +1,7 @@
 //! The native half of the Python package: the engine's calls with Python's types, errors and lock.
 //!
-//! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it. What is convenient
+//! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it: what the engine logs goes through
+//! a queue. What is convenient
 //! for Python users (arrays, tensors, futures) is written in Python on top of this.
 #![deny(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod communicator;
 mod dependency;
 mod errors;
 mod flight;
+mod logging;
 mod memory;
 mod named;
 mod optimizer;
@@ -31,7 +33,7 @@ use std::ffi::OsString;
 /// The native module. Private: its users are the modules of this package.
 #[pymodule]
 mod _herringbone {
-    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+    use super::{Bound, PyAnyMethods, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
     use super::call::{CallKind, Extras};
@@ -43,6 +45,8 @@ mod _herringbone {
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
     #[pymodule_export]
     use super::flight::write_torch_records;
+    #[pymodule_export]
+    use super::logging::end_log;
     #[pymodule_export]
     use super::main;
     #[pymodule_export]
@@ -75,6 +79,9 @@ mod _herringbone {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // Registered before anything of this package, it is called last: what communicators say when they are closed is handed over.
+        let end = module.getattr("end_log")?;
+        module.py().import("atexit")?.call_method1("register", (end,))?;
         module.add("NamedError", module.py().get_type::<super::named::NamedError>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     errors::{self, to_python},
-    waiting,
+    logging, waiting,
 };
 use herringbone::{
     Config, Rendezvous,
@@ -44,6 +44,7 @@ impl PyPsLiteWorker {
     /// Get a rank from the scheduler that the environment names, once all have come to it.
     #[staticmethod]
     fn join(py: Python<'_>) -> PyResult<Self> {
+        logging::begin(py)?;
         let (line, config) = of_environment()?;
         let host = line.host.clone();
         let joined = waiting::on_a_thread(py, move || line.join(&config))?;

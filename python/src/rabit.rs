@@ -3,6 +3,7 @@
 use crate::{
     call::{PyCall, rabit_collective, readable},
     errors::{plain, to_python},
+    logging,
     memory::PySpan,
     waiting::DropWithoutGil,
 };
@@ -29,6 +30,7 @@ impl PyRabit {
     /// Joins, or continues; the program's arguments may be RABIT's.
     #[new]
     fn new(py: Python<'_>, arguments: Vec<String>) -> PyResult<Self> {
+        logging::begin(py)?;
         let joined = py.detach(|| {
             let options = RabitOptions::from_env()?.with_arguments(arguments.iter().map(String::as_str))?;
             Rabit::init_with(options)

@@ -3,6 +3,7 @@
 use crate::{
     call::regions,
     errors::{self, to_python},
+    logging,
     memory::PySpan,
     optimizer::{PyNumbers, optimizer_spec},
     waiting,
@@ -62,6 +63,7 @@ impl PyParameterServer {
         token: Option<String>,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
+        logging::begin(py)?;
         let config = match (rank, workers) {
             (Some(rank), Some(workers)) => {
                 Config::new(rank, workers, Rendezvous::Tcp(String::new())).with_env()

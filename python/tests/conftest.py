@@ -99,7 +99,7 @@ def outlived(size: int, act: Callable[[int], None], *arguments: str, **variables
         outcomes = group.finish()
     outputs = ["".join(seen)] + [output for _, output in outcomes[1:]]
     assert [status for status, _ in outcomes] == [0] * size, "\n".join(outputs)
-    digests = {output.rsplit("digest ", 1)[1].strip() for output in outputs}
+    digests = {output.rsplit("digest ", 1)[1].split()[0] for output in outputs}
     assert len(digests) == 1
     return digests.pop(), outputs[0]
 

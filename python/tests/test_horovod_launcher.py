@@ -68,7 +68,7 @@ def test_flags_become_variables() -> None:
         "HOROVOD_TIMELINE_MARK_CYCLES": "1",
         "HERRINGBONE_IFNAME": "eth1",
         "HOROVOD_LOG_LEVEL": "DEBUG",
-        "HERRINGBONE_LOG": "info",
+        "HERRINGBONE_LOG": "debug",
     }
     assert variables_of(parse(["python"])) == {}
 

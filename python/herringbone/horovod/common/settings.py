@@ -10,7 +10,7 @@ from ...errors import ConfigError
 
 __all__ = ["EFFECTIVE", "LOG_LEVELS", "Settings", "pass_on_log_level", "variables_without_effect"]
 
-LOG_LEVELS = {"TRACE": "info", "DEBUG": "info", "INFO": "info", "WARNING": "warn", "ERROR": "off", "FATAL": "off"}
+LOG_LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "FATAL": "off"}
 """Horovod's levels, and what they are for the engine."""
 
 READ = """AUTOTUNE AUTOTUNE_LOG AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_WARMUP_SAMPLES CACHE_CAPACITY CYCLE_TIME DISABLE_GROUP_FUSION
