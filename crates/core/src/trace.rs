@@ -25,6 +25,120 @@ pub struct TraceRow {
     pub thread: u32,
 }
 
+/// What an event is, as the format's letters say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TracePhase {
+    /// `M`: a name, a place in the order, or something about the whole trace.
+    Metadata,
+    /// `X`: a span with its duration.
+    Complete,
+    /// `B`: a span begins.
+    Begin,
+    /// `E`: the last span that began in the row ends.
+    End,
+    /// `i`: a moment.
+    Instant,
+    /// `s`: an arrow begins, in the span of its row that encloses it.
+    FlowStart,
+    /// `f`: an arrow ends, in the span of its row that encloses it.
+    FlowEnd,
+}
+
+impl TracePhase {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Metadata,
+        Self::Complete,
+        Self::Begin,
+        Self::End,
+        Self::Instant,
+        Self::FlowStart,
+        Self::FlowEnd,
+    ];
+
+    /// Its letter.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Metadata => "M",
+            Self::Complete => "X",
+            Self::Begin => "B",
+            Self::End => "E",
+            Self::Instant => "i",
+            Self::FlowStart => "s",
+            Self::FlowEnd => "f",
+        }
+    }
+}
+
+/// How far a moment is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MomentScope {
+    /// `g`: across the whole trace.
+    #[default]
+    Trace,
+    /// `p`: across its process.
+    Process,
+    /// `t`: in its row.
+    Row,
+}
+
+impl MomentScope {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Trace, Self::Process, Self::Row];
+
+    /// Its letter.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Trace => "g",
+            Self::Process => "p",
+            Self::Row => "t",
+        }
+    }
+}
+
+/// An event with all that it can have. Times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ChromeEvent<'a> {
+    /// What it is.
+    pub phase: TracePhase,
+    /// Its row.
+    pub row: TraceRow,
+    /// Its name; only an end has none.
+    pub name: &'a str,
+    /// Its category, or nothing. The two ends of an arrow have the same.
+    pub category: &'a str,
+    /// When it is, unless it is metadata.
+    pub at: Option<f64>,
+    /// How long a complete span lasts.
+    pub duration: Option<f64>,
+    /// What the two ends of an arrow have in common.
+    pub id: Option<u64>,
+    /// How far a moment is drawn.
+    pub scope: MomentScope,
+    /// What else it says.
+    pub arguments: &'a [(&'a str, Argument<'a>)],
+}
+
+impl ChromeEvent<'_> {
+    /// An event that is nothing but that.
+    #[must_use]
+    pub const fn new(phase: TracePhase, row: TraceRow) -> Self {
+        Self {
+            phase,
+            row,
+            name: "",
+            category: "",
+            at: None,
+            duration: None,
+            id: None,
+            scope: MomentScope::Trace,
+            arguments: &[],
+        }
+    }
+}
+
 /// Writes events to `out`. All times are in microseconds since any moment that is the same for all events.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
@@ -47,7 +161,11 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn about(&mut self, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
-        self.event("M", name, TraceRow { process: 0, thread: 0 }, None, None, arguments)
+        self.metadata(TraceRow { process: 0, thread: 0 }, name, arguments)
+    }
+
+    fn metadata(&mut self, row: TraceRow, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
+        self.event(&ChromeEvent { name, arguments, ..ChromeEvent::new(TracePhase::Metadata, row) })
     }
 
     /// Names a process and puts it at its number's place among the others.
@@ -56,9 +174,8 @@ impl<W: Write> TraceWriter<W> {
     /// Those of `out`.
     pub fn process(&mut self, process: u32, name: &str) -> Result {
         let row = TraceRow { process, thread: 0 };
-        self.event("M", "process_name", row, None, None, &[("name", Argument::Text(name))])?;
-        let place = Argument::Whole(u64::from(process));
-        self.event("M", "process_sort_index", row, None, None, &[("sort_index", place)])
+        self.metadata(row, "process_name", &[("name", Argument::Text(name))])?;
+        self.metadata(row, "process_sort_index", &[("sort_index", Argument::Whole(u64::from(process)))])
     }
 
     /// Names a row.
@@ -66,9 +183,8 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn thread(&mut self, row: TraceRow, name: &str) -> Result {
-        self.event("M", "thread_name", row, None, None, &[("name", Argument::Text(name))])?;
-        let place = Argument::Whole(u64::from(row.thread));
-        self.event("M", "thread_sort_index", row, None, None, &[("sort_index", place)])
+        self.metadata(row, "thread_name", &[("name", Argument::Text(name))])?;
+        self.metadata(row, "thread_sort_index", &[("sort_index", Argument::Whole(u64::from(row.thread)))])
     }
 
     /// Something that lasted from `start` for `duration`.
@@ -83,7 +199,8 @@ impl<W: Write> TraceWriter<W> {
         duration: f64,
         arguments: &[(&str, Argument<'_>)],
     ) -> Result {
-        self.event("X", name, row, Some(start), Some(duration), arguments)
+        let event = ChromeEvent::new(TracePhase::Complete, row);
+        self.event(&ChromeEvent { name, at: Some(start), duration: Some(duration), arguments, ..event })
     }
 
     /// Something that begins; the next [`end`](Self::end) of its row that has no other beginning ends it.
@@ -97,7 +214,8 @@ impl<W: Write> TraceWriter<W> {
         at: f64,
         arguments: &[(&str, Argument<'_>)],
     ) -> Result {
-        self.event("B", name, row, Some(at), None, arguments)
+        let event = ChromeEvent::new(TracePhase::Begin, row);
+        self.event(&ChromeEvent { name, at: Some(at), arguments, ..event })
     }
 
     /// The end of what began last in a row; its arguments join those of the beginning.
@@ -105,7 +223,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn end(&mut self, row: TraceRow, at: f64, arguments: &[(&str, Argument<'_>)]) -> Result {
-        self.event("E", "", row, Some(at), None, arguments)
+        self.event(&ChromeEvent { at: Some(at), arguments, ..ChromeEvent::new(TracePhase::End, row) })
     }
 
     /// A moment, drawn across the whole trace.
@@ -113,7 +231,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn moment(&mut self, row: TraceRow, name: &str, at: f64) -> Result {
-        self.event("i", name, row, Some(at), None, &[])
+        self.event(&ChromeEvent { name, at: Some(at), ..ChromeEvent::new(TracePhase::Instant, row) })
     }
 
     /// Ends the list and returns what was written to.
@@ -130,33 +248,40 @@ impl<W: Write> TraceWriter<W> {
         &mut self.out
     }
 
-    fn event(
-        &mut self,
-        phase: &str,
-        name: &str,
-        TraceRow { process, thread }: TraceRow,
-        at: Option<f64>,
-        duration: Option<f64>,
-        arguments: &[(&str, Argument<'_>)],
-    ) -> Result {
+    /// Any event, in a line of its own.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn event(&mut self, event: &ChromeEvent<'_>) -> Result {
+        let ChromeEvent { phase, row: TraceRow { process, thread }, .. } = *event;
         let comma = if core::mem::take(&mut self.is_empty) { "" } else { "," };
-        write!(self.out, "{comma}\n{{\"ph\":\"{phase}\",\"pid\":{process},\"tid\":{thread}")?;
-        if !name.is_empty() {
-            self.out.write_str(",\"name\":")?;
-            text(&mut self.out, name)?;
+        let letter = phase.letter();
+        write!(self.out, "{comma}\n{{\"ph\":\"{letter}\",\"pid\":{process},\"tid\":{thread}")?;
+        for (key, value) in [(",\"name\":", event.name), (",\"cat\":", event.category)] {
+            if !value.is_empty() {
+                self.out.write_str(key)?;
+                text(&mut self.out, value)?;
+            }
         }
-        if let Some(at) = at {
-            write!(self.out, ",\"ts\":{at:.3}")?;
+        for (key, value) in [(",\"ts\":", event.at), (",\"dur\":", event.duration)] {
+            if let Some(value) = value {
+                self.out.write_str(key)?;
+                time(&mut self.out, value)?;
+            }
         }
-        if let Some(duration) = duration {
-            write!(self.out, ",\"dur\":{duration:.3}")?;
+        if let Some(id) = event.id {
+            // A text, because viewers read numbers as 64-bit floats.
+            write!(self.out, ",\"id\":\"{id:016x}\"")?;
         }
-        if phase == "i" {
-            self.out.write_str(",\"s\":\"g\"")?;
+        match phase {
+            TracePhase::Instant => write!(self.out, ",\"s\":\"{}\"", event.scope.letter())?,
+            // The arrow binds to the span that encloses its end, not to the next one that begins.
+            TracePhase::FlowEnd => self.out.write_str(",\"bp\":\"e\"")?,
+            _ => {}
         }
-        if !arguments.is_empty() {
+        if !event.arguments.is_empty() {
             self.out.write_str(",\"args\":{")?;
-            for (index, (key, value)) in arguments.iter().enumerate() {
+            for (index, (key, value)) in event.arguments.iter().enumerate() {
                 self.out.write_str(if index == 0 { "" } else { "," })?;
                 text(&mut self.out, key)?;
                 self.out.write_str(":")?;
@@ -166,6 +291,19 @@ impl<W: Write> TraceWriter<W> {
         }
         self.out.write_str("}")
     }
+}
+
+/// Microseconds to three places. Whole numbers are written faster than floats, and a trace has many times.
+fn time(out: &mut impl Write, microseconds: f64) -> Result {
+    let scaled = microseconds * 1e3;
+    if !(scaled.is_finite() && (-9e15..9e15).contains(&scaled)) {
+        return write!(out, "{microseconds:.3}");
+    }
+    let half = if scaled < 0.0 { -0.5 } else { 0.5 };
+    let nanoseconds = (scaled + half) as i64;
+    let sign = if nanoseconds < 0 { "-" } else { "" };
+    let nanoseconds = nanoseconds.unsigned_abs();
+    write!(out, "{sign}{}.{:03}", nanoseconds / 1000, nanoseconds % 1000)
 }
 
 fn argument(out: &mut impl Write, value: Argument<'_>) -> Result {
@@ -209,6 +347,17 @@ mod tests {
         trace.begin(ROW, "sum", 2.0, &[]).unwrap();
         trace.end(ROW, 3.0, &[("load", Argument::Real(0.5))]).unwrap();
         trace.moment(ROW, "CYCLE_START", 4.0).unwrap();
+        let arrow = |phase, at| ChromeEvent {
+            name: "message",
+            category: "flow",
+            at: Some(at),
+            id: Some(0xab),
+            ..ChromeEvent::new(phase, ROW)
+        };
+        trace.event(&arrow(TracePhase::FlowStart, 4.5)).unwrap();
+        trace.event(&arrow(TracePhase::FlowEnd, 5.0)).unwrap();
+        let lost = ChromeEvent { name: "lost", at: Some(-6.0), ..ChromeEvent::new(TracePhase::Instant, ROW) };
+        trace.event(&ChromeEvent { scope: MomentScope::Process, ..lost }).unwrap();
         let expected = r#"[
 {"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"rank 1"}},
 {"ph":"M","pid":1,"tid":0,"name":"process_sort_index","args":{"sort_index":1}},
@@ -217,7 +366,10 @@ mod tests {
 {"ph":"X","pid":1,"tid":2,"name":"send","ts":1.500,"dur":0.250,"args":{"bytes":64}},
 {"ph":"B","pid":1,"tid":2,"name":"sum","ts":2.000},
 {"ph":"E","pid":1,"tid":2,"ts":3.000,"args":{"load":0.5}},
-{"ph":"i","pid":1,"tid":2,"name":"CYCLE_START","ts":4.000,"s":"g"}
+{"ph":"i","pid":1,"tid":2,"name":"CYCLE_START","ts":4.000,"s":"g"},
+{"ph":"s","pid":1,"tid":2,"name":"message","cat":"flow","ts":4.500,"id":"00000000000000ab"},
+{"ph":"f","pid":1,"tid":2,"name":"message","cat":"flow","ts":5.000,"id":"00000000000000ab","bp":"e"},
+{"ph":"i","pid":1,"tid":2,"name":"lost","ts":-6.000,"s":"p"}
 ]
 "#;
         assert_eq!(trace.finish().unwrap(), expected);
