@@ -5,6 +5,7 @@
 
 mod advise;
 mod bench;
+mod chrome;
 mod codecs;
 mod completions;
 mod doctor;
@@ -31,6 +32,7 @@ mod table;
 mod token;
 mod topo;
 mod topologies;
+mod trace;
 mod trees;
 mod verify;
 
@@ -65,6 +67,7 @@ enum Verb {
     Advise(advise::AdviseOptions),
     Topo(topo::Options),
     Trees(trees::Options),
+    Trace(trace::TraceOptions),
     Bench(bench::Options),
     Launch(launch::Options),
     Horovodrun(horovodrun::HorovodrunOptions),
@@ -161,6 +164,7 @@ impl Verb {
             Verb::Advise(options) => advise::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
+            Verb::Trace(options) => trace::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
             Verb::Launch(options) => launch::run(options, args),
             Verb::Horovodrun(options) => horovodrun::run(options),

@@ -1,5 +1,6 @@
 //! `herringbone simulate`: how long a schedule takes on machines that are only described.
 
+mod job;
 mod options;
 mod parts;
 mod picture;
@@ -14,7 +15,7 @@ mod words;
 
 pub(crate) use options::{SimulateOptions, Slow};
 pub(crate) use parts::PartsOption;
-pub(crate) use roofline::{RooflineOptions, run as run_roofline};
+pub(crate) use roofline::{RooflineOptions, of_trace, run as run_roofline};
 
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar};
 use herringbone::core::simulate::{Prediction, Used};

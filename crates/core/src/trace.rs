@@ -3,6 +3,8 @@
 //! One writer serves all traces. It writes as it goes, so a long trace needs no memory, and a file that ends in the middle,
 //! because its process died, is still readable: the format allows that the closing bracket is missing.
 
+pub mod timeline;
+
 use core::fmt::{Result, Write};
 
 /// A value among an event's arguments.
@@ -137,6 +139,48 @@ impl ChromeEvent<'_> {
             arguments: &[],
         }
     }
+
+    /// Writes it as an object, without what separates it from others in a list.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut impl Write) -> Result {
+        let Self { phase, row: TraceRow { process, thread }, .. } = *self;
+        write!(out, "{{\"ph\":\"{}\",\"pid\":{process},\"tid\":{thread}", phase.letter())?;
+        for (key, value) in [(",\"name\":", self.name), (",\"cat\":", self.category)] {
+            if !value.is_empty() {
+                out.write_str(key)?;
+                text(out, value)?;
+            }
+        }
+        for (key, value) in [(",\"ts\":", self.at), (",\"dur\":", self.duration)] {
+            if let Some(value) = value {
+                out.write_str(key)?;
+                time(out, value)?;
+            }
+        }
+        if let Some(id) = self.id {
+            // A text, because viewers read numbers as 64-bit floats.
+            write!(out, ",\"id\":\"{id:016x}\"")?;
+        }
+        match phase {
+            TracePhase::Instant => write!(out, ",\"s\":\"{}\"", self.scope.letter())?,
+            // The arrow binds to the span that encloses its end, not to the next one that begins.
+            TracePhase::FlowEnd => out.write_str(",\"bp\":\"e\"")?,
+            _ => {}
+        }
+        if !self.arguments.is_empty() {
+            out.write_str(",\"args\":{")?;
+            for (index, (key, value)) in self.arguments.iter().enumerate() {
+                out.write_str(if index == 0 { "" } else { "," })?;
+                text(out, key)?;
+                out.write_str(":")?;
+                argument(out, *value)?;
+            }
+            out.write_str("}")?;
+        }
+        out.write_str("}")
+    }
 }
 
 /// Writes events to `out`. All times are in microseconds since any moment that is the same for all events.
@@ -164,7 +208,11 @@ impl<W: Write> TraceWriter<W> {
         self.metadata(TraceRow { process: 0, thread: 0 }, name, arguments)
     }
 
-    fn metadata(&mut self, row: TraceRow, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
+    /// Says something about a row or its process that is no event.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn metadata(&mut self, row: TraceRow, name: &str, arguments: &[(&str, Argument<'_>)]) -> Result {
         self.event(&ChromeEvent { name, arguments, ..ChromeEvent::new(TracePhase::Metadata, row) })
     }
 
@@ -243,6 +291,15 @@ impl<W: Write> TraceWriter<W> {
         Ok(self.out)
     }
 
+    /// An event that was [written](ChromeEvent::write) before.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn written(&mut self, event: &str) -> Result {
+        self.separate()?;
+        self.out.write_str(event)
+    }
+
     /// What was written to, for example to flush it.
     pub fn out(&mut self) -> &mut W {
         &mut self.out
@@ -253,43 +310,12 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// Those of `out`.
     pub fn event(&mut self, event: &ChromeEvent<'_>) -> Result {
-        let ChromeEvent { phase, row: TraceRow { process, thread }, .. } = *event;
-        let comma = if core::mem::take(&mut self.is_empty) { "" } else { "," };
-        let letter = phase.letter();
-        write!(self.out, "{comma}\n{{\"ph\":\"{letter}\",\"pid\":{process},\"tid\":{thread}")?;
-        for (key, value) in [(",\"name\":", event.name), (",\"cat\":", event.category)] {
-            if !value.is_empty() {
-                self.out.write_str(key)?;
-                text(&mut self.out, value)?;
-            }
-        }
-        for (key, value) in [(",\"ts\":", event.at), (",\"dur\":", event.duration)] {
-            if let Some(value) = value {
-                self.out.write_str(key)?;
-                time(&mut self.out, value)?;
-            }
-        }
-        if let Some(id) = event.id {
-            // A text, because viewers read numbers as 64-bit floats.
-            write!(self.out, ",\"id\":\"{id:016x}\"")?;
-        }
-        match phase {
-            TracePhase::Instant => write!(self.out, ",\"s\":\"{}\"", event.scope.letter())?,
-            // The arrow binds to the span that encloses its end, not to the next one that begins.
-            TracePhase::FlowEnd => self.out.write_str(",\"bp\":\"e\"")?,
-            _ => {}
-        }
-        if !event.arguments.is_empty() {
-            self.out.write_str(",\"args\":{")?;
-            for (index, (key, value)) in event.arguments.iter().enumerate() {
-                self.out.write_str(if index == 0 { "" } else { "," })?;
-                text(&mut self.out, key)?;
-                self.out.write_str(":")?;
-                argument(&mut self.out, *value)?;
-            }
-            self.out.write_str("}")?;
-        }
-        self.out.write_str("}")
+        self.separate()?;
+        event.write(&mut self.out)
+    }
+
+    fn separate(&mut self) -> Result {
+        self.out.write_str(if core::mem::take(&mut self.is_empty) { "\n" } else { ",\n" })
     }
 }
 

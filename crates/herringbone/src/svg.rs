@@ -70,6 +70,16 @@ impl Svg {
         )
     }
 
+    /// A picture within a page, as wide as there is room, with the page's background and colours; `label` is for readers who
+    /// do not see it.
+    pub fn inline(self, width: f64, height: f64, label: &str) -> String {
+        format!(
+            "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width:.0} {height:.0}\" preserveAspectRatio=\"none\">\n{}</svg>\n",
+            escaped(label).replace('"', "&quot;"),
+            self.0
+        )
+    }
+
     fn add(&mut self, shape: std::fmt::Arguments<'_>) {
         // Writing to a text does not fail.
         let _written = writeln!(self.0, "{shape}");
@@ -85,8 +95,8 @@ fn titled(tip: &str) -> String {
     if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(tip)) }
 }
 
-/// A text as XML has it, which knows no control characters.
-fn escaped(text: &str) -> String {
+/// A text between the tags of XML or HTML, which know no control characters.
+pub fn escaped(text: &str) -> String {
     let known = |letter: char| match letter {
         '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
         _ => letter,

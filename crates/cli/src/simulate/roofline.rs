@@ -9,10 +9,13 @@ use super::{
     words::{named, seconds, size},
 };
 use crate::{failure::Failure, outcome::Outcome, progress::LateBar, table};
-use herringbone::core::simulate::{Bound, Picoseconds, Roof, RoofCounter, binding};
+use herringbone::core::simulate::{Bound, Calibration, Picoseconds, Roof, RoofCounter, binding};
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 /// Say what binds an operation: links, messages, copies, folds, or the thread that does the last three
 ///
@@ -51,6 +54,16 @@ pub(crate) fn run(options: &RooflineOptions, out: &mut dyn Write) -> Result<Outc
         false => write!(out, "{}", roofline.text())?,
     }
     Ok(Outcome::Passed)
+}
+
+/// The roofs of a trace, as `--json` prints them; `gbps` is the rate of each host's port in Gbit/s, that of the built-in
+/// constants unless given.
+///
+/// # Errors
+/// If the file is no trace, or has nothing that counts.
+pub(crate) fn of_trace(path: &Path, gbps: Option<f64>) -> Result<Value, Failure> {
+    let port = gbps.map_or(Calibration::DEFAULT.port, |gbps| (gbps * 125e6).round() as u64);
+    Ok(traces::read(path, port)?.object())
 }
 
 fn simulated(question: &Question) -> Result<Roofline, Failure> {
@@ -307,7 +320,7 @@ mod tests {
     fn what_cannot_be_read_says_what_to_do() {
         let path = file("odd.json");
         for (text, said) in [
-            ("{}", "expected a list of events"),
+            ("{}", "is no list of events: '{' where `[` is expected"),
             ("nothing", "is no list of events"),
             ("[]", "neither ports and threads of a simulation nor ended all-reduces"),
             (r#"[{"ph":"M","name":"herringbone simulate","args":{}}]"#, "field `collective` is not a text"),

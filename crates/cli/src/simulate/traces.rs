@@ -1,7 +1,10 @@
-//! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a running job's timeline.
+//! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a job's timeline.
 
-use super::{roofs::Roofline, traced::SIMULATED, words};
-use crate::failure::Failure;
+use super::{job, roofs::Roofline, traced::SIMULATED, words};
+use crate::{
+    chrome::{EventReader, missing, time},
+    failure::Failure,
+};
 use herringbone::{
     Collective, DType,
     core::simulate::{Bound, Picoseconds, Roof, RoofCounter, duration},
@@ -10,12 +13,13 @@ use indicatif::HumanBytes;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::File,
+    io::BufReader,
     path::Path,
 };
 
-const HINT: &str =
-    "`herringbone simulate --trace FILE` writes a trace, and HOROVOD_TIMELINE=FILE a running job's";
+const HINT: &str = "`herringbone simulate --trace FILE` writes a trace, and a job's timeline is one: that of HERRINGBONE_TIMELINE=DIR, \
+                    whole or merged by `herringbone trace merge`, or of HOROVOD_TIMELINE=FILE";
 
 /// A process and a thread of it.
 type Row = (u64, u64);
@@ -24,8 +28,17 @@ type Row = (u64, u64);
 pub(super) fn read(path: &Path, port: u64) -> Result<Roofline, Failure> {
     let name = path.display();
     let wrong = |problem: String| Failure::Usage { problem: format!("{name}: {problem}"), hint: HINT };
-    let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    let events = events(&text).map_err(wrong)?;
+    let file = File::open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let mut reader = EventReader::new(BufReader::new(file));
+    let first = event(reader.next().map_err(wrong)?).map_err(wrong)?;
+    if first.as_ref().is_some_and(job::is_of_job) {
+        let file = File::open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        return job::roofline(EventReader::new(BufReader::new(file)), port).map_err(wrong);
+    }
+    let mut events = Vec::from_iter(first);
+    while let Some(next) = event(reader.next().map_err(wrong)?).map_err(wrong)? {
+        events.push(next);
+    }
     let about = events.iter().find(|event| event["name"] == SIMULATED);
     match about {
         Some(about) => of_simulation(&events, &about["args"]),
@@ -34,35 +47,18 @@ pub(super) fn read(path: &Path, port: u64) -> Result<Roofline, Failure> {
     .map_err(wrong)
 }
 
-/// The events. The list of a job that was stopped may have no end.
-fn events(text: &str) -> Result<Vec<Value>, String> {
-    let whole = serde_json::from_str(text);
-    let whole = whole.or_else(|error| {
-        let cut = text.trim_end().trim_end_matches(',');
-        let open = serde_json::from_str(&format!("{cut}]"));
-        let without_last =
-            || serde_json::from_str(&format!("{}]", cut.rsplit_once(",\n").map_or("[", |cut| cut.0)));
-        let is_list = text.trim_start().starts_with('[');
-        open.or_else(|again| if is_list { without_last() } else { Err(again) }).map_err(|_| error)
-    });
-    match whole {
-        Ok(Value::Array(events)) => Ok(events),
-        Ok(_) => Err("expected a list of events".into()),
-        Err(error) => Err(format!("is no list of events: {error}")),
-    }
+fn event(text: Option<&[u8]>) -> Result<Option<Value>, String> {
+    let parsed = text
+        .map(|text| serde_json::from_slice(text).map_err(|error| format!("an event is no JSON: {error}")));
+    parsed.transpose()
 }
 
 /// A number of picoseconds; times of traces are microseconds.
-fn time(event: &Value, field: &str) -> Result<Picoseconds, String> {
-    let microseconds = event[field].as_f64().filter(|time| (0.0..1e12).contains(time));
-    microseconds
-        .map(|time| (time * 1e6).round() as Picoseconds)
-        .ok_or_else(|| missing(event, field, "a time"))
-}
-
-fn missing(event: &Value, field: &str, what: &str) -> String {
-    let event: String = event.to_string().chars().take(120).collect();
-    format!("field `{field}` is not {what} in {event}")
+fn picoseconds(event: &Value, field: &str) -> Result<Picoseconds, String> {
+    let nanoseconds = time(event, field)?;
+    u64::try_from(nanoseconds)
+        .map(|time| time.saturating_mul(1000))
+        .map_err(|_| missing(event, field, "0 or more"))
 }
 
 fn row(event: &Value) -> Row {
@@ -87,7 +83,7 @@ fn of_simulation(events: &[Value], about: &Value) -> Result<Roofline, String> {
     let mut counter = RoofCounter::new();
     let mut last = 0;
     for event in events.iter().filter(|event| event["ph"] == "X") {
-        let (start, busy) = (time(event, "ts")?, time(event, "dur")?);
+        let (start, busy) = (picoseconds(event, "ts")?, picoseconds(event, "dur")?);
         let bytes = event["args"]["bytes"].as_u64();
         let bytes = bytes.ok_or_else(|| missing(event, "args.bytes", "a whole number"))?;
         let place = names.get(&row(event)).ok_or_else(|| missing(event, "tid", "a thread with a name"))?;
@@ -143,12 +139,12 @@ fn of_timeline(events: &[Value], port: u64) -> Result<Roofline, String> {
         let tensor = tensors.entry(row(event).0).or_default();
         match event["ph"].as_str() {
             Some("B") => {
-                tensor.open.push((event["name"].as_str().unwrap_or("").to_owned(), time(event, "ts")?))
+                tensor.open.push((event["name"].as_str().unwrap_or("").to_owned(), picoseconds(event, "ts")?))
             }
             Some("X") => ranks.extend(event["name"].as_str().and_then(|name| name.parse::<u32>().ok())),
             Some("E") => {
                 let Some((name, start)) = tensor.open.pop() else { continue };
-                let span = (start, time(event, "ts")?);
+                let span = (start, picoseconds(event, "ts")?);
                 match name.as_str() {
                     "ALLREDUCE" => {
                         let size = size(&event["args"])?;
@@ -209,7 +205,7 @@ fn size(arguments: &Value) -> Result<u64, String> {
 }
 
 /// How long any of these spans lasts.
-fn covered(spans: &[(Picoseconds, Picoseconds)]) -> Picoseconds {
+pub(super) fn covered(spans: &[(Picoseconds, Picoseconds)]) -> Picoseconds {
     let mut spans = spans.to_vec();
     spans.sort_unstable();
     let (mut all, mut until) = (0, 0);

@@ -109,10 +109,11 @@ const ORDERS: [Order; 7] = [
         lines: &[
             "main",
             "lib",
+            "trace",
             "advise bench completions doctor explain horovodrun launch man serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
-            "codecs failure layout names numbers outcome progress table",
+            "chrome codecs failure layout names numbers outcome progress table",
         ],
     },
     Order {

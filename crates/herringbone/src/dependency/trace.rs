@@ -28,11 +28,16 @@ fn write(recorder: &Recorder) -> Result<String, fmt::Error> {
     let origin = ran.first().map(|ran| ran.began);
     // When each of the rows that others share is free.
     let mut lanes: Vec<Instant> = Vec::new();
+    let mut named = 0;
     for ran in ran {
         let row = match ran.thread {
             Some(thread) => TraceRow { process: PROCESSES[0].0, thread },
             None => TraceRow { process: PROCESSES[1].0, thread: lane(&mut lanes, ran) },
         };
+        if named < lanes.len() {
+            trace.thread(row, &format!("operations {}", lanes.len()))?;
+            named = lanes.len();
+        }
         let micros = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64() * 1e6;
         let start = origin.map_or(0.0, |origin| micros(origin, ran.began));
         let arguments = [

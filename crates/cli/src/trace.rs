@@ -1,0 +1,155 @@
+//! `herringbone trace`: the timelines of a job's processes, as one.
+
+mod clocks;
+mod figures;
+mod merge;
+mod page;
+mod part;
+mod read;
+mod sorter;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use crate::{chrome, failure::Failure, outcome::Outcome, simulate};
+use herringbone::core::trace::timeline;
+use page::Page;
+use std::{
+    fs::{self, File},
+    io::{BufReader, Write},
+    path::PathBuf,
+};
+
+/// Merge, check and evaluate the timelines that HERRINGBONE_TIMELINE=DIR makes the processes of a job write
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TraceOptions {
+    #[command(subcommand)]
+    verb: TraceVerb,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum TraceVerb {
+    Merge(MergeOptions),
+    Report(ReportOptions),
+    Check(CheckOptions),
+}
+
+/// Make one file of those of all processes of a job
+///
+/// The clocks of the processes are aligned by what rank 0 has measured. Perfetto (ui.perfetto.dev), speedscope and
+/// chrome://tracing open the result. A file that ends in the middle, because its process died, is used as far as it goes.
+#[derive(Clone, Debug, clap::Args)]
+struct MergeOptions {
+    /// The folder with the files
+    folder: PathBuf,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE", default_value = "job.json")]
+    output: PathBuf,
+    /// The job, if the folder has files of several
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
+}
+
+/// Say which ranks were slow and by how much, what each did in each step, and how fast operations were
+///
+/// The slowest rank of an operation is the one that called it last. It cost the others the time for which they waited with that
+/// operation. Writes a page that needs no other file and no network.
+#[derive(Clone, Debug, clap::Args)]
+struct ReportOptions {
+    /// A file that `herringbone trace merge` has written
+    file: PathBuf,
+    /// The page to write
+    #[arg(short, long, value_name = "FILE", required_unless_present = "json")]
+    output: Option<PathBuf>,
+    /// Print the figures as one JSON object, in seconds and bytes
+    #[arg(long)]
+    json: bool,
+    /// Gbit/s of each host's port, each way [default: that of the built-in constants]
+    #[arg(long, value_name = "G")]
+    gbps: Option<f64>,
+}
+
+/// Check that files of Chrome events are what viewers show as it is meant
+#[derive(Clone, Debug, clap::Args)]
+struct CheckOptions {
+    /// The files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(options: &TraceOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    match &options.verb {
+        TraceVerb::Merge(options) => merged(options, out),
+        TraceVerb::Report(options) => reported(options, out),
+        TraceVerb::Check(options) => checked(options, out),
+    }
+}
+
+fn merged(options: &MergeOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let merged = merge::merge(&options.folder, options.job.as_deref(), &options.output)?;
+    for remark in &merged.remarks {
+        writeln!(out, "{remark}")?;
+    }
+    let each = timeline::ROLES.iter().zip(merged.processes).filter(|(_, count)| *count > 0);
+    let each = each.map(|(role, count)| format!("{count} {role}{}", if count == 1 { "" } else { "s" }));
+    let each: Vec<String> = each.collect();
+    writeln!(
+        out,
+        "{}: job {}, {}, {} events; clocks agree to {:.3} ms",
+        options.output.display(),
+        merged.job,
+        each.join(", "),
+        merged.events,
+        merged.error as f64 / 1e6
+    )?;
+    Ok(Outcome::Passed)
+}
+
+fn reported(options: &ReportOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let name = options.file.display();
+    let file = File::open(&options.file).map_err(Failure::system(format!("cannot read {name}")))?;
+    let read = read::read(BufReader::with_capacity(1 << 20, file)).map_err(|problem| Failure::Usage {
+        problem: format!("{name}: {problem}"),
+        hint: "`herringbone trace merge DIR -o FILE` writes a job's timeline",
+    })?;
+    let figures = figures::figures(&read);
+    // A job without all-reduces has no roofs.
+    let roofline = simulate::of_trace(&options.file, options.gbps).unwrap_or_default();
+    if let Some(path) = &options.output {
+        let page = Page { read: &read, figures: &figures, roofline: &roofline };
+        fs::write(path, page.html()).map_err(Failure::system(format!("cannot write {}", path.display())))?;
+    }
+    if options.json {
+        let mut object = figures.object(&read);
+        object["roofline"] = roofline;
+        writeln!(out, "{object}")?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn checked(options: &CheckOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut is_right = true;
+    for path in &options.files {
+        let name = path.display();
+        let file = File::open(path).map_err(Failure::system(format!("cannot read {name}")))?;
+        let review = match chrome::check(BufReader::new(file)) {
+            Ok(review) => review,
+            Err(problem) => {
+                writeln!(out, "{name}: {problem}")?;
+                is_right = false;
+                continue;
+            }
+        };
+        is_right &= review.problems.is_empty();
+        for problem in &review.problems {
+            writeln!(out, "{name}: {problem}")?;
+        }
+        if review.more > 0 {
+            writeln!(out, "{name}: {} more problems", review.more)?;
+        }
+        let end = if review.is_cut { ", without its end" } else { "" };
+        let state = if review.problems.is_empty() { "right" } else { "wrong" };
+        writeln!(out, "{name}: {} events{end}: {state}", review.events)?;
+    }
+    Ok(if is_right { Outcome::Passed } else { Outcome::Failed })
+}

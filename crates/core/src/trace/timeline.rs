@@ -1,0 +1,83 @@
+//! The words of a job's timeline: the files that each process writes, and what reads them.
+//!
+//! A file begins with the metadata [`PROCESS`]. An operation is a span of the category [`OPERATION`]; what is done for it are
+//! spans of the category [`PHASE`] in the same row, and arrows of the category [`MESSAGE`] lead from the spans of one process
+//! to those of another one. Times are those of the process's own monotonic clock; [`CLOCK`] says how far clocks are apart.
+
+/// Metadata: which process of which job a file is of. Its arguments are `version` ([`VERSION`]), `job`, `role`, `number`, the
+/// process's number in its role, `member`, its identity in the job, `world`, how many ranks the job has, `process`, its
+/// operating system's number, `host`, `began`, when the file was begun, in nanoseconds, and `clock`, a text that only
+/// processes with the same monotonic clock have in common; it is empty where that is not known.
+pub const PROCESS: &str = "herringbone timeline";
+/// The form of the files.
+pub const VERSION: u64 = 1;
+/// Metadata of a merged file. Its arguments are `version`, `job`, `processes`, and `error_ns`, by how much clocks may still differ.
+pub const JOB: &str = "herringbone job";
+/// Metadata: how a member's clock stands. Its arguments are `member`, `here`, nanoseconds of this process's clock, `there`, what
+/// the member's clock said in the middle of a round trip around that moment, and `round_trip`, how long that took.
+pub const CLOCK: &str = "clock";
+/// Metadata: so many events, the argument `events`, were left out since the last such, because the writer could not keep up.
+pub const LEFT_OUT: &str = "events left out";
+
+/// The roles of processes, in the order in which a merged file shows them.
+pub const ROLES: [&str; 3] = ["rank", "reducer", "table server"];
+
+/// The category of operations. A span lasts from the call to the result. Arguments: `group`, its name, `group_number`,
+/// `generation` and `sequence`, which are those of all ranks; `algorithm`, `bytes`, `priority`, `dtype`, `sent` and `received`,
+/// payload bytes; `failed`, a kind of error, if it has failed.
+pub const OPERATION: &str = "operation";
+/// The category of what is done for an operation: [`QUEUE`], [`WAIT`], [`MOVE`], [`FOLD`], [`COPY`].
+pub const PHASE: &str = "phase";
+/// The category of arrows.
+pub const MESSAGE: &str = "message";
+/// The category of moments at which something was lost, suspected or fenced.
+pub const FAULT: &str = "fault";
+/// The category of moments at which a step of the program begins. The argument `step` counts them.
+pub const STEP: &str = "step";
+
+/// From the call until the program runs.
+pub const QUEUE: &str = "queue";
+/// Nothing can be done. Behind it stands for whom it waits, as `wait for rank 2`.
+pub const WAIT: &str = "wait";
+/// Messages are given to links, and taken from them.
+pub const MOVE: &str = "move";
+/// Sources are folded.
+pub const FOLD: &str = "fold";
+/// Elements are copied, or coded.
+pub const COPY: &str = "copy";
+
+/// What the arrow of a message has in common at both ends: of an operation's first message from a member to another one. Both
+/// know it without a word between them.
+#[must_use]
+pub const fn arrow(group: u32, generation: u32, sequence: u64, from: u32, to: u32) -> u64 {
+    let mut mixed = 0;
+    let words = [(group as u64) << 32 | generation as u64, sequence, (from as u64) << 32 | to as u64];
+    let mut index = 0;
+    while index < words.len() {
+        // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): the finalizer of SplitMix64.
+        let word = words[index].wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_add(mixed);
+        let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed = word ^ (word >> 31);
+        index += 1;
+    }
+    mixed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    #[test]
+    fn arrows_differ() {
+        let mut found = BTreeSet::new();
+        for (group, generation) in [(0, 0), (1, 0), (0, 1), (u32::MAX, u32::MAX)] {
+            for sequence in 0..100 {
+                for (from, to) in [(0, 1), (1, 0), (2, 1), (1, 2)] {
+                    assert!(found.insert(arrow(group, generation, sequence, from, to)));
+                }
+            }
+        }
+    }
+}
