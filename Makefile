@@ -33,7 +33,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -173,6 +173,9 @@ rabit-figures: setup ## What recovery costs: calls, checkpoints, a process that 
 
 shards-figures: setup ## A step by shards beside DDP with gradient accumulation: a minute. RECORD=file: the table goes there, too
 	@$(IN_VENV) bench/shards_figures.py $(if $(RECORD),--record $(RECORD)) $(ARGS)
+
+timeline-figures: setup ## What a timeline costs: all-reduces with and without one, in turns: a minute. RECORD=file: the table goes there, too
+	@$(IN_VENV) bench/timeline_figures.py $(if $(RECORD),--record $(RECORD)) $(ARGS)
 
 launchers: $(TESTS)/wheel.stamp ## A numpy program by real launchers: torchrun, Open MPI, MPICH, Slurm; what is missing is skipped. Table to record/
 	@$(IN_TESTS) tests/launchers/run.py --record record/launchers.md $(ARGS)
