@@ -258,6 +258,15 @@ class Communicator:
     def recent(self) -> list[dict[str, Any]]:
         """The last 1,024 operations of this process, oldest first, over all groups."""
 
+    def start_timeline(self, directory: str) -> None:
+        """Write a timeline into a file of this process in the directory."""
+
+    def stop_timeline(self) -> None:
+        """End the timeline, if one is written."""
+
+    def mark_step(self) -> None:
+        """A step of the program begins, for the timeline, if one is written."""
+
     def describe(self) -> str:
         """How this process takes part, in a line: ranks, reducers, what is forced, the timeout."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -486,6 +487,31 @@ class Communicator:
         ``received`` are bytes; ``text`` is all of it in a line.
         """
         return self._native.recent()
+
+    def start_timeline(self, directory: str | os.PathLike[str]) -> None:
+        """Write a timeline of all that this process does from now on, in all groups, into a file of its own in this directory.
+
+        It ends with :meth:`stop_timeline`, or when the process leaves. ``HERRINGBONE_TIMELINE`` does the same from the
+        beginning, and ``herringbone trace merge`` makes one file of those of all ranks. An earlier timeline ends.
+
+        Args:
+            directory: is made if it is missing.
+
+        Raises:
+            HerringboneError: the file cannot be written. If that fails later, a warning says so, and the file ends.
+        """
+        self._native.start_timeline(os.fspath(directory))
+
+    def stop_timeline(self) -> None:
+        """End the timeline, if one is written: then its file is whole."""
+        self._native.stop_timeline()
+
+    def mark_step(self) -> None:
+        """Say that a step of the program begins, for the timeline, if one is written.
+
+        ``herringbone trace report`` shows what each rank did in each step.
+        """
+        self._native.mark_step()
 
     def explain(
         self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce", compression: str | None = None

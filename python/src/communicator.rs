@@ -16,7 +16,7 @@ use pyo3::{
     prelude::*,
     types::{PyDict, PyString},
 };
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 /// The member of one group that this process is.
 #[pyclass(frozen, module = "herringbone._herringbone")]
@@ -282,6 +282,21 @@ impl Communicator {
             None => self.inner.explain(collective, dtype, count),
         })
         .map_err(|error| errors::to_python(&error))
+    }
+
+    /// Write a timeline into a file of this process in the directory.
+    fn start_timeline(&self, py: Python<'_>, directory: PathBuf) -> PyResult<()> {
+        py.detach(|| self.inner.start_timeline(directory)).map_err(|error| errors::to_python(&error))
+    }
+
+    /// End the timeline, if one is written.
+    fn stop_timeline(&self, py: Python<'_>) {
+        py.detach(|| self.inner.stop_timeline());
+    }
+
+    /// A step of the program begins, for the timeline, if one is written.
+    fn mark_step(&self, py: Python<'_>) {
+        py.detach(|| self.inner.mark_step());
     }
 
     /// How this process takes part, in a line: ranks, reducers, what is forced, the timeout.

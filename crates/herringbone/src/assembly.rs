@@ -139,7 +139,18 @@ pub(crate) fn assemble(
 pub(crate) fn whole(fabric: Arc<Fabric>) -> Communicator {
     let (rank, timeout) = (fabric.job.rank, fabric.settings.timeout);
     let members = fabric.job.roster.workers().map(|worker| worker.id).collect();
-    Communicator::group(fabric, WORLD_GROUP, rank, members, timeout)
+    let comm = Communicator::group(fabric, WORLD_GROUP, rank, members, timeout);
+    if let Some(folder) = settings::timeline_folder()
+        && let Err(error) = comm.start_timeline(&folder)
+    {
+        crate::log::of_rank(
+            rank,
+            true,
+            None,
+            format_args!("there is no timeline of this rank: {}", error.kind()),
+        );
+    }
+    comm
 }
 
 /// Has the ranks measure their links if they are to, in a group of its own, before the group of all ranks makes a plan.

@@ -11,6 +11,8 @@ mod parts;
 mod residuals;
 #[expect(clippy::disallowed_methods, reason = "it waits for what is under way")]
 pub(crate) mod shrink;
+#[expect(clippy::disallowed_methods, reason = "who is asked has a limit")]
+mod timed;
 
 use crate::{
     Error, ErrorKind, Result,
@@ -42,6 +44,7 @@ use crate::{
 use handle::{GroupHandle, GroupOrigin, make_known, nanoseconds, settings_of};
 use std::{
     fmt,
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -589,6 +592,28 @@ impl Communicator {
     /// Tells a sink nothing any more, and returns it; `None` if it was dismissed before.
     pub fn dismiss(&self, listener: ListenerId) -> Option<Box<dyn Sink>> {
         self.fabric.node.with(|engine| engine.runtime.out.observer.dismiss(listener))
+    }
+
+    /// Writes a timeline of all that this rank does from now on, in all groups of the communicator's fabric, into a file of its own
+    /// in this folder, which is made if it is missing: a list of Chrome trace events. It ends with
+    /// [`stop_timeline`](Self::stop_timeline), or when the rank leaves. `HERRINGBONE_TIMELINE` does the same from the beginning,
+    /// and `herringbone trace merge` makes one file of those of all ranks. An earlier timeline ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the file cannot be written. If that fails later, there is a warning, and the file ends.
+    pub fn start_timeline(&self, folder: impl AsRef<Path>) -> Result<()> {
+        self.fabric.start_timeline(folder.as_ref(), timed::measure(&self.fabric.job))
+    }
+
+    /// Ends the timeline, if one is written: then its file is whole.
+    pub fn stop_timeline(&self) {
+        self.fabric.stop_timeline();
+    }
+
+    /// Says that a step of the program begins, for the timeline, if one is written. `herringbone trace report` shows what each rank did
+    /// in each step.
+    pub fn mark_step(&self) {
+        self.fabric.mark_step();
     }
 
     /// How this rank takes part, in a line.

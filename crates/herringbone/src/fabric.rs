@@ -24,7 +24,8 @@ pub(crate) mod same_host;
 pub(crate) mod wire_up;
 
 use crate::{
-    Result,
+    Error, Result,
+    clock::Moment,
     completion::Completion,
     config::{Config, Transport},
     core::{
@@ -42,13 +43,16 @@ use crate::{
     engine::Engine,
     execute::issue::WORLD_GROUP,
     node::{FLUSH, Node},
+    observe::ListenerId,
+    timeline::{MeasureClocks, Timeline, TimelineMember, TimelineOwner},
 };
 use command::{Command, Commands};
 use std::{
     fmt,
     net::IpAddr,
+    path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
@@ -105,6 +109,20 @@ impl Job {
         self.roster.locals(self.me)
     }
 
+    /// Of whom a timeline of this process is.
+    fn timeline_owner(&self) -> TimelineOwner {
+        let workers = (0..).zip(self.roster.workers());
+        let workers = workers.map(|(rank, worker)| (worker.id, TimelineMember::rank(rank, worker.id)));
+        let reducers = (0..).zip(self.roster.reducers());
+        let reducers = reducers.map(|(number, reducer)| (reducer.id, TimelineMember::reducer(number)));
+        TimelineOwner {
+            job: self.id,
+            me: TimelineMember::rank(self.rank, self.me),
+            world: self.roster.world(),
+            members: workers.chain(reducers).collect(),
+        }
+    }
+
     /// The life of a worker.
     pub(crate) fn incarnation_of(&self, worker: MemberId) -> Option<u64> {
         self.roster.member(worker)?.incarnation
@@ -154,6 +172,13 @@ pub(crate) struct Fabric {
     /// Whether it has ended so that the job can form anew.
     is_dissolving: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    timeline: Mutex<Option<RunningTimeline>>,
+}
+
+/// A timeline that is written of what the engine tells.
+struct RunningTimeline {
+    timeline: Timeline,
+    listener: ListenerId,
 }
 
 impl Fabric {
@@ -167,7 +192,43 @@ impl Fabric {
     ) -> Arc<Self> {
         let (whole, is_dissolving) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
         let threads = Mutex::new(threads);
-        Arc::new(Self { job, node, commands, settings, origin, whole, is_dissolving, threads })
+        let timeline = Mutex::default();
+        Arc::new(Self { job, node, commands, settings, origin, whole, is_dissolving, threads, timeline })
+    }
+
+    /// Has a timeline written from now on, in place of the one that was, if any.
+    ///
+    /// # Errors
+    /// If its file cannot be written.
+    pub(crate) fn start_timeline(&self, folder: &Path, measure: Option<MeasureClocks>) -> Result<()> {
+        self.stop_timeline();
+        let started = Timeline::start(folder, self.job.timeline_owner(), measure);
+        let what = "starting a timeline; choose a folder that this process can write, or leave HERRINGBONE_TIMELINE out";
+        let (timeline, sink) = started.map_err(|error| Error::io(what, error).at(self.job.rank))?;
+        let listener = self.node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact));
+        *self.running_timeline() = Some(RunningTimeline { timeline, listener });
+        Ok(())
+    }
+
+    /// Ends the timeline, if one is written.
+    pub(crate) fn stop_timeline(&self) {
+        let running = self.running_timeline().take();
+        let Some(RunningTimeline { timeline, listener }) = running.filter(|_| !self.is_forked()) else {
+            return;
+        };
+        self.node.with(|engine| engine.runtime.out.observer.dismiss(listener));
+        timeline.stop();
+    }
+
+    /// A step of the program begins, for the timeline.
+    pub(crate) fn mark_step(&self) {
+        if let Some(running) = &*self.running_timeline() {
+            running.timeline.mark_step();
+        }
+    }
+
+    fn running_timeline(&self) -> MutexGuard<'_, Option<RunningTimeline>> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The job's end is that of another group from now on, if it was that of `group`.
@@ -281,6 +342,8 @@ impl Fabric {
     }
 
     fn end(&self, threads: &mut Vec<JoinHandle<()>>, lingers: bool) {
+        // While others can still be asked for their clocks.
+        self.stop_timeline();
         self.commands.send(Command::Close { lingers });
         self.node.hang_up();
         self.node.close();

@@ -80,6 +80,8 @@ pub mod svg;
 #[expect(clippy::disallowed_methods, reason = "it has threads, and waits for other processes")]
 pub mod table;
 mod tcp_table;
+#[expect(clippy::disallowed_methods, reason = "its threads wait for what happens")]
+mod timeline;
 mod transport;
 mod work;
 #[cfg(any(test, feature = "simulator"))]

@@ -360,6 +360,11 @@ impl Observer {
         self.tell(|| TraceEvent::Lost { endpoint, reason });
     }
 
+    /// A worker has told this reducer of a group.
+    pub(crate) fn introduced(&mut self, group: u32, reducer: u32) {
+        self.tell(|| TraceEvent::Introduced { group, reducer });
+    }
+
     /// A group begins a generation.
     pub(crate) fn fenced(&mut self, group: u32, generation: u32, cause: &Cause) {
         self.tell(|| TraceEvent::Fenced { group, generation, cause });

@@ -41,6 +41,7 @@ from .hooks import mend_builtin_hooks, mend_logging_data, mend_uneven_inputs
 from .memory import empty
 from .priorities import priority
 from .replacing import replace_gloo_if_asked
+from .timeline import mark_steps_if_asked, start_timeline, stop_timeline
 from .work import Work
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ __all__ = [
     "empty",
     "priority",
     "register",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 NAME = "herringbone"
@@ -74,6 +77,7 @@ def register() -> None:
         mend_logging_data()
         mend_uneven_inputs()
         compress_if_asked()
+        mark_steps_if_asked()
         replace_gloo_if_asked()
 
 

@@ -20,7 +20,7 @@ from .rendezvous import RendezvousStore
 from .rendezvous_server import RendezvousServer
 from .work import torch_error
 
-__all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of"]
+__all__ = ["Member", "Unformed", "leave_all", "leave_behind", "part_of", "world_members"]
 
 
 class Unformed:
@@ -202,5 +202,13 @@ def _close_all() -> list[Exception]:
 
 
 at_exit(_close_all)
+
+
 # The parent's groups are not a forked child's to leave.
+def world_members() -> list[Member]:
+    """This process's memberships that have fabrics of their own: in the default group, and in those that were formed apart."""
+    formed = [member for member in _open if not isinstance(member.communicator, Unformed)]
+    return [member for member in formed if member.is_world or member.apart]
+
+
 os.register_at_fork(after_in_child=_open.clear)

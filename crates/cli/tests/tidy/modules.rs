@@ -55,12 +55,14 @@ const ORDERS: [Order; 7] = [
             // Putting a process together.
             "joining ps_lite",
             "local",
-            "assembly server status",
+            "assembly server",
             "calibrate measure",
             // What programs hold.
             "dependency named table",
             "communicator",
             "work",
+            // Questions to other processes.
+            "status",
             // Connections and the control thread.
             "fabric",
             // Threads: which one drives, which one sleeps.
@@ -89,6 +91,8 @@ const ORDERS: [Order; 7] = [
             "execute/operation",
             // What it is made of before it runs.
             "execute",
+            // What is written of that.
+            "timeline",
             // What happens to it, told to those that count and listen.
             "observe",
             "execute/issue",
@@ -177,7 +181,7 @@ const ORDERS: [Order; 7] = [
             "torch/coalescing torch/dispatched",
             "torch/collectives",
             "torch/parts torch/sparse",
-            "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring",
+            "torch/batch torch/forming torch/memory torch/monitored torch/reconfiguring torch/timeline",
             "torch/member",
             "embedding kvstore rabit",
             "tables",

@@ -8,7 +8,7 @@ pub use super::{
 
 use super::nearest::{did_you_mean, nearest};
 use crate::{Error, Result, core::codec::CodecChoice, log::LogFormat};
-use std::sync::Once;
+use std::{path::PathBuf, sync::Once};
 
 /// A variable of the environment.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +121,13 @@ pub(crate) const TABLES: Setting = setting(
     "host:port,...",
     "none",
     WORKERS,
+);
+pub(crate) const TIMELINE: Setting = setting(
+    "HERRINGBONE_TIMELINE",
+    "where each process writes a timeline of what it does; herringbone trace merge makes one of all",
+    "a folder, which is made if it is missing",
+    "none: no timeline is written",
+    ALL_READERS,
 );
 pub(crate) const ALGORITHM: Setting = setting(
     "HERRINGBONE_ALGORITHM",
@@ -290,9 +297,10 @@ pub(crate) const LOG_FORMAT: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 27] = [
+pub const ALL: [&Setting; 28] = [
     &REDUCERS,
     &TABLES,
+    &TIMELINE,
     &TOKEN,
     &TOKEN_FILE,
     &ALGORITHM,
@@ -395,6 +403,13 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
 }
 
 /// Checks what concerns every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the names in the environment. A name
+/// Where this process is to write timelines, if it is. As what is logged, this is the process's and not a configuration's.
+pub(crate) fn timeline_folder() -> Option<PathBuf> {
+    let found = TIMELINE.find(&Environment::of_process()).ok().flatten()?;
+    (!found.text.is_empty()).then(|| found.text.into())
+}
+
+/// Checks what concerns every kind of process: the value of `HERRINGBONE_LOG`, and the names in the environment. A name
 /// that is no setting's is worth a warning, once per process.
 ///
 /// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, where only rank 0 warns; a

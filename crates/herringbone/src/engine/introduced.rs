@@ -45,6 +45,7 @@ fn make(runtime: &mut Runtime, introduction: &Introduction) -> Result<(), Broken
     }
     let settings = Settings::of_introduction(introduction, me, ranks, parameters);
     let state = GroupState::of_reducer(introduction.group, introduction.generation);
+    runtime.out.observer.introduced(introduction.group, introduction.reducer);
     runtime.groups.groups.insert(introduction.group, Group::of(settings, state));
     Ok(())
 }

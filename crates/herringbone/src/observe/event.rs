@@ -76,6 +76,13 @@ pub enum TraceEvent<'a> {
         /// The algorithm that the plan chose.
         algorithm: &'a str,
     },
+    /// A worker has told this reducer of a group, or of its next generation.
+    Introduced {
+        /// The number of the group.
+        group: u32,
+        /// This process's place among the reducers of the group.
+        reducer: u32,
+    },
     /// Its links, its memory and its buffers are there, so its program runs.
     Began {
         /// The operation.

@@ -2,7 +2,8 @@
 
 use super::journal::{JobNews, JobSummary, WorkerEnd};
 use crate::{
-    config::WaitLimits,
+    clock::Moment,
+    config::{WaitLimits, settings},
     core::session::{
         Refusal, Role,
         control::Message,
@@ -20,6 +21,7 @@ use crate::{
     node::{EventHandler, Node},
     sys::{doorbell::Bell, segment::Segment},
     table::TableService,
+    timeline::{Timeline, TimelineMember, TimelineOwner},
     transport::{
         Broken,
         endpoint::{Endpoint, Endpoints, Link},
@@ -30,6 +32,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::TcpStream,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -83,6 +86,7 @@ struct Job {
     news: Mutex<JobNews>,
     /// Whether a thread waits for the engine, to show its workers that it lives.
     shows_life: AtomicBool,
+    timeline: Mutex<Option<Timeline>>,
 }
 
 /// A worker that has called. Within a job it has one life: a process that is started again is of another job.
@@ -283,7 +287,8 @@ impl Jobs {
             if job.is_over() && table.present.remove(&number).is_some() {
                 table.past.received += received;
                 table.past.sent += sent;
-                job.node.close();
+                drop(table);
+                job.end();
             }
         }
     }
@@ -327,7 +332,7 @@ impl Jobs {
     }
 
     pub(super) fn close(&self) {
-        self.present().iter().for_each(|job| job.node.close());
+        self.present().iter().for_each(|job| job.end());
     }
 }
 
@@ -342,6 +347,7 @@ impl Job {
             Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true, EngineRules::DEFAULT);
         let bell = Arc::new(Bell::new()?);
         let node = Node::new(engine, bell, usize::MAX, Box::new(JobEvents { number, jobs }))?;
+        let timeline = settings::timeline_folder().and_then(|folder| timeline(&node, folder, number, world));
         let job = Arc::new(Self {
             node,
             world,
@@ -350,10 +356,18 @@ impl Job {
             callers: Mutex::default(),
             news: Mutex::default(),
             shows_life: AtomicBool::new(false),
+            timeline: Mutex::new(timeline),
         });
         let driven = job.node.clone();
         std::thread::Builder::new().name("hb-reduce".to_owned()).spawn(move || driven.drive_for_ever())?;
         Ok(job)
+    }
+
+    /// Its thread and its timeline end.
+    fn end(&self) {
+        self.node.close();
+        let timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).take();
+        timeline.into_iter().for_each(Timeline::stop);
     }
 
     fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, Caller>> {
@@ -419,6 +433,22 @@ impl Job {
     fn moved(&self) -> (u64, u64) {
         let stats = self.node.stats();
         (stats.workers_tcp.received, stats.workers_tcp.sent)
+    }
+}
+
+/// Has a timeline written of what a job's engine does here.
+fn timeline(node: &Node, folder: PathBuf, job: u64, world: u32) -> Option<Timeline> {
+    let owner = TimelineOwner { job, me: TimelineMember::reducer(0), world, members: BTreeMap::new() };
+    match Timeline::start_later(folder, owner) {
+        Ok((timeline, sink)) => {
+            node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact));
+            Some(timeline)
+        }
+        Err(error) => {
+            let who = format!("reducer, job {job:016x}");
+            crate::log::warn(&who, format_args!("there is no timeline of this job: {error}"));
+            None
+        }
     }
 }
 

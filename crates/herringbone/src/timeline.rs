@@ -1,0 +1,232 @@
+//! A file of what a process did, for `herringbone trace`: each operation as a span, with what was done for it and for whom it
+//! waited, arrows of messages, and faults.
+//!
+//! A listener of the engine puts records of a fixed size into a [buffer](buffer::RecordBuffer) of a fixed size. A thread makes
+//! events of them and writes these. If it cannot keep up, records are dropped, and the file says how many.
+
+mod buffer;
+mod drawn;
+mod file;
+mod record;
+mod sink;
+mod writer;
+
+pub(crate) use record::ClockMeasurement;
+
+use crate::{
+    clock::Moment,
+    core::{
+        session::membership::MemberId,
+        trace::timeline::{ROLES, arrow},
+    },
+    log,
+    observe::{OperationId, Sink},
+    sys::fork,
+};
+use buffer::RecordBuffer;
+use file::TimelineFile;
+use record::TimelineRecord;
+use sink::TimelineSink;
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+use writer::TimelineWriter;
+
+/// How often clocks are measured.
+const MEASURED: Duration = Duration::from_secs(30);
+/// How long the writer waits for more before it writes what it has.
+const HELD_BACK: Duration = Duration::from_millis(50);
+
+/// A member of a job, as a timeline names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineMember {
+    /// The number of its role among the [`ROLES`].
+    pub(crate) role: usize,
+    /// Its number in its role.
+    pub(crate) number: u32,
+    /// By what all processes of the job tell it from others.
+    pub(crate) identity: u32,
+}
+
+impl TimelineMember {
+    /// A worker, whose identity all processes know.
+    pub(crate) fn rank(number: u32, id: MemberId) -> Self {
+        Self { role: 0, number, identity: id.number() }
+    }
+
+    /// A reducer. It does not know the identity that workers give it, but its place among the reducers.
+    pub(crate) fn reducer(number: u32) -> Self {
+        Self { role: 1, number, identity: REDUCERS | number }
+    }
+
+    /// As `rank 3`.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", ROLES[self.role], self.number)
+    }
+}
+
+/// No worker has an identity from here on.
+const REDUCERS: u32 = 1 << 31;
+
+/// Of which process a timeline is.
+#[derive(Clone, Debug)]
+pub(crate) struct TimelineOwner {
+    pub(crate) job: u64,
+    /// A reducer learns its number later.
+    pub(crate) me: TimelineMember,
+    /// How many ranks its job has.
+    pub(crate) world: u32,
+    /// The others, as far as they are known by more than their identities.
+    pub(crate) members: BTreeMap<MemberId, TimelineMember>,
+}
+
+impl TimelineOwner {
+    fn member(&self, id: MemberId) -> TimelineMember {
+        // On a reducer, a worker's rank in the job that it has formed first.
+        self.members.get(&id).cloned().unwrap_or_else(|| TimelineMember::rank(id.number(), id))
+    }
+
+    /// What the two ends of a message's arrow have in common.
+    fn arrow(&self, id: OperationId, peer: MemberId, is_sent: bool) -> u64 {
+        let (me, peer) = (self.me.identity, self.member(peer).identity);
+        let (from, to) = if is_sent { (me, peer) } else { (peer, me) };
+        arrow(id.group, id.generation, id.sequence, from, to)
+    }
+}
+
+/// Measures how the clocks of other members stand, until a moment.
+pub(crate) type MeasureClocks = Box<dyn FnMut(Instant) -> Vec<ClockMeasurement> + Send>;
+
+/// A timeline that is being written. It ends when it is [stopped](Self::stop), or dropped.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    buffer: Arc<RecordBuffer>,
+    /// Measures clocks, if this process does.
+    clocks: Option<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
+    /// Of which process the threads are.
+    generation: u64,
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        // The threads end by themselves. A forked child has none, and nobody who would give a lock back.
+        if self.generation == fork::generation() {
+            self.buffer.end_clocks();
+            self.buffer.end();
+        }
+    }
+}
+
+impl Timeline {
+    /// Begins a file in a folder, which is made if it is missing. The sink has to be told of all that happens.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or there are no threads left.
+    pub(crate) fn start(
+        folder: &Path,
+        owner: TimelineOwner,
+        measure: Option<MeasureClocks>,
+    ) -> io::Result<(Self, Box<dyn Sink>)> {
+        let file = TimelineFile::create(folder, owner.job, &owner.me)?;
+        Self::start_with(owner, measure, move |_| Ok(file))
+    }
+
+    /// Begins a file for a process that knows its place only when the first group is introduced. If it cannot be written, a
+    /// warning says so.
+    ///
+    /// # Errors
+    /// If there are no threads left.
+    pub(crate) fn start_later(folder: PathBuf, owner: TimelineOwner) -> io::Result<(Self, Box<dyn Sink>)> {
+        Self::start_with(owner, None, move |owner| TimelineFile::create(&folder, owner.job, &owner.me))
+    }
+
+    fn start_with(
+        owner: TimelineOwner,
+        measure: Option<MeasureClocks>,
+        create: impl FnOnce(&TimelineOwner) -> io::Result<TimelineFile> + Send + 'static,
+    ) -> io::Result<(Self, Box<dyn Sink>)> {
+        fork::watch()?;
+        let buffer = Arc::new(RecordBuffer::new());
+        let generation = fork::generation();
+        let mut timeline = Self { buffer: buffer.clone(), clocks: None, writer: None, generation };
+        let (of_writer, named) = (buffer.clone(), Builder::new().name("hb-timeline".into()));
+        let began = Moment::exact();
+        timeline.writer = Some(named.spawn(move || write(&of_writer, owner, began, create))?);
+        if let Some(measure) = measure {
+            let (of_clocks, named) = (buffer.clone(), Builder::new().name("hb-clocks".into()));
+            timeline.clocks = Some(named.spawn(move || measure_clocks(&of_clocks, measure))?);
+        }
+        Ok((timeline, Box::new(TimelineSink::new(buffer))))
+    }
+
+    /// A step of the program begins.
+    pub(crate) fn mark_step(&self) {
+        self.buffer.mark_step();
+    }
+
+    /// Ends the file.
+    pub(crate) fn stop(mut self) {
+        // A forked child has no such threads.
+        if self.generation != fork::generation() {
+            return;
+        }
+        // The clocks come first, so that the last measurements are written.
+        self.buffer.end_clocks();
+        // A thread that panicked has nothing left to say.
+        let _ended = self.clocks.take().map(JoinHandle::join);
+        self.buffer.end();
+        let _ended = self.writer.take().map(JoinHandle::join);
+    }
+}
+
+/// Measures clocks at once, from time to time, and at the end.
+fn measure_clocks(buffer: &RecordBuffer, mut measure: MeasureClocks) {
+    loop {
+        for measured in measure(Instant::now() + MEASURED) {
+            buffer.push(|| TimelineRecord::Clock(measured));
+        }
+        if buffer.wait_for_clocks(MEASURED) {
+            break;
+        }
+    }
+    // Members may have left already, and nobody waits for long at the end.
+    for measured in measure(Instant::now() + Duration::from_millis(500)) {
+        buffer.push(|| TimelineRecord::Clock(measured));
+    }
+}
+
+/// Writes what the buffer has until it ends. What goes wrong is said once, and the job goes on.
+fn write(
+    buffer: &RecordBuffer,
+    mut owner: TimelineOwner,
+    began: Moment,
+    create: impl FnOnce(&TimelineOwner) -> io::Result<TimelineFile>,
+) {
+    let who = owner.me.name();
+    let mut records = buffer.room();
+    let mut taken = buffer.take(&mut records, HELD_BACK);
+    // A reducer's file begins with its number.
+    while owner.me.role == 1 && records.is_empty() && !taken.is_over {
+        taken = buffer.take(&mut records, HELD_BACK);
+    }
+    if let Some(TimelineRecord::Introduced { reducer }) = records.first() {
+        owner.me = TimelineMember::reducer(*reducer);
+    }
+    let result = create(&owner).and_then(|file| {
+        let mut writer = TimelineWriter::new(file, owner, began);
+        writer.write_all(buffer, records, taken)
+    });
+    if let Err(error) = result {
+        buffer.close();
+        log::warn(
+            &who,
+            format_args!("the timeline cannot be written, and the job goes on without it: {error}"),
+        );
+    }
+}

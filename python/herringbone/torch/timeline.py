@@ -1,0 +1,88 @@
+"""Timelines of the process: a file of what each rank does, for ``herringbone trace``."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from .. import errors
+from .member import Member, world_members
+from .work import torch_error
+
+__all__ = ["mark_steps_if_asked", "start_timeline", "stop_timeline"]
+
+VARIABLE = "HERRINGBONE_TIMELINE"
+
+
+def start_timeline(directory: str | os.PathLike[str], group: dist.ProcessGroup | None = None) -> None:
+    """Write a timeline of all that this process does from now on, in all groups, into a file of its own in this directory.
+
+    The steps of the first optimizer that makes one are marked in it. ``herringbone trace merge`` makes one file of those of all
+    ranks. An earlier timeline ends.
+
+    Args:
+        directory: is made if it is missing.
+        group: any that is not formed apart from the default group, which is used if none is given.
+
+    Raises:
+        HerringboneError: the file cannot be written.
+        TypeError: the group is another backend's.
+    """
+    try:
+        _member_of(group).communicator.start_timeline(os.fspath(directory))
+    except errors.HerringboneError as error:
+        raise torch_error(error) from None
+    _steps.watch()
+
+
+def stop_timeline(group: dist.ProcessGroup | None = None) -> None:
+    """End the timeline, if one is written: then its file is whole.
+
+    Raises:
+        TypeError: the group is another backend's.
+    """
+    _member_of(group).communicator.stop_timeline()
+
+
+def mark_steps_if_asked() -> None:
+    """Mark the steps of the optimizer if the environment asks for timelines."""
+    if os.environ.get(VARIABLE):
+        _steps.watch()
+
+
+def _member_of(group: dist.ProcessGroup | None) -> Member:
+    group = dist.group.WORLD if group is None else group
+    member = getattr(group, "member", None)
+    if not isinstance(member, Member):
+        raise TypeError("a timeline needs a group of the backend herringbone; call init_process_group first")
+    return member
+
+
+class _Steps:
+    """Marks the steps of one optimizer: a program may have several, and a step of the program is one of each."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.optimizer: weakref.ref[Optimizer] | None = None
+
+    def watch(self) -> None:
+        """Mark steps from now on."""
+        if self.handle is None:
+            self.handle = register_optimizer_step_post_hook(self.stepped)
+
+    def stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer has made a step, so the program's next one begins."""
+        known = None if self.optimizer is None else self.optimizer()
+        if known is None:
+            self.optimizer = weakref.ref(optimizer)
+        elif known is not optimizer:
+            return
+        for member in world_members():
+            member.communicator.mark_step()
+
+
+_steps = _Steps()
