@@ -88,9 +88,9 @@ def test_a_death_reads_as_one_in_text(logged: Logged) -> None:
     deaths = [(level, who, job, text) for _, level, who, job, text in ranks if text.startswith("rank 1 is lost: ")]
     assert len(deaths) == 1 and deaths[0][:3] == ("WARN", "rank 0", "nightly"), lines
     reducer = [match.groups() for line in of_reducer if (match := LINE.fullmatch(line))]
-    told = {(level, text.partition(":")[0]) for _, level, _, job, text in reducer if job == "nightly" and "rank" in text}
-    assert {("WARN", "rank 1 is lost"), ("INFO", "rank 0 has left")} <= told, of_reducer
-    assert ("INFO", "rank 1 has left") not in told
+    heard = {(level, text.partition(":")[0]) for _, level, _, job, text in reducer if job == "nightly" and "rank" in text}
+    assert {("WARN", "rank 1 is lost"), ("INFO", "rank 0 has left")} <= heard, of_reducer
+    assert ("INFO", "rank 1 has left") not in heard
 
 
 def handled(output: str) -> list[list[str]]:
@@ -110,27 +110,27 @@ def test_a_program_that_has_configured_logging_gets_the_records(group: Group) ->
         records = handled(output)
         assert [fields[:4] for fields in records] == [["INFO", "herringbone", str(rank), "nightly"]] * len(records)
         assert any(f"rank {rank}: rank {rank} of 2" in fields[7] for fields in records), output
-    told = [fields for fields in handled(outcomes[0][1]) if fields[4] == "rank 1"]
-    assert len(told) == 1 and "rank 0: rank 1 has left" in told[0][7], outcomes
-    assert float(told[0][5]) * 1000 % 1000 == pytest.approx(int(told[0][6]), abs=1.5)
+    heard = [fields for fields in handled(outcomes[0][1]) if fields[4] == "rank 1"]
+    assert len(heard) == 1 and "rank 0: rank 1 has left" in heard[0][7], outcomes
+    assert float(heard[0][5]) * 1000 % 1000 == pytest.approx(int(heard[0][6]), abs=1.5)
 
 
 def test_systemd_is_told(group: Group, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(20)
-        told: list[str] = []
+        heard: list[str] = []
 
         def hear(wanted: str) -> None:
-            while wanted not in told:
-                told.extend(manager.recv(4096).decode().split("\n"))
+            while wanted not in heard:
+                heard.extend(manager.recv(4096).decode().split("\n"))
 
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
         serve = group.start("-m", "herringbone", "serve", "--listen", "127.0.0.1:0", **variables)
         hear("READY=1")
-        assert told[1].startswith("STATUS=listening on 127.0.0.1:")
+        assert heard[1].startswith("STATUS=listening on 127.0.0.1:")
         hear("STATUS=serving 0 jobs, 0 since the start")
-        told.clear()
+        heard.clear()
         hear("WATCHDOG=1")
         serve.terminate()
         hear("STOPPING=1")

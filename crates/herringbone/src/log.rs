@@ -7,12 +7,12 @@ mod line;
 #[cfg(test)]
 mod tests;
 
+pub use line::{LogFormat, ParseLogFormatError};
+
 use ::log::kv::{Error, Key, Source, Value, VisitSource};
-use line::LogLine;
+use line::{LogLine, TARGET};
 use std::{
     fmt,
-    io::Write,
-    str::FromStr,
     sync::{
         OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -24,9 +24,6 @@ use std::{
 pub(crate) const VARIABLE: &str = "HERRINGBONE_LOG";
 /// The variable of the environment that says in which form.
 pub(crate) const FORMAT_VARIABLE: &str = "HERRINGBONE_LOG_FORMAT";
-
-/// What filters of loggers call all records.
-const TARGET: &str = "herringbone";
 
 /// How serious a record is, and how much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,44 +65,6 @@ impl Level {
             Level::Warn => ::log::LevelFilter::Warn,
             Level::Info => ::log::LevelFilter::Info,
             Level::Debug => ::log::LevelFilter::Debug,
-        }
-    }
-}
-
-/// The form of lines on standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LogFormat {
-    /// `[TIME LEVEL herringbone WHO, job NAME] MESSAGE`.
-    #[default]
-    Text,
-    /// One object per line, with the keys `time`, `level`, `target`, `who`, `rank`, `job`, `peer` and `message`. Keys without a
-    /// value are left out.
-    Json,
-}
-
-/// A form of lines that does not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write text or json")]
-pub struct ParseLogFormatError;
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-        })
-    }
-}
-
-impl FromStr for LogFormat {
-    type Err = ParseLogFormatError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "text" => Ok(LogFormat::Text),
-            "json" => Ok(LogFormat::Json),
-            _ => Err(ParseLogFormatError),
         }
     }
 }
@@ -280,10 +239,4 @@ pub(crate) fn of_rank(rank: u32, warns: bool, peer: Option<u32>, what: impl fmt:
 /// What takes long and was asked for: information that is shown where warnings are.
 pub fn note(who: &str, what: impl fmt::Display) {
     LogRecord { shown_from: Level::Warn, ..LogRecord::new(Level::Info, who) }.say(what);
-}
-
-/// In one write: several ranks may have the same standard error.
-fn write_line(line: &str) {
-    // Nobody can be told that nobody can be told.
-    let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

@@ -100,7 +100,6 @@ def forked() -> None:
         os.waitpid(child, 0)
         group.close()
         return
-    os.environ["HERRINGBONE_REDUCRES"] = "x"
     herringbone.init(rank=0, size=1, store="127.0.0.1:0")
     os._exit(0)
 

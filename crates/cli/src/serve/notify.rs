@@ -77,15 +77,15 @@ impl Notifier {
 
     /// Tells what `systemctl status` shows, when it has changed.
     fn tell(&self, pulse: &ServerPulse) {
-        let mut told = String::new();
+        let mut shown = String::new();
         loop {
             let began = Instant::now();
             let stats = pulse.stats();
             let jobs = if stats.jobs == 1 { "job" } else { "jobs" };
             let status = format!("STATUS=serving {} {jobs}, {} since the start", stats.jobs, stats.served);
-            if status != told {
+            if status != shown {
                 self.send(&status);
-                told = status;
+                shown = status;
             }
             thread::sleep(LOOK.saturating_sub(began.elapsed()));
         }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_is_told_at_a_path_or_an_abstract_name() {
+    fn a_manager_listens_at_a_path_or_an_abstract_name() {
         let path = env::temp_dir().join(format!("herringbone-notify-{}", std::process::id()));
         let name = format!("herringbone-notify-{}", std::process::id());
         let at_path = UnixDatagram::bind(&path).unwrap();

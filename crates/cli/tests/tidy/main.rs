@@ -60,6 +60,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
             "crc32c",
             "half",
             "libm",
+            "log",
             "parse-size",
             "rustix",
             "socket2",
@@ -87,7 +88,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ),
     ("crates/capi", &["herringbone", "herringbone-sys"]),
     ("fuzz", &["herringbone-core", "libfuzzer-sys"]),
-    ("python", &["herringbone", "herringbone-cli", "herringbone-sys", "pyo3"]),
+    ("python", &["herringbone", "herringbone-cli", "herringbone-sys", "log", "pyo3"]),
 ];
 
 #[test]

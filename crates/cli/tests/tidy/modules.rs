@@ -143,7 +143,7 @@ const ORDERS: [Order; 7] = [
             "optimizer",
             "call",
             "pending ps_lite residuals",
-            "codecs errors memory restarter store trees turn waiting",
+            "codecs errors logging memory restarter store trees turn waiting",
         ],
     },
     Order {

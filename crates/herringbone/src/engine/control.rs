@@ -183,14 +183,14 @@ impl Engine {
 
     /// Tells reducers that this rank leaves in order: no hub tells them.
     pub(crate) fn say_goodbye_to_reducers(&mut self) {
-        let is_told = |endpoint: &&mut Endpoint| endpoint.is_reducer() && endpoint.is_up();
-        let reducers = self.runtime.links.endpoints.iter_mut().filter(is_told);
+        let is_served = |endpoint: &&mut Endpoint| endpoint.is_reducer() && endpoint.is_up();
+        let reducers = self.runtime.links.endpoints.iter_mut().filter(is_served);
         reducers.for_each(|reducer| send_control(reducer, &Message::Bye));
         self.flush();
     }
 
     /// How a worker has left that said so, for people.
-    pub(crate) fn farewell(&self, worker: MemberId) -> String {
+    pub(crate) fn describe_departure(&self, worker: MemberId) -> String {
         let observer = &self.runtime.out.observer;
         let (operations, Moved { sent, received }) = (observer.next(), observer.moved_with(worker));
         let name = &self.runtime.links.endpoints[worker].name;

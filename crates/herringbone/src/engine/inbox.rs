@@ -245,7 +245,7 @@ impl Engine {
                 Ok(())
             }
             Ok(Some(Message::Bye)) => {
-                self.runtime.links.endpoints[worker].has_said_bye = true;
+                self.runtime.links.endpoints[worker].drains = true;
                 Ok(())
             }
             _ => Err(Broken::Protocol("a message that is not for reducers")),

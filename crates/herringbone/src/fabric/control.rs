@@ -241,7 +241,7 @@ impl Control {
             let (who, peer) = (format!("rank {}", self.job.rank), self.job.roster.name(*worker));
             LogRecord::new(Level::Info, &who)
                 .peer(&peer)
-                .say(self.node.with(|engine| engine.farewell(*worker)));
+                .say(self.node.with(|engine| engine.describe_departure(*worker)));
         }
     }
 

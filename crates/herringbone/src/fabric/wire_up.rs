@@ -102,8 +102,8 @@ impl Mapping {
         let (who, peer) = (format!("rank {}", job.rank), job.roster.name(local));
         // Whoever goes away meanwhile has no memory to share, which is no news of this host.
         let is_quiet = matches!(error, GreetError::UnsharedThere) || error.is_end();
-        let is_told = is_quiet || self.lacks.swap(true, Ordering::Relaxed);
-        let level = if is_told { Level::Info } else { Level::Warn };
+        let is_known = is_quiet || self.lacks.swap(true, Ordering::Relaxed);
+        let level = if is_known { Level::Info } else { Level::Warn };
         LogRecord::new(level, &who).peer(&peer).say(what);
     }
 

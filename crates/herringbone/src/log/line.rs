@@ -1,13 +1,54 @@
 //! A record as a line: text for people, JSON for programs.
 
-use super::{LogFormat, TARGET};
 use ::log::Level;
 use std::{
     fmt,
+    io::Write,
+    str::FromStr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+/// What filters of loggers call all records.
+pub(super) const TARGET: &str = "herringbone";
 const DAY: u64 = 24 * 60 * 60;
+
+/// The form of lines on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LogFormat {
+    /// `[TIME LEVEL herringbone WHO, job NAME] MESSAGE`.
+    #[default]
+    Text,
+    /// One object per line, with the keys `time`, `level`, `target`, `who`, `rank`, `job`, `peer` and `message`. Keys without a
+    /// value are left out.
+    Json,
+}
+
+/// A form of lines that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write text or json")]
+pub struct ParseLogFormatError;
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = ParseLogFormatError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(ParseLogFormatError),
+        }
+    }
+}
 
 /// A record that is written to standard error.
 pub(super) struct LogLine<'a> {
@@ -21,7 +62,7 @@ pub(super) struct LogLine<'a> {
 
 impl LogLine<'_> {
     pub(super) fn write(&self, format: LogFormat) {
-        super::write_line(&match format {
+        write_line(&match format {
             LogFormat::Text => self.text(),
             LogFormat::Json => self.json(),
         });
@@ -94,4 +135,10 @@ fn date(days: u64) -> (u64, u64, u64) {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// In one write: several ranks may have the same standard error.
+fn write_line(line: &str) {
+    // Nobody can be told that nobody can be told.
+    let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

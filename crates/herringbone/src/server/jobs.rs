@@ -380,14 +380,14 @@ impl Job {
 
     /// How a worker's connection has ended: with a goodbye, because this reducer `drains`, or with the worker.
     fn end_of(&self, worker: MemberId, reason: &Broken, drains: bool) -> WorkerEnd {
-        let (said_bye, farewell) = self.node.with(|engine| {
+        let (said_bye, departure) = self.node.with(|engine| {
             let endpoint = &engine.runtime.links.endpoints[worker];
-            (endpoint.has_said_bye, engine.farewell(worker))
+            (endpoint.drains, engine.describe_departure(worker))
         });
         let is_quiet = matches!(reason, Broken::Closed | Broken::Io(_));
         let rank = worker.number();
         let line = match reason {
-            _ if said_bye && is_quiet => farewell,
+            _ if said_bye && is_quiet => departure,
             _ if drains && is_quiet => format!("rank {rank} goes on without this reducer"),
             Broken::Closed => format!("rank {rank} is lost: its connection has ended without a goodbye"),
             _ => format!("rank {rank} is lost: {reason}"),

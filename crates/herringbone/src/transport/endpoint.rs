@@ -195,9 +195,8 @@ pub(crate) struct Endpoint {
     pub(crate) dead: bool,
     /// When it left in order: what it sent before still counts.
     pub(crate) left: Option<Moment>,
-    /// Whether it is a worker that has told this reducer that it leaves in order.
-    pub(crate) has_said_bye: bool,
-    /// Whether it is a reducer that drains: it finishes its operations and begins no more.
+    /// Whether it has said goodbye: a reducer that drains, which finishes its operations and begins no more, or, at a reducer, a worker
+    /// that leaves in order.
     pub(crate) drains: bool,
     /// For how long nothing has come from it while something was waited for.
     pub(crate) silence: Duration,
@@ -216,7 +215,6 @@ impl Endpoint {
             parked: 0,
             dead: false,
             left: None,
-            has_said_bye: false,
             drains: false,
             silence: Duration::ZERO,
         }

@@ -177,8 +177,8 @@ fn ranks_that_call_two_groups_in_other_orders_are_told_both() {
         )
     };
     // A line begins with the time.
-    let told = said.lines().filter(|line| line.contains(" herringbone rank"));
-    let mut said: Vec<&str> = told.filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    let lines = said.lines().filter(|line| line.contains(" herringbone rank"));
+    let mut said: Vec<&str> = lines.filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     said.sort();
     assert_eq!(said, [line((0, first), (1, second)), line((1, second), (0, first))]);
 }
