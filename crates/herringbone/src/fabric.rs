@@ -44,7 +44,7 @@ use crate::{
     execute::issue::WORLD_GROUP,
     node::{FLUSH, Node},
     observe::ListenerId,
-    timeline::{MeasureClocks, Timeline, TimelineMember, TimelineOwner},
+    timeline::{JobTimeline, MeasureClocks, TimelineMember, TimelineOwner},
 };
 use command::{Command, Commands};
 use std::{
@@ -177,7 +177,7 @@ pub(crate) struct Fabric {
 
 /// A timeline that is written of what the engine tells.
 struct RunningTimeline {
-    timeline: Timeline,
+    timeline: JobTimeline,
     listener: ListenerId,
 }
 
@@ -202,7 +202,7 @@ impl Fabric {
     /// If its file cannot be written.
     pub(crate) fn start_timeline(&self, folder: &Path, measure: Option<MeasureClocks>) -> Result<()> {
         self.stop_timeline();
-        let started = Timeline::start(folder, self.job.timeline_owner(), measure);
+        let started = JobTimeline::start(folder, self.job.timeline_owner(), measure);
         let what = "starting a timeline; choose a folder that this process can write, or leave HERRINGBONE_TIMELINE out";
         let (timeline, sink) = started.map_err(|error| Error::io(what, error).at(self.job.rank))?;
         let listener = self.node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact));

@@ -7,28 +7,20 @@
 mod buffer;
 mod drawn;
 mod file;
+mod owner;
 mod record;
 mod sink;
 mod writer;
 
+pub(crate) use owner::{TimelineMember, TimelineOwner};
 pub(crate) use record::ClockMeasurement;
 
-use crate::{
-    clock::Moment,
-    core::{
-        session::membership::MemberId,
-        trace::timeline::{ROLES, arrow},
-    },
-    log,
-    observe::{OperationId, Sink},
-    sys::fork,
-};
-use buffer::RecordBuffer;
+use crate::{clock::Moment, log, observe::Sink, sys::fork};
+use buffer::{HELD_BACK, RecordBuffer};
 use file::TimelineFile;
 use record::TimelineRecord;
 use sink::TimelineSink;
 use std::{
-    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -39,72 +31,13 @@ use writer::TimelineWriter;
 
 /// How often clocks are measured.
 const MEASURED: Duration = Duration::from_secs(30);
-/// How long the writer waits for more before it writes what it has.
-const HELD_BACK: Duration = Duration::from_millis(50);
-
-/// A member of a job, as a timeline names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TimelineMember {
-    /// The number of its role among the [`ROLES`].
-    pub(crate) role: usize,
-    /// Its number in its role.
-    pub(crate) number: u32,
-    /// By what all processes of the job tell it from others.
-    pub(crate) identity: u32,
-}
-
-impl TimelineMember {
-    /// A worker, whose identity all processes know.
-    pub(crate) fn rank(number: u32, id: MemberId) -> Self {
-        Self { role: 0, number, identity: id.number() }
-    }
-
-    /// A reducer. It does not know the identity that workers give it, but its place among the reducers.
-    pub(crate) fn reducer(number: u32) -> Self {
-        Self { role: 1, number, identity: REDUCERS | number }
-    }
-
-    /// As `rank 3`.
-    pub(crate) fn name(&self) -> String {
-        format!("{} {}", ROLES[self.role], self.number)
-    }
-}
-
-/// No worker has an identity from here on.
-const REDUCERS: u32 = 1 << 31;
-
-/// Of which process a timeline is.
-#[derive(Clone, Debug)]
-pub(crate) struct TimelineOwner {
-    pub(crate) job: u64,
-    /// A reducer learns its number later.
-    pub(crate) me: TimelineMember,
-    /// How many ranks its job has.
-    pub(crate) world: u32,
-    /// The others, as far as they are known by more than their identities.
-    pub(crate) members: BTreeMap<MemberId, TimelineMember>,
-}
-
-impl TimelineOwner {
-    fn member(&self, id: MemberId) -> TimelineMember {
-        // On a reducer, a worker's rank in the job that it has formed first.
-        self.members.get(&id).cloned().unwrap_or_else(|| TimelineMember::rank(id.number(), id))
-    }
-
-    /// What the two ends of a message's arrow have in common.
-    fn arrow(&self, id: OperationId, peer: MemberId, is_sent: bool) -> u64 {
-        let (me, peer) = (self.me.identity, self.member(peer).identity);
-        let (from, to) = if is_sent { (me, peer) } else { (peer, me) };
-        arrow(id.group, id.generation, id.sequence, from, to)
-    }
-}
 
 /// Measures how the clocks of other members stand, until a moment.
 pub(crate) type MeasureClocks = Box<dyn FnMut(Instant) -> Vec<ClockMeasurement> + Send>;
 
 /// A timeline that is being written. It ends when it is [stopped](Self::stop), or dropped.
 #[derive(Debug)]
-pub(crate) struct Timeline {
+pub(crate) struct JobTimeline {
     buffer: Arc<RecordBuffer>,
     /// Measures clocks, if this process does.
     clocks: Option<JoinHandle<()>>,
@@ -113,7 +46,7 @@ pub(crate) struct Timeline {
     generation: u64,
 }
 
-impl Drop for Timeline {
+impl Drop for JobTimeline {
     fn drop(&mut self) {
         // The threads end by themselves. A forked child has none, and nobody who would give a lock back.
         if self.generation == fork::generation() {
@@ -123,7 +56,7 @@ impl Drop for Timeline {
     }
 }
 
-impl Timeline {
+impl JobTimeline {
     /// Begins a file in a folder, which is made if it is missing. The sink has to be told of all that happens.
     ///
     /// # Errors

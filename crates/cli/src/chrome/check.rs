@@ -335,78 +335,77 @@ mod tests {
         events
     }
 
+    /// Where an event is planted, the event, and what has to be said of it.
+    type Planted = (usize, &'static str, &'static str);
+    /// Behind all others.
+    const END: usize = RIGHT.len();
+
+    const NAMES_AND_FIELDS: [Planted; 15] = [
+        (1, r#"{"ph":"M","pid":0,"tid":0,"name":"x"}"#, "process 0 has no name"),
+        (3, r#"{"ph":"M","pid":0,"tid":1,"name":"x"}"#, "row 1: has no name"),
+        (1, r#"{"ph":"M","pid":2,"tid":0,"name":"process_name","args":{"name":"a"}}"#, "after a higher one"),
+        (1, r#"{"ph":"M","pid":0,"tid":0,"name":"process_name"}"#, "`args.name` is not a name"),
+        (
+            2,
+            r#"{"ph":"M","pid":0,"tid":0,"name":"process_sort_index","args":{"sort_index":1}}"#,
+            "`args.sort_index`",
+        ),
+        (END, r#"{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"b"}}"#, "or twice"),
+        (END, r#"{"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"b"}}"#, "or twice"),
+        (END, r#"{"ph":"Q","pid":0,"tid":1,"name":"a","ts":1}"#, "`ph` is not a known kind"),
+        (END, r#"{"ph":"X","tid":1,"name":"a","ts":1,"dur":1}"#, "`pid` is not a number"),
+        (END, r#"{"ph":"X","pid":0,"tid":-1,"name":"a","ts":1,"dur":1}"#, "`tid` is not a number"),
+        (END, r#"{"ph":"X","pid":0,"tid":1,"ts":11,"dur":1}"#, "`name` is not a name"),
+        (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","dur":1}"#, "`ts` is not a time"),
+        (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11}"#, "`dur` is not a time"),
+        (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11,"dur":-1}"#, "`dur` is not 0 or more"),
+        (END, r#"{"ph":"E","pid":0,"tid":1,"ts":11}"#, "not the end of anything"),
+    ];
+    const SPANS_AND_ARROWS: [Planted; 15] = [
+        (END, r#"{"ph":"B","pid":0,"tid":1,"name":"open","ts":11}"#, "`open` begins and does not end"),
+        (8, r#"{"ph":"E","pid":0,"tid":1,"ts":5.5}"#, "ends 500 ns before it begins"),
+        (6, r#"{"ph":"X","pid":0,"tid":1,"name":"move","ts":5,"dur":5.1}"#, "neither is in the other"),
+        (9, r#"{"ph":"X","pid":0,"tid":1,"name":"sum","ts":9.9,"dur":1}"#, "overlaps event 6 for 101 ns"),
+        (10, r#"{"ph":"i","pid":0,"tid":1,"name":"a","ts":1,"s":"t"}"#, "has no beginning"),
+        (11, r#"{"ph":"i","pid":1,"tid":0,"name":"a","ts":1,"s":"t"}"#, "has no end"),
+        (
+            10,
+            r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","ts":5.5}"#,
+            "`id` is not an identity",
+        ),
+        (10, r#"{"ph":"s","pid":0,"tid":1,"name":"message","id":"1","ts":5.5}"#, "`cat` is not a category"),
+        (
+            10,
+            r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":8.1}"#,
+            "100 ns before it begins",
+        ),
+        (
+            10,
+            r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":0.5}"#,
+            "at 500 ns is in no span",
+        ),
+        (
+            11,
+            r#"{"ph":"f","pid":1,"tid":0,"name":"message","cat":"message","id":"1","ts":9.5,"bp":"e"}"#,
+            "is in no span",
+        ),
+        (
+            11,
+            r#"{"ph":"f","pid":1,"tid":0,"name":"message","cat":"message","id":"1","ts":8}"#,
+            "`bp` is not `e`",
+        ),
+        (
+            END,
+            r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":5.6}"#,
+            "of this arrow alone",
+        ),
+        (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":9}"#, "`s` is not a scope"),
+        (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":1e400,"s":"p"}"#, "no JSON"),
+    ];
+
     #[test]
     fn planted_errors_are_found() {
-        const END: usize = RIGHT.len();
-        let cases = [
-            (1, r#"{"ph":"M","pid":0,"tid":0,"name":"x"}"#, "process 0 has no name"),
-            (3, r#"{"ph":"M","pid":0,"tid":1,"name":"x"}"#, "row 1: has no name"),
-            (
-                1,
-                r#"{"ph":"M","pid":2,"tid":0,"name":"process_name","args":{"name":"a"}}"#,
-                "after a higher one",
-            ),
-            (1, r#"{"ph":"M","pid":0,"tid":0,"name":"process_name"}"#, "`args.name` is not a name"),
-            (
-                2,
-                r#"{"ph":"M","pid":0,"tid":0,"name":"process_sort_index","args":{"sort_index":1}}"#,
-                "`args.sort_index`",
-            ),
-            (END, r#"{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"b"}}"#, "or twice"),
-            (END, r#"{"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"b"}}"#, "or twice"),
-            (END, r#"{"ph":"Q","pid":0,"tid":1,"name":"a","ts":1}"#, "`ph` is not a known kind"),
-            (END, r#"{"ph":"X","tid":1,"name":"a","ts":1,"dur":1}"#, "`pid` is not a number"),
-            (END, r#"{"ph":"X","pid":0,"tid":-1,"name":"a","ts":1,"dur":1}"#, "`tid` is not a number"),
-            (END, r#"{"ph":"X","pid":0,"tid":1,"ts":11,"dur":1}"#, "`name` is not a name"),
-            (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","dur":1}"#, "`ts` is not a time"),
-            (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11}"#, "`dur` is not a time"),
-            (END, r#"{"ph":"X","pid":0,"tid":1,"name":"a","ts":11,"dur":-1}"#, "`dur` is not 0 or more"),
-            (END, r#"{"ph":"E","pid":0,"tid":1,"ts":11}"#, "not the end of anything"),
-            (END, r#"{"ph":"B","pid":0,"tid":1,"name":"open","ts":11}"#, "`open` begins and does not end"),
-            (8, r#"{"ph":"E","pid":0,"tid":1,"ts":5.5}"#, "ends 500 ns before it begins"),
-            (6, r#"{"ph":"X","pid":0,"tid":1,"name":"move","ts":5,"dur":5.1}"#, "neither is in the other"),
-            (9, r#"{"ph":"X","pid":0,"tid":1,"name":"sum","ts":9.9,"dur":1}"#, "overlaps event 6 for 101 ns"),
-            (10, r#"{"ph":"i","pid":0,"tid":1,"name":"a","ts":1,"s":"t"}"#, "has no beginning"),
-            (11, r#"{"ph":"i","pid":1,"tid":0,"name":"a","ts":1,"s":"t"}"#, "has no end"),
-            (
-                10,
-                r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","ts":5.5}"#,
-                "`id` is not an identity",
-            ),
-            (
-                10,
-                r#"{"ph":"s","pid":0,"tid":1,"name":"message","id":"1","ts":5.5}"#,
-                "`cat` is not a category",
-            ),
-            (
-                10,
-                r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":8.1}"#,
-                "100 ns before it begins",
-            ),
-            (
-                10,
-                r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":0.5}"#,
-                "at 500 ns is in no span",
-            ),
-            (
-                11,
-                r#"{"ph":"f","pid":1,"tid":0,"name":"message","cat":"message","id":"1","ts":9.5,"bp":"e"}"#,
-                "is in no span",
-            ),
-            (
-                11,
-                r#"{"ph":"f","pid":1,"tid":0,"name":"message","cat":"message","id":"1","ts":8}"#,
-                "`bp` is not `e`",
-            ),
-            (
-                END,
-                r#"{"ph":"s","pid":0,"tid":1,"name":"message","cat":"message","id":"1","ts":5.6}"#,
-                "of this arrow alone",
-            ),
-            (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":9}"#, "`s` is not a scope"),
-            (13, r#"{"ph":"i","pid":1,"tid":0,"name":"lost","ts":1e400,"s":"p"}"#, "no JSON"),
-        ];
-        for (at, event, said) in cases {
+        for (at, event, said) in NAMES_AND_FIELDS.into_iter().chain(SPANS_AND_ARROWS) {
             let review = checked(&planted(at, event));
             assert!(review.problems.iter().any(|problem| problem.contains(said)), "{event}: {review:?}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// One measurement: what two clocks said at the same moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClockReading {
+pub(super) struct ClockPair {
     pub(super) here: i64,
     pub(super) there: i64,
     pub(super) round_trip: i64,
@@ -15,14 +15,14 @@ pub(super) struct ClockReading {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockLine {
     /// Each once, by the other clock's time.
-    readings: Vec<ClockReading>,
+    readings: Vec<ClockPair>,
 }
 
 impl ClockLine {
-    pub(super) fn new(mut readings: Vec<ClockReading>) -> Self {
+    pub(super) fn new(mut readings: Vec<ClockPair>) -> Self {
         readings.sort_unstable_by_key(|reading| (reading.there, reading.round_trip));
         // Neither clock goes backwards: a reading that says so was measured worse than the one before it.
-        let mut kept: Vec<ClockReading> = Vec::new();
+        let mut kept: Vec<ClockPair> = Vec::new();
         for reading in readings {
             let is_after =
                 kept.last().is_none_or(|last| reading.there > last.there && reading.here > last.here);
@@ -40,8 +40,7 @@ impl ClockLine {
 
     /// The reference's time at the process's time.
     pub(super) fn here(&self, there: i64) -> i64 {
-        let shifted =
-            |reading: &ClockReading| there.saturating_add(reading.here.saturating_sub(reading.there));
+        let shifted = |reading: &ClockPair| there.saturating_add(reading.here.saturating_sub(reading.there));
         let next = self.readings.partition_point(|reading| reading.there <= there);
         match (next.checked_sub(1).map(|last| &self.readings[last]), self.readings.get(next)) {
             (Some(last), Some(next)) => {
@@ -62,7 +61,7 @@ pub(super) struct ProcessClock {
     pub(super) name: String,
     pub(super) member: u64,
     /// What it has measured, by member.
-    pub(super) readings: BTreeMap<u64, Vec<ClockReading>>,
+    pub(super) readings: BTreeMap<u64, Vec<ClockPair>>,
 }
 
 /// The line of each process, in their order; `None` if nothing says how its clock stands. `reference` is the process whose
@@ -87,8 +86,8 @@ pub(super) fn lines(processes: &[&ProcessClock], reference: usize) -> Vec<Option
 mod tests {
     use super::*;
 
-    fn reading(here: i64, there: i64, round_trip: i64) -> ClockReading {
-        ClockReading { here, there, round_trip }
+    fn reading(here: i64, there: i64, round_trip: i64) -> ClockPair {
+        ClockPair { here, there, round_trip }
     }
 
     #[test]
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn processes_of_one_host_share_a_measurement() {
-        let clock = |name: &str, member, measured: &[(u64, ClockReading)]| ProcessClock {
+        let clock = |name: &str, member, measured: &[(u64, ClockPair)]| ProcessClock {
             name: name.into(),
             member,
             readings: measured.iter().map(|(member, reading)| (*member, vec![*reading])).collect(),

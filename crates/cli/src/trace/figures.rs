@@ -248,11 +248,39 @@ pub(super) fn seconds(nanoseconds: i64) -> f64 {
 impl Figures {
     /// As `--json` prints them: seconds, bytes, and bytes/s.
     pub(super) fn object(&self, read: &ReadTimeline) -> Value {
-        let name = |process: u32| read.processes.get(&process).map(|process| process.about.name());
+        let slowest = self.slowest.iter().map(|late| {
+            json!({
+                "rank": read.name(late.process),
+                "last_in": late.last_in,
+                "cost_s": seconds(late.cost),
+                "waited_s": seconds(late.waited),
+                "worst_s": seconds(late.worst),
+            })
+        });
+        let faults = read.faults.iter().map(
+            |fault| json!({"at_s": seconds(fault.at), "seen_by": read.name(fault.process), "what": fault.what}),
+        );
+        json!({
+            "job": read.job,
+            "seconds": seconds(self.total),
+            "ranks": read.processes.values().filter(|process| process.about.role == 0).count(),
+            "clock_error_s": read.error as f64 / 1e9,
+            "left_out": read.left_out,
+            "has_marks": self.has_marks,
+            "steps": self.steps_json(read),
+            "slowest": slowest.collect::<Vec<_>>(),
+            "operations": self.operations_json(read),
+            "longest": self.longest_json(read),
+            "faults": faults.collect::<Vec<_>>(),
+            "more_faults": read.more_faults,
+        })
+    }
+
+    fn steps_json(&self, read: &ReadTimeline) -> Vec<Value> {
         let steps = self.steps.iter().map(|step| {
             let ranks = step.ranks.iter().map(|rank| {
                 json!({
-                    "rank": name(rank.process),
+                    "rank": read.name(rank.process),
                     "computing_s": seconds(rank.computing),
                     "waiting_s": seconds(rank.waiting),
                     "busy_s": seconds(rank.busy),
@@ -265,15 +293,10 @@ impl Figures {
                 "ranks": ranks.collect::<Vec<_>>(),
             })
         });
-        let slowest = self.slowest.iter().map(|late| {
-            json!({
-                "rank": name(late.process),
-                "last_in": late.last_in,
-                "cost_s": seconds(late.cost),
-                "waited_s": seconds(late.waited),
-                "worst_s": seconds(late.worst),
-            })
-        });
+        steps.collect()
+    }
+
+    fn operations_json(&self, read: &ReadTimeline) -> Vec<Value> {
         let kinds = self.kinds.iter().map(|figures| {
             let kind = &read.kinds[figures.kind as usize];
             json!({
@@ -283,13 +306,17 @@ impl Figures {
                 "bytes": kind.bytes,
                 "count": figures.count,
                 "ranks": figures.ranks,
-                "slowest": figures.slowest.and_then(name),
+                "slowest": figures.slowest.and_then(|rank| read.name(rank)),
                 "cost_s": seconds(figures.cost),
                 "worst_s": seconds(figures.worst),
                 "time_s": seconds(figures.time),
                 "bus": figures.bus,
             })
         });
+        kinds.collect()
+    }
+
+    fn longest_json(&self, read: &ReadTimeline) -> Vec<Value> {
         let longest = self.longest.iter().map(|long| {
             let operation = &long.operation;
             let phases = PHASES
@@ -300,31 +327,15 @@ impl Figures {
                 "operation": read.kinds[operation.kind as usize].name,
                 "group": read.kinds[operation.kind as usize].group,
                 "sequence": operation.key.sequence,
-                "rank": name(operation.process),
+                "rank": read.name(operation.process),
                 "start_s": seconds(operation.issued),
                 "seconds": seconds(operation.ended - operation.issued),
                 "phases_s": phases.collect::<serde_json::Map<String, Value>>(),
-                "last": long.last.and_then(|(rank, _)| name(rank)),
+                "last": long.last.and_then(|(rank, _)| read.name(rank)),
                 "last_by_s": long.last.map(|(_, by)| seconds(by)),
                 "failed": operation.has_failed,
             })
         });
-        let faults = read.faults.iter().map(
-            |fault| json!({"at_s": seconds(fault.at), "seen_by": name(fault.process), "what": fault.what}),
-        );
-        json!({
-            "job": read.job,
-            "seconds": seconds(self.total),
-            "ranks": read.processes.values().filter(|process| process.about.role == 0).count(),
-            "clock_error_s": read.error as f64 / 1e9,
-            "left_out": read.left_out,
-            "has_marks": self.has_marks,
-            "steps": steps.collect::<Vec<_>>(),
-            "slowest": slowest.collect::<Vec<_>>(),
-            "operations": kinds.collect::<Vec<_>>(),
-            "longest": longest.collect::<Vec<_>>(),
-            "faults": faults.collect::<Vec<_>>(),
-            "more_faults": read.more_faults,
-        })
+        longest.collect()
     }
 }

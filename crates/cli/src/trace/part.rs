@@ -1,6 +1,6 @@
 //! The file that one process of a job has written.
 
-use super::clocks::{ClockReading, ProcessClock};
+use super::clocks::{ClockPair, ProcessClock};
 use crate::chrome::{EventReader, ReadEvent};
 use herringbone::core::trace::timeline;
 use std::{
@@ -148,7 +148,7 @@ impl TimelinePart {
                     let time = |name: &str| i64::try_from(event.whole(name)?).ok();
                     let reading = (|| {
                         let (here, there) = (time("here")?, time("there")?);
-                        Some(ClockReading { here, there, round_trip: time("round_trip")? })
+                        Some(ClockPair { here, there, round_trip: time("round_trip")? })
                     })();
                     let member = event.whole("member").zip(reading);
                     let (member, reading) = member.ok_or("a measurement of a clock lacks numbers")?;

@@ -33,6 +33,13 @@ pub(super) struct ReadTimeline {
     pub(super) error: u64,
 }
 
+impl ReadTimeline {
+    /// As `rank 3`.
+    pub(super) fn name(&self, process: u32) -> Option<String> {
+        self.processes.get(&process).map(|process| process.about.name())
+    }
+}
+
 /// A process of the job.
 #[derive(Debug)]
 pub(super) struct ReadProcess {

@@ -21,7 +21,7 @@ use crate::{
     node::{EventHandler, Node},
     sys::{doorbell::Bell, segment::Segment},
     table::TableService,
-    timeline::{Timeline, TimelineMember, TimelineOwner},
+    timeline::{JobTimeline, TimelineMember, TimelineOwner},
     transport::{
         Broken,
         endpoint::{Endpoint, Endpoints, Link},
@@ -86,7 +86,7 @@ struct Job {
     news: Mutex<JobNews>,
     /// Whether a thread waits for the engine, to show its workers that it lives.
     shows_life: AtomicBool,
-    timeline: Mutex<Option<Timeline>>,
+    timeline: Mutex<Option<JobTimeline>>,
 }
 
 /// A worker that has called. Within a job it has one life: a process that is started again is of another job.
@@ -367,7 +367,7 @@ impl Job {
     fn end(&self) {
         self.node.close();
         let timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner).take();
-        timeline.into_iter().for_each(Timeline::stop);
+        timeline.into_iter().for_each(JobTimeline::stop);
     }
 
     fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, Caller>> {
@@ -437,9 +437,9 @@ impl Job {
 }
 
 /// Has a timeline written of what a job's engine does here.
-fn timeline(node: &Node, folder: PathBuf, job: u64, world: u32) -> Option<Timeline> {
+fn timeline(node: &Node, folder: PathBuf, job: u64, world: u32) -> Option<JobTimeline> {
     let owner = TimelineOwner { job, me: TimelineMember::reducer(0), world, members: BTreeMap::new() };
-    match Timeline::start_later(folder, owner) {
+    match JobTimeline::start_later(folder, owner) {
         Ok((timeline, sink)) => {
             node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact));
             Some(timeline)

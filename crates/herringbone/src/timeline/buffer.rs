@@ -10,6 +10,9 @@ use std::{
 /// How many records are held at most: some 6 MB, and seconds of the events of a busy rank.
 const ROOM: usize = 1 << 16;
 
+/// How long the writer waits for more before it writes what it has.
+pub(super) const HELD_BACK: Duration = Duration::from_millis(50);
+
 /// A buffer of a fixed size. Its memory is taken once; the writer changes it for an empty one.
 #[derive(Debug)]
 pub(super) struct RecordBuffer {

@@ -61,19 +61,25 @@ pub(super) struct DrawnArrow {
     /// When the message came; or when it left at the earliest.
     pub(super) at: Nanoseconds,
     /// When the engine told of it. A receiver may have a message before its sender's thread has told that it was sent.
-    pub(super) told: Nanoseconds,
+    pub(super) reported: Nanoseconds,
+}
+
+/// What was called, and where it is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DrawnCall {
+    /// Its row, which no other has meanwhile.
+    pub(super) row: u32,
+    pub(super) fingerprint: Fingerprint,
+    /// Numbers of names.
+    pub(super) group: u32,
+    pub(super) algorithm: u32,
+    pub(super) issued: Nanoseconds,
 }
 
 /// An operation that is under way.
 #[derive(Debug)]
 pub(super) struct DrawnOperation {
-    /// Its row, which no other has meanwhile.
-    pub(super) row: u32,
-    pub(super) call: Fingerprint,
-    /// Numbers of names.
-    pub(super) group: u32,
-    pub(super) algorithm: u32,
-    pub(super) issued: Nanoseconds,
+    pub(super) call: DrawnCall,
     pub(super) sent: u64,
     pub(super) received: u64,
     /// They do not overlap, and are in order.
@@ -91,20 +97,16 @@ pub(super) struct DrawnOperation {
 }
 
 impl DrawnOperation {
-    pub(super) fn new(row: u32, issued: Nanoseconds, call: Fingerprint, group: u32, algorithm: u32) -> Self {
+    pub(super) fn new(call: DrawnCall) -> Self {
         Self {
-            row,
             call,
-            group,
-            algorithm,
-            issued,
             sent: 0,
             received: 0,
             spans: Vec::new(),
             left_out: 0,
             arrows: Vec::new(),
             has_begun: false,
-            known: issued,
+            known: call.issued,
             waits: None,
             from: None,
         }
@@ -120,7 +122,7 @@ impl DrawnOperation {
 
     pub(super) fn step(&mut self, kind: StepKind, began: Nanoseconds, ended: Nanoseconds, bytes: u64) {
         // What was told during the step left after its beginning.
-        let in_step = |arrow: &&mut DrawnArrow| arrow.is_sent && (arrow.at..=arrow.told).contains(&began);
+        let in_step = |arrow: &&mut DrawnArrow| arrow.is_sent && (arrow.at..=arrow.reported).contains(&began);
         self.arrows.iter_mut().filter(in_step).for_each(|arrow| arrow.at = began);
         let began = began.max(self.known);
         self.idle_until(began);
@@ -188,7 +190,8 @@ mod tests {
     use super::*;
 
     fn operation() -> DrawnOperation {
-        DrawnOperation::new(0, 1_000_000, Fingerprint::default(), 0, 0)
+        let fingerprint = Fingerprint::default();
+        DrawnOperation::new(DrawnCall { row: 0, fingerprint, group: 0, algorithm: 0, issued: 1_000_000 })
     }
 
     fn drawn(operation: &DrawnOperation) -> Vec<(&'static str, u64, u64)> {
@@ -202,7 +205,7 @@ mod tests {
         operation.step(StepKind::Send, 1_010_100, 1_012_000, 8);
         operation.step(StepKind::Send, 1_012_100, 1_013_000, 8);
         operation.waited(1_013_000, Some(MemberId::new(2)), 1);
-        let arrow = DrawnArrow { peer: MemberId::new(2), is_sent: false, at: 1_020_000, told: 1_020_000 };
+        let arrow = DrawnArrow { peer: MemberId::new(2), is_sent: false, at: 1_020_000, reported: 1_020_000 };
         operation.message(arrow, 0, 16);
         operation.message(arrow, 0, 16);
         operation.step(StepKind::Fold, 1_020_000, 1_030_000, 16);
@@ -231,7 +234,8 @@ mod tests {
     fn a_message_leaves_when_its_step_begins_or_when_nothing_else_was_told_yet() {
         let mut operation = operation();
         operation.began(1_000_000);
-        let arrow = |peer, at, told| DrawnArrow { peer: MemberId::new(peer), is_sent: true, at, told };
+        let arrow =
+            |peer, at, reported| DrawnArrow { peer: MemberId::new(peer), is_sent: true, at, reported };
         operation.message(arrow(1, 1_000_000, 1_015_000), 0, 8);
         operation.step(StepKind::Send, 1_010_000, 1_016_000, 8);
         operation.message(arrow(2, 1_016_000, 1_030_000), 0, 8);

@@ -1,6 +1,6 @@
 //! The file of a timeline.
 
-use super::{TimelineMember, TimelineOwner};
+use super::owner::{TimelineMember, TimelineOwner};
 use crate::core::trace::{Argument, TraceRow, TraceWriter, timeline};
 use std::{
     fmt,

@@ -11,7 +11,7 @@ pub(super) type Nanoseconds = u64;
 /// How a member's clock stands: `there` is what it said in the middle of a round trip, around the moment `here`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockMeasurement {
-    /// Its [identity](super::TimelineMember::identity).
+    /// Its [identity](super::owner::TimelineMember::identity).
     pub(crate) member: u32,
     pub(crate) here: u64,
     pub(crate) there: u64,

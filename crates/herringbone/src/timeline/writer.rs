@@ -1,10 +1,10 @@
 //! Makes events of records.
 
 use super::{
-    HELD_BACK, TimelineOwner,
-    buffer::{RecordBuffer, TakenRecords},
-    drawn::{DrawnArrow, DrawnOperation, DrawnPhase, DrawnSpan},
+    buffer::{HELD_BACK, RecordBuffer, TakenRecords},
+    drawn::{DrawnArrow, DrawnCall, DrawnOperation, DrawnPhase, DrawnSpan},
     file::TimelineFile,
+    owner::TimelineOwner,
     record::{ClockMeasurement, Nanoseconds, TimelineRecord},
 };
 use crate::{
@@ -38,7 +38,7 @@ pub(super) struct TimelineWriter {
     /// Whether each row has an operation.
     rows: Vec<bool>,
     /// When the engine told of the last record.
-    told: Nanoseconds,
+    reported: Nanoseconds,
     /// How many records of any kind could not be drawn.
     left_out: u64,
     /// The first error of the file.
@@ -61,7 +61,7 @@ impl TimelineWriter {
             names: Vec::new(),
             operations: BTreeMap::new(),
             rows: Vec::new(),
-            told: began,
+            reported: began,
             left_out: 0,
             problem: None,
         }
@@ -92,25 +92,25 @@ impl TimelineWriter {
 
     fn record(&mut self, record: TimelineRecord) {
         // One thread drives the engine: between two records it did nothing that another one tells of.
-        let before = self.told;
-        self.told = record.at().unwrap_or(before);
+        let before = self.reported;
+        self.reported = record.at().unwrap_or(before);
         match record {
             TimelineRecord::Name(name) => self.names.push(name),
             // It is in the file's beginning.
             TimelineRecord::Introduced { .. } => {}
             TimelineRecord::Issued { id, at, call, group, algorithm } => {
-                self.issued(id, at, call, group, algorithm);
+                self.issued(id, DrawnCall { row: 0, fingerprint: call, group, algorithm, issued: at });
             }
             TimelineRecord::Began { id, at } => self.with(id, |operation| operation.began(at)),
             TimelineRecord::Step { id, began, ended, kind, bytes } => {
                 self.with(id, |operation| operation.step(kind, began, ended, bytes));
             }
             TimelineRecord::Sent { id, at, to, segment, bytes } => {
-                let arrow = DrawnArrow { peer: to, is_sent: true, at: before.min(at), told: at };
+                let arrow = DrawnArrow { peer: to, is_sent: true, at: before.min(at), reported: at };
                 self.with(id, |operation| operation.message(arrow, segment, bytes));
             }
             TimelineRecord::Received { id, at, from, segment, bytes } => {
-                let arrow = DrawnArrow { peer: from, is_sent: false, at, told: at };
+                let arrow = DrawnArrow { peer: from, is_sent: false, at, reported: at };
                 self.with(id, |operation| operation.message(arrow, segment, bytes));
             }
             TimelineRecord::Waited { id, at, first, others } => {
@@ -150,7 +150,7 @@ impl TimelineWriter {
         }
     }
 
-    fn issued(&mut self, id: OperationId, at: Nanoseconds, call: Fingerprint, group: u32, algorithm: u32) {
+    fn issued(&mut self, id: OperationId, call: DrawnCall) {
         if self.operations.len() == UNDER_WAY {
             self.left_out += 1;
             return;
@@ -162,9 +162,9 @@ impl TimelineWriter {
             self.rows.len() - 1
         });
         self.rows[row] = true;
-        let operation = DrawnOperation::new(row as u32 + 1, at, call, group, algorithm);
+        let operation = DrawnOperation::new(DrawnCall { row: row as u32 + 1, ..call });
         if let Some(before) = self.operations.insert(id, operation) {
-            self.rows[before.row as usize - 1] = false;
+            self.rows[before.call.row as usize - 1] = false;
         }
     }
 
@@ -203,10 +203,10 @@ impl TimelineWriter {
         failed: Option<&'static str>,
     ) {
         let ended = operation.ended(at);
-        self.rows[operation.row as usize - 1] = false;
+        self.rows[operation.call.row as usize - 1] = false;
         self.left_out += operation.left_out;
         self.draw_whole(id, &operation, ended, failed);
-        let row = TraceRow { process: PROCESS, thread: operation.row };
+        let row = TraceRow { process: PROCESS, thread: operation.call.row };
         for span in &operation.spans {
             self.draw_span(row, span);
         }
@@ -216,7 +216,7 @@ impl TimelineWriter {
             let event = ChromeEvent {
                 name: "message",
                 category: timeline::MESSAGE,
-                at: Some(microseconds(arrow.at.clamp(operation.issued, ended))),
+                at: Some(microseconds(arrow.at.clamp(operation.call.issued, ended))),
                 id: Some(id),
                 ..ChromeEvent::new(phase, row)
             };
@@ -231,7 +231,7 @@ impl TimelineWriter {
         ended: Nanoseconds,
         failed: Option<&'static str>,
     ) {
-        let Fingerprint { collective, root, dtype, op, count, priority, .. } = operation.call;
+        let Fingerprint { collective, root, dtype, op, count, priority, .. } = operation.call.fingerprint;
         let collective = Collective::from_code(collective, root);
         let dtype = DType::from_code(dtype);
         let name = collective.map_or_else(|| "operation".to_owned(), |collective| collective.to_string());
@@ -242,11 +242,11 @@ impl TimelineWriter {
             _ => operation.sent.max(operation.received),
         };
         let mut arguments = vec![
-            ("group", Argument::Text(named(operation.group))),
+            ("group", Argument::Text(named(operation.call.group))),
             ("group_number", Argument::Whole(id.group.into())),
             ("generation", Argument::Whole(id.generation.into())),
             ("sequence", Argument::Whole(id.sequence)),
-            ("algorithm", Argument::Text(named(operation.algorithm))),
+            ("algorithm", Argument::Text(named(operation.call.algorithm))),
             ("bytes", Argument::Whole(bytes)),
             ("priority", Argument::Real(priority.into())),
             ("sent", Argument::Whole(operation.sent)),
@@ -259,10 +259,13 @@ impl TimelineWriter {
         let event = ChromeEvent {
             name: &name,
             category: timeline::OPERATION,
-            at: Some(microseconds(operation.issued)),
-            duration: Some(microseconds(ended - operation.issued)),
+            at: Some(microseconds(operation.call.issued)),
+            duration: Some(microseconds(ended - operation.call.issued)),
             arguments: &arguments,
-            ..ChromeEvent::new(TracePhase::Complete, TraceRow { process: PROCESS, thread: operation.row })
+            ..ChromeEvent::new(
+                TracePhase::Complete,
+                TraceRow { process: PROCESS, thread: operation.call.row },
+            )
         };
         self.file.write(|trace| trace.event(&event));
     }
