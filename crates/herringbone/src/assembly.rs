@@ -107,7 +107,7 @@ pub(crate) fn assemble(
 ) -> io::Result<Arc<Fabric>> {
     let Components { mapping, engine } = parts;
     let (commands, mapping) = (Commands::new()?, Arc::new(mapping));
-    let recorder = join_points.origin.is_some().then(|| FlightRecorder::of(&job));
+    let recorder = join_points.origin.is_some().then(|| FlightRecorder::of(job.identity()));
     let to_control = Box::new(ToControl { commands: commands.clone(), recorder: recorder.clone() });
     let node = Node::new(engine, mapping.bell.clone(), mapping.locals.len(), to_control)?;
     if let Some(recorder) = recorder {

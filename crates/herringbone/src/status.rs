@@ -19,7 +19,7 @@ use crate::{
     config::check_exposure,
     core::session::{
         Refusal,
-        control::{ControlChannel, Message, Question},
+        control::{ControlChannel, Message, StatusQuestion},
         handshake::{HandshakeError, Hello, Purpose, Versions},
         status::JOBS,
     },
@@ -125,7 +125,7 @@ pub fn ask(
     within: Duration,
 ) -> Result<Answer, AskError> {
     conversation(address, token, job, within, |talk| {
-        talk.send(Question::Status)?;
+        talk.send(StatusQuestion::Status)?;
         let mut known = None;
         loop {
             match talk.receive()? {
@@ -152,7 +152,7 @@ pub fn ask_clock(
 ) -> Result<Clocks, AskError> {
     conversation(address, token, job, within, |talk| {
         let sample = |_| {
-            let sent = talk.send(Question::Clock)?;
+            let sent = talk.send(StatusQuestion::Clock)?;
             match talk.receive()? {
                 Message::Clock(clock) => Ok(ClockSample { sent, clock, received: clock::monotonic() }),
                 _ => Err(UNEXPECTED),
@@ -174,7 +174,7 @@ pub fn ask_flight(
     within: Duration,
 ) -> Result<FlightAnswer, AskError> {
     conversation(address, token, job, within, |talk| {
-        talk.send(Question::Flight)?;
+        talk.send(StatusQuestion::Flight)?;
         let mut records = Vec::new();
         loop {
             let Message::Flight { record, more } = talk.receive()? else { return Err(UNEXPECTED) };
@@ -201,7 +201,7 @@ struct Conversation {
 
 impl Conversation {
     /// Returns what the monotonic clock showed just before.
-    fn send(&mut self, question: Question) -> Result<u64, GreetError> {
+    fn send(&mut self, question: StatusQuestion) -> Result<u64, GreetError> {
         let sent = clock::monotonic();
         greet::send(&mut self.stream, &mut self.channel, &Message::Ask(question))?;
         Ok(sent)

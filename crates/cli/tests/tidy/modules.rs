@@ -144,6 +144,7 @@ const ORDERS: [Order; 7] = [
             "call",
             "pending ps_lite residuals",
             "codecs errors logging memory restarter store trees turn waiting",
+            "codecs errors flight memory restarter store trees turn waiting",
         ],
     },
     Order {

@@ -25,7 +25,7 @@ const WIDE: [(&str, usize); 6] = [
     ("Config", 15),
     // As many as the frame on the wire.
     ("Header", 15),
-    ("Node", 16),
+    ("Node", 17),
     // As many as the command line's.
     ("Options", 13),
     ("Prepared", 18),

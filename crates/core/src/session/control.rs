@@ -162,12 +162,12 @@ pub enum Message {
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
     Bye,
     /// The sender asks. On a connection whose [purpose](super::handshake::Purpose::Status) that is, again and again.
-    Ask(Question),
-    /// How the sender stands; the end of the answer to [`Question::Status`].
+    Ask(StatusQuestion),
+    /// How the sender stands; the end of the answer to [`StatusQuestion::Status`].
     Status(Status),
-    /// What the sender's clocks show; the answer to [`Question::Clock`].
+    /// What the sender's clocks show; the answer to [`StatusQuestion::Clock`].
     Clock(ClockReading),
-    /// What the sender has called last in a job; the answer to [`Question::Flight`].
+    /// What the sender has called last in a job; the answer to [`StatusQuestion::Flight`].
     Flight {
         /// The record; a process that is in no job has none.
         record: Option<Box<FlightRecord>>,
@@ -179,7 +179,7 @@ pub enum Message {
 /// What is asked of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Question {
+pub enum StatusQuestion {
     /// How it stands. A worker of a job that has formed answers with its roster first.
     Status = 1,
     /// What its clocks show.
@@ -463,7 +463,7 @@ impl Message {
             32 => Message::Confirm(CloseQuestion::read(from)?),
             33 => Message::Confirmed(Confirmation::read(from)?),
             22 => Message::Status(Status::read(from)?),
-            34 => Message::Ask(Question::read(from)?),
+            34 => Message::Ask(StatusQuestion::read(from)?),
             35 => Message::Clock(ClockReading::read(from)?),
             36 => Message::Flight {
                 record: from.option(|from| FlightRecord::read(from).map(Box::new))?,
@@ -475,10 +475,10 @@ impl Message {
     }
 }
 
-impl Question {
+impl StatusQuestion {
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let code = from.u8()?;
-        let known = [Question::Status, Question::Clock, Question::Flight];
+        let known = [StatusQuestion::Status, StatusQuestion::Clock, StatusQuestion::Flight];
         let known = known.into_iter().find(|question| *question as u8 == code);
         known.ok_or(Malformed("a question that this version does not know"))
     }

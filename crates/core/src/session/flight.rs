@@ -1,6 +1,6 @@
 //! The flight record: the last operations and messages of a process, and where each of them stands.
 //!
-//! A process keeps it always, and gives it to who [asks](super::control::Question::Flight). Side by side the records of all ranks
+//! A process keeps it always, and gives it to who [asks](super::control::StatusQuestion::Flight). Side by side the records of all ranks
 //! show which rank has called what, as those of PyTorch's flight recorder do, after which it is called.
 //!
 //! Moments are nanoseconds of the process's monotonic clock; the record says what both clocks showed when it was taken. Lists are

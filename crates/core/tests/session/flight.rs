@@ -1,7 +1,7 @@
 use crate::{any_fingerprint, call, crc32c};
 use herringbone_core::session::{
     Role,
-    control::{ControlError, Decoder, MESSAGE_BYTES, Message, Question},
+    control::{ControlError, Decoder, MESSAGE_BYTES, Message, StatusQuestion},
     flight::{FlightCall, FlightGroup, FlightOperation, FlightRecord, FlightState, GROUPS, KEPT, RANKS},
     status::ClockReading,
 };
@@ -60,7 +60,7 @@ fn any_operation() -> impl Strategy<Value = FlightOperation> {
 
 /// What a process is asked of its clocks and its record, and what it says.
 pub(crate) fn any_flight() -> impl Strategy<Value = Message> {
-    let question = select(vec![Question::Status, Question::Clock, Question::Flight]);
+    let question = select(vec![StatusQuestion::Status, StatusQuestion::Clock, StatusQuestion::Flight]);
     let numbers = any::<(u64, u32, u32, u32, u64, u64)>();
     let role = select(vec![Role::Worker, Role::Reducer, Role::TableServer]);
     let lists = (vec(any_group(), 0..4), vec(any_operation(), 0..6));

@@ -3,23 +3,20 @@
 use super::{
     Job,
     greet::{self, GreetError},
+    recorder::{flight_record_soon, soon},
 };
 use crate::{
     clock,
     core::{
         group::Rank,
         session::{
-            control::{Message, Question},
+            control::{Message, StatusQuestion},
             flight::FlightRecord,
             handshake::{Claim, Identity},
             status::{Activity, JOBS, JobStatus, ServedJob, Status, TableServerStatus},
         },
     },
-    engine::{
-        Engine,
-        flight::{flight_record, host_name},
-        status::job_status,
-    },
+    engine::{flight::host_name, status::job_status},
     node::Node,
 };
 use std::{
@@ -28,12 +25,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer waits for an engine that another thread has.
-const PATIENCE: Duration = Duration::from_millis(400);
 /// How long one connection may ask.
 const CONVERSATION: Duration = Duration::from_secs(10);
-/// How often it looks whether the engine is free.
-const LOOK: Duration = Duration::from_micros(100);
 
 /// Somebody who has proved that it knows the token, and asks.
 #[derive(Debug)]
@@ -55,23 +48,6 @@ pub(crate) struct ReducerAnswer<'a> {
 /// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
 pub(crate) fn job_status_soon(node: &Node, of: usize) -> Option<JobStatus> {
     soon(node, |engine| job_status(engine, of))
-}
-
-/// The record of an engine; `None` if it is busy all the time.
-pub(super) fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
-    soon(node, |engine| flight_record(engine, owner))
-}
-
-/// Looks into an engine that other threads use, too.
-fn soon<R>(node: &Node, look: impl Fn(&Engine) -> R) -> Option<R> {
-    let began = Instant::now();
-    loop {
-        let found = node.with_if_free(|engine| look(engine));
-        if found.is_some() || began.elapsed() >= PATIENCE {
-            return found;
-        }
-        std::thread::sleep(LOOK);
-    }
 }
 
 impl Inquiry {
@@ -156,9 +132,9 @@ impl Inquiry {
             has_asked = true;
             let answers = match question {
                 // Read as late as can be.
-                Question::Clock => vec![Message::Clock(clock::reading())],
-                Question::Status => answer(OwnQuestion::Status),
-                Question::Flight => answer(OwnQuestion::Flight),
+                StatusQuestion::Clock => vec![Message::Clock(clock::reading())],
+                StatusQuestion::Status => answer(OwnQuestion::Status),
+                StatusQuestion::Flight => answer(OwnQuestion::Flight),
             };
             for message in &answers {
                 greet::send(&mut stream, &mut channel, message)?;

@@ -1,8 +1,8 @@
 //! Writing a rank's flight record: after a failure, and when a signal asks for it. Always on a thread of its own.
 
-use super::{Job, answer::flight_record_soon};
 use crate::{
-    core::session::handshake::Identity,
+    core::session::{flight::FlightRecord, handshake::Identity},
+    engine::{Engine, flight::flight_record},
     flight::{FlightFiles, SIGNAL_VARIABLE},
     node::Node,
     sys::signal::UserSignal,
@@ -14,7 +14,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
+
+/// How long an answer waits for an engine that another thread has.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// How often it looks whether the engine is free.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// Writes the record of a rank.
 #[derive(Debug)]
@@ -31,8 +37,7 @@ static ALL: Mutex<Vec<Weak<FlightRecorder>>> = Mutex::new(Vec::new());
 
 impl FlightRecorder {
     /// Of a rank that is a process of its own.
-    pub(crate) fn of(job: &Job) -> Arc<Self> {
-        let owner = job.identity();
+    pub(crate) fn of(owner: Identity) -> Arc<Self> {
         Arc::new(Self {
             owner,
             files: FlightFiles::of(owner),
@@ -112,4 +117,21 @@ fn listen_for_the_signal() {
             crate::log::warn("settings", format_args!("{SIGNAL_VARIABLE}: {error}"));
         }
     });
+}
+
+/// The record of an engine; `None` if it is busy all the time.
+pub(super) fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
+    soon(node, |engine| flight_record(engine, owner))
+}
+
+/// Looks into an engine that other threads use, too.
+pub(super) fn soon<R>(node: &Node, look: impl Fn(&Engine) -> R) -> Option<R> {
+    let began = Instant::now();
+    loop {
+        let found = node.with_if_free(|engine| look(engine));
+        if found.is_some() || began.elapsed() >= PATIENCE {
+            return found;
+        }
+        std::thread::sleep(LOOK);
+    }
 }
