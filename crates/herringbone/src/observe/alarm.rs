@@ -17,7 +17,7 @@ const GROUPS: usize = 1024;
 pub(crate) struct FailureAlarm {
     /// Whether somebody writes.
     is_armed: bool,
-    told: BTreeSet<(u32, u32)>,
+    known: BTreeSet<(u32, u32)>,
     /// Whether there was a failure since this was last asked.
     rings: bool,
     /// Whether there was one whose record is not written yet.
@@ -38,10 +38,10 @@ impl FailureAlarm {
     /// An operation or a message has failed.
     #[cold]
     pub(super) fn failed(&mut self, group: u32, generation: u32, error: &Error) {
-        if !self.is_armed || !is_worth_a_record(error.kind()) || self.told.len() >= GROUPS {
+        if !self.is_armed || !is_worth_a_record(error.kind()) || self.known.len() >= GROUPS {
             return;
         }
-        if self.told.insert((group, generation)) {
+        if self.known.insert((group, generation)) {
             self.rings = true;
             self.unwritten.store(true, Ordering::SeqCst);
         }

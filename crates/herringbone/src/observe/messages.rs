@@ -37,7 +37,7 @@ struct MessageEntry {
     after: u64,
     issued: Moment,
     /// The operation that carries it, if it is a long one that is under way.
-    carrier: Option<u64>,
+    carried_by: Option<u64>,
     /// When it was over, if no operation has carried it.
     ended: Option<Moment>,
     completion: Arc<Completion>,
@@ -72,7 +72,7 @@ impl MessageRing {
             sequence: None,
             after,
             issued,
-            carrier: None,
+            carried_by: None,
             ended: None,
             completion,
         });
@@ -95,7 +95,7 @@ impl MessageRing {
     /// An operation carries it.
     pub(super) fn carried(&mut self, number: u64, operation: u64) {
         if let Some(entry) = self.get_mut(number) {
-            entry.carrier = Some(operation);
+            entry.carried_by = Some(operation);
         }
     }
 
@@ -116,7 +116,8 @@ impl MessageEntry {
     /// As others are told of it, but for its number.
     fn flight(&self, operations: &Ring) -> FlightOperation {
         let MessagePost { group, generation, receives, peer, envelope } = self.post;
-        let carrier = self.carrier.and_then(|number| operations.get(number)).map(|entry| entry.flight(0, ""));
+        let carried_by =
+            self.carried_by.and_then(|number| operations.get(number)).map(|entry| entry.flight(0, ""));
         let result = self.completion.result();
         let bytes = match &result {
             Some(Ok(())) => envelope.bytes().unwrap_or_default() as u64,
@@ -134,14 +135,14 @@ impl MessageEntry {
                 dtype: envelope.dtype.code(),
                 count: envelope.count,
             },
-            state: match (result, &carrier) {
+            state: match (result, &carried_by) {
                 (Some(result), _) => state_of(&result),
                 (None, Some(_)) => FlightState::Running,
                 (None, None) => FlightState::Queued,
             },
             issued: self.issued.since_boot(),
-            began: carrier.as_ref().and_then(|carrier| carrier.began),
-            ended: self.ended.map(Moment::since_boot).or(carrier.and_then(|carrier| carrier.ended)),
+            began: carried_by.as_ref().and_then(|carried_by| carried_by.began),
+            ended: self.ended.map(Moment::since_boot).or(carried_by.and_then(|carried_by| carried_by.ended)),
             sent: if receives { 0 } else { bytes },
             received: if receives { bytes } else { 0 },
         }
