@@ -13,6 +13,8 @@ mod residuals;
 pub(crate) mod shrink;
 #[expect(clippy::disallowed_methods, reason = "who is asked has a limit")]
 mod timed;
+#[expect(clippy::disallowed_methods, reason = "who looks waits for a time")]
+pub(crate) mod view;
 
 use crate::{
     Error, ErrorKind, Result,

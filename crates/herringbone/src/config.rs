@@ -1,5 +1,6 @@
 //! Settings: built in a program, or read from the environment.
 
+mod admin;
 mod bytes;
 #[expect(clippy::disallowed_methods, reason = "it is what reads the environment")]
 mod environment;

@@ -93,7 +93,11 @@ pub use crate::core::{
     element::{DType, Element, ReduceOp},
     group::FoldOrder,
 };
-pub use communicator::{Communicator, Work, lines::LineTurn};
+pub use communicator::{
+    Communicator, Work,
+    lines::LineTurn,
+    view::{JobFigures, JobPlace, JobView},
+};
 pub use config::{
     Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
     route_to, settings, token_from_env, token_from_file, token_of_listener, transport_from_env,

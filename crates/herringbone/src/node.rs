@@ -410,8 +410,17 @@ impl Node {
 
     /// The bytes moved so far.
     pub(crate) fn stats(&self) -> Stats {
-        let waiting = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        Stats { waiting, ..self.with(|engine| engine.counted()) }
+        Stats { waiting: self.waited(), ..self.with(|engine| engine.counted()) }
+    }
+
+    /// How long callers have waited so far, summed over threads.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
+    }
+
+    /// Whether its threads end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
     }
 
     fn drive(&self, done: impl Fn() -> bool, limit: Option<Duration>) {

@@ -9,8 +9,10 @@ mod jobs;
 mod journal;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use jobs::ServerStats;
+pub use view::{ServedFigures, ServerFigures, ServerView};
 
 use crate::{
     Error, Result,
@@ -92,6 +94,7 @@ pub struct Server {
     jobs: Arc<Jobs>,
     enlisting: Enlisting,
     tables: Option<Arc<TableService>>,
+    token: Arc<str>,
 }
 
 /// Tells a running server to stop, from any thread or a signal's handler thread.
@@ -180,6 +183,7 @@ impl Server {
             jobs: Arc::new(jobs),
             enlisting,
             tables,
+            token: token.into(),
         })
     }
 

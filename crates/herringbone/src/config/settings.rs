@@ -2,6 +2,7 @@
 //! `herringbone settings` prints, the documentation shows and misspelt names are compared with.
 
 pub use super::{
+    admin::AdminSettings,
     bytes::{Bytes, ParseBytesError},
     environment::{Environment, Found},
 };
@@ -295,9 +296,35 @@ pub(crate) const LOG_FORMAT: Setting = setting(
     "text",
     ALL_READERS,
 );
+pub(crate) const ADMIN: Setting = setting(
+    "HERRINGBONE_ADMIN",
+    "where each process answers over HTTP how it and its job stand: a live page, metrics for Prometheus, health; ranks of one host \
+     add their number among them to the port, and 0 is any free port: the log says which",
+    "ADDR:PORT, like 127.0.0.1:9464",
+    "none: nobody is answered",
+    ALL_READERS,
+);
+pub(crate) const ADMIN_TOKEN: Setting = Setting {
+    secret: true,
+    ..setting(
+        "HERRINGBONE_ADMIN_TOKEN",
+        "what a program sends to HERRINGBONE_ADMIN as `Authorization: Bearer`; it must not be the job's token, because HTTP is not \
+         encrypted",
+        "any text, of 16 characters or more where other hosts are answered",
+        "none: loopback only",
+        ALL_READERS,
+    )
+};
+pub(crate) const METRICS_FILE: Setting = setting(
+    "HERRINGBONE_METRICS_FILE",
+    "where each process writes its metrics every 15 seconds, for the node exporter's textfile collector",
+    "a directory",
+    "none",
+    ALL_READERS,
+);
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 28] = [
+pub const ALL: [&Setting; 31] = [
     &REDUCERS,
     &TABLES,
     &TIMELINE,
@@ -326,6 +353,9 @@ pub const ALL: [&Setting; 28] = [
     &FLIGHT,
     &FLIGHT_SIGNAL,
     &LOG_FORMAT,
+    &ADMIN,
+    &ADMIN_TOKEN,
+    &METRICS_FILE,
 ];
 
 impl Setting {
@@ -434,6 +464,7 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     {
         return Err(LOG_FORMAT.refuse(&found));
     }
+    AdminSettings::of(environment)?;
     // A program of torch would read it when its first gradients are there.
     if let Some(found) = COMPRESSION.find(environment)? {
         let choice: Result<CodecChoice, _> = found.text.parse();

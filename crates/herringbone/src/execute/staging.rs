@@ -38,6 +38,8 @@ pub(crate) struct Staging {
     /// Where `urgent` begins.
     border: usize,
     most: usize,
+    /// All of it.
+    bytes: usize,
     /// What operations have now.
     in_use: usize,
     most_in_use: usize,
@@ -53,7 +55,8 @@ impl Staging {
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
         let border = range.start + most_of(range.len());
         let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
-        Self { segment, common, urgent, border, most: border - range.start, in_use: 0, most_in_use: 0 }
+        let (most, bytes) = (border - range.start, range.len());
+        Self { segment, common, urgent, border, most, bytes, in_use: 0, most_in_use: 0 }
     }
 
     pub(crate) fn segment(&self) -> &Arc<Segment> {
@@ -63,6 +66,16 @@ impl Staging {
     /// The most that one operation can take.
     pub(crate) fn most(&self) -> usize {
         self.most
+    }
+
+    /// How many bytes the pool has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many bytes operations have now.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use
     }
 
     /// The most bytes that operations had at once.

@@ -1,6 +1,9 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-use super::journal::{JobNews, JobSummary, WorkerEnd};
+use super::{
+    journal::{JobNews, JobSummary, WorkerEnd},
+    view::{ServedFigures, ServerFigures},
+};
 use crate::{
     clock::Moment,
     config::{WaitLimits, settings},
@@ -10,11 +13,11 @@ use crate::{
         handshake::{Claim, Identity, Purpose},
         membership::{MEMBERS, MemberId},
     },
-    engine::{Engine, outbox::Event, rules::EngineRules},
+    engine::{Engine, outbox::Event, rules::EngineRules, status::job_status},
     execute::staging::Staging,
     fabric::{
         acceptor,
-        answer::{Inquiry, ReducerAnswer},
+        answer::{self, Inquiry, ReducerAnswer},
         greet::{self, GreetError},
         reducers,
     },
@@ -208,6 +211,37 @@ impl Jobs {
             (number, JobSummary { name, world: job.world, operations, received, sent, news })
         };
         present.into_iter().map(summary).collect()
+    }
+
+    /// How it stands, with the present jobs whose engines are free for a moment soon.
+    pub(super) fn figures(&self) -> ServerFigures {
+        let (present, past) = {
+            let table = self.table();
+            let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.clone());
+            (table.present.iter().map(of).collect::<Vec<_>>(), table.past)
+        };
+        let until = Instant::now() + answer::PATIENCE;
+        let figures = |(number, job): &(u64, Arc<Job>)| {
+            answer::soon(&job.node, until, |engine| {
+                let staging = &engine.runtime.ops.staging;
+                ServedFigures {
+                    job: *number,
+                    world: job.world,
+                    hub: engine.runtime.links.hub.clone(),
+                    status: job_status(engine, 1),
+                    moved: engine.counted().workers_tcp,
+                    staged: staging.in_use() as u64,
+                    staging: staging.bytes() as u64,
+                }
+            })
+        };
+        let jobs: Vec<ServedFigures> = present.iter().filter_map(figures).collect();
+        let mut stats = ServerStats { jobs: present.len(), ..past };
+        for job in &jobs {
+            stats.received += job.moved.received;
+            stats.sent += job.moved.sent;
+        }
+        ServerFigures { stats, busy: present.len() - jobs.len(), jobs }
     }
 
     /// Answers who asks how this process stands: with its jobs, and the tables that it keeps beside, if it does.

@@ -1,0 +1,117 @@
+//! What those see of a job who only look at it, such as a page of metrics: it keeps nothing alive.
+
+use super::Communicator;
+use crate::{
+    core::session::{membership::Roster, status::JobStatus},
+    engine::status::job_status,
+    fabric::answer,
+    node::Node,
+    transport::stats::Stats,
+};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Instant,
+};
+
+/// A process's place in a job, for those that only look at it. The job ends as if it was not there.
+#[derive(Clone)]
+pub struct JobView {
+    node: Weak<Node>,
+    place: Arc<JobPlace>,
+    token: Arc<str>,
+}
+
+/// A process's place in a job; it does not change while the job lasts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JobPlace {
+    /// The number of the job.
+    pub job: u64,
+    /// What launchers call the job, the name that counts first.
+    pub names: Vec<String>,
+    /// This process's rank in the job.
+    pub rank: u32,
+    /// Its rank among those of its host.
+    pub local_rank: u32,
+    /// Where it listens, as `host:port`: what `herringbone status` asks. Ranks that are threads do not listen.
+    pub address: Option<String>,
+    /// The job's members.
+    pub roster: Arc<Roster>,
+}
+
+/// How a process stands in a job at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JobFigures {
+    /// What it has counted since the job formed.
+    pub stats: Stats,
+    /// Its groups, what is under way, its links.
+    pub status: JobStatus,
+    /// Bytes of staging memory that operations have now.
+    pub staged: u64,
+    /// Bytes of staging memory that there are.
+    pub staging: u64,
+}
+
+impl JobView {
+    /// How this process stands in the job of a communicator, for those that only look at it.
+    pub fn of(communicator: &Communicator) -> Self {
+        let fabric = &communicator.fabric;
+        let job = &fabric.job;
+        let locals = job.locals();
+        let place = JobPlace {
+            job: job.id,
+            names: job.names.iter().map(|name| name.name.clone()).collect(),
+            rank: job.rank,
+            local_rank: locals.iter().position(|local| *local == job.me).unwrap_or_default() as u32,
+            address: communicator.address().map(str::to_owned),
+            roster: job.roster.clone(),
+        };
+        let token = String::from_utf8_lossy(&job.token).into();
+        Self { node: Arc::downgrade(&fabric.node), place: Arc::new(place), token }
+    }
+
+    /// Where this process is in the job.
+    pub fn place(&self) -> &JobPlace {
+        &self.place
+    }
+
+    /// The job's token, with which its members are asked; also one that was drawn for this job alone. `None` if it has none.
+    pub fn token(&self) -> Option<&str> {
+        Some(&*self.token).filter(|token| !token.is_empty())
+    }
+
+    /// Whether this process has left the job, or is a forked child of the one that is in it.
+    pub fn is_over(&self) -> bool {
+        self.node().is_none()
+    }
+
+    /// Whether it is the same place, seen by another handle.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.node.ptr_eq(&other.node)
+    }
+
+    /// How this process stands; `None` if it has left, or if other threads have the engine for 0.4 s on end.
+    pub fn figures(&self) -> Option<JobFigures> {
+        let node = self.node()?;
+        let mut figures = answer::soon(&node, Instant::now() + answer::PATIENCE, |engine| {
+            let staging = &engine.runtime.ops.staging;
+            let (staged, staging) = (staging.in_use() as u64, staging.bytes() as u64);
+            JobFigures { stats: engine.counted(), status: job_status(engine, 1), staged, staging }
+        })?;
+        figures.stats.waiting = node.waited();
+        figures.status.epoch = self.place.roster.epoch();
+        Some(figures)
+    }
+
+    fn node(&self) -> Option<Arc<Node>> {
+        self.node.upgrade().filter(|node| !node.is_forked() && !node.is_closing())
+    }
+}
+
+impl fmt::Debug for JobView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobView").field("place", &self.place).finish_non_exhaustive()
+    }
+}
