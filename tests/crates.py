@@ -21,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MISSING = 77
-PUBLISHED = ("herringbone-core", "herringbone-sys", "herringbone", "herringbone-cli")
+PUBLISHED = ("herringbone-core", "herringbone-sys", "herringbone", "herringbone-admin", "herringbone-cli")
 
 
 def run(*command, **environment):

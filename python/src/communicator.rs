@@ -360,7 +360,8 @@ fn joined(
     py: Python<'_>,
     join: impl FnOnce() -> herringbone::Result<herringbone::Communicator> + Send + 'static,
 ) -> PyResult<herringbone::Communicator> {
-    waiting::on_a_thread(py, join)?.map_err(|error| errors::to_python(&error))
+    let shown = || join().inspect(herringbone_admin::attach);
+    waiting::on_a_thread(py, shown)?.map_err(|error| errors::to_python(&error))
 }
 
 fn parse_transport(name: &str) -> PyResult<Transport> {

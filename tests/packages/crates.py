@@ -7,7 +7,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PUBLISHED = ("herringbone-core", "herringbone-sys", "herringbone", "herringbone-cli")
+PUBLISHED = ("herringbone-core", "herringbone-sys", "herringbone", "herringbone-admin", "herringbone-cli")
 TARGET = "aarch64-unknown-linux-gnu"
 FREE = {
     "0BSD",

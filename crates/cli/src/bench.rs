@@ -63,7 +63,9 @@ pub(crate) fn run(
     if let Some(path) = &options.ways.calibrate {
         return calibrate::run(options, path, out);
     }
-    rows(options, &Communicator::connect(job::of_environment(options::START)?)?, out)
+    let communicator = Communicator::connect(job::of_environment(options::START)?)?;
+    herringbone_admin::attach(&communicator);
+    rows(options, &communicator, out)
 }
 
 /// Refuses what would change nothing.

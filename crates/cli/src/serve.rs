@@ -8,7 +8,7 @@ use clap::builder::UnknownArgumentValueParser;
 use herringbone::ErrorKind;
 use herringbone::log::{LogFormat, set_format};
 use herringbone::server::{Server, ServerOptions, ServerStats, Stop};
-use herringbone::settings::{Bytes, Environment, check};
+use herringbone::settings::{AdminSettings, Bytes, Environment, check};
 use herringbone::table::{TableGroup, TableOptions};
 use notify::Notifier;
 use rustix::process::Signal;
@@ -45,6 +45,10 @@ pub(crate) struct Options {
     join: Vec<String>,
     #[command(flatten)]
     tables: TableArguments,
+    /// Where to answer over HTTP how this process and its jobs stand: a live page, metrics for Prometheus, health [default:
+    /// HERRINGBONE_ADMIN]
+    #[arg(long, value_name = "ADDR:PORT")]
+    admin: Option<String>,
     /// A file with the job token
     #[arg(long, value_name = "PATH")]
     token_file: Option<String>,
@@ -142,6 +146,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         .map_err(unusable)?;
     let notifier = Notifier::of_process();
     stop_on_signals(signals, server.stop(), notifier.as_ref().and_then(|manager| manager.try_clone().ok()))?;
+    show_over_http(&server, options.admin.as_deref())?;
     if !options.child {
         server.inform();
     }
@@ -168,6 +173,21 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         )?;
     }
     Ok(Outcome::Passed)
+}
+
+/// Answers over HTTP where an option, or the environment, says. What the environment asks for in vain is a warning.
+fn show_over_http(server: &Server, admin: Option<&str>) -> Result<(), Failure> {
+    let settings = AdminSettings::of(&Environment::of_process())?;
+    let Some(text) = admin else {
+        if let Err(error) = herringbone_admin::show(server, &settings) {
+            herringbone::log::warn(&format!("reducer {}", server.address()), error);
+        }
+        return Ok(());
+    };
+    let usage = |problem| Failure::Usage { problem, hint: "write --admin ADDR:PORT, like 127.0.0.1:9464" };
+    let settings =
+        settings.at(text).ok_or_else(|| usage(format!("--admin {text} is no address with a port")))?;
+    herringbone_admin::show(server, &settings).map_err(|error| usage(error.to_string()))
 }
 
 /// What the tables of this server may take up, and how long a worker is waited for.

@@ -1,21 +1,19 @@
 //! `herringbone status`: how a job stands, as each of its processes says.
 
-mod ask;
 mod dump;
-mod json;
 mod tables;
 mod text;
-mod waits;
 mod words;
 
 use crate::failure::{Failure, RUN};
 use crate::{outcome::Outcome, token::token_at};
-use ask::{Asker, Round};
 use dump::DumpFormat;
 use herringbone::settings::{ALL, Environment};
+use herringbone_admin::ask::{Asker, Round, Unanswered};
+use herringbone_admin::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{self, IsTerminal, Write, stdout};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -75,17 +73,17 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let token = || token_at(options.token_file.as_deref(), &addresses);
     let mut asker = Asker::new(addresses.clone(), token()?);
     if let Some(folder) = &options.dump {
-        let round = asker.ask_all(false)?;
-        if let Some(failure) = round.failure() {
-            return Err(failure);
+        let round = asked(asker.ask_all(false))?;
+        if let Some(unanswered) = round.unanswered() {
+            return Err(unanswered.into());
         }
         dump::run(&round, token()?.as_deref(), folder, options.format, out)?;
         return Ok(Outcome::Passed);
     }
     let Some(pause) = options.watch else {
-        let round = asker.ask_all(true)?;
-        if let Some(failure) = round.failure() {
-            return Err(failure);
+        let round = asked(asker.ask_all(true))?;
+        if let Some(unanswered) = round.unanswered() {
+            return Err(unanswered.into());
         }
         show(&round, options.json, false, out)?;
         return Ok(Outcome::Passed);
@@ -94,12 +92,12 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let redraws = !options.json && stdout().is_terminal();
     loop {
         let began = Instant::now();
-        let round = asker.ask_all(false)?;
-        if let Some(failure) = round.failure() {
+        let round = asked(asker.ask_all(false))?;
+        if let Some(unanswered) = round.unanswered() {
             // A process that has come there meanwhile may have a token of its own.
             let has_new_token = asker.set_token(token()?);
             if round.is_refused() && !has_new_token {
-                return Err(failure);
+                return Err(unanswered.into());
             }
         }
         show(&round, options.json, redraws, out)?;
@@ -108,6 +106,16 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         }
         out.flush()?;
         thread::sleep(pause.saturating_sub(began.elapsed()));
+    }
+}
+
+fn asked(round: io::Result<Round>) -> Result<Round, Failure> {
+    round.map_err(Failure::system("cannot start a thread"))
+}
+
+impl From<Unanswered> for Failure {
+    fn from(Unanswered { problem, hint }: Unanswered) -> Self {
+        Self::Unanswered { problem, hint }
     }
 }
 

@@ -12,7 +12,7 @@ use std::ffi::c_int;
 /// Joins the job that the environment describes.
 #[unsafe(no_mangle)]
 pub extern "C" fn herringbone_init(communicator: ResultPointer<u64>) -> c_int {
-    code_of(|| communicator.fill("communicator", || Ok(COMMUNICATORS.add(Communicator::from_env()?))))
+    code_of(|| communicator.fill("communicator", || Ok(shown(Communicator::from_env()?))))
 }
 
 /// Joins a job as the options say.
@@ -21,9 +21,15 @@ pub extern "C" fn herringbone_init_with(options: OptionsPointer, communicator: R
     code_of(|| {
         communicator.fill("communicator", || {
             let config = config_of(&options.read()?)?;
-            Ok(COMMUNICATORS.add(Communicator::connect(config)?))
+            Ok(shown(Communicator::connect(config)?))
         })
     })
+}
+
+/// The handle of a job's communicator, which is shown where HERRINGBONE_ADMIN says.
+fn shown(communicator: Communicator) -> u64 {
+    herringbone_admin::attach(&communicator);
+    COMMUNICATORS.add(communicator)
 }
 
 /// Ends a communicator in order.

@@ -23,6 +23,7 @@ pub(super) fn run<T: Sample>(options: &Options) -> Result<Outcome, Failure> {
     let sizes = |text: &str| text.parse::<Sizes>().map_err(|error| error.to_string());
     let sizes = setting("BENCH_SIZES", sizes)?.unwrap_or(Sizes(vec![4, 1 << 10, 64 << 10, 1 << 20]));
     let communicator = Communicator::connect(config()?)?;
+    herringbone_admin::attach(&communicator);
     let folder = setting("BENCH_OUT", |text| Ok(PathBuf::from(text)))?.unwrap_or(PathBuf::from("."));
     let path = folder.join(format!("r{}.jsonl", communicator.rank()));
     let mut out =

@@ -1,9 +1,9 @@
 //! `herringbone status --dump`: the flight records of all members of a job, a file of each.
 
-use super::ask::{AskedMember, Round};
 use crate::failure::Failure;
 use herringbone::flight::{FlightFormat, FlightRecord, write_record};
 use herringbone::status::{AskError, Role, ask_flight};
+use herringbone_admin::ask::{AskedMember, Round};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What servers of tables say: where ranges are, which tables there are, who is behind, which keys are hot.
 
-use super::ask::Round;
 use super::words::{counted, quantity, shown};
 use crate::table;
 use herringbone::status::{Activity, RangeStatus, TableServerStatus, TableStatus, TableWorker};
+use herringbone_admin::ask::Round;
 use std::collections::BTreeMap;
 
 /// How many workers of a table are named that are behind.
@@ -200,8 +200,8 @@ fn hot(round: &Round) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::ask::{AnswerPair, AskedMember};
     use herringbone::status::{Answer, AskError, HotKey, Identity, Role, Status};
+    use herringbone_admin::ask::{AnswerPair, AskedMember};
     use std::time::Duration;
 
     fn table(range: u32, steps: [u64; 2], hot: &[(u64, u32)]) -> TableStatus {

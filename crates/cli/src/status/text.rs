@@ -1,12 +1,12 @@
 //! The page for people: who is there, what each does, who waits for whom, and what moves where.
 
-use super::ask::{AskedMember, Round, rates};
 use super::tables;
-use super::waits::{self, Wait, name, names};
 use super::words::{counted, quantity, shown};
 use crate::table;
 use herringbone::core::session::Ranks;
 use herringbone::status::{Activity, InFlight, JobStatus, LinkStatus, MemberId, Role, ServedJob, Way};
+use herringbone_admin::ask::{AskedMember, Round, rates};
+use herringbone_admin::waits::{self, Wait, name, names};
 use std::cmp::Reverse;
 use std::fmt::Write;
 

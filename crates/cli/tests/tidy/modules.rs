@@ -15,7 +15,7 @@ struct Order {
     lines: &'static [&'static str],
 }
 
-const ORDERS: [Order; 7] = [
+const ORDERS: [Order; 8] = [
     Order {
         folder: "crates/core/src",
         lines: &[
@@ -109,6 +109,25 @@ const ORDERS: [Order; 7] = [
         ],
     },
     Order {
+        folder: "crates/admin/src",
+        lines: &[
+            "lib",
+            // When it begins, and what is answered.
+            "start",
+            "files pages",
+            "metrics",
+            "http/listener",
+            "http",
+            // What there is to show.
+            "outlook",
+            "watch",
+            // Asking all members, and what comes of it.
+            "events history json",
+            "waits",
+            "ask",
+        ],
+    },
+    Order {
         folder: "crates/cli/src",
         lines: &[
             "main",
@@ -143,8 +162,7 @@ const ORDERS: [Order; 7] = [
             "optimizer",
             "call",
             "pending ps_lite residuals",
-            "codecs errors logging memory restarter store trees turn waiting",
-            "codecs errors flight memory restarter store trees turn waiting",
+            "codecs errors flight logging memory restarter store trees turn waiting",
         ],
     },
     Order {

@@ -4,7 +4,7 @@ use super::Communicator;
 use crate::{
     core::session::{membership::Roster, status::JobStatus},
     engine::status::job_status,
-    fabric::answer,
+    fabric::recorder,
     node::Node,
     transport::stats::Stats,
 };
@@ -95,7 +95,7 @@ impl JobView {
     /// How this process stands; `None` if it has left, or if other threads have the engine for 0.4 s on end.
     pub fn figures(&self) -> Option<JobFigures> {
         let node = self.node()?;
-        let mut figures = answer::soon(&node, Instant::now() + answer::PATIENCE, |engine| {
+        let mut figures = recorder::soon(&node, Instant::now() + recorder::PATIENCE, |engine| {
             let staging = &engine.runtime.ops.staging;
             let (staged, staging) = (staging.in_use() as u64, staging.bytes() as u64);
             JobFigures { stats: engine.counted(), status: job_status(engine, 1), staged, staging }

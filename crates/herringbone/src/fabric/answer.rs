@@ -3,7 +3,7 @@
 use super::{
     Job,
     greet::{self, GreetError},
-    recorder::{flight_record_soon, soon},
+    recorder::{PATIENCE, flight_record_soon, soon},
 };
 use crate::{
     clock,
@@ -25,8 +25,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer waits for an engine that another thread has.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// How long one connection may ask.
 const CONVERSATION: Duration = Duration::from_secs(10);
 
@@ -50,22 +48,6 @@ pub(crate) struct ReducerAnswer<'a> {
 /// How an engine stands, where so many go into one answer; `None` if it is busy all the time.
 pub(crate) fn job_status_soon(node: &Node, of: usize) -> Option<JobStatus> {
     soon(node, Instant::now() + PATIENCE, |engine| job_status(engine, of))
-}
-
-/// The record of an engine; `None` if it is busy all the time.
-pub(super) fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
-    soon(node, Instant::now() + PATIENCE, |engine| flight_record(engine, owner))
-}
-
-/// What is read of an engine as soon as no other thread has it; `None` if one has it until then.
-pub(crate) fn soon<R>(node: &Node, until: Instant, read: impl Fn(&Engine) -> R) -> Option<R> {
-    loop {
-        let found = node.with_if_free(|engine| read(engine));
-        if found.is_some() || Instant::now() >= until {
-            return found;
-        }
-        std::thread::sleep(LOOK);
-    }
 }
 
 impl Inquiry {

@@ -18,7 +18,7 @@ use std::{
 };
 
 /// How long an answer waits for an engine that another thread has.
-const PATIENCE: Duration = Duration::from_millis(400);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// How often it looks whether the engine is free.
 const LOOK: Duration = Duration::from_micros(100);
 
@@ -121,15 +121,14 @@ fn listen_for_the_signal() {
 
 /// The record of an engine; `None` if it is busy all the time.
 pub(super) fn flight_record_soon(node: &Node, owner: Identity) -> Option<FlightRecord> {
-    soon(node, |engine| flight_record(engine, owner))
+    soon(node, Instant::now() + PATIENCE, |engine| flight_record(engine, owner))
 }
 
-/// Looks into an engine that other threads use, too.
-pub(super) fn soon<R>(node: &Node, look: impl Fn(&Engine) -> R) -> Option<R> {
-    let began = Instant::now();
+/// What is read of an engine as soon as no other thread has it; `None` if one has it until then.
+pub(crate) fn soon<R>(node: &Node, until: Instant, read: impl Fn(&Engine) -> R) -> Option<R> {
     loop {
-        let found = node.with_if_free(|engine| look(engine));
-        if found.is_some() || began.elapsed() >= PATIENCE {
+        let found = node.with_if_free(|engine| read(engine));
+        if found.is_some() || Instant::now() >= until {
             return found;
         }
         std::thread::sleep(LOOK);

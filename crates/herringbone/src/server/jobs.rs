@@ -17,9 +17,9 @@ use crate::{
     execute::staging::Staging,
     fabric::{
         acceptor,
-        answer::{self, Inquiry, ReducerAnswer},
+        answer::{Inquiry, ReducerAnswer},
         greet::{self, GreetError},
-        reducers,
+        recorder, reducers,
     },
     node::{EventHandler, Node},
     sys::{doorbell::Bell, segment::Segment},
@@ -220,9 +220,9 @@ impl Jobs {
             let of = |(number, job): (&u64, &Arc<Job>)| (*number, job.clone());
             (table.present.iter().map(of).collect::<Vec<_>>(), table.past)
         };
-        let until = Instant::now() + answer::PATIENCE;
+        let until = Instant::now() + recorder::PATIENCE;
         let figures = |(number, job): &(u64, Arc<Job>)| {
-            answer::soon(&job.node, until, |engine| {
+            recorder::soon(&job.node, until, |engine| {
                 let staging = &engine.runtime.ops.staging;
                 ServedFigures {
                     job: *number,

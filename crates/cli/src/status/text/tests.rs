@@ -1,7 +1,7 @@
 use super::*;
-use crate::status::ask::AnswerPair;
 use herringbone::core::session::membership::Process;
 use herringbone::status::{Answer, AskError, GroupStatus, Identity, Role, Roster, Status};
+use herringbone_admin::ask::AnswerPair;
 use std::time::Duration;
 
 const JOB: u64 = 0x2a;

@@ -1,10 +1,10 @@
 //! Asking the members of a job, all at once.
 
-use crate::failure::Failure;
 use herringbone::status::{
     Activity, Answer, AskError, JobStatus, LinkStatus, MemberId, Role, Roster, TableServerStatus, ask,
 };
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -22,7 +22,8 @@ const NAMED: usize = 16;
 const SUBSTITUTES: usize = 8;
 
 /// Whom to ask, and what was last heard.
-pub(super) struct Asker {
+#[derive(Debug)]
+pub struct Asker {
     addresses: Vec<String>,
     /// Some workers of the job, or all servers of tables: the process that answers now may be stopped when it is looked again.
     substitutes: Vec<String>,
@@ -33,24 +34,40 @@ pub(super) struct Asker {
 }
 
 /// What came of asking everybody once.
-pub(super) struct Round {
-    pub(super) job: u64,
+#[derive(Debug)]
+pub struct Round {
+    /// The number of the job.
+    pub job: u64,
     /// The job's members; unknown of a job that forms, and of a reducer's.
-    pub(super) roster: Option<Roster>,
-    pub(super) members: Vec<AskedMember>,
+    pub roster: Option<Roster>,
+    /// The processes that were asked.
+    pub members: Vec<AskedMember>,
     /// For how long no process has answered; `None` if one does.
-    pub(super) silent_for: Option<Duration>,
+    pub silent_for: Option<Duration>,
 }
 
 /// A process, and what came of asking it.
-pub(super) struct AskedMember {
+#[derive(Debug)]
+pub struct AskedMember {
     /// What it is called: its rank, or a reducer's address.
-    pub(super) name: String,
+    pub name: String,
     /// Unknown of an address at which no process has answered yet.
-    pub(super) role: Option<Role>,
-    pub(super) id: Option<MemberId>,
-    pub(super) address: String,
-    pub(super) heard: Result<AnswerPair, AskError>,
+    pub role: Option<Role>,
+    /// Its identity in the job, if the job's members are known.
+    pub id: Option<MemberId>,
+    /// Where it listens.
+    pub address: String,
+    /// Its answer, or why there is none.
+    pub heard: Result<AnswerPair, AskError>,
+}
+
+/// Why no process answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// What each says, or why it says nothing.
+    pub problem: String,
+    /// What to do.
+    pub hint: &'static str,
 }
 
 /// What the first process that answers says, and where it is.
@@ -60,13 +77,17 @@ struct FirstAnswer {
 }
 
 /// An answer, and the one before it.
-pub(super) struct AnswerPair {
-    pub(super) answer: Answer,
-    pub(super) before: Option<Answer>,
+#[derive(Debug)]
+pub struct AnswerPair {
+    /// What it says now.
+    pub answer: Answer,
+    /// What it said when it was asked before.
+    pub before: Option<Answer>,
 }
 
 impl Asker {
-    pub(super) fn new(addresses: Vec<String>, token: Option<String>) -> Self {
+    /// Asks for the job, or the servers of tables, at these addresses, `host:port`.
+    pub fn new(addresses: Vec<String>, token: Option<String>) -> Self {
         Self {
             addresses,
             substitutes: Vec::new(),
@@ -77,14 +98,17 @@ impl Asker {
     }
 
     /// The token of the next rounds. Returns whether it is another one than before.
-    pub(super) fn set_token(&mut self, token: Option<String>) -> bool {
+    pub fn set_token(&mut self, token: Option<String>) -> bool {
         let is_new = self.token != token;
         self.token = token;
         is_new
     }
 
     /// Asks each member, and `twice` those that answer, a moment later. Else what they said in the last round came before.
-    pub(super) fn ask_all(&mut self, twice: bool) -> Result<Round, Failure> {
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn ask_all(&mut self, twice: bool) -> io::Result<Round> {
         let mut round = match self.first()? {
             Ok(FirstAnswer { address, answer }) => self.ask_members(address, answer, twice),
             Err(members) => Round { job: 0, roster: None, members, silent_for: None },
@@ -154,7 +178,7 @@ impl Asker {
 
     /// The first answer of those that are named, who are all asked at once: of one that knows the job's members, if any does. Else
     /// why each of these does not answer.
-    fn first(&self) -> Result<Result<FirstAnswer, Vec<AskedMember>>, Failure> {
+    fn first(&self) -> io::Result<Result<FirstAnswer, Vec<AskedMember>>> {
         let (sender, receiver) = channel();
         let more = self.substitutes.iter().filter(|address| !self.addresses.contains(address));
         for address in self.addresses.iter().chain(more) {
@@ -164,8 +188,7 @@ impl Asker {
                 // Nobody listens any more once another has answered.
                 let _unheard = sender.send((address, answer));
             };
-            let thread = thread::Builder::new().name("hb-status".to_owned()).spawn(asks);
-            thread.map_err(Failure::system("cannot start a thread"))?;
+            thread::Builder::new().name("hb-status".to_owned()).spawn(asks)?;
         }
         drop(sender);
         let (mut silent, mut other) = (Vec::new(), None);
@@ -243,7 +266,7 @@ fn heard(
 
 impl Round {
     /// Whether no process answers, and the one at an address that was named refuses this command: then none will.
-    pub(super) fn is_refused(&self) -> bool {
+    pub fn is_refused(&self) -> bool {
         let refuses = |error: &AskError| matches!(error, AskError::Token(_) | AskError::Stranger(_));
         self.silent_for.is_some() && self.roster.is_none() && self.problems().any(|(_, error)| refuses(error))
     }
@@ -253,7 +276,7 @@ impl Round {
     }
 
     /// If no process answers: why, and what to do.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub fn unanswered(&self) -> Option<Unanswered> {
         self.silent_for?;
         let mut texts: Vec<String> =
             self.problems().take(NAMED).map(|(address, problem)| format!("{address}: {problem}")).collect();
@@ -274,18 +297,18 @@ impl Round {
                  `herringbone serve --tables` printed, or set HERRINGBONE_TABLES as its workers have it"
             }
         };
-        Some(Failure::Unanswered { problem: texts.join("\n"), hint })
+        Some(Unanswered { problem: texts.join("\n"), hint })
     }
 }
 
 impl AskedMember {
     /// How it stands in a job: in its own, or in one that it reduces for.
-    pub(super) fn job_status(&self, job: u64) -> Option<&JobStatus> {
+    pub fn job_status(&self, job: u64) -> Option<&JobStatus> {
         in_job(&self.heard.as_ref().ok()?.answer, job)
     }
 
     /// How it stood in a job when it was asked before, in the same life.
-    pub(super) fn stood(&self, job: u64) -> Option<&JobStatus> {
+    pub fn stood(&self, job: u64) -> Option<&JobStatus> {
         let AnswerPair { answer, before } = self.heard.as_ref().ok()?;
         let before = before.as_ref()?;
         let is_same = before.identity.incarnation == answer.identity.incarnation;
@@ -302,7 +325,7 @@ fn in_job(answer: &Answer, job: u64) -> Option<&JobStatus> {
 }
 
 /// Bytes in a second that were sent and received on a link since it was asked before.
-pub(super) fn rates(link: &LinkStatus, now: &JobStatus, before: Option<&JobStatus>) -> Option<[f64; 2]> {
+pub fn rates(link: &LinkStatus, now: &JobStatus, before: Option<&JobStatus>) -> Option<[f64; 2]> {
     let before = before?;
     let seconds = now.moment.checked_sub(before.moment).filter(|passed| *passed > 0)? as f64 / 1e6;
     let (sent, received) = before.link(link.to).map_or((0, 0), |earlier| (earlier.sent, earlier.received));

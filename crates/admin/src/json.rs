@@ -1,12 +1,12 @@
-//! The same for programs: one JSON object.
+//! A round as one JSON object: what `herringbone status --json` prints.
 
-use super::ask::{AskedMember, Round, rates};
-use super::waits::{self, group, name};
+use crate::ask::{AskedMember, Round, rates};
+use crate::waits::{self, group, name};
 use herringbone::status::{Activity, JobStatus, MemberId, TableServerStatus, Way};
 use serde_json::{Map, Value, json};
 
-/// All of it.
-pub(super) fn object(round: &Round) -> Value {
+/// How the job stands: its members, and who waits for whom.
+pub fn object(round: &Round) -> Value {
     let roster = round.roster.as_ref();
     let called = |ids: &[MemberId]| ids.iter().map(|id| name(round, *id)).collect::<Vec<_>>();
     let waits: Vec<Value> = waits::of(round)
@@ -35,7 +35,7 @@ pub(super) fn object(round: &Round) -> Value {
 }
 
 /// The number of a job: as an integer it would be longer than many programs read exactly.
-fn number(job: u64) -> String {
+pub fn number(job: u64) -> String {
     format!("{job:016x}")
 }
 

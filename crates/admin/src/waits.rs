@@ -1,22 +1,23 @@
 //! Who waits for whom, put together from what each member says.
 
-use super::ask::{AskedMember, Round};
+use crate::ask::{AskedMember, Round};
 use herringbone::core::session::Ranks;
 use herringbone::status::{InFlight, MemberId, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// That some members wait for one.
-pub(super) struct Wait<'a> {
+#[derive(Debug)]
+pub struct Wait<'a> {
     /// Whom they wait for.
-    pub(super) on: MemberId,
+    pub on: MemberId,
     /// Who waits.
-    pub(super) by: Vec<MemberId>,
+    pub by: Vec<MemberId>,
     /// The oldest of the operations in which they do.
-    pub(super) operation: &'a InFlight,
+    pub operation: &'a InFlight,
     /// How many more there are.
-    pub(super) more: usize,
+    pub more: usize,
     /// Why, as far as that is known.
-    pub(super) why: Option<&'static str>,
+    pub why: Option<&'static str>,
 }
 
 /// An operation, as all ranks call it.
@@ -26,7 +27,7 @@ type Key<'a> = (u32, Option<u64>, &'a str);
 type Waiters<'a> = (BTreeSet<MemberId>, &'a InFlight);
 
 /// Who is waited for, by whom. Those who wait themselves come last.
-pub(super) fn of(round: &Round) -> Vec<Wait<'_>> {
+pub fn of(round: &Round) -> Vec<Wait<'_>> {
     let mut found: BTreeMap<MemberId, BTreeMap<Key<'_>, Waiters<'_>>> = BTreeMap::new();
     for member in &round.members {
         let (Some(id), Some(job_status)) = (member.id, member.job_status(round.job)) else { continue };
@@ -76,7 +77,7 @@ fn why(round: &Round, on: MemberId, operation: &InFlight) -> Option<&'static str
 }
 
 /// Members as people call them: `ranks 0, 2-5 and reducer 10.0.0.5:7070`.
-pub(super) fn names(round: &Round, members: &[MemberId]) -> String {
+pub fn names(round: &Round, members: &[MemberId]) -> String {
     let roster = round.roster.as_ref();
     let mut ranks: Vec<u32> =
         members.iter().filter_map(|id| roster.and_then(|roster| roster.rank_of(*id))).collect();
@@ -91,7 +92,7 @@ pub(super) fn names(round: &Round, members: &[MemberId]) -> String {
 }
 
 /// A member as people call it.
-pub(super) fn name(round: &Round, id: MemberId) -> String {
+pub fn name(round: &Round, id: MemberId) -> String {
     match &round.roster {
         Some(roster) if roster.is_reducer(id) => format!("reducer {}", roster.name(id)),
         Some(roster) => roster.name(id),
@@ -101,7 +102,7 @@ pub(super) fn name(round: &Round, id: MemberId) -> String {
 }
 
 /// The name of a group, as any member calls it.
-pub(super) fn group(round: &Round, number: u32) -> String {
+pub fn group(round: &Round, number: u32) -> String {
     let named = |member: &AskedMember| Some(member.job_status(round.job)?.group(number)?.name.clone());
     round.members.iter().find_map(named).unwrap_or_else(|| format!("group {number}"))
 }

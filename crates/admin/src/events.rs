@@ -1,0 +1,230 @@
+//! What events add up to: a listener of the engine's, which counts operations, how long they take and whom they wait for.
+//!
+//! It is called under the engine's lock, so it only adds numbers. Who reads them copies them first.
+
+use herringbone::core::collective::Collective;
+use herringbone::status::MemberId;
+use herringbone::{OperationId, Sink, TraceEvent};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The upper bounds of histograms, in seconds: three in each power of ten, from 10 us to 100 s.
+pub(crate) const BOUNDS: [f64; 22] = [
+    1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 25.0, 50.0, 100.0,
+];
+/// How many operations are followed at once: of those above it the times are not known.
+const FOLLOWED: usize = 1 << 16;
+
+/// How many values are in each bucket.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Histogram {
+    /// Up to each bound, and above the last one; not yet summed up.
+    buckets: [u64; BOUNDS.len() + 1],
+    sum: f64,
+}
+
+impl Histogram {
+    fn add(&mut self, value: f64) {
+        let bucket = BOUNDS.partition_point(|bound| *bound < value);
+        self.buckets[bucket] += 1;
+        self.sum += value;
+    }
+
+    /// How many values there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The sum of the values.
+    pub(crate) fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// Each bound with the number of values between it and the one before.
+    pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = BOUNDS.into_iter().chain([f64::MAX]);
+        bounds.zip(self.buckets).collect()
+    }
+}
+
+/// How long operations of a kind took that ended well.
+#[derive(Clone, Debug)]
+pub(crate) struct OperationCount {
+    pub(crate) collective: &'static str,
+    pub(crate) algorithm: String,
+    pub(crate) seconds: Histogram,
+}
+
+/// What has happened in a process since it was first listened to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventCounts {
+    /// The kinds of operations, in the order in which they came.
+    pub(crate) operations: Vec<OperationCount>,
+    /// How many ended with an error, by its kind.
+    pub(crate) failures: BTreeMap<&'static str, u64>,
+    /// For how long operations have waited for a member: for how many of them each wait counts.
+    pub(crate) waits: BTreeMap<String, Histogram>,
+    /// How often something went wrong, by its kind.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+}
+
+impl EventCounts {
+    /// The place of a kind of operations, which there are few of.
+    fn kind(&mut self, collective: &'static str, algorithm: &str) -> usize {
+        let is_it = |it: &OperationCount| it.collective == collective && it.algorithm == algorithm;
+        self.operations.iter().position(is_it).unwrap_or_else(|| {
+            let (algorithm, seconds) = (algorithm.to_owned(), Histogram::default());
+            self.operations.push(OperationCount { collective, algorithm, seconds });
+            self.operations.len() - 1
+        })
+    }
+}
+
+/// The counts of a process, which all its listeners add to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedCounts(Arc<Mutex<EventCounts>>);
+
+impl SharedCounts {
+    fn lock(&self) -> MutexGuard<'_, EventCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What they are now.
+    pub(crate) fn read(&self) -> EventCounts {
+        self.lock().clone()
+    }
+
+    /// A listener that adds to them. `peers` names members of its job.
+    pub(crate) fn listener(&self, peers: BTreeMap<MemberId, String>) -> Box<dyn Sink> {
+        Box::new(Counting { counts: self.clone(), peers, followed: HashMap::new() })
+    }
+}
+
+/// Listens in one job.
+#[derive(Debug)]
+struct Counting {
+    counts: SharedCounts,
+    peers: BTreeMap<MemberId, String>,
+    /// Operations that have not ended.
+    followed: HashMap<OperationId, Followed>,
+}
+
+/// An operation that has not ended.
+#[derive(Debug)]
+struct Followed {
+    /// The place of its kind among all.
+    kind: usize,
+    issued: Duration,
+    /// Since when it waits, and for whom.
+    waits: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Duration,
+    on: Vec<MemberId>,
+}
+
+impl Counting {
+    /// A wait is over.
+    fn end_wait(&self, waiting: Waiting, now: Duration) {
+        let seconds = now.saturating_sub(waiting.since).as_secs_f64();
+        let mut counts = self.counts.lock();
+        for member in waiting.on {
+            let unknown = || format!("member {}", member.number());
+            let name = self.peers.get(&member).cloned().unwrap_or_else(unknown);
+            counts.waits.entry(name).or_default().add(seconds);
+        }
+    }
+
+    fn fault(&self, kind: &'static str) {
+        *self.counts.lock().faults.entry(kind).or_default() += 1;
+    }
+}
+
+impl Sink for Counting {
+    fn event(&mut self, now: Duration, event: &TraceEvent<'_>) {
+        match event {
+            TraceEvent::Issued { operation, call, algorithm, .. } if self.followed.len() < FOLLOWED => {
+                let collective = Collective::from_code(call.collective, call.root);
+                let collective = collective.map_or("unknown", |collective| collective.name());
+                let kind = self.counts.lock().kind(collective, algorithm);
+                self.followed.insert(*operation, Followed { kind, issued: now, waits: None });
+            }
+            TraceEvent::Waited { operation, endpoints } => {
+                let Some(followed) = self.followed.get_mut(operation) else { return };
+                let next = Waiting { since: now, on: endpoints.to_vec() };
+                if let Some(before) = followed.waits.replace(next) {
+                    self.end_wait(before, now);
+                }
+            }
+            TraceEvent::Ended { operation, result } => {
+                let Some(followed) = self.followed.remove(operation) else { return };
+                if let Some(waiting) = followed.waits {
+                    self.end_wait(waiting, now);
+                }
+                let mut counts = self.counts.lock();
+                match result {
+                    Ok(()) => {
+                        let seconds = now.saturating_sub(followed.issued).as_secs_f64();
+                        counts.operations[followed.kind].seconds.add(seconds);
+                    }
+                    Err(error) => *counts.failures.entry(error.kind().name()).or_default() += 1,
+                }
+            }
+            TraceEvent::Suspected { .. } => self.fault("suspected"),
+            TraceEvent::Lost { .. } => self.fault("lost"),
+            TraceEvent::Fenced { .. } => self.fault("fenced"),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herringbone::core::wire::Fingerprint;
+
+    const OPERATION: OperationId = OperationId { group: 0, generation: 0, sequence: 7 };
+
+    #[test]
+    fn bounds_ascend_and_a_value_is_in_the_first_bucket_that_has_room_for_it() {
+        assert!(BOUNDS.is_sorted());
+        let mut histogram = Histogram::default();
+        for value in [0.0, 1e-5, 1.1e-5, 0.3, 100.0, 1e6] {
+            histogram.add(value);
+        }
+        assert_eq!((histogram.count(), histogram.sum()), (6, 1_000_100.300_021));
+        let filled: Vec<(f64, u64)> =
+            histogram.buckets().into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(filled, [(1e-5, 2), (2.5e-5, 1), (0.5, 1), (100.0, 1), (f64::MAX, 1)]);
+    }
+
+    #[test]
+    fn waits_are_those_for_each_member_until_others_are_waited_for_or_the_end() {
+        let counts = SharedCounts::default();
+        let members = [1, 2].map(MemberId::new);
+        let peers = members.iter().map(|member| (*member, format!("rank {}", member.number()))).collect();
+        let mut listener = counts.listener(peers);
+        let at = |milliseconds| Duration::from_millis(milliseconds);
+        let call = Fingerprint { collective: Collective::AllReduce.code(), ..Fingerprint::default() };
+        let issued =
+            TraceEvent::Issued { operation: OPERATION, call: &call, group: "world", algorithm: "radix" };
+        listener.event(at(10), &issued);
+        listener.event(at(20), &TraceEvent::Waited { operation: OPERATION, endpoints: &members });
+        listener.event(at(50), &TraceEvent::Waited { operation: OPERATION, endpoints: &members[1..] });
+        listener.event(at(150), &TraceEvent::Ended { operation: OPERATION, result: &Ok(()) });
+        // It was issued before somebody listened.
+        let other = OperationId { sequence: 8, ..OPERATION };
+        listener.event(at(160), &TraceEvent::Ended { operation: other, result: &Ok(()) });
+        let counts = counts.read();
+        let waits: Vec<_> =
+            counts.waits.iter().map(|(name, waits)| (name.as_str(), waits.count(), waits.sum())).collect();
+        assert_eq!(waits, [("rank 1", 1, 0.03), ("rank 2", 2, 0.13)]);
+        let [operations] = &counts.operations[..] else { panic!("{counts:?}") };
+        assert_eq!((operations.collective, operations.algorithm.as_str()), ("all_reduce", "radix"));
+        assert_eq!((operations.seconds.count(), operations.seconds.sum()), (1, 0.14));
+    }
+}

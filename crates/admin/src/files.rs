@@ -1,0 +1,68 @@
+//! Metrics as a file, for the textfile collector of Prometheus's node exporter.
+
+use crate::metrics;
+use crate::outlook::Outlook;
+use herringbone::log::warn;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// How often the file is written.
+const PERIOD: Duration = Duration::from_secs(15);
+
+/// Writes the metrics of a process into a directory again and again, from a thread. `name` distinguishes the process: `rank-3`.
+pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, name: &str, who: String) -> io::Result<()> {
+    let path = Path::new(directory).join(format!("herringbone-{name}.prom"));
+    let outlook = Arc::downgrade(outlook);
+    let spawned = thread::Builder::new().name("hb-admin-file".to_owned());
+    spawned.spawn(move || run(&outlook, &path, &who)).map(drop)
+}
+
+fn run(outlook: &Weak<Outlook>, path: &Path, who: &str) {
+    let mut has_warned = false;
+    while let Some(outlook) = outlook.upgrade() {
+        if let Err(error) = replace(path, &metrics::text(&outlook)) {
+            outlook.count_unwritten();
+            if !std::mem::replace(&mut has_warned, true) {
+                let what = format_args!("HERRINGBONE_METRICS_FILE: cannot write {}: {error}", path.display());
+                warn(who, format_args!("{what}; it is tried again every {} s", PERIOD.as_secs()));
+            }
+        }
+        drop(outlook);
+        thread::sleep(PERIOD);
+    }
+}
+
+/// Writes a file at once: nobody reads half of it.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // The collector reads names that end in .prom.
+    let unfinished = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+    let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
+    written.inspect_err(|_| {
+        // The error is told; half a file is in nobody's way.
+        let _removed = fs::remove_file(&unfinished);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_and_nothing_is_left_of_one_that_failed() {
+        let folder = std::env::temp_dir().join(format!("herringbone-metrics-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("herringbone-rank-0.prom");
+        for text in ["a 1\n", "a 2\n"] {
+            replace(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let full = Path::new("/dev/full/herringbone-rank-0.prom");
+        assert!(replace(full, "a 3\n").is_err());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,135 @@
+//! Who is answered: clients that name this host as it is called, and that know the token where one is asked for.
+//!
+//! A page on the web could have its own name lead here, so that the browser takes us for its server and lets it read what we answer
+//! (DNS rebinding). Such a request names that page's host. A number is nobody's name.
+
+use super::request::PageRequest;
+use std::hint::black_box;
+use std::net::IpAddr;
+
+/// What clients have to name and to know.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    /// What this host is called, beside numbers and `localhost`.
+    names: Vec<String>,
+    token: Option<String>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It names no host.
+    NoHost,
+    /// It names another host.
+    Host,
+    /// It has no token, or another one.
+    Token,
+}
+
+impl Gate {
+    /// For a host of this name, which listens at `listen`, and asks for the token if there is one.
+    pub(crate) fn new(own: &str, listen: &str, token: Option<String>) -> Self {
+        let short = own.split('.').next().unwrap_or_default();
+        let names = ["localhost", own, short, listen].map(str::to_ascii_lowercase);
+        let names = names.into_iter().filter(|name| !name.is_empty()).collect();
+        Self { names, token }
+    }
+
+    /// Whether a request is answered.
+    pub(crate) fn admit(&self, request: &PageRequest, is_open: bool) -> Result<(), Refused> {
+        let host = request.host.as_deref().filter(|host| !host.is_empty()).ok_or(Refused::NoHost)?;
+        if !self.is_own(host) {
+            return Err(Refused::Host);
+        }
+        match &self.token {
+            Some(token) if !is_open => {
+                let given = request.bearer.as_deref().ok_or(Refused::Token)?;
+                if is_same(token.as_bytes(), given.as_bytes()) { Ok(()) } else { Err(Refused::Token) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a `host` or `host:port` is this one. The port is not compared: a tunnel has another one.
+    fn is_own(&self, host: &str) -> bool {
+        let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+        if let Some(rest) = host.strip_prefix('[') {
+            let Some((number, port)) = rest.split_once(']') else { return false };
+            let port = if port.is_empty() { Some("") } else { port.strip_prefix(':') };
+            return number.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) && port.is_some_and(is_port);
+        }
+        let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        is_port(port) && (name.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv4()) || self.names.contains(&name))
+    }
+}
+
+/// Whether two secrets are the same, in a time that tells only how long they are.
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let differs = one.iter().zip(other).fold(0, |differs, (one, other)| black_box(differs | (one ^ other)));
+    one.len() == other.len() && differs == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(host: Option<&str>, bearer: Option<&str>) -> PageRequest {
+        PageRequest {
+            host: host.map(str::to_owned),
+            bearer: bearer.map(str::to_owned),
+            ..PageRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_host_is_a_number_or_what_this_one_is_called() {
+        let gate = Gate::new("Node-1.example.org", "admin.local", None);
+        for own in [
+            "localhost",
+            "LOCALHOST:80",
+            "localhost.:80",
+            "127.0.0.1",
+            "10.0.0.7:9464",
+            "[::1]",
+            "[::1]:9464",
+            "node-1",
+            "node-1:9464",
+            "node-1.example.org:1",
+            "admin.local:7",
+        ] {
+            assert_eq!(gate.admit(&request(Some(own), None), false), Ok(()), "{own}");
+        }
+        for other in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "[evil.example]:80",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[127.0.0.1]:80",
+            "localhost:80:80",
+            "localhost:http",
+            "user@localhost",
+            "node-1.evil",
+        ] {
+            assert_eq!(gate.admit(&request(Some(other), None), true), Err(Refused::Host), "{other}");
+        }
+        for none in [None, Some("")] {
+            assert_eq!(gate.admit(&request(none, None), true), Err(Refused::NoHost));
+        }
+    }
+
+    #[test]
+    fn the_token_is_asked_for_where_it_is_said() {
+        let gate = Gate::new("node-1", "", Some("a secret of the tests".to_owned()));
+        let admit = |bearer, is_open| gate.admit(&request(Some("node-1"), bearer), is_open);
+        assert_eq!(admit(Some("a secret of the tests"), false), Ok(()));
+        assert_eq!(admit(None, true), Ok(()));
+        for wrong in [None, Some(""), Some("a secret of the test"), Some("a secret of the tests "), Some("b")]
+        {
+            assert_eq!(admit(wrong, false), Err(Refused::Token), "{wrong:?}");
+        }
+    }
+}

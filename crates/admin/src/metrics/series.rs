@@ -1,0 +1,288 @@
+//! All series that a process can have: names end in base units, and labels have few values.
+
+/// What a series is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeriesKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A series.
+#[derive(Debug)]
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    pub(crate) kind: SeriesKind,
+    /// The names of its labels.
+    pub(crate) labels: &'static [&'static str],
+    pub(crate) help: &'static str,
+}
+
+const fn series(
+    name: &'static str,
+    kind: SeriesKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Series {
+    Series { name, kind, labels, help }
+}
+
+use SeriesKind::{Counter, Gauge, Histogram};
+
+pub(crate) const BUILD: Series =
+    series("herringbone_build_info", Gauge, &["version"], "The build of this process; always 1.");
+pub(crate) const JOB: Series = series(
+    "herringbone_job_info",
+    Gauge,
+    &["job", "name", "rank"],
+    "The job of this rank: its number, what the launcher calls it, and the rank; always 1.",
+);
+pub(crate) const RANKS: Series = series("herringbone_ranks", Gauge, &[], "Ranks of the job.");
+pub(crate) const REDUCERS: Series = series("herringbone_reducers", Gauge, &[], "Reducers of the job.");
+pub(crate) const OPERATIONS: Series = series(
+    "herringbone_operations_total",
+    Counter,
+    &["collective", "algorithm"],
+    "Operations that this rank has completed.",
+);
+pub(crate) const SECONDS: Series = series(
+    "herringbone_operation_seconds",
+    Histogram,
+    &["collective", "algorithm"],
+    "How long operations took that ended well, from the call to the result.",
+);
+pub(crate) const PEER_WAITS: Series = series(
+    "herringbone_peer_wait_seconds_total",
+    Counter,
+    &["peer"],
+    "Time in which operations waited for messages or room of a member, summed over operations: who is slow.",
+);
+pub(crate) const PEER_WAIT: Series = series(
+    "herringbone_peer_wait_duration_seconds",
+    Histogram,
+    &["peer"],
+    "How long one wait of an operation for a member was.",
+);
+pub(crate) const FAULTS: Series = series(
+    "herringbone_faults_total",
+    Counter,
+    &["kind"],
+    "Members that were suspected or lost, fences of groups, and operations that failed, by the error's name.",
+);
+pub(crate) const FAILED: Series = series(
+    "herringbone_operations_failed_total",
+    Counter,
+    &[],
+    "Operations that failed on this rank, and calls that did not become operations.",
+);
+pub(crate) const BYTES: Series = series(
+    "herringbone_bytes_total",
+    Counter,
+    &["transport", "peers", "direction"],
+    "Payload bytes that this process has exchanged with workers or reducers, through shared memory or sockets.",
+);
+pub(crate) const WAITING: Series = series(
+    "herringbone_wait_seconds_total",
+    Counter,
+    &[],
+    "Time that callers have waited for operations, summed over threads.",
+);
+pub(crate) const BUSY: Series = series(
+    "herringbone_in_flight_seconds_total",
+    Counter,
+    &[],
+    "Time that operations were in flight, summed over operations.",
+);
+pub(crate) const IN_FLIGHT: Series = series(
+    "herringbone_in_flight",
+    Gauge,
+    &[],
+    "Operations in flight: those whose callers wait, and on a reducer all that run.",
+);
+pub(crate) const OLDEST: Series = series(
+    "herringbone_oldest_in_flight_seconds",
+    Gauge,
+    &[],
+    "How long the oldest operation has been in flight; 0 if there is none.",
+);
+pub(crate) const STAGED: Series =
+    series("herringbone_staging_bytes", Gauge, &[], "Bytes of staging memory that operations have now.");
+pub(crate) const STAGING: Series =
+    series("herringbone_staging_limit_bytes", Gauge, &[], "Bytes of staging memory that there are.");
+pub(crate) const CONNECTIONS: Series = series(
+    "herringbone_connections_total",
+    Counter,
+    &[],
+    "Connections over sockets that operations have needed.",
+);
+pub(crate) const LINKS: Series =
+    series("herringbone_links", Gauge, &["state"], "Links to other processes: shm, tcp, wanted or lost.");
+pub(crate) const GROUPS: Series = series("herringbone_groups", Gauge, &[], "Groups that this rank is in.");
+pub(crate) const GENERATION: Series = series(
+    "herringbone_group_generation",
+    Gauge,
+    &[],
+    "How many fences the group of all ranks has had: each is a failure that the ranks got over.",
+);
+pub(crate) const FIGURES_AGE: Series = series(
+    "herringbone_figures_age_seconds",
+    Gauge,
+    &[],
+    "How old these figures are: more than 0 if the engine was busy all the time when they were asked for.",
+);
+pub(crate) const UNWRITTEN: Series = series(
+    "herringbone_metrics_file_errors_total",
+    Counter,
+    &[],
+    "How often the file below HERRINGBONE_METRICS_FILE could not be written.",
+);
+pub(crate) const SERVED_NOW: Series =
+    series("herringbone_reducer_jobs", Gauge, &[], "Jobs that this reducer serves.");
+pub(crate) const SERVED: Series =
+    series("herringbone_reducer_jobs_served_total", Counter, &[], "Jobs that this reducer has served.");
+pub(crate) const TABLE_KEYS: Series = series(
+    "herringbone_table_keys",
+    Gauge,
+    &["table", "range"],
+    "Keys of a table's range that is kept here.",
+);
+pub(crate) const TABLE_ROWS: Series = series(
+    "herringbone_table_rows",
+    Gauge,
+    &["table", "range"],
+    "Rows of a table's range that is kept here.",
+);
+pub(crate) const TABLE_BYTES: Series = series(
+    "herringbone_table_bytes",
+    Gauge,
+    &["table", "range"],
+    "Memory of a table's range that is kept here.",
+);
+pub(crate) const TABLE_WAITING: Series = series(
+    "herringbone_table_waiting_pulls",
+    Gauge,
+    &["table", "range"],
+    "Pulls that wait for pushes of workers.",
+);
+pub(crate) const TABLE_NAN: Series = series(
+    "herringbone_table_nan_pushes_total",
+    Counter,
+    &["table", "range"],
+    "Pushes that had a value that is not a number.",
+);
+pub(crate) const TABLE_STEP: Series = series(
+    "herringbone_table_worker_step",
+    Gauge,
+    &["table", "range", "worker"],
+    "The step that a worker of a table has come to.",
+);
+pub(crate) const TABLE_MEMORY: Series =
+    series("herringbone_table_memory_bytes", Gauge, &[], "Memory that all tables of this server have.");
+pub(crate) const TABLE_LIMIT: Series = series(
+    "herringbone_table_memory_limit_bytes",
+    Gauge,
+    &[],
+    "Memory that the tables of this server may have.",
+);
+
+/// All of them, in the order in which they are shown.
+#[cfg(test)]
+pub(crate) const ALL: [&Series; 33] = [
+    &BUILD,
+    &JOB,
+    &RANKS,
+    &REDUCERS,
+    &GROUPS,
+    &GENERATION,
+    &FIGURES_AGE,
+    &IN_FLIGHT,
+    &OLDEST,
+    &STAGED,
+    &STAGING,
+    &LINKS,
+    &OPERATIONS,
+    &SECONDS,
+    &FAILED,
+    &BYTES,
+    &WAITING,
+    &BUSY,
+    &CONNECTIONS,
+    &PEER_WAITS,
+    &PEER_WAIT,
+    &FAULTS,
+    &UNWRITTEN,
+    &SERVED_NOW,
+    &SERVED,
+    &TABLE_KEYS,
+    &TABLE_ROWS,
+    &TABLE_BYTES,
+    &TABLE_WAITING,
+    &TABLE_NAN,
+    &TABLE_STEP,
+    &TABLE_MEMORY,
+    &TABLE_LIMIT,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn file(path: &str) -> String {
+        fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    /// The table of the documentation.
+    fn table() -> String {
+        let row = |series: &&Series| {
+            let Series { name, kind, labels, help } = **series;
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let kind = match kind {
+                Counter => "counter",
+                Gauge => "gauge",
+                Histogram => "histogram",
+            };
+            format!("| `{name}` | {kind} | {} | {} |\n", labels.join(", "), help.trim_end_matches('.'))
+        };
+        let head = "| series | type | labels | what it has |\n|---|---|---|---|\n";
+        ALL.iter().map(row).fold(head.to_owned(), |table, row| table + &row)
+    }
+
+    /// OpenMetrics writes a counter's family without its end.
+    #[test]
+    fn no_two_families_have_one_name() {
+        let names = ALL.map(|series| series.name.trim_end_matches("_total"));
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_all_series() {
+        assert!(
+            file("docs/metrics.md").contains(&table()),
+            "docs/metrics.md needs this table:\n\n{}",
+            table()
+        );
+    }
+
+    #[test]
+    fn the_dashboard_shows_series_that_there_are() {
+        let text = file("deploy/grafana/herringbone.json");
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let words = text.split(|letter| !is_letter(letter)).filter(|word| word.starts_with("herringbone_"));
+        let parts = |series: &Series| {
+            let ends: &[&str] = if series.kind == Histogram { &["_bucket", "_sum", "_count"] } else { &[""] };
+            ends.iter().map(|end| format!("{}{end}", series.name)).collect::<Vec<_>>()
+        };
+        let all: Vec<String> = ALL.iter().flat_map(|series| parts(series)).collect();
+        let unknown: Vec<&str> = words.clone().filter(|word| !all.iter().any(|name| name == word)).collect();
+        assert_eq!(unknown, Vec::<&str>::new());
+        let missing: Vec<&str> = ALL
+            .iter()
+            .filter(|series| !words.clone().any(|word| parts(series).iter().any(|name| name == word)))
+            .map(|series| series.name)
+            .collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,176 @@
+//! One asker for a process: a thread that asks all members of the job when somebody looks, and now and then if nobody does.
+
+use crate::ask::Asker;
+use crate::history::History;
+use crate::json;
+use serde_json::{Value, json};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How old an answer may be that is given again.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long somebody waits who wants a new one: then the last one is given.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// How long after somebody has looked all are asked each second.
+const LOOKED_AT: Duration = Duration::from_secs(60);
+/// How often all are asked while nobody looks.
+const UNSEEN: Duration = Duration::from_secs(10);
+
+/// Whom to ask, and for whom.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct AskTarget {
+    /// Where to ask, the first that answers and knows all members being used.
+    pub(crate) addresses: Vec<String>,
+    /// The token of the job.
+    pub(crate) token: Option<String>,
+    /// The address of this process.
+    pub(crate) own: String,
+    /// The jobs of a reducer.
+    pub(crate) jobs: Option<Vec<u64>>,
+    /// Whether all are asked even if nobody looks.
+    pub(crate) samples: bool,
+}
+
+/// What is known of a job, for all that look at it.
+pub(crate) struct JobWatch {
+    state: Mutex<WatchState>,
+    changed: Condvar,
+    /// Whom to ask, at the moment; `None` if there is no job.
+    target: Box<dyn Fn() -> Option<AskTarget> + Send + Sync>,
+}
+
+#[derive(Default)]
+struct WatchState {
+    looked: Option<Instant>,
+    latest: Option<Latest>,
+    runs: bool,
+}
+
+struct Latest {
+    at: Instant,
+    text: Arc<str>,
+}
+
+impl JobWatch {
+    /// Asks whom `target` names.
+    pub(crate) fn new(target: impl Fn() -> Option<AskTarget> + Send + Sync + 'static) -> Arc<Self> {
+        let target = Box::new(target);
+        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), target })
+    }
+
+    fn state(&self) -> MutexGuard<'_, WatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts its thread, unless it runs.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let mut state = self.state();
+        if !state.runs {
+            let watch = self.clone();
+            thread::Builder::new().name("hb-admin-ask".to_owned()).spawn(move || watch.run())?;
+            state.runs = true;
+        }
+        Ok(())
+    }
+
+    /// How the job stands, at most a second old if its members answer; `None` if nothing is known.
+    pub(crate) fn job(self: &Arc<Self>) -> Option<Arc<str>> {
+        // Without a thread the last answer is all there is.
+        let _started = self.start();
+        let is_there = (self.target)().is_some();
+        let began = Instant::now();
+        let mut state = self.state();
+        state.looked = Some(began);
+        self.changed.notify_all();
+        loop {
+            if let Some(latest) = state.latest.as_ref().filter(|latest| latest.at + FRESH > began) {
+                return Some(latest.text.clone());
+            }
+            let left = PATIENCE.saturating_sub(began.elapsed());
+            if left.is_zero() || !is_there {
+                // An old answer says when it was given.
+                return state.latest.as_ref().filter(|_| is_there).map(|latest| latest.text.clone());
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn run(&self) {
+        let mut asked: Option<(AskTarget, Asker)> = None;
+        let mut history = History::default();
+        loop {
+            let Some(target) = (self.target)() else {
+                asked = None;
+                self.rest(Instant::now(), FRESH, false);
+                continue;
+            };
+            let is_new = asked.as_ref().is_none_or(|(before, _)| !before.asks_as(&target));
+            if is_new {
+                let asker = Asker::new(target.addresses.clone(), target.token.clone());
+                asked = Some((target.clone(), asker));
+            }
+            let Some((_, asker)) = &mut asked else { continue };
+            let began = Instant::now();
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let Ok(round) = asker.ask_all(is_new) else {
+                self.rest(began, FRESH, false);
+                continue;
+            };
+            history.add(&round, at);
+            if self.is_looked_at() {
+                let mut object = json::object(&round);
+                extend(&mut object, &target, at, &history);
+                let text = object.to_string().into();
+                self.state().latest = Some(Latest { at: began, text });
+                self.changed.notify_all();
+            }
+            self.rest(began, FRESH, target.samples);
+        }
+    }
+
+    fn is_looked_at(&self) -> bool {
+        self.state().looked.is_some_and(|looked| looked.elapsed() < LOOKED_AT)
+    }
+
+    /// Waits until all have to be asked again: `pause` after they were if somebody looks, and later if nobody does. Who looks
+    /// after the pause, or as the first for long, need not wait.
+    fn rest(&self, began: Instant, pause: Duration, samples: bool) {
+        let mut state = self.state();
+        loop {
+            let looked = state.looked.filter(|looked| looked.elapsed() < LOOKED_AT);
+            let next = match looked {
+                Some(_) => Some(began + pause),
+                None if samples => Some(began + UNSEEN),
+                None => None,
+            };
+            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+            state = match left {
+                Some(left) if left.is_zero() => return,
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+impl AskTarget {
+    /// Whether it is asked in the same way.
+    fn asks_as(&self, other: &Self) -> bool {
+        (&self.addresses, &self.token) == (&other.addresses, &other.token)
+    }
+}
+
+/// Adds who answers, when, and what was moved in the last minutes.
+fn extend(object: &mut Value, target: &AskTarget, at: f64, history: &History) {
+    let Value::Object(fields) = object else { return };
+    fields.insert("asked_at".to_owned(), json!(at));
+    fields.insert("own".to_owned(), json!(target.own));
+    fields.insert("history".to_owned(), history.object());
+    if let Some(jobs) = &target.jobs {
+        fields.insert("jobs".to_owned(), jobs.iter().map(|job| json::number(*job)).collect());
+    }
+}
