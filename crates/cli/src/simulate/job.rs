@@ -1,6 +1,6 @@
 //! The timeline of a job's processes, or of one of them, read for its roofs.
 
-use super::{roofs::Roofline, traces::covered};
+use super::roofs::{Roofline, covered};
 use crate::chrome::{EventReader, ReadEvent};
 use herringbone::{
     Collective,

@@ -33,3 +33,15 @@ impl Roofline {
         Some((bytes(Roof::Fold) + bytes(Roof::Copy) + bytes(Roof::Code)) / link.bytes as f64)
     }
 }
+
+/// How long any of these spans lasts.
+pub(super) fn covered(spans: &[(Picoseconds, Picoseconds)]) -> Picoseconds {
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    let (mut all, mut until) = (0, 0);
+    for (start, end) in spans {
+        all += end.saturating_sub(start.max(until));
+        until = until.max(end);
+    }
+    all
+}

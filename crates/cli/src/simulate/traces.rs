@@ -1,6 +1,11 @@
 //! What was done, read from a trace: one that `herringbone simulate --trace` has written, or a job's timeline.
 
-use super::{job, roofs::Roofline, traced::SIMULATED, words};
+use super::{
+    job,
+    roofs::{Roofline, covered},
+    traced::SIMULATED,
+    words,
+};
 use crate::{
     chrome::{EventReader, missing, time},
     failure::Failure,
@@ -202,16 +207,4 @@ fn size(arguments: &Value) -> Result<u64, String> {
     let shape = arguments["shape"].as_str().and_then(|shape| serde_json::from_str::<Vec<u64>>(shape).ok());
     let shape = shape.ok_or_else(|| missing(arguments, "shape", "a list of sizes"))?;
     Ok(shape.iter().fold(dtype.bytes() as u64, |bytes, size| bytes.saturating_mul(*size)))
-}
-
-/// How long any of these spans lasts.
-pub(super) fn covered(spans: &[(Picoseconds, Picoseconds)]) -> Picoseconds {
-    let mut spans = spans.to_vec();
-    spans.sort_unstable();
-    let (mut all, mut until) = (0, 0);
-    for (start, end) in spans {
-        all += end.saturating_sub(start.max(until));
-        until = until.max(end);
-    }
-    all
 }
