@@ -14,7 +14,7 @@ const LEAST: usize = 16;
 
 /// What members have moved, by their addresses.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct JobHistory {
     job: u64,
     members: BTreeMap<String, VecDeque<Sample>>,
 }
@@ -27,7 +27,7 @@ struct Sample {
     received: f64,
 }
 
-impl History {
+impl JobHistory {
     /// Adds what a round says of the time since the one before.
     pub(crate) fn add(&mut self, round: &Round, at: f64) {
         if round.job != self.job {

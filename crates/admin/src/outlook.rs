@@ -16,7 +16,7 @@ const JUST_NOW: Duration = Duration::from_millis(300);
 
 /// What there is to show of a process.
 pub(crate) struct Outlook {
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<SeenPlace>>,
     /// What was counted in places that are not kept any more.
     past: Mutex<Stats>,
     server: Mutex<Option<ShownServer>>,
@@ -29,7 +29,7 @@ pub(crate) struct Outlook {
 
 /// A place in a job, and how it stood when it was last looked at.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct SeenPlace {
     pub(crate) view: JobView,
     pub(crate) known: Option<Known<JobFigures>>,
 }
@@ -83,7 +83,7 @@ impl Outlook {
         })
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn places(&self) -> MutexGuard<'_, Vec<SeenPlace>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,7 +113,7 @@ impl Outlook {
         let mut places = self.places();
         let is_new = !places.iter().any(|place| place.view.is_same(&view));
         if is_new {
-            places.push(Place { view, known: None });
+            places.push(SeenPlace { view, known: None });
         }
         while places.iter().filter(|place| place.view.is_over()).count() > LEFT {
             let Some(oldest) = places.iter().position(|place| place.view.is_over()) else { break };
@@ -153,7 +153,7 @@ impl Outlook {
     }
 
     /// Its places in jobs, as they stand or stood when their engines were last free.
-    pub(crate) fn look(&self) -> Vec<Place> {
+    pub(crate) fn look(&self) -> Vec<SeenPlace> {
         // Nothing is asked for under this lock.
         let mut places = self.places().clone();
         for place in &mut places {
@@ -163,7 +163,7 @@ impl Outlook {
         }
         let mut kept = self.places();
         for place in &places {
-            let same = |kept: &&mut Place| kept.view.is_same(&place.view);
+            let same = |kept: &&mut SeenPlace| kept.view.is_same(&place.view);
             if let Some(kept) = kept.iter_mut().find(same)
                 && kept
                     .known
@@ -177,7 +177,7 @@ impl Outlook {
     }
 
     /// What was counted in these places and all before them.
-    pub(crate) fn counted(&self, places: &[Place]) -> Stats {
+    pub(crate) fn counted(&self, places: &[SeenPlace]) -> Stats {
         let mut all = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = places.iter().filter_map(|place| place.known.as_ref());
         known.for_each(|known| add_stats(&mut all, &known.figures.stats));

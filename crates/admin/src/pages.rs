@@ -38,11 +38,11 @@ const ASSETS: [Asset; 10] = [
 ];
 
 /// The pages of a process.
-pub(crate) struct Pages {
+pub(crate) struct AdminPages {
     pub(crate) outlook: Arc<Outlook>,
 }
 
-impl Site for Pages {
+impl Site for AdminPages {
     fn answer(&self, request: &PageRequest) -> PageResponse {
         match request.path.as_str() {
             "/healthz" => PageResponse::line(200, "ok"),
@@ -61,7 +61,7 @@ impl Site for Pages {
     }
 }
 
-impl Pages {
+impl AdminPages {
     fn job(&self) -> PageResponse {
         match self.outlook.watch().job() {
             Some(text) => PageResponse::page("application/json", text.as_bytes()),

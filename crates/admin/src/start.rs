@@ -4,11 +4,11 @@ use crate::files;
 use crate::http::gate::{Gate, is_same};
 use crate::http::listener;
 use crate::outlook::Outlook;
-use crate::pages::Pages;
+use crate::pages::AdminPages;
 use herringbone::log::{note, warn};
 use herringbone::server::Server;
-use herringbone::settings::{AdminSettings, Environment};
-use herringbone::{Communicator, JobView};
+use herringbone::settings::Environment;
+use herringbone::{AdminSettings, Communicator, JobView};
 use herringbone_sys::fork;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -163,7 +163,7 @@ fn listen(
         .map_err(|problem| failed(format_args!("{problem}")))?;
     let own = rustix::system::uname();
     let gate = Gate::new(&own.nodename().to_string_lossy(), host, settings.token.clone());
-    let pages = Arc::new(Pages { outlook: outlook.clone() });
+    let pages = Arc::new(AdminPages { outlook: outlook.clone() });
     let address =
         listener::serve(address, gate, pages).map_err(|error| failed(format_args!("{address}: {error}")))?;
     note(who, format_args!("live page and metrics at http://{address}/"));

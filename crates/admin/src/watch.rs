@@ -1,7 +1,7 @@
 //! One asker for a process: a thread that asks all members of the job when somebody looks, and now and then if nobody does.
 
 use crate::ask::Asker;
-use crate::history::History;
+use crate::history::JobHistory;
 use crate::json;
 use serde_json::{Value, json};
 use std::io;
@@ -99,7 +99,7 @@ impl JobWatch {
 
     fn run(&self) {
         let mut asked: Option<(AskTarget, Asker)> = None;
-        let mut history = History::default();
+        let mut history = JobHistory::default();
         loop {
             let Some(target) = (self.target)() else {
                 asked = None;
@@ -165,7 +165,7 @@ impl AskTarget {
 }
 
 /// Adds who answers, when, and what was moved in the last minutes.
-fn extend(object: &mut Value, target: &AskTarget, at: f64, history: &History) {
+fn extend(object: &mut Value, target: &AskTarget, at: f64, history: &JobHistory) {
     let Value::Object(fields) = object else { return };
     fields.insert("asked_at".to_owned(), json!(at));
     fields.insert("own".to_owned(), json!(target.own));

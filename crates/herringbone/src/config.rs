@@ -7,6 +7,7 @@ mod environment;
 mod exposure;
 mod interface;
 mod launchers;
+mod listening;
 mod nearest;
 mod place;
 mod reading;
@@ -15,6 +16,7 @@ pub mod settings;
 mod transport;
 mod trees;
 
+pub use admin::AdminSettings;
 pub(crate) use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
 pub use reading::{token_from_env, token_from_file, token_of_listener, transport_from_env};

@@ -99,8 +99,9 @@ pub use communicator::{
     view::{JobFigures, JobPlace, JobView},
 };
 pub use config::{
-    Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name, parse_algorithm,
-    route_to, settings, token_from_env, token_from_file, token_of_listener, transport_from_env,
+    AdminSettings, Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name,
+    parse_algorithm, route_to, settings, token_from_env, token_from_file, token_of_listener,
+    transport_from_env,
 };
 pub use descriptors::raise_limit_of_descriptors;
 pub use error::{Error, ErrorCode, ErrorKind, Result};

@@ -11,8 +11,8 @@ mod journal;
 mod tests;
 mod view;
 
-pub use jobs::ServerStats;
-pub use view::{ServedFigures, ServerFigures, ServerView};
+pub use jobs::{ServedFigures, ServerFigures, ServerStats};
+pub use view::ServerView;
 
 use crate::{
     Error, Result,
@@ -206,6 +206,11 @@ impl Server {
     /// A view of how it does, for a watchdog.
     pub fn pulse(&self) -> ServerPulse {
         ServerPulse { beats: self.beats.clone(), jobs: self.jobs.clone() }
+    }
+
+    /// How this server stands, for those that only look at it.
+    pub fn view(&self) -> ServerView {
+        ServerView::new(&self.jobs, self.tables.as_ref(), &self.stop, self.address, &self.token)
     }
 
     /// What it has done so far.

@@ -17,7 +17,7 @@ pub(crate) struct Gate {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum GateRefusal {
     /// It names no host.
     NoHost,
     /// It names another host.
@@ -36,15 +36,15 @@ impl Gate {
     }
 
     /// Whether a request is answered.
-    pub(crate) fn admit(&self, request: &PageRequest, is_open: bool) -> Result<(), Refused> {
-        let host = request.host.as_deref().filter(|host| !host.is_empty()).ok_or(Refused::NoHost)?;
+    pub(crate) fn admit(&self, request: &PageRequest, is_open: bool) -> Result<(), GateRefusal> {
+        let host = request.host.as_deref().filter(|host| !host.is_empty()).ok_or(GateRefusal::NoHost)?;
         if !self.is_own(host) {
-            return Err(Refused::Host);
+            return Err(GateRefusal::Host);
         }
         match &self.token {
             Some(token) if !is_open => {
-                let given = request.bearer.as_deref().ok_or(Refused::Token)?;
-                if is_same(token.as_bytes(), given.as_bytes()) { Ok(()) } else { Err(Refused::Token) }
+                let given = request.bearer.as_deref().ok_or(GateRefusal::Token)?;
+                if is_same(token.as_bytes(), given.as_bytes()) { Ok(()) } else { Err(GateRefusal::Token) }
             }
             _ => Ok(()),
         }
@@ -114,10 +114,10 @@ mod tests {
             "user@localhost",
             "node-1.evil",
         ] {
-            assert_eq!(gate.admit(&request(Some(other), None), true), Err(Refused::Host), "{other}");
+            assert_eq!(gate.admit(&request(Some(other), None), true), Err(GateRefusal::Host), "{other}");
         }
         for none in [None, Some("")] {
-            assert_eq!(gate.admit(&request(none, None), true), Err(Refused::NoHost));
+            assert_eq!(gate.admit(&request(none, None), true), Err(GateRefusal::NoHost));
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(admit(None, true), Ok(()));
         for wrong in [None, Some(""), Some("a secret of the test"), Some("a secret of the tests "), Some("b")]
         {
-            assert_eq!(admit(wrong, false), Err(Refused::Token), "{wrong:?}");
+            assert_eq!(admit(wrong, false), Err(GateRefusal::Token), "{wrong:?}");
         }
     }
 }

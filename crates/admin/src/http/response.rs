@@ -1,6 +1,6 @@
 //! What is answered.
 
-use super::{gate::Refused, request::BadRequest};
+use super::{gate::GateRefusal, request::BadRequest};
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ impl PageResponse {
     }
 
     /// Why there is no answer, and what to do.
-    pub(crate) fn refusal(refused: Refused) -> Self {
+    pub(crate) fn refusal(refused: GateRefusal) -> Self {
         match refused {
-            Refused::NoHost => Self::line(400, "the Host header is missing"),
-            Refused::Host => {
+            GateRefusal::NoHost => Self::line(400, "the Host header is missing"),
+            GateRefusal::Host => {
                 Self::line(421, "this host is not called so: use its address, its own name or localhost")
             }
-            Refused::Token => {
+            GateRefusal::Token => {
                 Self::line(401, "send the text of HERRINGBONE_ADMIN_TOKEN: Authorization: Bearer TEXT")
             }
         }

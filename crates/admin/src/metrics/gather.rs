@@ -4,7 +4,7 @@ use super::series;
 use super::text::Family;
 use crate::events::{EventCounts, OperationCount};
 use crate::json;
-use crate::outlook::{Outlook, Place, ShownServer};
+use crate::outlook::{Outlook, SeenPlace, ShownServer};
 use herringbone::server::{ServedFigures, ServerFigures};
 use herringbone::status::{JobStatus, TableServerStatus, Way};
 use herringbone::{Moved, Stats};
@@ -29,7 +29,7 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
 }
 
 /// How a rank stands in its job.
-fn of_job(place: &Place) -> Vec<Family> {
+fn of_job(place: &SeenPlace) -> Vec<Family> {
     let there = place.view.place();
     let name = there.names.first().cloned().unwrap_or_default();
     let world = f64::from(there.roster.world());

@@ -2,6 +2,7 @@
 
 use super::{
     environment::Environment,
+    listening::listen_address,
     settings::{self, Setting},
 };
 use crate::Result;
@@ -47,14 +48,6 @@ impl fmt::Debug for AdminSettings {
         let Self { listen, files, .. } = self;
         f.debug_struct("AdminSettings").field("listen", listen).field("files", files).finish_non_exhaustive()
     }
-}
-
-/// The host and the port of `host:port`, where an IPv6 address is in brackets.
-fn listen_address(text: &str) -> Option<(String, u16)> {
-    let (host, port) = text.trim().rsplit_once(':')?;
-    let bare = host.strip_prefix('[').map_or(Some(host), |rest| rest.strip_suffix(']'))?;
-    let is_plain = host.len() != bare.len() || !bare.contains(':');
-    (is_plain && !bare.is_empty()).then_some((bare.to_owned(), port.parse().ok()?))
 }
 
 #[cfg(test)]

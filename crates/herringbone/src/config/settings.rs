@@ -2,11 +2,11 @@
 //! `herringbone settings` prints, the documentation shows and misspelt names are compared with.
 
 pub use super::{
-    admin::AdminSettings,
     bytes::{Bytes, ParseBytesError},
     environment::{Environment, Found},
 };
 
+use super::listening::listen_address;
 use super::nearest::{did_you_mean, nearest};
 use crate::{Error, Result, core::codec::CodecChoice, log::LogFormat};
 use std::{path::PathBuf, sync::Once};
@@ -464,7 +464,11 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     {
         return Err(LOG_FORMAT.refuse(&found));
     }
-    AdminSettings::of(environment)?;
+    if let Some(found) = ADMIN.find(environment)?
+        && listen_address(&found.text).is_none()
+    {
+        return Err(ADMIN.refuse(&found));
+    }
     // A program of torch would read it when its first gradients are there.
     if let Some(found) = COMPRESSION.find(environment)? {
         let choice: Result<CodecChoice, _> = found.text.parse();

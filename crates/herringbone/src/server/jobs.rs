@@ -1,9 +1,6 @@
 //! The jobs that a reducer serves: each with an engine, a thread and memory of its own.
 
-use super::{
-    journal::{JobNews, JobSummary, WorkerEnd},
-    view::{ServedFigures, ServerFigures},
-};
+use super::journal::{JobNews, JobSummary, WorkerEnd};
 use crate::{
     clock::Moment,
     config::{WaitLimits, settings},
@@ -12,6 +9,7 @@ use crate::{
         control::Message,
         handshake::{Claim, Identity, Purpose},
         membership::{MEMBERS, MemberId},
+        status::JobStatus,
     },
     engine::{Engine, outbox::Event, rules::EngineRules, status::job_status},
     execute::staging::Staging,
@@ -29,6 +27,7 @@ use crate::{
         Broken,
         endpoint::{Endpoint, Endpoints, Link},
         layout::Layout,
+        stats::Moved,
     },
 };
 use std::{
@@ -57,6 +56,38 @@ pub struct ServerStats {
     pub received: u64,
     /// Payload bytes sent to workers of present jobs.
     pub sent: u64,
+}
+
+/// How a server stands at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerFigures {
+    /// What it has done so far, without what has moved in jobs that are left out.
+    pub stats: ServerStats,
+    /// The jobs that it serves.
+    pub jobs: Vec<ServedFigures>,
+    /// How many jobs are left out, because other threads have their engines for 0.4 s on end.
+    pub busy: usize,
+}
+
+/// A job, as one of its reducers sees it at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServedFigures {
+    /// Its number.
+    pub job: u64,
+    /// How many workers it is said to have.
+    pub world: u32,
+    /// Where its rank 0 listens, as far as the reducer was told: that one knows all members.
+    pub hub: Option<String>,
+    /// How it stands here.
+    pub status: JobStatus,
+    /// Payload bytes that were exchanged with its workers.
+    pub moved: Moved,
+    /// Bytes of staging memory that operations have now.
+    pub staged: u64,
+    /// Bytes of staging memory that there are.
+    pub staging: u64,
 }
 
 /// The jobs of a reducer. Their lock is held for moments only, and no engine's lock is waited for under it.

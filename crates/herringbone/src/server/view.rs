@@ -1,11 +1,7 @@
 //! What those see of a server who only look at it, such as a page of metrics.
 
-use super::{Server, ServerStats, jobs::Jobs};
-use crate::{
-    core::session::status::{JobStatus, TableServerStatus},
-    table::TableService,
-    transport::stats::Moved,
-};
+use super::jobs::{Jobs, ServerFigures};
+use crate::{core::session::status::TableServerStatus, table::TableService};
 use std::{
     fmt,
     net::SocketAddr,
@@ -25,52 +21,19 @@ pub struct ServerView {
     token: Arc<str>,
 }
 
-/// How a server stands at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ServerFigures {
-    /// What it has done so far, without what has moved in jobs that are left out.
-    pub stats: ServerStats,
-    /// The jobs that it serves.
-    pub jobs: Vec<ServedFigures>,
-    /// How many jobs are left out, because other threads have their engines for 0.4 s on end.
-    pub busy: usize,
-}
-
-/// A job, as one of its reducers sees it at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ServedFigures {
-    /// Its number.
-    pub job: u64,
-    /// How many workers it is said to have.
-    pub world: u32,
-    /// Where its rank 0 listens, as far as the reducer was told: that one knows all members.
-    pub hub: Option<String>,
-    /// How it stands here.
-    pub status: JobStatus,
-    /// Payload bytes that were exchanged with its workers.
-    pub moved: Moved,
-    /// Bytes of staging memory that operations have now.
-    pub staged: u64,
-    /// Bytes of staging memory that there are.
-    pub staging: u64,
-}
-
-impl Server {
-    /// How this server stands, for those that only look at it.
-    pub fn view(&self) -> ServerView {
-        ServerView {
-            jobs: Arc::downgrade(&self.jobs),
-            tables: self.tables.as_ref().map(Arc::downgrade),
-            stop: self.stop.clone(),
-            address: self.address,
-            token: self.token.clone(),
-        }
-    }
-}
-
 impl ServerView {
+    /// Of a server with these parts.
+    pub(super) fn new(
+        jobs: &Arc<Jobs>,
+        tables: Option<&Arc<TableService>>,
+        stop: &Arc<AtomicBool>,
+        address: SocketAddr,
+        token: &Arc<str>,
+    ) -> Self {
+        let (jobs, tables) = (Arc::downgrade(jobs), tables.map(Arc::downgrade));
+        Self { jobs, tables, stop: stop.clone(), address, token: token.clone() }
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
