@@ -13,7 +13,16 @@ from collections import Counter
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = re.compile(r"(^|/)(tests|benches|lab|testdata|fuzz)/|(^|/)tests?\.rs$|^crates/herringbone/src/world[/.]|/test_\w+\.py$")
 UNIT_TESTS = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[[^\n]*\n)*mod \w+ \{", re.MULTILINE)
-AREAS = ("crates/core", "crates/sys", "crates/herringbone", "crates/admin", "crates/cli", "crates/capi", "python/src", "python/herringbone")
+AREAS = (
+    "crates/core",
+    "crates/sys",
+    "crates/herringbone",
+    "crates/admin",
+    "crates/cli",
+    "crates/capi",
+    "python/src",
+    "python/herringbone",
+)
 
 
 def git(*words):
