@@ -4,7 +4,7 @@ use super::{
     cache, coding,
     io::{Io, MemberEnds},
     issue::{Caller, Footprint, Identity, NumberedCall, PlanKey, Queued},
-    step::step_work,
+    places::step_work,
 };
 use crate::{
     core::{

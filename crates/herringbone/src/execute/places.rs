@@ -2,9 +2,11 @@
 
 use crate::{
     core::{
-        prepare::{Loc, Operand, Prepared},
+        execution::SegmentStep,
+        prepare::{Kind, Loc, Operand, Prepared},
         schedule::Form,
     },
+    observe::{StepKind, StepWork},
     sys::{kernel::Source, region::Access, span::Span},
 };
 use std::ops::Range;
@@ -68,6 +70,20 @@ impl FoldInput {
             }
         }
     }
+}
+
+/// What a step does, as listeners are told of it.
+pub(super) fn step_work(prepared: &Prepared, ran: SegmentStep) -> StepWork {
+    let bytes = |loc, form| BufferRange::of(prepared, loc, form, ran.segment).len();
+    let (kind, bytes) = match &prepared.steps[ran.step as usize].kind {
+        Kind::Send(send) => (StepKind::Send, bytes(send.from, send.form)),
+        Kind::Recv { head, into } => (StepKind::Receive, bytes(*into, prepared.heads[*head as usize].form)),
+        Kind::Copy { into, form, .. } => (StepKind::Copy, bytes(*into, *form)),
+        Kind::Fold(fold) => (StepKind::Fold, bytes(fold.into, fold.form)),
+        Kind::Encode { into, form, .. } => (StepKind::Encode, bytes(*into, *form)),
+        Kind::Decode { into, .. } => (StepKind::Decode, bytes(*into, Form::Plain)),
+    };
+    StepWork { kind, bytes }
 }
 
 /// A segment's memory, for a thread that has it. The user's buffers are not there if they were taken back.

@@ -16,7 +16,6 @@ use crate::{
         schedule::Form,
         wire::Kind as FrameKind,
     },
-    observe::{StepKind, StepWork},
     sys::{
         kernel,
         region::{Access, Region},
@@ -59,20 +58,6 @@ impl Lent {
         let access = region?.access()?;
         Some(f(access.span().slice(range.clone())))
     }
-}
-
-/// What a step does, as listeners are told of it.
-pub(super) fn step_work(prepared: &Prepared, ran: SegmentStep) -> StepWork {
-    let bytes = |loc, form| BufferRange::of(prepared, loc, form, ran.segment).len();
-    let (kind, bytes) = match &prepared.steps[ran.step as usize].kind {
-        Kind::Send(send) => (StepKind::Send, bytes(send.from, send.form)),
-        Kind::Recv { head, into } => (StepKind::Receive, bytes(*into, prepared.heads[*head as usize].form)),
-        Kind::Copy { into, form, .. } => (StepKind::Copy, bytes(*into, *form)),
-        Kind::Fold(fold) => (StepKind::Fold, bytes(fold.into, fold.form)),
-        Kind::Encode { into, form, .. } => (StepKind::Encode, bytes(*into, *form)),
-        Kind::Decode { into, .. } => (StepKind::Decode, bytes(*into, Form::Plain)),
-    };
-    StepWork { kind, bytes }
 }
 
 /// What a step does.

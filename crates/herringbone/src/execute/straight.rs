@@ -8,11 +8,10 @@
 
 use super::{
     operation::{Operation, OperationMeans},
-    places::{BufferRange, FoldInput, SegmentMemory},
+    places::{BufferRange, FoldInput, SegmentMemory, step_work},
     script::{Message, Receivers, Script, ScriptStep, StepAction},
     sources::gather,
     staging::Staging,
-    step::step_work,
 };
 use crate::{
     clock::Moment,
