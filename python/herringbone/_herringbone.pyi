@@ -40,6 +40,7 @@ __all__ = [
     "optimizers",
     "ps_lite_serve",
     "round_shard_sum",
+    "write_torch_records",
 ]
 
 __version__: str

@@ -117,7 +117,8 @@ def test_a_job_shows_itself_while_it_runs(shown: Shown) -> None:
         for name, labels in [("herringbone_operations_total", operations), ("herringbone_wait_seconds_total", {})]:
             assert value(now, name, **labels) > value(then, name, **labels), name
         waited = {labels: seconds for (name, labels), seconds in now.items() if name == "herringbone_peer_wait_seconds_total"}
-        assert sum(waited.values()) > 1, "the ranks have waited for the one that was stopped"
+        # It is stopped for the second, at least, that it has to answer in.
+        assert sum(waited.values()) > 0.5, "the ranks have waited for the one that was stopped"
     (shown.folder / "ends").touch()
     for rank in shown.ranks:
         shown.hear(rank, "done")
