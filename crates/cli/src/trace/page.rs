@@ -9,8 +9,8 @@ use indicatif::HumanBytes;
 use serde_json::Value;
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
 /// The most bars of a rank: steps that follow each other share one if there are more.
 const BARS: usize = 120;
 /// The most ranks that have bars, and the most rows of a table. `--json` has all.
