@@ -20,7 +20,6 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("timeline")
     python = [os.environ["JOB_PYTHON"], "-m", "herringbone"]
     environment = os.environ | {"HERRINGBONE_TIMELINE": str(folder / "files")}
-    environment["PYTHONPATH"] = str(rig.ROOT / "python")
     launch = [*python, "launch", "-n", "4", "--", os.environ["JOB_PYTHON"], str(WORKER), "12", "2", "0.02", "100000"]
     subprocess.run(launch, env=environment, check=True, timeout=60)
     merged = str(folder / "job.json")
