@@ -5,7 +5,9 @@
 use herringbone::core::collective::Collective;
 use herringbone::status::MemberId;
 use herringbone::{OperationId, Sink, TraceEvent};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ pub(crate) const BOUNDS: [f64; 22] = [
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 25.0, 50.0, 100.0,
 ];
+/// Shorter silences are those of a busy machine.
+const SUSPICIOUS: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
 /// How many operations are followed at once: of those above it the times are not known.
 const FOLLOWED: usize = 1 << 16;
 
@@ -68,6 +72,10 @@ pub(crate) struct EventCounts {
     pub(crate) waits: BTreeMap<String, Histogram>,
     /// How often something went wrong, by its kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// The waits that are not over, by the order in which they began.
+    waiting: BTreeMap<u64, Waiting>,
+    /// How many waits have begun.
+    begun: u64,
 }
 
 impl EventCounts {
@@ -80,6 +88,32 @@ impl EventCounts {
             self.operations.len() - 1
         })
     }
+
+    /// For how many seconds each member was waited for until a moment, in waits that are over and in those that are not.
+    pub(crate) fn waited(&self, until: Duration) -> BTreeMap<String, f64> {
+        let mut sums: BTreeMap<String, f64> =
+            self.waits.iter().map(|(name, waits)| (name.clone(), waits.sum())).collect();
+        for waiting in self.waiting.values() {
+            for name in waiting.names() {
+                *sums.entry(name).or_default() += waiting.seconds(until);
+            }
+        }
+        sums
+    }
+
+    /// A wait is over.
+    fn end_wait(&mut self, wait: u64, now: Duration) {
+        let Some(waiting) = self.waiting.remove(&wait) else { return };
+        for name in waiting.names() {
+            self.waits.entry(name).or_default().add(waiting.seconds(now));
+        }
+    }
+}
+
+/// The moment by the clock of events.
+pub(crate) fn now() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The counts of a process, which all its listeners add to.
@@ -96,9 +130,15 @@ impl SharedCounts {
         self.lock().clone()
     }
 
-    /// A listener that adds to them. `peers` names members of its job.
+    /// A rank's listener, which adds to them. `peers` names the members of its job.
     pub(crate) fn listener(&self, peers: BTreeMap<MemberId, String>) -> Box<dyn Sink> {
+        let peers = Arc::new(Peers::Named(peers));
         Box::new(Counting { counts: self.clone(), peers, followed: HashMap::new() })
+    }
+
+    /// A reducer's listener in one of its jobs. The members that it knows are workers, by their ranks.
+    pub(crate) fn reducer_listener(&self) -> Box<dyn Sink> {
+        Box::new(Counting { counts: self.clone(), peers: Arc::new(Peers::Workers), followed: HashMap::new() })
     }
 }
 
@@ -106,9 +146,18 @@ impl SharedCounts {
 #[derive(Debug)]
 struct Counting {
     counts: SharedCounts,
-    peers: BTreeMap<MemberId, String>,
+    peers: Arc<Peers>,
     /// Operations that have not ended.
     followed: HashMap<OperationId, Followed>,
+}
+
+/// What the members of a job are called.
+#[derive(Debug)]
+enum Peers {
+    /// By their names.
+    Named(BTreeMap<MemberId, String>),
+    /// A reducer knows workers alone, by their ranks.
+    Workers,
 }
 
 /// An operation that has not ended.
@@ -117,28 +166,33 @@ struct Followed {
     /// The place of its kind among all.
     kind: usize,
     issued: Duration,
-    /// Since when it waits, and for whom.
-    waits: Option<Waiting>,
+    /// The number of its wait, if it waits.
+    wait: Option<u64>,
 }
 
-#[derive(Debug)]
+/// A wait that is not over.
+#[derive(Clone, Debug)]
 struct Waiting {
     since: Duration,
     on: Vec<MemberId>,
+    peers: Arc<Peers>,
+}
+
+impl Waiting {
+    fn seconds(&self, until: Duration) -> f64 {
+        until.saturating_sub(self.since).as_secs_f64()
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.on.iter().map(|member| match &*self.peers {
+            Peers::Named(names) if names.contains_key(member) => names[member].clone(),
+            Peers::Named(_) => format!("member {}", member.number()),
+            Peers::Workers => format!("rank {}", member.number()),
+        })
+    }
 }
 
 impl Counting {
-    /// A wait is over.
-    fn end_wait(&self, waiting: Waiting, now: Duration) {
-        let seconds = now.saturating_sub(waiting.since).as_secs_f64();
-        let mut counts = self.counts.lock();
-        for member in waiting.on {
-            let unknown = || format!("member {}", member.number());
-            let name = self.peers.get(&member).cloned().unwrap_or_else(unknown);
-            counts.waits.entry(name).or_default().add(seconds);
-        }
-    }
-
     fn fault(&self, kind: &'static str) {
         *self.counts.lock().faults.entry(kind).or_default() += 1;
     }
@@ -151,21 +205,25 @@ impl Sink for Counting {
                 let collective = Collective::from_code(call.collective, call.root);
                 let collective = collective.map_or("unknown", |collective| collective.name());
                 let kind = self.counts.lock().kind(collective, algorithm);
-                self.followed.insert(*operation, Followed { kind, issued: now, waits: None });
+                self.followed.insert(*operation, Followed { kind, issued: now, wait: None });
             }
             TraceEvent::Waited { operation, endpoints } => {
                 let Some(followed) = self.followed.get_mut(operation) else { return };
-                let next = Waiting { since: now, on: endpoints.to_vec() };
-                if let Some(before) = followed.waits.replace(next) {
-                    self.end_wait(before, now);
+                let mut counts = self.counts.lock();
+                let wait = counts.begun;
+                counts.begun += 1;
+                if let Some(before) = followed.wait.replace(wait) {
+                    counts.end_wait(before, now);
                 }
+                let next = Waiting { since: now, on: endpoints.to_vec(), peers: self.peers.clone() };
+                counts.waiting.insert(wait, next);
             }
             TraceEvent::Ended { operation, result } => {
                 let Some(followed) = self.followed.remove(operation) else { return };
-                if let Some(waiting) = followed.waits {
-                    self.end_wait(waiting, now);
-                }
                 let mut counts = self.counts.lock();
+                if let Some(wait) = followed.wait {
+                    counts.end_wait(wait, now);
+                }
                 match result {
                     Ok(()) => {
                         let seconds = now.saturating_sub(followed.issued).as_secs_f64();
@@ -174,10 +232,21 @@ impl Sink for Counting {
                     Err(error) => *counts.failures.entry(error.kind().name()).or_default() += 1,
                 }
             }
-            TraceEvent::Suspected { .. } => self.fault("suspected"),
+            // It is told again each second.
+            TraceEvent::Suspected { silent, .. } if SUSPICIOUS.contains(silent) => self.fault("suspected"),
             TraceEvent::Lost { .. } => self.fault("lost"),
             TraceEvent::Fenced { .. } => self.fault("fenced"),
             _ => {}
+        }
+    }
+}
+
+impl Drop for Counting {
+    /// The job is over, and nobody waits in it any more.
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock();
+        for wait in self.followed.values().filter_map(|followed| followed.wait) {
+            counts.waiting.remove(&wait);
         }
     }
 }
@@ -215,6 +284,11 @@ mod tests {
         listener.event(at(10), &issued);
         listener.event(at(20), &TraceEvent::Waited { operation: OPERATION, endpoints: &members });
         listener.event(at(50), &TraceEvent::Waited { operation: OPERATION, endpoints: &members[1..] });
+        let waited = counts.read().waited(at(100));
+        assert_eq!(
+            waited.into_iter().collect::<Vec<_>>(),
+            [("rank 1".to_owned(), 0.03), ("rank 2".to_owned(), 0.08)]
+        );
         listener.event(at(150), &TraceEvent::Ended { operation: OPERATION, result: &Ok(()) });
         // It was issued before somebody listened.
         let other = OperationId { sequence: 8, ..OPERATION };
@@ -223,6 +297,7 @@ mod tests {
         let waits: Vec<_> =
             counts.waits.iter().map(|(name, waits)| (name.as_str(), waits.count(), waits.sum())).collect();
         assert_eq!(waits, [("rank 1", 1, 0.03), ("rank 2", 2, 0.13)]);
+        assert_eq!(counts.waited(at(900))["rank 2"], 0.13);
         let [operations] = &counts.operations[..] else { panic!("{counts:?}") };
         assert_eq!((operations.collective, operations.algorithm.as_str()), ("all_reduce", "radix"));
         assert_eq!((operations.seconds.count(), operations.seconds.sum()), (1, 0.14));

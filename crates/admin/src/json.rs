@@ -44,6 +44,8 @@ fn member(round: &Round, member: &AskedMember) -> Value {
     let mut fields = Map::from_iter([
         ("role".to_owned(), json!(member.role.map(|role| role.to_string()))),
         ("rank".to_owned(), json!(rank)),
+        // What errors and links call it where its rank or address is not known.
+        ("member".to_owned(), json!(member.id.map(MemberId::number))),
         ("address".to_owned(), json!(member.address)),
     ]);
     let heard = match &member.heard {

@@ -91,6 +91,8 @@ pub fn show(server: &Server, settings: &AdminSettings) -> Result<(), AdminError>
     let token = view.token().map(str::to_owned);
     let who = format!("reducer {}", server.address());
     with_shown(|shown| {
+        let counts = shown.outlook.events().clone();
+        view.listen(move |_| counts.reducer_listener());
         shown.outlook.set_server(view);
         if std::mem::replace(&mut shown.listens, true) {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::series;
 use super::text::Family;
-use crate::events::{EventCounts, OperationCount};
+use crate::events::{EventCounts, OperationCount, now};
 use crate::json;
 use crate::outlook::{Outlook, SeenPlace, ShownServer};
 use herringbone::server::{ServedFigures, ServerFigures};
@@ -24,7 +24,10 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
     let server = outlook.look_at_server();
     families.extend(server.iter().flat_map(of_server));
     // A process that is a rank and a server at once shows these of the rank.
-    families.extend(server.iter().filter(|_| places.is_empty()).flat_map(of_jobs_of_server));
+    if let Some(server) = server.filter(|_| places.is_empty()) {
+        families.extend(of_jobs_of_server(&server));
+        families.extend(heard(&outlook.events().read()));
+    }
     families
 }
 
@@ -105,8 +108,8 @@ fn heard(events: &EventCounts) -> Vec<Family> {
         seconds.add_histogram([(*collective).to_owned(), algorithm.clone()], histogram);
     }
     let (mut sums, mut spread) = (Family::of(&series::PEER_WAITS), Family::of(&series::PEER_WAIT));
+    events.waited(now()).into_iter().for_each(|(peer, seconds)| sums.add([peer], seconds));
     for (peer, histogram) in &events.waits {
-        sums.add([peer.clone()], histogram.sum());
         spread.add_histogram([peer.clone()], histogram);
     }
     let mut faults = Family::of(&series::FAULTS);

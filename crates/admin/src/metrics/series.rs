@@ -34,11 +34,12 @@ pub(crate) const BUILD: Series =
 pub(crate) const JOB: Series = series(
     "herringbone_job_info",
     Gauge,
-    &["job", "name", "rank"],
+    &["id", "name", "rank"],
     "The job of this rank: its number, what the launcher calls it, and the rank; always 1.",
 );
 pub(crate) const RANKS: Series = series("herringbone_ranks", Gauge, &[], "Ranks of the job.");
-pub(crate) const REDUCERS: Series = series("herringbone_reducers", Gauge, &[], "Reducers of the job.");
+pub(crate) const REDUCERS: Series =
+    series("herringbone_reducers", Gauge, &[], "Reducers that the job had when it formed.");
 pub(crate) const OPERATIONS: Series = series(
     "herringbone_operations_total",
     Counter,
@@ -91,7 +92,7 @@ pub(crate) const BUSY: Series = series(
     "herringbone_in_flight_seconds_total",
     Counter,
     &[],
-    "Time that operations were in flight, summed over operations.",
+    "Time that operations were in flight that ended well, summed over operations.",
 );
 pub(crate) const IN_FLIGHT: Series = series(
     "herringbone_in_flight",

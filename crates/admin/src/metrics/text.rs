@@ -65,8 +65,16 @@ impl Family {
 
     fn push<const N: usize>(&mut self, labels: [String; N], value: SampleValue) {
         debug_assert_eq!(self.series.labels.len(), N, "{}", self.series.name);
-        let labels = self.series.labels.iter().copied().zip(labels).collect();
+        let labels = self.series.labels.iter().copied().zip(labels.map(escaped)).collect();
         self.samples.push(Sample { labels, value });
+    }
+}
+
+/// A label's value as the format has it. Jobs and tables have names that others give them, and the encoder takes values as they are.
+fn escaped(value: String) -> String {
+    match value.contains(['\\', '"', '\n']) {
+        true => value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"),
+        false => value,
     }
 }
 
@@ -136,4 +144,17 @@ pub(super) fn classic(families: Vec<Family>) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::series;
+
+    #[test]
+    fn names_of_others_break_no_line() {
+        let family = Family::of(&series::JOB).with(["1", "a\"b\\c\nd", "0"].map(str::to_owned), 1.0);
+        let text = open(vec![family]);
+        assert!(text.contains("name=\"a\\\"b\\\\c\\nd\",rank=\"0\""), "{text}");
+    }
 }

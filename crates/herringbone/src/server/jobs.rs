@@ -20,6 +20,7 @@ use crate::{
         recorder, reducers,
     },
     node::{EventHandler, Node},
+    observe::Sink,
     sys::{doorbell::Bell, segment::Segment},
     table::TableService,
     timeline::{JobTimeline, TimelineMember, TimelineOwner},
@@ -100,7 +101,12 @@ pub(super) struct Jobs {
     /// Whether workers are told to go on without this reducer.
     drains: AtomicBool,
     table: Mutex<Table>,
+    /// What each job's engine tells, from its beginning.
+    sinks: Mutex<Vec<Box<MakeSink>>>,
 }
+
+/// Makes a sink for the job of a number.
+pub(super) type MakeSink = dyn Fn(u64) -> Box<dyn Sink> + Send + Sync;
 
 #[derive(Default)]
 struct Table {
@@ -134,7 +140,18 @@ struct Caller {
 impl Jobs {
     /// None, and room for so many.
     pub(super) fn new(most: usize, staging: usize, incarnation: u64) -> Self {
-        Self { most, staging, incarnation, drains: AtomicBool::new(false), table: Mutex::default() }
+        let (drains, table, sinks) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        Self { most, staging, incarnation, drains, table, sinks }
+    }
+
+    /// Has the engines of jobs that come from now on tell what happens.
+    pub(super) fn listen(&self, make: Box<MakeSink>) {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(make);
+    }
+
+    fn new_sinks(&self, job: u64) -> Vec<Box<dyn Sink>> {
+        let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        sinks.iter().map(|make| make(job)).collect()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -411,7 +428,13 @@ impl Job {
         let engine =
             Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true, EngineRules::DEFAULT);
         let bell = Arc::new(Bell::new()?);
+        let sinks = jobs.upgrade().map_or_else(Vec::new, |jobs| jobs.new_sinks(number));
         let node = Node::new(engine, bell, usize::MAX, Box::new(JobEvents { number, jobs }))?;
+        node.with(|engine| {
+            for sink in sinks {
+                engine.runtime.out.observer.listen(sink, Moment::exact);
+            }
+        });
         let timeline = settings::timeline_folder().and_then(|folder| timeline(&node, folder, number, world));
         let job = Arc::new(Self {
             node,

@@ -1,7 +1,7 @@
 //! What those see of a server who only look at it, such as a page of metrics.
 
 use super::jobs::{Jobs, ServerFigures};
-use crate::{core::session::status::TableServerStatus, table::TableService};
+use crate::{core::session::status::TableServerStatus, observe::Sink, table::TableService};
 use std::{
     fmt,
     net::SocketAddr,
@@ -47,6 +47,13 @@ impl ServerView {
     /// Whether it takes jobs: it has neither ended nor been told to.
     pub fn is_serving(&self) -> bool {
         self.jobs.strong_count() > 0 && !self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Has each job that comes from now on tell a sink what happens to it here. `make` is given the job's number.
+    pub fn listen(&self, make: impl Fn(u64) -> Box<dyn Sink> + Send + Sync + 'static) {
+        if let Some(jobs) = self.jobs.upgrade() {
+            jobs.listen(Box::new(make));
+        }
     }
 
     /// How it stands; `None` if it has ended.
