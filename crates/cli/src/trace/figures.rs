@@ -1,12 +1,12 @@
 //! What a job's timeline comes to: who was slow and by how much, what each rank did in each step, how fast operations were.
 
 use super::{
-    read::{Interval, Intervals, PHASES, ReadOperation, ReadProcess, ReadTimeline},
+    read::{Interval, Intervals, OperationKey, PHASES, ReadOperation, ReadProcess, ReadTimeline},
     steps::{StepWindow, windows},
 };
 use herringbone::Collective;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// This many of the longest operations are listed.
 const LONGEST: usize = 20;
@@ -85,6 +85,28 @@ pub(super) struct LongOperation {
     pub(super) last: Option<(u32, i64)>,
 }
 
+/// For each operation that failed the first of those ranks that have not called it, though they are in its group.
+type AbsentRanks = BTreeMap<OperationKey, u32>;
+
+/// All ranks are in the world; others are in the groups in which they have called something.
+fn absent_ranks(read: &ReadTimeline, ranks: &[u32], groups: &[&[ReadOperation]]) -> AbsentRanks {
+    let mut members: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    for operation in groups.iter().copied().flatten() {
+        let of_group = members.entry(operation.key.group).or_default();
+        match read.kinds[operation.kind as usize].group == "world" {
+            true => of_group.extend(ranks),
+            false => _ = of_group.insert(operation.process),
+        }
+    }
+    let failed = groups.iter().filter(|group| group.iter().any(|operation| operation.has_failed));
+    let absent = |group: &&&[ReadOperation]| {
+        let key = group[0].key;
+        let called = |rank: &u32| group.iter().any(|operation| operation.process == *rank);
+        Some((key, members[&key.group].iter().copied().find(|rank| !called(rank))?))
+    };
+    failed.filter_map(|group| absent(&group)).collect()
+}
+
 /// How an operation was called.
 struct StragglerWaits {
     last: u32,
@@ -93,9 +115,14 @@ struct StragglerWaits {
 }
 
 impl StragglerWaits {
-    /// Of operations that at least two ranks have called.
-    fn of(operations: &[ReadOperation]) -> Option<Self> {
+    /// Of operations that at least two ranks have called, or that one of the absent has not.
+    fn of(operations: &[ReadOperation], absent: &AbsentRanks) -> Option<Self> {
         let last = operations.iter().max_by_key(|operation| operation.issued)?;
+        if let Some(absent) = absent.get(&last.key) {
+            let whole =
+                |other: &ReadOperation| (other.process, Interval { start: other.issued, end: other.ended });
+            return Some(Self { last: *absent, waits: operations.iter().map(whole).collect() });
+        }
         let others = operations.iter().filter(|operation| operation.process != last.process);
         let waits: Vec<(u32, Interval)> = others
             .map(|other| {
@@ -121,6 +148,8 @@ pub(super) fn figures(read: &ReadTimeline) -> Figures {
     let ranks: Vec<(&u32, &ReadProcess)> =
         read.processes.iter().filter(|(process, _)| is_rank(**process)).collect();
     let groups: Vec<&[ReadOperation]> = operations.chunk_by(|one, other| one.key == other.key).collect();
+    let numbers: Vec<u32> = ranks.iter().map(|(process, _)| **process).collect();
+    let absent = absent_ranks(read, &numbers, &groups);
     let first = operations.iter().map(|operation| operation.issued).min().unwrap_or(0);
     let last = operations.iter().map(|operation| operation.ended).max().unwrap_or(0);
     let (windows, has_marks) = windows(&ranks, Interval { start: first, end: last });
@@ -128,9 +157,9 @@ pub(super) fn figures(read: &ReadTimeline) -> Figures {
         total: last - first,
         steps: windows.into_iter().map(|window| step(window, &ranks)).collect(),
         has_marks,
-        slowest: slowest(&groups, ranks.len()),
-        kinds: kinds(read, &groups),
-        longest: longest(&groups),
+        slowest: slowest(&groups, &absent, ranks.len()),
+        kinds: kinds(read, &groups, &absent),
+        longest: longest(&groups, &absent),
     }
 }
 
@@ -148,10 +177,10 @@ fn step(window: StepWindow, ranks: &[(&u32, &ReadProcess)]) -> StepFigures {
 
 /// The ranks that were last, by what that cost. Of waits of one rank for another one that overlap, as those of operations
 /// that are under way together do, each moment counts once.
-fn slowest(groups: &[&[ReadOperation]], ranks: usize) -> Vec<LateRank> {
+fn slowest(groups: &[&[ReadOperation]], absent: &AbsentRanks, ranks: usize) -> Vec<LateRank> {
     let mut late: BTreeMap<u32, LateRank> = BTreeMap::new();
     let mut waits: BTreeMap<(u32, u32), Vec<Interval>> = BTreeMap::new();
-    for straggler in groups.iter().filter_map(|group| StragglerWaits::of(group)) {
+    for straggler in groups.iter().filter_map(|group| StragglerWaits::of(group, absent)) {
         let rank = late.entry(straggler.last).or_default();
         rank.process = straggler.last;
         rank.last_in += 1;
@@ -173,7 +202,7 @@ fn slowest(groups: &[&[ReadOperation]], ranks: usize) -> Vec<LateRank> {
     late
 }
 
-fn kinds(read: &ReadTimeline, groups: &[&[ReadOperation]]) -> Vec<KindFigures> {
+fn kinds(read: &ReadTimeline, groups: &[&[ReadOperation]], absent: &AbsentRanks) -> Vec<KindFigures> {
     let mut found: BTreeMap<u32, Vec<&[ReadOperation]>> = BTreeMap::new();
     for group in groups {
         found.entry(group[0].kind).or_default().push(group);
@@ -184,7 +213,7 @@ fn kinds(read: &ReadTimeline, groups: &[&[ReadOperation]]) -> Vec<KindFigures> {
             let mut costs: BTreeMap<u32, i64> = BTreeMap::new();
             let (mut worst, mut time) = (0, 0);
             for group in &groups {
-                if let Some(straggler) = StragglerWaits::of(group) {
+                if let Some(straggler) = StragglerWaits::of(group, absent) {
                     *costs.entry(straggler.last).or_default() += straggler.mean();
                     worst = worst.max(straggler.mean());
                 }
@@ -225,7 +254,7 @@ fn whole_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
 }
 
 /// The longest operations, each on the rank on which it took longest.
-fn longest(groups: &[&[ReadOperation]]) -> Vec<LongOperation> {
+fn longest(groups: &[&[ReadOperation]], absent: &AbsentRanks) -> Vec<LongOperation> {
     let duration = |operation: &ReadOperation| operation.ended - operation.issued;
     let mut all: Vec<(&ReadOperation, &[ReadOperation])> = groups
         .iter()
@@ -235,7 +264,7 @@ fn longest(groups: &[&[ReadOperation]]) -> Vec<LongOperation> {
     all.truncate(LONGEST);
     let each = all.into_iter().map(|(operation, group)| LongOperation {
         operation: operation.clone(),
-        last: StragglerWaits::of(group).map(|straggler| (straggler.last, straggler.mean())),
+        last: StragglerWaits::of(group, absent).map(|straggler| (straggler.last, straggler.mean())),
     });
     each.collect()
 }

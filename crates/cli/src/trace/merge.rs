@@ -177,7 +177,15 @@ fn write(parts: &[TimelinePart], clocks: &[ClockLine], output: &Path, merged: &m
     for (process, files) in (0..).zip(processes(parts)) {
         for (part, clock) in files.iter().zip(&mut clocks) {
             let mut shift = Shift { process, clock, origin, arrows: &arrows };
-            merged.events += shift.add_all(part, &mut sorter)?;
+            let added = shift.add_all(part, &mut sorter)?;
+            merged.events += added.events;
+            if let Some(problem) = added.problem {
+                let what = format!(
+                    "{} events cannot be read and are left out, the first: {problem}",
+                    added.unreadable
+                );
+                merged.remarks.push(format!("{}: {what}", part.path.display()));
+            }
         }
     }
     let mut trace =
@@ -236,6 +244,15 @@ fn head(trace: &mut TraceWriter<Output>, parts: &[TimelinePart], merged: &Merged
     Ok(())
 }
 
+/// What came of a part.
+#[derive(Default)]
+struct AddedEvents {
+    events: u64,
+    unreadable: u64,
+    /// What is wrong with the first of those.
+    problem: Option<String>,
+}
+
 /// How the events of a part become those of the whole.
 struct Shift<'a> {
     process: u32,
@@ -245,21 +262,28 @@ struct Shift<'a> {
 }
 
 impl Shift<'_> {
-    /// Hands over all events of a part, as far as it can be read. Returns how many.
-    fn add_all(&mut self, part: &TimelinePart, sorter: &mut EventSorter) -> io::Result<u64> {
-        let mut events = 0;
-        // What is wrong with the file was found when it was scanned, or will be seen when spans are looked at.
-        let Ok(mut reader) = open(&part.path) else { return Ok(0) };
+    /// Hands over all events of a part that can be read.
+    fn add_all(&mut self, part: &TimelinePart, sorter: &mut EventSorter) -> io::Result<AddedEvents> {
+        let mut added = AddedEvents::default();
+        // What is wrong with the file itself was found when it was scanned.
+        let Ok(mut reader) = open(&part.path) else { return Ok(added) };
         while let Ok(Some(text)) = reader.next() {
-            let Ok(event) = ReadEvent::parse(text) else { break };
+            let event = match ReadEvent::parse(text) {
+                Ok(event) => event,
+                Err(problem) => {
+                    added.unreadable += 1;
+                    added.problem.get_or_insert_with(|| problem.to_string());
+                    continue;
+                }
+            };
             let is_wanted = event.phase != TracePhase::Metadata
                 && event.id.is_none_or(|id| self.arrows.binary_search(&id).is_ok());
             if is_wanted {
                 self.add(event, sorter)?;
-                events += 1;
+                added.events += 1;
             }
         }
-        Ok(events)
+        Ok(added)
     }
 
     fn add(&mut self, mut event: ReadEvent, sorter: &mut EventSorter) -> io::Result<()> {

@@ -154,7 +154,9 @@ impl TimelinePart {
                     let (member, reading) = member.ok_or("a measurement of a clock lacks numbers")?;
                     self.clock.readings.entry(member).or_default().push(reading);
                 }
-                timeline::LEFT_OUT => self.left_out += event.whole("events").unwrap_or(0),
+                timeline::LEFT_OUT => {
+                    self.left_out = self.left_out.saturating_add(event.whole("events").unwrap_or(0));
+                }
                 _ => {}
             }
             if let Some(id) = event.id {

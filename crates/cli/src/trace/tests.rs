@@ -70,6 +70,8 @@ struct MadeUp {
     trace: TraceWriter<String>,
     number: u32,
     ahead: u64,
+    /// Whether its operations fail from here on.
+    failing: bool,
 }
 
 impl MadeUp {
@@ -94,7 +96,7 @@ impl MadeUp {
             .unwrap();
         trace.process(number, &format!("{role} {number}")).unwrap();
         trace.thread(ROW, "operations").unwrap();
-        Self { trace, number, ahead }
+        Self { trace, number, ahead, failing: false }
     }
 
     fn event(&mut self, at: u64, event: ChromeEvent<'_>) {
@@ -112,7 +114,9 @@ impl MadeUp {
             ("algorithm", Argument::Text("radix")),
             ("bytes", Argument::Whole(1 << 20)),
             ("sent", Argument::Whole(1 << 20)),
+            ("failed", Argument::Text("Timeout")),
         ];
+        let arguments = if self.failing { &arguments[..] } else { &arguments[..arguments.len() - 1] };
         let span = |name, category, start: u64, end: u64| ChromeEvent {
             name,
             category,
@@ -122,10 +126,7 @@ impl MadeUp {
         // As the engine does: the whole comes after its parts.
         self.event(start, span("wait for rank 1", timeline::PHASE, start, from));
         self.event(from, span(timeline::FOLD, timeline::PHASE, from, end));
-        self.event(
-            start,
-            ChromeEvent { arguments: &arguments, ..span("all_reduce", timeline::OPERATION, start, end) },
-        );
+        self.event(start, ChromeEvent { arguments, ..span("all_reduce", timeline::OPERATION, start, end) });
     }
 
     fn arrow(&mut self, at: u64, id: u64, phase: TracePhase) {
@@ -236,6 +237,39 @@ fn a_job_is_merged_and_its_slow_rank_is_named() {
         assert!(page.contains(said), "{said}");
     }
     assert!(!page.contains("http"), "it needs no network");
+}
+
+/// All give up after 400 ms, and rank 2, which has been there before, is the one that was waited for.
+#[test]
+fn a_rank_that_has_not_called_what_failed_is_named() {
+    let folder = Folder::new("absent");
+    let mut ranks: Vec<MadeUp> = (0..3).map(|rank| MadeUp::new("a1", "rank", rank, 0)).collect();
+    ranks.iter_mut().for_each(|rank| rank.operation(0, [0, MS, 2 * MS]));
+    for rank in &mut ranks[..2] {
+        rank.failing = true;
+        rank.operation(1, [10 * MS, 400 * MS, 410 * MS]);
+    }
+    ranks.into_iter().for_each(|rank| rank.save(&folder));
+    folder.merge(&[]).unwrap();
+    let page = folder.file("page.html");
+    let figures = run(&["trace", "report", &folder.file("job.json"), "-o", &page, "--json"]).unwrap();
+    let figures: Value = serde_json::from_str(&figures).unwrap();
+    let slowest = &figures["slowest"][0];
+    assert_eq!(slowest["rank"], "rank 2");
+    assert!((slowest["waited_s"].as_f64().unwrap() - 0.8).abs() < 1e-6, "{slowest}");
+}
+
+#[test]
+fn an_event_that_cannot_be_read_is_told_of_and_the_others_are_there() {
+    let folder = Folder::new("unreadable");
+    job(&folder);
+    let whole = folder.merge(&[]).unwrap();
+    assert!(whole.contains("45 events"), "{whole}");
+    let damaged = fs::read_to_string(folder.file("rank1.json")).unwrap().replacen("\"dur\":", "\"dur\":x", 1);
+    fs::write(folder.file("rank1.json"), damaged).unwrap();
+    let said = folder.merge(&[]).unwrap();
+    assert!(said.contains("44 events"), "{said}");
+    assert!(said.contains("rank1.json: 1 events cannot be read and are left out, the first: "), "{said}");
 }
 
 #[test]
