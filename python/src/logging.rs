@@ -170,8 +170,19 @@ pub(crate) fn end_log(py: Python<'_>) {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     });
-    // What the thread had taken before comes first.
-    hand_over(py, entries, dropped);
+    // What the thread had taken before comes first. A handler that hangs gets no more.
+    match QUEUE.state().runs {
+        true => entries.iter().for_each(print_entry),
+        false => hand_over(py, entries, dropped),
+    }
+}
+
+/// Prints a record to standard error.
+fn print_entry(entry: &Entry) {
+    let fields = [("who", &entry.who), ("job", &entry.job), ("peer", &entry.peer)];
+    let known = fields.map(|(key, value)| value.as_deref().map(|value| (key, value)));
+    let message = format_args!("{}", entry.message);
+    print_record(&Record::builder().level(entry.level).target(NAME).args(message).key_values(&known).build());
 }
 
 fn logger(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {

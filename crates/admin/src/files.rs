@@ -4,7 +4,7 @@ use crate::metrics;
 use crate::outlook::Outlook;
 use herringbone::log::warn;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -40,7 +40,10 @@ fn run(outlook: &Weak<Outlook>, path: &Path, who: &str) {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // The collector reads names that end in .prom.
     let unfinished = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
+    // What is left of a process that was killed, or a link that somebody has put there, is not written to.
+    let _removed = fs::remove_file(&unfinished);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&unfinished, path));
     written.inspect_err(|_| {
         // The error is told; half a file is in nobody's way.
         let _removed = fs::remove_file(&unfinished);

@@ -203,8 +203,12 @@ impl Fabric {
     pub(crate) fn start_timeline(&self, folder: &Path, measure: Option<MeasureClocks>) -> Result<()> {
         self.stop_timeline();
         let started = JobTimeline::start(folder, self.job.timeline_owner(), measure);
-        let what = "starting a timeline; choose a folder that this process can write, or leave HERRINGBONE_TIMELINE out";
-        let (timeline, sink) = started.map_err(|error| Error::io(what, error).at(self.job.rank))?;
+        let failed = |error| {
+            let what =
+                format_args!("{}: {error}; choose a folder that this process can write", folder.display());
+            Error::config("the folder of a timeline", what).at(self.job.rank)
+        };
+        let (timeline, sink) = started.map_err(failed)?;
         let listener = self.node.with(|engine| engine.runtime.out.observer.listen(sink, Moment::exact));
         *self.running_timeline() = Some(RunningTimeline { timeline, listener });
         Ok(())

@@ -30,6 +30,7 @@ def start_timeline(directory: str | os.PathLike[str], group: dist.ProcessGroup |
 
     Raises:
         HerringboneError: the file cannot be written.
+        RuntimeError: there is no group yet.
         TypeError: the group is another backend's.
     """
     try:
@@ -45,7 +46,8 @@ def stop_timeline(group: dist.ProcessGroup | None = None) -> None:
     Raises:
         TypeError: the group is another backend's.
     """
-    _member_of(group).communicator.stop_timeline()
+    if dist.is_initialized():
+        _member_of(group).communicator.stop_timeline()
 
 
 def mark_steps_if_asked() -> None:
@@ -55,10 +57,12 @@ def mark_steps_if_asked() -> None:
 
 
 def _member_of(group: dist.ProcessGroup | None) -> Member:
+    if not dist.is_initialized():
+        raise RuntimeError("a timeline needs a group: call init_process_group first")
     group = dist.group.WORLD if group is None else group
     member = getattr(group, "member", None)
     if not isinstance(member, Member):
-        raise TypeError("a timeline needs a group of the backend herringbone; call init_process_group first")
+        raise TypeError("a timeline needs a group of the backend herringbone")
     return member
 
 

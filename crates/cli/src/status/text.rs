@@ -129,7 +129,10 @@ fn idle(job_status: &JobStatus) -> String {
     if let Some(lost) = job_status.groups.iter().find_map(|group| group.lost.as_ref()) {
         return format!("cannot go on: {lost}");
     }
-    match job_status.group(0).and_then(|group| group.over) {
+    // After a change of members another group goes on for the first one, under its name.
+    let name = job_status.group(0).map(|group| group.name.as_str());
+    let world = job_status.groups.iter().rfind(|group| Some(group.name.as_str()) == name);
+    match world.and_then(|group| group.over) {
         Some(over) => format!("nothing since operation {over}"),
         None if job_status.issued > 0 => {
             format!("nothing; {} before", counted(job_status.issued as usize, "operation"))

@@ -184,16 +184,18 @@ pub fn write_record(path: &Path, record: &FlightRecord, format: FlightFormat) ->
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     // Not the file's own name in it: who reads a folder takes files by how their names begin.
-    let temporary = path.with_file_name(format!(".hb-{}-{number}.tmp", std::process::id()));
-    let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(&format.bytes(record))?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        // It may never have been there.
+    // Ranks in containers may have the same process number, and one folder.
+    let FlightRecord { job, role, rank, .. } = record;
+    let owner = format!("{job:016x}-{role}-{rank}-{}-{number}", std::process::id());
+    let temporary = path.with_file_name(format!(".hb-{owner}.tmp"));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+    let mut file = made.map_err(named)?;
+    let written = file.write_all(&format.bytes(record)).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|error| {
+        // The error is told; half a file is in nobody's way.
         let _removed = fs::remove_file(&temporary);
-        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        named(error)
     })
 }
 

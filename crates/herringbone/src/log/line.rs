@@ -71,9 +71,11 @@ impl LogLine<'_> {
     pub(super) fn text(&self) -> String {
         let Self { level, who, message, .. } = self;
         let job = self.job.map_or_else(String::new, |job| format!(", job {job}"));
-        let line = format!("[{} {level} {TARGET} {who}{job}] {message}", Timestamp(self.time));
-        // Others' texts are among it: what they send moves no cursor.
-        let seen = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
+        // Others' texts are among it: what they send moves no cursor, and only a message has several lines.
+        let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let head: String = format!("{who}{job}").chars().map(shown).collect();
+        let line = format!("[{} {level} {TARGET} {head}] {message}", Timestamp(self.time));
+        let seen = |letter: char| if letter == '\n' { letter } else { shown(letter) };
         line.chars().map(seen).chain(['\n']).collect()
     }
 
