@@ -14,7 +14,9 @@ pub use restarts::RankDecision;
 
 use crate::parent::{HeldPorts, OwnCommand, end_with_parent};
 use crate::{failure::Failure, outcome::Outcome};
+use herringbone::AdminSettings;
 use herringbone::log::LogFormat;
+use herringbone::settings::Environment;
 use processes::Processes;
 use progress_files::PROGRESS_FILE;
 use rustix::process::{Pid, Signal, getppid};
@@ -101,6 +103,7 @@ pub(crate) fn run(options: &Options, args: &[OsString]) -> Result<Outcome, Failu
     let restarter = Restarter::new(ranks as usize, options.max_attempts)
         .map_err(Failure::system("cannot prepare to start ranks again"))?;
     let mut processes = Processes::new(restarter, log_format(options));
+    processes.leave_pages(AdminSettings::of(&Environment::of_process())?, ranks);
     // One for torch's store and one for ours, because a program may use both; the others are for a group of servers.
     let ports = HeldPorts::draw(2 + options.tables.filter(|_| options.replicas > 0).unwrap_or(0))?;
     let common = common(options, ranks, &ports.numbers, &own, &mut processes)?;

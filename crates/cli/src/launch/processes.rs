@@ -7,6 +7,7 @@ use super::restarts::RankDecision;
 use crate::failure::{Failure, RankFailure};
 use crate::outcome::Outcome;
 use crate::parent::{OwnCommand, Reducer, spawn};
+use herringbone::AdminSettings;
 use herringbone::log::LogFormat;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
@@ -116,6 +117,8 @@ pub(super) struct Processes {
     copies: Copies,
     log_format: LogFormat,
     restarter: Restarter,
+    /// Host and port of the next reducer's page, if there are pages: behind those of the ranks.
+    next_page: Option<(String, u16)>,
 }
 
 impl Processes {
@@ -123,7 +126,16 @@ impl Processes {
     /// Their log lines have this form.
     pub(super) fn new(restarter: Restarter, log_format: LogFormat) -> Self {
         let (ends, copies) = (Ends::default(), Copies::new(log_format));
-        Self { ranks: Vec::new(), reducers: Vec::new(), ends, copies, log_format, restarter }
+        let (ranks, reducers, next_page) = (Vec::new(), Vec::new(), None);
+        Self { ranks, reducers, ends, copies, log_format, restarter, next_page }
+    }
+
+    /// Has the reducers, which are started first, listen for HTTP at the ports behind those of so many ranks.
+    pub(super) fn leave_pages(&mut self, settings: AdminSettings, ranks: u32) {
+        self.next_page = settings.listen.map(|(host, port)| match port {
+            0 => (host, 0),
+            port => (host, u16::try_from(u32::from(port) + ranks).unwrap_or(0)),
+        });
     }
 
     /// Starts so many reducers, with `more` options, and returns their addresses, as settings hold them.
@@ -151,7 +163,13 @@ impl Processes {
         let name = format!("{kind} {}", self.reducers.len());
         let format = self.log_format.to_string();
         let more = [more, &["--log-format", &format]].concat();
-        let mut process = spawn(Reducer::command(own, token, listen, &more).stderr(Stdio::piped()), &name)?;
+        let mut command = Reducer::command(own, token, listen, &more);
+        if let Some((host, port)) = &mut self.next_page {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            command.env("HERRINGBONE_ADMIN", format!("{host}:{port}"));
+            *port += u16::from(*port > 0 && *port < u16::MAX);
+        }
+        let mut process = spawn(command.stderr(Stdio::piped()), &name)?;
         let stderr = process.stderr.take();
         let copied = stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr()));
         copied.map_err(Failure::system("cannot start a thread"))?;
