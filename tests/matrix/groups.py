@@ -71,7 +71,7 @@ def turned() -> None:
 def options() -> None:
     group = dist.new_group(pg_options=herringbone.Options(transport="tcp"))
     adds(group)
-    assert "tcp forced" in group.describe()
+    assert "by TCP (forced)" in group.describe()
 
 
 @feature("new_subgroups, new_subgroups_by_enumeration")

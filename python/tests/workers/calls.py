@@ -203,7 +203,7 @@ def groups_in_another_order_and_with_options() -> None:
     assert int(reported) == turned[0] + 1
     dist.destroy_process_group(group)
     group = dist.new_group(pg_options=herringbone.Options(transport="tcp"))
-    assert "tcp forced" in group.describe() and "forced" not in dist.group.WORLD.describe()
+    assert "by TCP (forced)" in group.describe() and "forced" not in dist.group.WORLD.describe()
     same_sum = mine()
     dist.all_reduce(same_sum, group=group)
     same(same_sum, torch.full((4,), total()))
