@@ -1,6 +1,6 @@
 //! What a process tells people: records with a time, a level, who speaks, and the job's name.
 //!
-//! The program's own logger gets them, if it has installed one behind the facade of the [`log`](::log) crate. Else they are lines on
+//! The program's own logger gets them, if it has installed one behind the facade of the [`log`] crate. Else they are lines on
 //! standard error: text, or a JSON object each. See `docs/decisions/45-logs-by-the-facade.md`.
 
 mod line;
