@@ -94,9 +94,7 @@ impl EventCounts {
         let mut sums: BTreeMap<String, f64> =
             self.waits.iter().map(|(name, waits)| (name.clone(), waits.sum())).collect();
         for waiting in self.waiting.values() {
-            for name in waiting.names() {
-                *sums.entry(name).or_default() += waiting.seconds(until);
-            }
+            waiting.names(|name| *sums.entry(name.to_owned()).or_default() += waiting.seconds(until));
         }
         sums
     }
@@ -104,9 +102,13 @@ impl EventCounts {
     /// A wait is over.
     fn end_wait(&mut self, wait: u64, now: Duration) {
         let Some(waiting) = self.waiting.remove(&wait) else { return };
-        for name in waiting.names() {
-            self.waits.entry(name).or_default().add(waiting.seconds(now));
-        }
+        waiting.names(|name| {
+            // A name is copied once: this runs under the engine's lock.
+            match self.waits.get_mut(name) {
+                Some(waits) => waits.add(waiting.seconds(now)),
+                None => self.waits.entry(name.to_owned()).or_default().add(waiting.seconds(now)),
+            }
+        });
     }
 }
 
@@ -183,12 +185,17 @@ impl Waiting {
         until.saturating_sub(self.since).as_secs_f64()
     }
 
-    fn names(&self) -> impl Iterator<Item = String> {
-        self.on.iter().map(|member| match &*self.peers {
-            Peers::Named(names) if names.contains_key(member) => names[member].clone(),
-            Peers::Named(_) => format!("member {}", member.number()),
-            Peers::Workers => format!("rank {}", member.number()),
-        })
+    /// Hands over the name of each member that is waited for.
+    fn names(&self, mut each: impl FnMut(&str)) {
+        for member in &self.on {
+            match &*self.peers {
+                Peers::Named(names) => match names.get(member) {
+                    Some(name) => each(name),
+                    None => each(&format!("member {}", member.number())),
+                },
+                Peers::Workers => each(&format!("rank {}", member.number())),
+            }
+        }
     }
 }
 
