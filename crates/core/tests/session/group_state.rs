@@ -497,6 +497,17 @@ fn a_group_that_was_asked_about_before_it_was_made_begins_with_its_own_first_cal
     assert_eq!((made.next(), made.successor().is_some()), (3, true), "it calls nothing in it");
 }
 
+/// Else the numbers of its calls would go back, where nobody lives who could tell the hub how far they had come.
+#[test]
+fn a_group_whose_members_all_made_it_late_goes_on_with_its_own_first_call() {
+    let made = Member::new(GROUP, 1, vec![0, 1]).starting_at(3);
+    let mut made = GroupState::of_worker(Member::new(GROUP, 1, Vec::new())).made(GroupState::of_worker(made));
+    let (calls, gained) = (Calls::default(), vec![MemberId::new(9)]);
+    let resume = Resume { group: GROUP, calls, lost: Vec::new(), gained, operations: Vec::new() };
+    assert!(made.resume(&resume));
+    assert_eq!(made.replaced().map(|(from, _)| from), Some(3));
+}
+
 /// Else a rank that needs nothing of the lost one would wait for others that know of the loss and have left since.
 #[test]
 fn a_rank_that_knows_of_a_loss_gives_up_some_time_after_the_hub_has_left() {

@@ -209,6 +209,7 @@ impl Recoveries {
         if !group.state.resume(&resume) {
             return Vec::new();
         }
+        let Some((from, _)) = group.state.replaced() else { return Vec::new() };
         let (repair, successor) = (repair_of(&group.settings), successor_of(&group.settings, &resume, links));
         self.tell(&resume, successor.reducers(), links);
         let (ranks, ordinal) = (&group.settings.ranks, group.state.ordinal());
@@ -222,7 +223,7 @@ impl Recoveries {
         self.decided.insert(number, decided);
         links.forget(number);
         out.observer.inherit_name(number, [repair.id, successor.id]);
-        let new = [(repair, 0), (successor, resume.calls.next)].map(|(settings, first)| {
+        let new = [(repair, 0), (successor, from)].map(|(settings, first)| {
             let ranks = settings.ranks.clone();
             let member = Member::new(settings.id, links.rank, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)

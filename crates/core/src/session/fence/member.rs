@@ -210,6 +210,11 @@ impl Member {
         self.ended.is_some()
     }
 
+    /// The number of the first operation of this generation.
+    pub fn first(&self) -> u64 {
+        self.history.first
+    }
+
     /// The number of the next operation: how many were issued, or failed in their place.
     pub fn next(&self) -> u64 {
         self.history.next

@@ -70,14 +70,19 @@ impl GroupState {
     }
 
     /// The hub has decided how the group goes on. Returns whether it had not before.
+    ///
+    /// Ranks that had not made the group when the hub asked could not say with which number its calls begin. If those that could are
+    /// dead, the hub's number lies before it.
     pub fn resume(&mut self, resume: &Resume) -> bool {
         if self.replaced().is_some() {
             return false;
         }
+        let mut from = resume.calls.next;
         if let Side::Worker(member) = &mut self.side {
             member.follow(resume);
+            from = from.max(member.first());
         }
-        self.reducers = ReducerUse::Replaced { from: resume.calls.next, by: successor_of(self.group) };
+        self.reducers = ReducerUse::Replaced { from, by: successor_of(self.group) };
         true
     }
 

@@ -105,6 +105,7 @@ impl Worker {
         if !place.state.resume(resume) {
             return;
         }
+        let Some((from, _)) = place.state.replaced() else { return };
         place.repairs = resume.operations.iter().map(|repair| (repair.sequence, repair.clone())).collect();
         for (sequence, open) in place.open.iter_mut().filter(|(_, open)| open.with_reducers) {
             open.is_redone = true;
@@ -114,7 +115,7 @@ impl Worker {
         let left: Vec<usize> = place.reducers.iter().copied().filter(is_left).collect();
         let (repair, next) = (repair_of(group), successor_of(group));
         let finishing = Place { finishes: Some(group), ..Place::new(repair, self.rank, 0, Vec::new(), job) };
-        let following = Place::new(next, self.rank, resume.calls.next, left, job);
+        let following = Place::new(next, self.rank, from, left, job);
         self.places.extend([(repair, finishing), (next, following)]);
         if self.closed.is_some() {
             self.close_group(next, job);
