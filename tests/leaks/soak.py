@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
@@ -32,6 +32,11 @@ class Leak(AssertionError):
     """Something was left, or a rank failed."""
 
 
+def is_too_much(name: str, number: int) -> bool:
+    """Whether a process may not have so much more of something."""
+    return number > (LIMIT_KIB if name == "kib" else 0)
+
+
 @dataclass
 class Phase:
     """What one kind of work has left, by process."""
@@ -47,7 +52,7 @@ class Phase:
         found = []
         for process, more in self.more.items():
             for name, number in more.items():
-                if number > (LIMIT_KIB if name == "kib" else 0):
+                if is_too_much(name, number):
                     found.append(f"{self.what} over {self.way}: {process} has {number} {name} more")
         return found
 
@@ -166,23 +171,32 @@ def compared(what: str, way: str, amount: int, began: float, counts: tuple[dict[
     return Phase(what, way, amount, time.monotonic() - began, more)
 
 
+def lasting(phase: Callable[[], Phase]) -> Phase:
+    """A kind of work, done once more if it left too much memory: a leak grows again, and what an allocator keeps does not."""
+    first = phase()
+    names = {name for more in first.more.values() for name, number in more.items() if is_too_much(name, number)}
+    return phase() if names == {"kib"} else first
+
+
 def work(way: str, operations: int, groups: int) -> Iterator[Phase]:
     """Calls of all kinds, and groups, in one world."""
     with job(way) as ranks:
         ranks.form()
-        for what, warm, amount in (("operations", WARM_OPERATIONS, operations), ("groups", WARM_GROUPS, groups)):
+
+        def phase(what: str, warm: int, amount: int) -> Phase:
             before, began = ranks.all(what, warm), time.monotonic()
-            yield compared(what, way, amount, began, (before, ranks.all(what, amount)))
+            return compared(what, way, amount, began, (before, ranks.all(what, amount)))
+
+        yield lasting(lambda: phase("operations", WARM_OPERATIONS, operations))
+        yield lasting(lambda: phase("groups", WARM_GROUPS, groups))
         ranks.all("close")
 
 
 def kills(way: str, number: int) -> Iterator[Phase]:
     """Workers that are killed; the counts are of ranks that have closed, with the reducer, between two worlds."""
     with job(way) as ranks:
-        counts = []
-        began = time.monotonic()
-        for rounds in (WARM_KILLS, number):
-            began = time.monotonic()
+
+        def counted(rounds: int) -> dict[str, Taken]:
             for turn in range(rounds):
                 ranks.form()
                 ranks.lose_one(turn)
@@ -190,8 +204,13 @@ def kills(way: str, number: int) -> Iterator[Phase]:
             taken = ranks.all("close")
             # It is another process than before.
             del taken[f"rank {RANKS - 1}"]
-            counts.append(taken)
-        yield compared("workers killed", way, number, began, (counts[0], counts[1]))
+            return taken
+
+        def phase() -> Phase:
+            before, began = counted(WARM_KILLS), time.monotonic()
+            return compared("workers killed", way, number, began, (before, counted(number)))
+
+        yield lasting(phase)
 
 
 def soak(operations: int, groups: int, killed: int) -> Iterator[Phase]:

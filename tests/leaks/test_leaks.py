@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 from counters import Taken, left_on_the_machine, left_since
-from soak import LIMIT_KIB, WAYS, Phase, kills, work
+from soak import LIMIT_KIB, WAYS, Phase, kills, lasting, work
 
 OTHERS_SECONDS = 120
 """How long a job of another test may have something that is named as what this one may leave."""
@@ -50,6 +50,17 @@ def test_what_is_left_is_found() -> None:
     assert (more["descriptors"], more["sockets"], more["threads"]) == (3, 2, 1)
     found = Phase("operations", "TCP", 1, 1.0, {"rank 0": {**more, "kib": LIMIT_KIB + 1}}).wrong()
     assert len(found) == 4 and found[0] == "operations over TCP: rank 0 has 3 descriptors more"
+
+
+def test_a_leak_is_what_grows_again() -> None:
+    def phases(*kib: int, sockets: int = 0) -> Phase:
+        left = iter(kib)
+        return lasting(lambda: Phase("operations", "TCP", 1, 1.0, {"rank 0": {"sockets": sockets, "kib": next(left)}}))
+
+    assert not phases(LIMIT_KIB + 1, 3).wrong(), "an allocator kept some"
+    assert phases(LIMIT_KIB + 1, LIMIT_KIB + 1).wrong() == [f"operations over TCP: rank 0 has {LIMIT_KIB + 1} kib more"]
+    assert not phases(3).wrong(), "what leaves little is done once"
+    assert len(phases(LIMIT_KIB + 1, sockets=1).wrong()) == 2, "a socket is left once and for all"
 
 
 def test_the_record_is_of_a_long_soak() -> None:
