@@ -165,7 +165,7 @@ def test_the_batch_of_slurm_trains_with_its_reducer(tmp_path):
     torchrun = f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n'
     done = batch(tmp_path, torchrun, HERRINGBONE_ALGORITHM="reduction_server")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" 1 reducer") == 2, done.stdout
+    assert done.stdout.count(", the reducer 127.0.0.1:") == 2, done.stdout
     assert "reducer stopped; 1 job" in done.stdout, "it ends with the training"
 
 
