@@ -369,15 +369,15 @@ impl Node {
     pub(crate) fn wait(&self, completion: &Completion, limit: Option<Duration>) {
         self.wait_until_over(completion, limit);
         if self.unwritten.load(Ordering::Relaxed) {
-            self.wait_for_the_record();
+            self.wait_for_the_record(limit);
         }
     }
 
-    /// Who gets an error may end the process with it: the record of what was under way is there before.
+    /// A caller may exit on the error, so the record of what was under way is written before.
     #[cold]
-    fn wait_for_the_record(&self) {
-        let began = Instant::now();
-        while self.unwritten.load(Ordering::SeqCst) && began.elapsed() < RECORD {
+    fn wait_for_the_record(&self, limit: Option<Duration>) {
+        let (began, longest) = (Instant::now(), limit.map_or(RECORD, |limit| limit.min(RECORD)));
+        while self.unwritten.load(Ordering::SeqCst) && began.elapsed() < longest {
             std::thread::sleep(LOOK_FOR_RECORD);
         }
         self.unwritten.store(false, Ordering::SeqCst);

@@ -34,7 +34,12 @@ use crate::{
 };
 use messages::MessageRing;
 use recent::{Entry, Ring};
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// More names of groups than this are kept only of groups with recent operations.
 const NAMES: usize = 2048;
@@ -71,6 +76,8 @@ struct GroupNote {
     description: String,
     /// Its ranks in the job, once it was made; none of one that serves another.
     ranks: Vec<Rank>,
+    /// Whether it is there.
+    is_open: bool,
 }
 
 /// Reads the clock that events are told by.
@@ -392,13 +399,22 @@ impl Observer {
 
     /// Keeps who is in a group that programs call.
     pub(crate) fn note_ranks(&mut self, number: u32, ranks: &[Rank]) {
-        self.note(number).ranks = ranks.to_vec();
+        let note = self.note(number);
+        (note.ranks, note.is_open) = (ranks.to_vec(), true);
+    }
+
+    /// A group is not there any more. What is known of it is kept as long as one of the last operations or messages was its.
+    pub(crate) fn group_is_gone(&mut self, number: u32) {
+        if let Some(note) = self.groups.get_mut(&number) {
+            note.is_open = false;
+        }
     }
 
     fn note(&mut self, number: u32) -> &mut GroupNote {
         if self.groups.len() >= NAMES {
-            let recent = &self.recent;
-            self.groups.retain(|number, _| recent.iter().any(|entry| entry.group == *number));
+            let operations = self.recent.iter().map(|entry| entry.group);
+            let recent: BTreeSet<u32> = operations.chain(self.messages.groups()).collect();
+            self.groups.retain(|number, note| note.is_open || recent.contains(number));
         }
         self.groups
             .entry(number)
@@ -407,7 +423,7 @@ impl Observer {
 
     /// Groups that go on for another one have its name.
     pub(crate) fn inherit_name(&mut self, of: u32, numbers: [u32; 2]) {
-        let known = GroupNote { ranks: Vec::new(), ..self.note(of).clone() };
+        let known = GroupNote { ranks: Vec::new(), is_open: false, ..self.note(of).clone() };
         for number in numbers {
             *self.note(number) = known.clone();
         }
@@ -425,13 +441,18 @@ impl Observer {
 
     /// A group as others are told of it: its name and description, and its ranks if programs call it.
     pub(crate) fn noted(&self, group: u32) -> FlightGroup {
-        let GroupNote { name, called, description, ranks } = self
+        let GroupNote { name, called, description, ranks, .. } = self
             .groups
             .get(&group)
             .cloned()
             .unwrap_or_else(|| GroupNote { name: unnamed(group).into_owned(), ..GroupNote::default() });
         let name = if called.is_empty() { name } else { called };
         FlightGroup { group, name, description, ranks, over: None, failure: None }
+    }
+
+    /// Whether programs call a group, as far as is known.
+    pub(crate) fn is_called(&self, group: u32) -> bool {
+        self.groups.get(&group).is_some_and(|note| !note.ranks.is_empty())
     }
 
     /// A message was posted. Returns its number.
@@ -455,10 +476,10 @@ impl Observer {
     }
 
     /// A message that no operation has carried is over.
-    pub(crate) fn message_ended(&mut self, number: u64, group: u32, result: &Result<()>) {
-        self.messages.ended(number, self.now);
-        if let Err(error) = result {
-            self.alarm.failed(group, 0, error);
+    pub(crate) fn message_ended(&mut self, number: u64, result: &Result<()>) {
+        let of = self.messages.ended(number, self.now);
+        if let Some((error, (group, generation))) = result.as_ref().err().zip(of) {
+            self.alarm.failed(group, generation, error);
         }
     }
 
@@ -487,5 +508,26 @@ impl Observer {
             entry.shown(self.now, self.name_of(entry.group), self.algorithms.get(entry.algorithm as usize)?)
         };
         self.recent.iter().filter_map(shown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else an operation that hangs in such a group is missing from every flight record.
+    #[test]
+    fn groups_that_are_there_stay_known_however_many_have_been() {
+        let mut observer = Observer::default();
+        observer.note_ranks(0, &[0, 1]);
+        for number in 1..=2 * NAMES as u32 {
+            observer.note_ranks(number, &[0, 1]);
+            observer.group_is_gone(number);
+        }
+        assert!(observer.is_called(0));
+        assert!(!observer.is_called(1), "it is gone, and had no operation");
+        assert!(observer.groups.len() <= NAMES);
+        observer.inherit_name(0, [9000, 9001]);
+        assert!(!observer.is_called(9000), "it is not made yet");
     }
 }

@@ -107,6 +107,7 @@ fn forget(runtime: &mut Runtime, number: u32) {
     let Runtime { groups, backlog, out, .. } = runtime;
     let Some(group) = groups.groups.remove(&number) else { return };
     group.count(&mut out.observer.stats);
+    out.observer.group_is_gone(number);
     groups.forgotten.insert(number);
     groups.forget_lines(number);
     backlog.queue.forget(number);

@@ -22,8 +22,8 @@ pub(crate) fn flight_record(engine: &Engine, owner: Identity) -> FlightRecord {
     let serves =
         |number| engine.runtime.groups.get(number).is_some_and(|group| group.settings.serves.is_some());
     let observer = &engine.runtime.out.observer;
-    let mut operations = observer
-        .flight(|number| serves(number) || (!engine.reduces && observer.noted(number).ranks.is_empty()));
+    let mut operations =
+        observer.flight(|number| serves(number) || (!engine.reduces && !observer.is_called(number)));
     let (issued, posted) = (observer.next(), observer.messages_posted());
     // As long as nothing is forgotten, what other groups do for these counts for nothing.
     let has_all = issued.max(posted) <= KEPT as u64;

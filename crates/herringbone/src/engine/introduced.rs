@@ -54,6 +54,7 @@ fn make(runtime: &mut Runtime, introduction: &Introduction) -> Result<(), Broken
 fn remove(runtime: &mut Runtime, number: u32) {
     runtime.fail_group(number, &Error::new(ErrorKind::Closed), false);
     runtime.groups.groups.remove(&number);
+    runtime.out.observer.group_is_gone(number);
 }
 
 /// A worker tells a reducer that it takes no part in a group any more.

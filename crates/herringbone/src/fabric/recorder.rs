@@ -30,6 +30,8 @@ pub(crate) struct FlightRecorder {
     node: OnceLock<Weak<Node>>,
     /// Whether a thread writes because of a failure.
     is_writing: AtomicBool,
+    /// Whether something has failed that it may not have seen.
+    is_behind: AtomicBool,
 }
 
 /// The recorders of this process, for the signal.
@@ -43,6 +45,7 @@ impl FlightRecorder {
             files: FlightFiles::of(owner),
             node: OnceLock::new(),
             is_writing: AtomicBool::new(false),
+            is_behind: AtomicBool::new(false),
         })
     }
 
@@ -66,15 +69,25 @@ impl FlightRecorder {
     /// Something has failed: the record is written soon.
     pub(super) fn failed(self: &Arc<Self>) {
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        self.is_behind.store(true, Ordering::SeqCst);
         if self.is_writing.swap(true, Ordering::SeqCst) {
             return;
         }
         let recorder = self.clone();
         let write = move || {
-            if recorder.files.take_one() {
-                recorder.write();
+            loop {
+                while recorder.is_behind.swap(false, Ordering::SeqCst) {
+                    if recorder.files.take_one() {
+                        recorder.write();
+                    }
+                }
+                recorder.is_writing.store(false, Ordering::SeqCst);
+                // Something that failed just now has found the thread writing.
+                let is_behind = recorder.is_behind.load(Ordering::SeqCst);
+                if !is_behind || recorder.is_writing.swap(true, Ordering::SeqCst) {
+                    break;
+                }
             }
-            recorder.is_writing.store(false, Ordering::SeqCst);
             node.record_is_written();
         };
         if thread::Builder::new().name("hb-flight".to_owned()).spawn(write).is_err() {

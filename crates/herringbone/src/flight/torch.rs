@@ -137,7 +137,7 @@ impl TorchGroups {
         let pair =
             self.pairs.entry(name.clone()).or_insert_with(|| MessagePair { ranks: ranks.clone(), next: 0 });
         let sequence = sequence.unwrap_or(pair.next);
-        pair.next = pair.next.max(sequence + 1);
+        pair.next = pair.next.max(sequence.saturating_add(1));
         // By places within the group of the two.
         let place = |rank: u32| u32::from(rank != ranks[0]);
         let (from, to) = (place(from), place(to));

@@ -2,7 +2,6 @@
 
 use super::recent::Ring;
 use crate::{
-    Result,
     clock::Moment,
     completion::Completion,
     core::{
@@ -40,14 +39,28 @@ struct MessageEntry {
     carried_by: Option<u64>,
     /// When it was over, if no operation has carried it.
     ended: Option<Moment>,
-    completion: Arc<Completion>,
+    outcome: Outcome,
 }
 
-/// The last messages, in the order in which they were posted.
+/// What is known of how a message ended.
+#[derive(Debug)]
+enum Outcome {
+    /// What its completion says.
+    Open(Arc<Completion>),
+    Done,
+    /// With an error of the kind of this name.
+    Failed(&'static str),
+}
+
+/// The last messages, in the order in which they were posted, in memory that is taken with the first one.
+///
+/// Completions are given back soon: the program's next arrays lie above blocks that are kept.
 #[derive(Debug, Default)]
 pub(super) struct MessageRing {
     entries: VecDeque<MessageEntry>,
     posted: u64,
+    /// The number of the first message whose completion is kept.
+    first_open: u64,
 }
 
 impl MessageRing {
@@ -64,6 +77,8 @@ impl MessageRing {
         after: u64,
         issued: Moment,
     ) -> u64 {
+        self.entries.reserve_exact(KEPT - self.entries.len());
+        self.settle();
         if self.entries.len() >= KEPT {
             self.entries.pop_front();
         }
@@ -74,10 +89,23 @@ impl MessageRing {
             issued,
             carried_by: None,
             ended: None,
-            completion,
+            outcome: Outcome::Open(completion),
         });
         self.posted += 1;
         self.posted - 1
+    }
+
+    /// Notes how the oldest messages ended.
+    fn settle(&mut self) {
+        self.first_open = self.first_open.max(self.posted - self.entries.len() as u64);
+        while let Some(entry) = self.get_mut(self.first_open) {
+            entry.outcome = match entry.outcome.result() {
+                None => return,
+                Some(Ok(())) => Outcome::Done,
+                Some(Err(kind)) => Outcome::Failed(kind),
+            };
+            self.first_open += 1;
+        }
     }
 
     fn get_mut(&mut self, number: u64) -> Option<&mut MessageEntry> {
@@ -99,16 +127,32 @@ impl MessageRing {
         }
     }
 
-    /// It is over, and no operation has carried it.
-    pub(super) fn ended(&mut self, number: u64, now: Moment) {
-        if let Some(entry) = self.get_mut(number) {
-            entry.ended = Some(now);
-        }
+    /// It is over, and no operation has carried it. Returns its group and generation, if it is kept.
+    pub(super) fn ended(&mut self, number: u64, now: Moment) -> Option<(u32, u32)> {
+        let entry = self.get_mut(number)?;
+        entry.ended = Some(now);
+        Some((entry.post.group, entry.post.generation))
+    }
+
+    /// The groups of those that are kept.
+    pub(super) fn groups(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().map(|entry| entry.post.group)
     }
 
     /// All that are kept, each with the number of operations that were issued before it.
     pub(super) fn flight(&self, operations: &Ring) -> Vec<(u64, FlightOperation)> {
         self.entries.iter().map(|entry| (entry.after, entry.flight(operations))).collect()
+    }
+}
+
+impl Outcome {
+    /// The name of the error's kind, if the message failed; `None` if it is not over.
+    fn result(&self) -> Option<std::result::Result<(), &'static str>> {
+        match self {
+            Outcome::Open(completion) => Some(completion.result()?.map_err(|error| error.kind().name())),
+            Outcome::Done => Some(Ok(())),
+            Outcome::Failed(kind) => Some(Err(kind)),
+        }
     }
 }
 
@@ -118,7 +162,7 @@ impl MessageEntry {
         let MessagePost { group, generation, receives, peer, envelope } = self.post;
         let carried_by =
             self.carried_by.and_then(|number| operations.get(number)).map(|entry| entry.flight(0, ""));
-        let result = self.completion.result();
+        let result = self.outcome.result();
         let bytes = match &result {
             Some(Ok(())) => envelope.bytes().unwrap_or_default() as u64,
             _ => 0,
@@ -136,7 +180,8 @@ impl MessageEntry {
                 count: envelope.count,
             },
             state: match (result, &carried_by) {
-                (Some(result), _) => state_of(&result),
+                (Some(Ok(())), _) => FlightState::Done,
+                (Some(Err(kind)), _) => FlightState::Failed { kind: kind.to_owned() },
                 (None, Some(_)) => FlightState::Running,
                 (None, None) => FlightState::Queued,
             },
@@ -149,9 +194,39 @@ impl MessageEntry {
     }
 }
 
-fn state_of(result: &Result<()>) -> FlightState {
-    match result {
-        Ok(()) => FlightState::Done,
-        Err(error) => FlightState::Failed { kind: error.kind().name().to_owned() },
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, ErrorKind, core::element::DType};
+
+    fn post() -> MessagePost {
+        let envelope = Envelope { tag: 1, dtype: DType::F32, count: 2 };
+        MessagePost { group: 3, generation: 4, receives: true, peer: Some(1), envelope }
+    }
+
+    /// Else the program's next arrays lie above the blocks that are kept, and its memory grows.
+    #[test]
+    fn completions_are_given_back_in_order_and_how_messages_ended_stays_known() {
+        let mut ring = MessageRing::default();
+        let completions: Vec<Arc<Completion>> = (0..3).map(|_| Arc::default()).collect();
+        for completion in &completions {
+            ring.add(post(), completion.clone(), 0, Moment::default());
+        }
+        completions[0].finish(Ok(()));
+        completions[1].finish(Err(Error::new(ErrorKind::Closed)));
+        assert_eq!(ring.ended(1, Moment::default()), Some((3, 4)));
+        ring.add(post(), Arc::default(), 0, Moment::default());
+        let held = completions.iter().map(Arc::strong_count).collect::<Vec<_>>();
+        assert_eq!(held, [1, 1, 2]);
+        let states: Vec<FlightState> =
+            ring.flight(&Ring::default()).into_iter().map(|(_, message)| message.state).collect();
+        let failed = FlightState::Failed { kind: ErrorKind::Closed.name().to_owned() };
+        assert_eq!(states, [FlightState::Done, failed, FlightState::Queued, FlightState::Queued]);
+        let memory = ring.entries.capacity();
+        for _ in 0..2 * KEPT {
+            ring.add(post(), Arc::default(), 0, Moment::default());
+        }
+        assert_eq!((ring.entries.len(), ring.entries.capacity()), (KEPT, memory));
+        assert_eq!(ring.ended(1, Moment::default()), None);
     }
 }

@@ -85,7 +85,7 @@ impl PointToPoint {
         for (to, number, error, for_good) in ended {
             let Some(sent) = self.mailbox.send_mut(to, number) else { continue };
             if !std::mem::replace(&mut sent.is_over, true) {
-                sent.end(self.group, Err(error), &mut runtime.out);
+                sent.end(Err(error), &mut runtime.out);
             }
             if to != self.me && !for_good && self.unannounce(to, number) {
                 self.tell(to, &Record::Withdrawn { number }, runtime);
@@ -116,7 +116,7 @@ impl PointToPoint {
                 self.timeout(&wanted.receive, missing, runtime)
             });
             let name = self.named_receive(wanted.from, &wanted.envelope, &runtime.groups);
-            wanted.receive.end(self.group, Err(error.about(runtime.links.rank, name)), &mut runtime.out);
+            wanted.receive.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
         }
         self.ask_who_is_there(late, runtime);
     }
@@ -159,12 +159,12 @@ impl PointToPoint {
         for number in lost {
             if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
                 let name = self.named_send(peer, &sent.envelope, &runtime.groups);
-                sent.end(self.group, Err(error.about(runtime.links.rank, name)), &mut runtime.out);
+                sent.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
             }
         }
         for wanted in self.mailbox.give_up(|wanted| wanted.from == Some(peer)) {
             let name = self.named_receive(wanted.from, &wanted.envelope, &runtime.groups);
-            wanted.receive.end(self.group, Err(error.about(runtime.links.rank, name)), &mut runtime.out);
+            wanted.receive.end(Err(error.about(runtime.links.rank, name)), &mut runtime.out);
         }
     }
 
@@ -172,11 +172,11 @@ impl PointToPoint {
     pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outbox) {
         let wanted = self.mailbox.give_up(|_| true);
         for (_, postponed) in self.postponed.drain(..) {
-            postponed.end(self.group, Err(error.clone()), out);
+            postponed.end(Err(error.clone()), out);
         }
         let sends = self.mailbox.sends().filter(|(_, _, sent)| !sent.is_over).map(|(_, _, sent)| sent);
         wanted.iter().map(|wanted| &wanted.receive).chain(sends).for_each(|posted| {
-            posted.end(self.group, Err(error.clone()), out);
+            posted.end(Err(error.clone()), out);
         });
     }
 

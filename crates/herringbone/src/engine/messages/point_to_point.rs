@@ -224,7 +224,7 @@ impl PointToPoint {
                 self.has_answer(peer, number);
                 if let Some(sent) = self.mailbox.answered(peer, number).filter(|sent| !sent.is_over) {
                     let error = self.disagreement(number, self.me, peer, sent.envelope, wanted, runtime);
-                    sent.end(self.group, Err(error), &mut runtime.out);
+                    sent.end(Err(error), &mut runtime.out);
                 }
             }
             Ok(Record::Withdrawn { number }) => {
@@ -261,7 +261,7 @@ impl PointToPoint {
         runtime.out.observer.message_is(receive.record, from, number);
         if sent != wanted {
             let error = self.disagreement(number, from, self.me, sent, wanted, runtime);
-            receive.end(self.group, Err(error.clone()), &mut runtime.out);
+            receive.end(Err(error.clone()), &mut runtime.out);
             match payload {
                 AnnouncedPayload::Own(_) => self.end_own(number, Err(error), &mut runtime.out),
                 _ => self.tell(from, &Record::Refused { number, wanted }, runtime),
@@ -283,7 +283,7 @@ impl PointToPoint {
                 if let Some(access) = receive.region.access() {
                     access.span().write(&bytes);
                 }
-                receive.end(self.group, there_is(&[&receive.region], runtime), &mut runtime.out);
+                receive.end(there_is(&[&receive.region], runtime), &mut runtime.out);
                 self.tell(from, &Record::Taken { number }, runtime);
             }
             AnnouncedPayload::Own(region) => {
@@ -291,7 +291,7 @@ impl PointToPoint {
                     to.span().copy_from(from.span());
                 }
                 let result = there_is(&[&region, &receive.region], runtime);
-                receive.end(self.group, result.clone(), &mut runtime.out);
+                receive.end(result.clone(), &mut runtime.out);
                 self.end_own(number, result, &mut runtime.out);
             }
         }
@@ -300,7 +300,7 @@ impl PointToPoint {
     /// What this rank has sent to itself has met its receive.
     fn end_own(&mut self, number: u64, result: Result<(), Error>, out: &mut Outbox) {
         if let Some(sent) = self.mailbox.answered(self.me, number) {
-            sent.end(self.group, result, out);
+            sent.end(result, out);
         }
     }
 
@@ -314,7 +314,7 @@ impl PointToPoint {
         };
         if is_carried(&sent.region) {
             if !sent.is_over {
-                sent.end(self.group, Ok(()), &mut runtime.out);
+                sent.end(Ok(()), &mut runtime.out);
             }
             return;
         }
@@ -355,8 +355,12 @@ impl PointToPoint {
                     frozen.push(held.issue.group);
                     self.held.push_back(held);
                 }
-                (Err(Refused::Failed(error) | Refused::Counted(error)), _) => {
-                    held.completion.finish(Err(error));
+                (Err(Refused::Failed(error) | Refused::Counted(error)), message) => {
+                    let result = Err(error);
+                    if let Some(message) = message {
+                        runtime.out.observer.message_ended(message, &result);
+                    }
+                    held.completion.finish(result);
                     runtime.out.finished = true;
                 }
             }

@@ -73,8 +73,8 @@ impl Posted {
     }
 
     /// It is over, and no operation carries it.
-    pub(super) fn end(&self, group: u32, result: Result<(), Error>, out: &mut Outbox) {
-        out.observer.message_ended(self.record, group, &result);
+    pub(super) fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
+        out.observer.message_ended(self.record, &result);
         self.completion.finish(result);
         out.finished = true;
     }
