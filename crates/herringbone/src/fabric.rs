@@ -173,6 +173,7 @@ pub(crate) struct Fabric {
     is_dissolving: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     timeline: Mutex<Option<RunningTimeline>>,
+    timelines_start: Mutex<()>,
 }
 
 /// A timeline that is written of what the engine tells.
@@ -192,8 +193,19 @@ impl Fabric {
     ) -> Arc<Self> {
         let (whole, is_dissolving) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
         let threads = Mutex::new(threads);
-        let timeline = Mutex::default();
-        Arc::new(Self { job, node, commands, settings, origin, whole, is_dissolving, threads, timeline })
+        let (timeline, timelines_start) = (Mutex::default(), Mutex::default());
+        Arc::new(Self {
+            job,
+            node,
+            commands,
+            settings,
+            origin,
+            whole,
+            is_dissolving,
+            threads,
+            timeline,
+            timelines_start,
+        })
     }
 
     /// Has a timeline written from now on, in place of the one that was, if any.
@@ -201,6 +213,8 @@ impl Fabric {
     /// # Errors
     /// If its file cannot be written.
     pub(crate) fn start_timeline(&self, folder: &Path, measure: Option<MeasureClocks>) -> Result<()> {
+        // One call at a time: of two that overlap one listener would stay for ever.
+        let _turn = self.timelines_start.lock().unwrap_or_else(PoisonError::into_inner);
         self.stop_timeline();
         let started = JobTimeline::start(folder, self.job.timeline_owner(), measure);
         let failed = |error| {

@@ -33,7 +33,7 @@ use writer::TimelineWriter;
 const MEASURED: Duration = Duration::from_secs(30);
 
 /// Measures how the clocks of other members stand, until a moment.
-pub(crate) type MeasureClocks = Box<dyn FnMut(Instant) -> Vec<ClockMeasurement> + Send>;
+pub(crate) type MeasureClocks = Box<dyn FnMut(&dyn Fn() -> bool) -> Vec<ClockMeasurement> + Send>;
 
 /// A timeline that is being written. It ends when it is [stopped](Self::stop), or dropped.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl JobTimeline {
 /// Measures clocks at once, from time to time, and at the end.
 fn measure_clocks(buffer: &RecordBuffer, mut measure: MeasureClocks) {
     loop {
-        for measured in measure(Instant::now() + MEASURED) {
+        for measured in measure(&|| !buffer.clocks_end()) {
             buffer.push(|| TimelineRecord::Clock(measured));
         }
         if buffer.wait_for_clocks(MEASURED) {
@@ -129,7 +129,8 @@ fn measure_clocks(buffer: &RecordBuffer, mut measure: MeasureClocks) {
         }
     }
     // Members may have left already, and nobody waits for long at the end.
-    for measured in measure(Instant::now() + Duration::from_millis(500)) {
+    let until = Instant::now() + Duration::from_millis(500);
+    for measured in measure(&|| Instant::now() < until) {
         buffer.push(|| TimelineRecord::Clock(measured));
     }
 }

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .. import errors
+from .collectives import collectives_of
 from .member import Member, world_members
 from .work import torch_error
 
@@ -59,11 +60,10 @@ def mark_steps_if_asked() -> None:
 def _member_of(group: dist.ProcessGroup | None) -> Member:
     if not dist.is_initialized():
         raise RuntimeError("a timeline needs a group: call init_process_group first")
-    group = dist.group.WORLD if group is None else group
-    member = getattr(group, "member", None)
-    if not isinstance(member, Member):
+    collectives = collectives_of(dist.group.WORLD if group is None else group)
+    if collectives is None:
         raise TypeError("a timeline needs a group of the backend herringbone")
-    return member
+    return collectives.member
 
 
 class _Steps:

@@ -288,10 +288,11 @@ impl Shift<'_> {
 
     fn add(&mut self, mut event: ReadEvent, sorter: &mut EventSorter) -> io::Result<()> {
         let at = event.at.unwrap_or(0);
-        let start = self.clock.here(at) - self.origin;
+        let start = self.clock.here(at).saturating_sub(self.origin);
         // Both ends are moved, so that what lies in another span still does.
         event.duration = event.duration.map(|duration| {
-            let length = self.clock.here(at + duration) - self.origin - start;
+            let end = self.clock.here(at.saturating_add(duration)).saturating_sub(self.origin);
+            let length = end.saturating_sub(start);
             // Of a span that is stretched the end is rounded, and may not come to be where the next one begins.
             if length == duration { length } else { (length - 1).max(0) }
         });

@@ -5,12 +5,12 @@ use crate::{
     status::ask_clock,
     timeline::{ClockMeasurement, MeasureClocks, TimelineMember},
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How many round trips a measurement makes; the shortest counts. NTP (RFC 5905, section 10) takes the best of 8, too.
 const ROUND_TRIPS: usize = 8;
-/// How long one member may take: one that is stopped takes all of it.
-const LONGEST: Duration = Duration::from_secs(1);
+/// How long one member may take: one that is stopped takes all of it, also at the end of a timeline.
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// Measures the clocks of all other members, if this is rank 0 and others are other processes.
 pub(super) fn measure(job: &Job) -> Option<MeasureClocks> {
@@ -27,16 +27,14 @@ pub(super) fn measure(job: &Job) -> Option<MeasureClocks> {
     }
     let (job, token) = (job.id, String::from_utf8(job.token.clone()).ok()?);
     let token = Some(token).filter(|token| !token.is_empty());
-    Some(Box::new(move |until| {
+    Some(Box::new(move |goes_on| {
         let measured = |(member, address): &(u32, String)| {
-            let within = until.saturating_duration_since(Instant::now()).min(LONGEST);
             // One that does not answer has left, or will be asked again.
-            let clocks = (!within.is_zero())
-                .then(|| ask_clock(address, token.as_deref(), Some(job), ROUND_TRIPS, within));
-            let best = clocks?.ok()?.best()?;
+            let clocks = ask_clock(address, token.as_deref(), Some(job), ROUND_TRIPS, LONGEST);
+            let best = clocks.ok()?.best()?;
             let (round_trip, there) = (best.round_trip(), best.clock.monotonic);
             Some(ClockMeasurement { member: *member, here: best.sent + round_trip / 2, there, round_trip })
         };
-        others.iter().filter_map(measured).collect()
+        others.iter().take_while(|_| goes_on()).filter_map(measured).collect()
     }))
 }

@@ -127,6 +127,12 @@ impl RecordBuffer {
         true
     }
 
+    /// Whether clocks are measured for the last time.
+    pub(super) fn clocks_end(&self) -> bool {
+        let held = self.held();
+        held.clocks_end || held.is_closed
+    }
+
     /// Clocks are measured for the last time.
     pub(super) fn end_clocks(&self) {
         self.held().clocks_end = true;
