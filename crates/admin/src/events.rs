@@ -253,7 +253,7 @@ impl Drop for Counting {
     fn drop(&mut self) {
         let mut counts = self.counts.lock();
         for wait in self.followed.values().filter_map(|followed| followed.wait) {
-            counts.waiting.remove(&wait);
+            counts.end_wait(wait, now());
         }
     }
 }
@@ -308,5 +308,21 @@ mod tests {
         let [operations] = &counts.operations[..] else { panic!("{counts:?}") };
         assert_eq!((operations.collective, operations.algorithm.as_str()), ("all_reduce", "radix"));
         assert_eq!((operations.seconds.count(), operations.seconds.sum()), (1, 0.14));
+    }
+
+    /// A sum that goes back is taken for one that begins anew.
+    #[test]
+    fn waits_of_a_job_that_ends_meanwhile_stay_counted() {
+        let counts = SharedCounts::default();
+        let peers = BTreeMap::from([(MemberId::new(1), "rank 1".to_owned())]);
+        let mut listener = counts.listener(peers);
+        let call = Fingerprint::default();
+        let issued = TraceEvent::Issued { operation: OPERATION, call: &call, group: "world", algorithm: "" };
+        listener.event(Duration::ZERO, &issued);
+        let waited = TraceEvent::Waited { operation: OPERATION, endpoints: &[MemberId::new(1)] };
+        listener.event(now().saturating_sub(Duration::from_secs(5)), &waited);
+        let shown = counts.read().waited(now())["rank 1"];
+        drop(listener);
+        assert!(counts.read().waited(now())["rank 1"] >= shown && shown >= 5.0);
     }
 }

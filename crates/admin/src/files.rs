@@ -13,18 +13,29 @@ use std::time::Duration;
 /// How often the file is written.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// Writes the metrics of a process into a directory again and again, from a thread. `name` distinguishes the process: `rank-3`.
-pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, name: &str, who: String) -> io::Result<()> {
-    let path = Path::new(directory).join(format!("herringbone-{name}.prom"));
-    let outlook = Arc::downgrade(outlook);
+/// Writes the metrics of a process into a directory again and again, from a thread. The file has the process's
+/// [name](Outlook::name), also when that changes.
+pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, who: String) -> io::Result<()> {
+    let (outlook, directory) = (Arc::downgrade(outlook), PathBuf::from(directory));
     let spawned = thread::Builder::new().name("hb-admin-file".to_owned());
-    spawned.spawn(move || run(&outlook, &path, &who)).map(drop)
+    spawned.spawn(move || run(&outlook, &directory, &who)).map(drop)
 }
 
-fn run(outlook: &Weak<Outlook>, path: &Path, who: &str) {
-    let mut has_warned = false;
+fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
+    let (mut has_warned, mut last) = (false, None);
     while let Some(outlook) = outlook.upgrade() {
-        if let Err(error) = replace(path, &metrics::text(&outlook)) {
+        // Between two jobs the file stays that of the last one.
+        let name = outlook.name().or_else(|| last.clone());
+        let Some(name) = name else {
+            thread::sleep(PERIOD);
+            continue;
+        };
+        let path = directory.join(format!("herringbone-{name}.prom"));
+        if let Some(before) = last.replace(name.clone()).filter(|before| *before != name) {
+            // The rank has another number in its next job. Without this its old file would be scraped for ever.
+            let _removed = fs::remove_file(directory.join(format!("herringbone-{before}.prom")));
+        }
+        if let Err(error) = replace(&path, &metrics::text(&outlook)) {
             outlook.count_unwritten();
             if !std::mem::replace(&mut has_warned, true) {
                 let what = format_args!("HERRINGBONE_METRICS_FILE: cannot write {}: {error}", path.display());

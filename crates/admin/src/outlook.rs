@@ -189,6 +189,12 @@ impl Outlook {
         self.places().iter().rev().map(|place| &place.view).find(|view| !view.is_over()).cloned()
     }
 
+    /// What distinguishes this process from others of its host: `rank-3`, or `reducer-7070` by its port.
+    pub(crate) fn name(&self) -> Option<String> {
+        let of_server = || Some(format!("reducer-{}", self.server()?.address().port()));
+        self.present().map(|view| format!("rank-{}", view.place().rank)).or_else(of_server)
+    }
+
     fn target(&self) -> Option<AskTarget> {
         if let Some(view) = self.present() {
             let place = view.place();

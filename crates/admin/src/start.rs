@@ -63,16 +63,16 @@ pub fn attach(communicator: &Communicator) {
             // It listens until the job is over.
             let _listener = communicator.listen(shown.outlook.events().listener(peers));
         }
-        if std::mem::replace(&mut shown.listens, true) {
-            return Ok(());
-        }
-        write_files(&shown.outlook, &settings, &format!("rank-{rank}"), &who)?;
-        listen(&shown.outlook, &settings, local_rank, token.as_deref(), &who)?;
         if rank == 0 {
             // Without a thread there is no history.
             let _started = shown.outlook.watch().start();
         }
-        Ok(())
+        shown.outlook.watch().job_begins();
+        if std::mem::replace(&mut shown.listens, true) {
+            return Ok(());
+        }
+        write_files(&shown.outlook, &settings, &who)?;
+        listen(&shown.outlook, &settings, local_rank, token.as_deref(), &who)
     });
     if let Err(error) = begun {
         warn(&who, error);
@@ -97,7 +97,7 @@ pub fn show(server: &Server, settings: &AdminSettings) -> Result<(), AdminError>
         if std::mem::replace(&mut shown.listens, true) {
             return Ok(());
         }
-        write_files(&shown.outlook, settings, &format!("reducer-{}", server.address().port()), &who)?;
+        write_files(&shown.outlook, settings, &who)?;
         listen(&shown.outlook, settings, 0, token.as_deref(), &who)?;
         let _started = shown.outlook.watch().start();
         Ok(())
@@ -130,14 +130,9 @@ fn with_shown(does: impl FnOnce(&mut Shown) -> Result<(), AdminError>) -> Result
 }
 
 /// Begins to write files, if a directory is named.
-fn write_files(
-    outlook: &Arc<Outlook>,
-    settings: &AdminSettings,
-    name: &str,
-    who: &str,
-) -> Result<(), AdminError> {
+fn write_files(outlook: &Arc<Outlook>, settings: &AdminSettings, who: &str) -> Result<(), AdminError> {
     let Some(directory) = &settings.files else { return Ok(()) };
-    files::write(outlook, directory, name, who.to_owned())
+    files::write(outlook, directory, who.to_owned())
         .map_err(|error| AdminError(format!("HERRINGBONE_METRICS_FILE: cannot start a thread: {error}")))
 }
 

@@ -46,6 +46,8 @@ struct WatchState {
     looked: Option<Instant>,
     latest: Option<Latest>,
     runs: bool,
+    /// Whether a job has begun since its members were last asked.
+    begins: bool,
 }
 
 struct Latest {
@@ -97,6 +99,12 @@ impl JobWatch {
         }
     }
 
+    /// There is a job to ask about.
+    pub(crate) fn job_begins(&self) {
+        self.state().begins = true;
+        self.changed.notify_all();
+    }
+
     fn run(&self) {
         let mut asked: Option<(AskTarget, Asker)> = None;
         let mut history = JobHistory::default();
@@ -115,7 +123,7 @@ impl JobWatch {
             let began = Instant::now();
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             let Ok(round) = asker.ask_all(is_new) else {
-                self.rest(began, FRESH, false);
+                self.rest(began, FRESH, target.samples);
                 continue;
             };
             history.add(&round, at);
@@ -134,11 +142,14 @@ impl JobWatch {
         self.state().looked.is_some_and(|looked| looked.elapsed() < LOOKED_AT)
     }
 
-    /// Waits until all have to be asked again: `pause` after they were if somebody looks, and later if nobody does. Who looks
-    /// after the pause, or as the first for long, need not wait.
+    /// Waits until all have to be asked again: `pause` after they were if somebody looks, later if nobody does, and at once if a job
+    /// begins. Who looks after the pause, or as the first for long, need not wait.
     fn rest(&self, began: Instant, pause: Duration, samples: bool) {
         let mut state = self.state();
         loop {
+            if std::mem::take(&mut state.begins) {
+                return;
+            }
             let looked = state.looked.filter(|looked| looked.elapsed() < LOOKED_AT);
             let next = match looked {
                 Some(_) => Some(began + pause),

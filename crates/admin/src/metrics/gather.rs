@@ -9,6 +9,7 @@ use herringbone::server::{ServedFigures, ServerFigures};
 use herringbone::status::{JobStatus, TableServerStatus, Way};
 use herringbone::{Moved, Stats};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// All series that this process has values for.
 pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
@@ -19,14 +20,14 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
         let present = places.iter().rev().find(|place| !place.view.is_over());
         families.extend(present.into_iter().flat_map(of_job));
         families.extend(counted(&outlook.counted(&places)));
-        families.extend(heard(&outlook.events().read()));
+        families.extend(heard_in(outlook));
     }
     let server = outlook.look_at_server();
     families.extend(server.iter().flat_map(of_server));
     // A process that is a rank and a server at once shows these of the rank.
     if let Some(server) = server.filter(|_| places.is_empty()) {
         families.extend(of_jobs_of_server(&server));
-        families.extend(heard(&outlook.events().read()));
+        families.extend(heard_in(outlook));
     }
     families
 }
@@ -102,13 +103,19 @@ fn counted(stats: &Stats) -> Vec<Family> {
 }
 
 /// What events have added up to.
-fn heard(events: &EventCounts) -> Vec<Family> {
+fn heard_in(outlook: &Outlook) -> Vec<Family> {
+    // The moment comes first: a wait that ends meanwhile is shorter than it was shown before, and sums would go back.
+    let at = now();
+    heard(&outlook.events().read(), at)
+}
+
+fn heard(events: &EventCounts, at: Duration) -> Vec<Family> {
     let mut seconds = Family::of(&series::SECONDS);
     for OperationCount { collective, algorithm, seconds: histogram } in &events.operations {
         seconds.add_histogram([(*collective).to_owned(), algorithm.clone()], histogram);
     }
     let (mut sums, mut spread) = (Family::of(&series::PEER_WAITS), Family::of(&series::PEER_WAIT));
-    events.waited(now()).into_iter().for_each(|(peer, seconds)| sums.add([peer], seconds));
+    events.waited(at).into_iter().for_each(|(peer, seconds)| sums.add([peer], seconds));
     for (peer, histogram) in &events.waits {
         spread.add_histogram([peer.clone()], histogram);
     }
