@@ -80,6 +80,7 @@ impl Journal {
     pub(super) fn look(&mut self, jobs: BTreeMap<u64, JobSummary>) {
         let over: Vec<u64> = self.jobs.keys().copied().filter(|number| !jobs.contains_key(number)).collect();
         over.into_iter().for_each(|number| self.tell_end(number));
+        self.early.retain(|number, _| jobs.contains_key(number));
         for (number, job) in jobs {
             let mut news = self.early.remove(&number).unwrap_or_default();
             news.arrived.extend(job.news.arrived);
@@ -96,7 +97,6 @@ impl Journal {
                 tell_news(&self.who, &known.label, news);
             }
         }
-        self.early.retain(|number, _| !self.jobs.contains_key(number));
         if self.since.elapsed() >= MINUTE {
             self.tell_rates();
         }
@@ -165,4 +165,24 @@ fn tell_news(who: &str, job: &str, news: JobNews) {
         left.iter().for_each(|end| record(Level::Info).peer(&format!("rank {}", end.rank)).say(&end.line));
     }
     lost.iter().for_each(|end| record(Level::Warn).peer(&format!("rank {}", end.rank)).say(&end.line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers that connect and never say their job's name may come as long as the reducer runs.
+    #[test]
+    fn nothing_is_kept_of_a_job_that_has_gone_without_a_name() {
+        let mut journal = Journal::new("reducer".to_owned());
+        let news = || JobNews { arrived: vec![(0, "192.0.2.1:1".to_owned())], departed: Vec::new() };
+        let unnamed = |number| (number, JobSummary { news: news(), ..JobSummary::default() });
+        journal.look(BTreeMap::from([unnamed(1), unnamed(2)]));
+        assert_eq!(journal.early.len(), 2);
+        journal.look(BTreeMap::from([unnamed(2)]));
+        assert_eq!(journal.early.keys().copied().collect::<Vec<_>>(), [2]);
+        assert_eq!(journal.early[&2].arrived.len(), 2, "what happened is told once there is a name");
+        journal.look(BTreeMap::new());
+        assert!(journal.early.is_empty() && journal.jobs.is_empty());
+    }
 }
