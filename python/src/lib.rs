@@ -1,8 +1,7 @@
 //! The native half of the Python package: the engine's calls with Python's types, errors and lock.
 //!
 //! Nothing here holds the interpreter's lock while it waits, and no thread of the engine takes it: what the engine logs goes through
-//! a queue. What is convenient
-//! for Python users (arrays, tensors, futures) is written in Python on top of this.
+//! a queue. What is convenient for Python users (arrays, tensors, futures) is written in Python on top of this.
 #![deny(unsafe_code)]
 
 mod call;

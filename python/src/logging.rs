@@ -195,9 +195,12 @@ fn hand_over(py: Python<'_>, entries: VecDeque<Entry>, dropped: u64) {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let lost = Entry { level: log::Level::Warn, time, message: what, who: None, job: None, peer: None };
     let lost = (dropped > 0).then_some(lost);
-    let handed = logger(py)
-        .and_then(|logger| entries.iter().chain(&lost).try_for_each(|entry| hand_to(&logger, entry)));
-    if let Err(raised) = handed {
+    let logger = match logger(py) {
+        Ok(logger) => logger,
+        Err(raised) => return raised.write_unraisable(py, None),
+    };
+    // A filter of the program's may raise; the other records are handed over.
+    for raised in entries.iter().chain(&lost).filter_map(|entry| hand_to(&logger, entry).err()) {
         raised.write_unraisable(py, None);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The program's own logger gets them, if it has installed one behind the facade of the [`log`] crate. Else they are lines on
 //! standard error: text, or a JSON object each. See `docs/decisions/45-logs-by-the-facade.md`.
+//!
+//! A logger may be called while the engine is locked. If it calls a communicator, it waits for itself.
 
 mod line;
 #[cfg(test)]

@@ -204,11 +204,11 @@ def _close_all() -> list[Exception]:
 at_exit(_close_all)
 
 
-# The parent's groups are not a forked child's to leave.
 def world_members() -> list[Member]:
     """This process's memberships that have fabrics of their own: in the default group, and in those that were formed apart."""
     formed = [member for member in _open if not isinstance(member.communicator, Unformed)]
     return [member for member in formed if member.is_world or member.apart]
 
 
+# The parent's groups are not a forked child's to leave.
 os.register_at_fork(after_in_child=_open.clear)

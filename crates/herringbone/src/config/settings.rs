@@ -432,15 +432,14 @@ pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
         .collect()
 }
 
-/// Checks what concerns every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the names in the environment. A name
 /// Where this process is to write timelines, if it is. As what is logged, this is the process's and not a configuration's.
 pub(crate) fn timeline_folder() -> Option<PathBuf> {
     let found = TIMELINE.find(&Environment::of_process()).ok().flatten()?;
     (!found.text.is_empty()).then(|| found.text.into())
 }
 
-/// Checks what concerns every kind of process: the value of `HERRINGBONE_LOG`, and the names in the environment. A name
-/// that is no setting's is worth a warning, once per process.
+/// Checks what concerns every kind of process: the values of `HERRINGBONE_LOG` and `HERRINGBONE_LOG_FORMAT`, and the names in the
+/// environment. A name that is no setting's is worth a warning, once per process.
 ///
 /// [`Config::from_env`](crate::Config::from_env) and [`with_env`](crate::Config::with_env) do this, where only rank 0 warns; a
 /// program that only runs a reducer calls it.
