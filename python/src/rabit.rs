@@ -36,6 +36,7 @@ impl PyRabit {
             Rabit::init_with(options)
         });
         let mut rabit = joined.map_err(|error| to_python(&error))?;
+        rabit.on_forming(herringbone_admin::attach);
         let raised = Arc::new(Mutex::new(None));
         let raising = raised.clone();
         rabit.ask_while_waiting(move || {

@@ -221,3 +221,12 @@ def check_stopped(shown: Shown) -> None:
         assert any(max(member["sent"]) > 0 for member in history.values()), history
     finally:
         shown.ranks[stopped].send_signal(signal.SIGCONT)
+
+
+def test_a_program_of_rabit_shows_itself(group: Group) -> None:
+    code = "import time, numpy as np; from herringbone import rabit; rabit.init(); rabit.allreduce(np.ones(3), rabit.SUM); time.sleep(60)"
+    place = {"HERRINGBONE_RANK": "0", "HERRINGBONE_WORLD_SIZE": "1", "HERRINGBONE_STORE": f"127.0.0.1:{free_port()}"}
+    group.start("-c", code, HERRINGBONE_ADMIN="127.0.0.1:0", HERRINGBONE_JOB="shown-8", **place)
+    said = re.search(r"http://127\.0\.0\.1:(\d+)/", next(line for line in group.processes[0].stdout if "live page" in line))
+    assert said is not None
+    assert 'name="shown-8"' in get(int(said[1]), "/metrics")[1]

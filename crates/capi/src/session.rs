@@ -50,7 +50,8 @@ pub(crate) fn init(arguments: &[String]) -> Result<(), InterfaceFailure> {
         return Err(InterfaceFailure::handle("init of rabit was called before: call finalize first"));
     }
     let options = RabitOptions::from_env()?.with_arguments(arguments.iter().map(String::as_str))?;
-    let rabit = Rabit::init_with(options)?;
+    let mut rabit = Rabit::init_with(options)?;
+    rabit.on_forming(herringbone_admin::attach);
     let (rank, size, version) = (rabit.rank(), rabit.size(), AtomicU32::new(rabit.version()));
     let state = Mutex::new(Some(SessionState { rabit, begun: None, loaded: None }));
     let session = RabitSession { rank, size, version, silent: OnceLock::new(), state };

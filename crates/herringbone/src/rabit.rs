@@ -72,6 +72,8 @@ pub struct Rabit {
     /// Where the one that starts processes again looks for the version.
     progress: Option<PathBuf>,
     waiting: PatientWaits,
+    /// What is done with each communicator of the job.
+    on_forming: Option<fn(&Communicator)>,
     /// A collective has begun and waits for the program's input.
     awaits_input: bool,
     has_warned: bool,
@@ -129,6 +131,7 @@ impl Rabit {
             lazy: None,
             progress,
             waiting,
+            on_forming: None,
             awaits_input: false,
             has_warned: false,
         };
@@ -181,6 +184,12 @@ impl Rabit {
     /// three. If it fails, the call fails with its error. For programs that a person may want to end.
     pub fn ask_while_waiting(&mut self, goes_on: impl Fn() -> Result<()> + Send + 'static) {
         self.waiting = PatientWaits::asking(goes_on);
+    }
+
+    /// Hands over the communicator of the job: at once, and again whenever the job forms anew. For who shows how a process stands.
+    pub fn on_forming(&mut self, on_forming: fn(&Communicator)) {
+        on_forming(&self.comm);
+        self.on_forming = Some(on_forming);
     }
 
     /// The last checkpoint, or `None` if there is none: the program begins. Calls before this one are not part of a version: a new

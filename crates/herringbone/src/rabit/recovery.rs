@@ -79,6 +79,9 @@ impl Rabit {
         match self.waiting.form_again(self.rank(), patience, |left| self.comm.replace(Some(left))) {
             Ok(comm) => {
                 self.comm = comm;
+                if let Some(on_forming) = self.on_forming {
+                    on_forming(&self.comm);
+                }
                 self.member.formed();
                 Ok(())
             }
