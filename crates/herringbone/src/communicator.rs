@@ -11,9 +11,8 @@ mod parts;
 mod residuals;
 #[expect(clippy::disallowed_methods, reason = "it waits for what is under way")]
 pub(crate) mod shrink;
-#[expect(clippy::disallowed_methods, reason = "who is asked has a limit")]
 mod timed;
-#[expect(clippy::disallowed_methods, reason = "who looks waits for a time")]
+#[expect(clippy::disallowed_methods, reason = "a look waits for a limited time")]
 pub(crate) mod view;
 
 use crate::{

@@ -20,7 +20,7 @@ impl Versions {
     /// coded, and fingerprints say how. Version 9 has tables on servers, whose workers may go on through shared memory;
     /// in version 10 a list of keys goes once over a connection, and then by a number,
     /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made. In version 11
-    /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 who wants to know how a process stands says what it asks,
+    /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 a status connection carries questions,
     /// and reducers are told the job's name, and by a worker that leaves in order that it does.
     pub const CURRENT: Versions = Versions { min: 12, max: 12 };
 

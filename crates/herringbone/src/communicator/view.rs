@@ -1,4 +1,4 @@
-//! What those see of a job who only look at it, such as a page of metrics: it keeps nothing alive.
+//! How a job stands, for code that only looks at it, such as a page of metrics: it keeps nothing alive.
 
 use super::Communicator;
 use crate::{

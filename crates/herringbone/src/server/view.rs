@@ -1,4 +1,4 @@
-//! What those see of a server who only look at it, such as a page of metrics.
+//! How a server stands, for code that only looks at it, such as a page of metrics.
 
 use super::jobs::{Jobs, ServerFigures};
 use crate::{core::session::status::TableServerStatus, observe::Sink, table::TableService};
