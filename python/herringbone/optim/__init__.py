@@ -1,0 +1,26 @@
+"""Ways to train that do not sum every gradient at every step: averaging now and then, and asynchronous updates.
+
+Each name is imported when it is first asked for, since most of them need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PLACES: dict[str, str] = {}
+"""The module of each name."""
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    """A name of this package, from its module."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)
