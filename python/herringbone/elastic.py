@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Elastic"]
 
 LOOK_EVERY = 10
-"""How many steps there are between two looks for new processes, while ranks are missing."""
+"""How many steps there are between two looks for new processes, while ranks are missing, unless the program passes another number."""
 LOOK_SECONDS = 0.1
 """The pause between two such looks while the ranks wait for new processes."""
 COMING_BACK_SECONDS = 10.0
@@ -68,6 +68,7 @@ class Elastic:
         communicator: Communicator | None = None,
         on_change: Callable[[Communicator], None] | None = None,
         events: str | Path | None = None,
+        look_every: int = LOOK_EVERY,
     ) -> None:
         """Join the job, unless ``communicator`` is given, and give all ranks the same state.
 
@@ -79,6 +80,7 @@ class Elastic:
             communicator: of all ranks of the job.
             on_change: called with the new communicator whenever the members have changed.
             events: a file to which what happens is appended, as lines of JSON.
+            look_every: how many steps there are between two looks for new processes, while ranks are missing; the same on all ranks.
 
         Raises:
             TypeError: an argument is of another type.
@@ -96,6 +98,9 @@ class Elastic:
         if communicator is not None and not isinstance(communicator, Communicator):
             raise TypeError(f"Elastic: communicator is a {type(communicator).__name__}; pass what herringbone.init() gives")
         self._save, self._load, self._least, self._wait = save, load, least, wait
+        self._look_every = whole("Elastic", "look_every", look_every, "a number of steps")
+        if self._look_every < 1:
+            raise ValueError(f"Elastic: look_every is {look_every}; pass 1 step or more")
         self._on_change = on_change
         self._events = None if events is None else Path(events)
         self.steps = 0
@@ -218,7 +223,7 @@ class Elastic:
 
     def _take_in_newcomers(self) -> None:
         """From time to time, while ranks are missing: if there are new processes for all of them, all ranks meet again."""
-        if self.communicator.size == self.size or self.steps % LOOK_EVERY:
+        if self.communicator.size == self.size or self.steps % self._look_every:
             return
         began = time.monotonic()
         try:

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from .._herringbone import aligned_shards, choose_shard_runs, even_shards
 from ..arguments import whole
 from ..communicator import Communicator
 from ..elastic import Elastic
 from ..errors import ArgumentError, ConfigError, HerringboneError, PeerLostError
-from ..joining import init
 from ..shards import WHY, ShardGroup, check_shards, explained, lengths_of
 from ..shards_data import Epochs
 from ..state import broadcast_state
 from . import shards_surroundings as surroundings
-from .group import ProcessGroupHerringbone
+from .communicators import communicator_of
 from .shards_loading import ShardLoader
 from .shards_refused import check_model, check_optimizer, inner_model
 from .shards_step import Step, Training, settings_of
@@ -111,7 +109,7 @@ class Shards:
         """Whether processors and versions of torch may differ."""
         torch.set_num_threads(self.threads)
         self._job = job
-        self._communicator = _communicator_of(group) if job is None else job.communicator
+        self._communicator = communicator_of("Shards", group, "sums of shards") if job is None else job.communicator
         self._shard_seconds = 0.0
         self._steps = 0
         self._applied = 0
@@ -445,20 +443,6 @@ _REMEDIES = {
     "optimizer's state": "load the same checkpoint on all ranks; save and load of an Elastic carry the optimizer's state_dict(), too",
     "steps": "load the same checkpoint on all ranks",
 }
-
-
-def _communicator_of(group: Any) -> Communicator:
-    """That of a process group, of a communicator, or of the job that there is."""
-    if isinstance(group, Communicator):
-        return group
-    if group is None and not (dist.is_available() and dist.is_initialized()):
-        return init()
-    group = dist.group.WORLD if group is None else group
-    if not isinstance(group, ProcessGroupHerringbone):
-        backend = dist.get_backend(group) if isinstance(group, dist.ProcessGroup) else type(group).__name__
-        text = f"Shards: the process group is of {backend}, which has no sums of shards"
-        raise ConfigError(f'{text}; call torch.distributed.init_process_group("herringbone")')
-    return Communicator(group.member.communicator)
 
 
 def _exchanged(communicator: Communicator, record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -193,8 +193,11 @@ const ORDERS: [Order; 8] = [
             "horovod/common/__init__ horovod/common/calls horovod/common/exceptions horovod/common/operations \
              horovod/common/settings horovod/common/util",
             "torch/__init__ torchft",
+            // Ways to train that do not sum at every step.
+            "optim",
             "torch/replacing",
             "torch/compression_hooks torch/destroying torch/hooks torch/shards",
+            "torch/communicators",
             "torch/group",
             "torch/saving",
             "torch/coalescing torch/dispatched",
