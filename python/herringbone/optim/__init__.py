@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_PLACES: dict[str, str] = {}
+_PLACES: dict[str, str] = {
+    "LocalSGD": "local_sgd",
+    "PostLocalSGD": "local_sgd",
+}
 """The module of each name."""
 
 __all__ = sorted(_PLACES)

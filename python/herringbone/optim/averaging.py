@@ -1,0 +1,253 @@
+"""What LocalSGD, PostLocalSGD and DiLoCo share: hooks of the optimizer, rounds, and what becomes of lost and new ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..communicator import Communicator
+from ..errors import ArgumentError, ConfigError
+from ..torch.communicators import communicator_of
+from .exchange import Exchange, Wire
+from .flat import Array, FlatParameters, parameters_of
+from .members import ElasticMembers, FixedMembers
+from .rounds import Due, Rounds
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Averaging", "OnChange"]
+
+OnChange = Callable[[Communicator], None]
+
+
+class Averaging:
+    """Rounds of inner steps of an optimizer, each of which ends with an exchange between the ranks.
+
+    It hooks into ``optimizer.step()``, so the training loop stays as it is. Subclasses say what a rank gives to an exchange and
+    what becomes of the result.
+    """
+
+    _call = "Averaging"
+
+    def __init__(
+        self,
+        fragments: Sequence[Any],
+        optimizer: torch.optim.Optimizer,
+        rounds: Rounds,
+        wire: Wire,
+    ) -> None:
+        """``fragments`` are modules or lists of parameters. The subclass calls :meth:`_join` when it is ready to save its state."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"{self._call}: the optimizer is a {type(optimizer).__name__}, not one of torch.optim")
+        self._fragments = [FlatParameters(self._call, parameters_of(self._call, fragment)) for fragment in fragments]
+        seen = [id(parameter) for flat in self._fragments for parameter in flat.parameters]
+        if len(set(seen)) != len(seen):
+            raise ValueError(f"{self._call}: two fragments have a parameter in common; pass each of them in one fragment")
+        modules = [fragment for fragment in fragments if isinstance(fragment, torch.nn.Module)]
+        self._buffers = [buffer for module in modules for buffer in module.buffers()]
+        self._optimizer, self._rounds, self._wire = optimizer, rounds, wire
+        self._step = 0
+        self._pending: Exchange | None = None
+        self.rounds = 0
+        """How many exchanges this rank has applied; equal on all ranks between rounds."""
+
+    def _join(self, group: Any, elastic: bool, **options: Any) -> None:
+        """Meet the other ranks, take the state of the one that is furthest, and follow the optimizer's steps from here on."""
+        self._members: ElasticMembers | FixedMembers
+        if elastic:
+            if group is not None and not isinstance(group, Communicator):
+                what = "a process group of torch keeps its members"
+                raise ConfigError(f"{self._call}: {what}; with elastic=True pass what herringbone.init() gives, or no group")
+            self._members = ElasticMembers(self, group, **options)
+        else:
+            given = [name for name, value in options.items() if value not in (None, 0, 1)]
+            if given:
+                raise ValueError(f"{self._call}: {given[0]} is of elastic members; pass elastic=True, too")
+            self._members = FixedMembers(communicator_of(self._call, group, "averages of this kind"), self)
+        self._hooks = [
+            self._optimizer.register_step_pre_hook(lambda _, given, named: self._before_step(*given[1:], **named)),
+            self._optimizer.register_step_post_hook(lambda *_: self._after_step()),
+        ]
+        self._members.begin()
+
+    @property
+    def communicator(self) -> Communicator:
+        """The group of the exchanges: its ``rank`` and ``size`` are those of the present members."""
+        return self._members.communicator
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this process was sent SIGTERM and is to leave after a round; of elastic members only."""
+        return self._members.leaving
+
+    def sync(self) -> None:
+        """End the round now, whatever number of inner steps this rank has made in it. All ranks end as many rounds.
+
+        Raises:
+            HerringboneError: the exchange failed. The parameters are this rank's own, and the round can be ended again.
+        """
+        if self._pending is None:
+            self._pending = self._exchange()
+        averages = self._members.settle(self._pending)
+        self._pending = None
+        if averages is not None:
+            self._apply(self._rounds.fragment(self.rounds), averages)
+            self.rounds += 1
+        self._step = 0
+        self._members.begin()
+
+    def regroup(self, group: Any = None) -> None:
+        """Continue over another group of torch, or communicator, after ranks of the old one were lost. All its ranks call this.
+
+        A rank that is behind the others, because the loss ended its exchange only, gets their state. If an exchange has failed,
+        it is made again, from the same values.
+        """
+        is_void = self._members.regroup(communicator_of(self._call, group, "averages of this kind"))
+        if is_void:
+            self._forget_round()
+        elif self._is_due():
+            self.sync()
+        elif self._pending is not None:
+            self._members.issue(self._pending)
+
+    def close(self) -> None:
+        """Follow the optimizer no longer, and leave the group of the exchanges. The round under way is dropped."""
+        for hook in self._hooks:
+            hook.remove()
+        self._members.close()
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
+        return {
+            "version": 1,
+            "rounds": self.rounds,
+            "step": self._step,
+            "pending": None if self._pending is None else FlatParameters.tensors(self._pending.values),
+            "residuals": None if self._wire.residuals is None else self._wire.residuals.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave.
+        """
+        call = f"{self._call}.load_state_dict"
+        if not isinstance(state, Mapping) or not {"version", "rounds", "step", "pending"} <= state.keys():
+            raise TypeError(f"{call}: pass what state_dict() gave")
+        if state["version"] != 1:
+            raise ArgumentError(f"{call}: the state is of version {state['version']}, and this knows version 1")
+        flat = self._fragments[self._rounds.fragment(state["rounds"])]
+        pending = None if state["pending"] is None else flat.arrays(call, state, "pending")
+        if state.get("residuals") is not None and self._wire.residuals is not None:
+            self._wire.residuals.load_state_dict(state["residuals"])
+        self.rounds, self._step = int(state["rounds"]), int(state["step"])
+        self._members.count(self.rounds)
+        self._pending = None
+        if pending is not None:
+            self._pending = Exchange(pending, self._wire, self._name())
+            self._members.issue(self._pending)
+
+    def save(self) -> dict[str, Any]:
+        """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""
+        return {
+            "rounds": self.rounds,
+            "common": self._common(),
+            "buffers": [buffer.detach() for buffer in self._buffers],
+            "optimizer": self._optimizer.state_dict(),
+            "more": self._save_more(),
+        }
+
+    def load(self, state: dict[str, Any]) -> bool:
+        """Take the state of the rank that is furthest, if this rank is new or behind; whether it was."""
+        common = state["common"]
+        own = self._common()
+        if state["rounds"] == self.rounds and all(map(_equal, own, common)):
+            return False
+        is_new = state["rounds"] != self.rounds + 1 or self._step == 0
+        self._load_common(
+            [flat.checked(self._call, "rank's common state", given) for flat, given in zip(self._fragments, common, strict=True)],
+            is_new,
+        )
+        if is_new:
+            with torch.no_grad():
+                for buffer, given in zip(self._buffers, state["buffers"], strict=True):
+                    buffer.copy_(torch.as_tensor(given))
+            if state["optimizer"]["state"]:
+                self._optimizer.load_state_dict(state["optimizer"])
+        self._load_more(state["more"])
+        self.rounds = state["rounds"]
+        self._step = 0
+        return True
+
+    def _before_step(self, closure: Any = None) -> None:
+        """The optimizer is about to make a step."""
+
+    def _after_step(self) -> None:
+        """The optimizer has made an inner step."""
+        self._step += 1
+        due = self._rounds.due(self._step)
+        if due is Due.ISSUE:
+            self._pending = self._exchange()
+            self._members.issue(self._pending)
+        elif due is Due.APPLY:
+            self.sync()
+
+    def _is_due(self) -> bool:
+        """Whether the round's exchange has to end."""
+        return self._rounds.due(self._step) is Due.APPLY
+
+    def _forget_round(self) -> None:
+        if self._pending is not None:
+            self._pending.abandon()
+        self._pending, self._step = None, 0
+
+    def _name(self) -> str:
+        """Of the fragment's residuals."""
+        return f"fragment {self._rounds.fragment(self.rounds)}"
+
+    def _exchange(self) -> Exchange:
+        """What this rank gives to the round's exchange."""
+        fragment = self._rounds.fragment(self.rounds)
+        return Exchange(self._contribution(fragment), self._wire, self._name())
+
+    def _common(self) -> list[list[Array]]:
+        """What all ranks have alike between rounds, for each fragment."""
+        raise NotImplementedError
+
+    def _load_common(self, common: list[list[Array]], is_new: bool) -> None:
+        """Take what the others have alike. A rank that is not new keeps its own parameters where they are not exchanged."""
+        raise NotImplementedError
+
+    def _save_more(self) -> Any:
+        return None
+
+    def _load_more(self, more: Any) -> None:
+        pass
+
+    def _contribution(self, fragment: int) -> list[Array]:
+        raise NotImplementedError
+
+    def _apply(self, fragment: int, averages: list[Array]) -> None:
+        raise NotImplementedError
+
+
+def _equal(one: Sequence[Array], other: Sequence[Any]) -> bool:
+    """Whether two ranks have the same bits."""
+    return len(one) == len(other) and all(
+        np.array_equal(mine, np.asarray(given), equal_nan=True) for mine, given in zip(one, other)
+    )

@@ -1,0 +1,118 @@
+"""One average of arrays over a group, started and ended apart, and made again over another group if ranks are lost: numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import whole
+from ..communicator import Communicator
+from ..compression import Residuals, compressed
+from ..errors import HerringboneError
+from ..work import Work
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["BUCKET_BYTES", "Exchange", "Wire", "pieces"]
+
+BUCKET_BYTES = 25 << 20
+"""The length of a message of an average, unless the program passes another one."""
+
+
+def pieces(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
+    """The consecutive parts of an array of this many elements, each of at most ``bucket_bytes`` or of one element."""
+    step = max(1, bucket_bytes // itemsize)
+    return [slice(first, min(first + step, elements)) for first in range(0, elements, step)]
+
+
+class Wire:
+    """How arrays travel: in messages of a length, and coded or not."""
+
+    def __init__(self, call: str, codec: str | None, feedback: bool, bucket_bytes: int) -> None:
+        """``feedback`` adds what a codec loses of a message to the next one of its tensor.
+
+        Raises:
+            TypeError, ValueError: no codec is called that, or the length makes no sense.
+        """
+        compressed(call, codec, None, None)
+        bucket_bytes = whole(call, "bucket_bytes", bucket_bytes, "a number of bytes")
+        if bucket_bytes < 1:
+            raise ValueError(f"{call}: bucket_bytes is {bucket_bytes}; pass 1 or more")
+        self.codec, self.bucket_bytes = codec, bucket_bytes
+        self.residuals = Residuals() if codec is not None and feedback and codec != "exact" else None
+
+    def coded(self, array: Array, name: str) -> dict[str, Any]:
+        """The arguments of :meth:`Communicator.all_reduce` for an array. Codecs are for float32 only."""
+        if self.codec is None or array.dtype != "f4":
+            return {}
+        if self.residuals is None:
+            return {"compression": self.codec}
+        return {"compression": self.codec, "tensor": name, "residuals": self.residuals}
+
+
+class Exchange:
+    """The average of some arrays over the ranks of a group.
+
+    It leaves its arrays as they are, whatever happens, so it can be made again from them. The results are arrays of their
+    own, and nobody sees them before all of them are whole.
+    """
+
+    def __init__(self, values: Sequence[Array], wire: Wire, name: str) -> None:
+        """``values`` are this rank's, of one dimension, of the same types and lengths on all ranks; they may not change."""
+        self.values, self._wire, self._name = list(values), wire, name
+        self._results: list[Array] = []
+        self._works: list[Work] = []
+        self._group: Communicator | None = None
+
+    def issue(self, group: Communicator) -> None:
+        """Start it over ``group``. Nothing happens if it has started there.
+
+        Raises:
+            HerringboneError: it cannot start. It may be started again.
+        """
+        if self._group is group:
+            return
+        self.abandon()
+        self._group = group
+        try:
+            self._start(group)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def wait(self) -> list[Array]:
+        """The averages, once all are there.
+
+        Raises:
+            HerringboneError: one of them failed. It may be started again.
+        """
+        try:
+            for work in self._works:
+                work.wait()
+        except BaseException:
+            self.abandon()
+            raise
+        results, self._results, self._works, self._group = self._results, [], [], None
+        return results
+
+    def abandon(self) -> None:
+        """Wait until what has started has ended, however it ends: it uses memory."""
+        works, self._works, self._group = self._works, [], None
+        for work in works:
+            try:
+                work.wait()
+            except HerringboneError:
+                continue
+        self._results = []
+
+    def _start(self, group: Communicator) -> None:
+        import numpy as np
+
+        self._results = [np.empty_like(values) for values in self.values]
+        for number, (values, results) in enumerate(zip(self.values, self._results)):
+            for at, part in enumerate(pieces(values.size, values.itemsize, self._wire.bucket_bytes)):
+                coded = self._wire.coded(values, f"{self._name} {number} {at}")
+                self._works.append(group.all_reduce(values[part], "average", out=results[part], async_op=True, **coded))

@@ -1,0 +1,197 @@
+"""LocalSGD and PostLocalSGD: ranks train alone and average their parameters now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..errors import UnsupportedError
+from .averaging import Averaging, OnChange
+from .exchange import BUCKET_BYTES, Exchange, Wire
+from .flat import Array
+from .rounds import Rounds, WarmUp
+
+__all__ = ["LocalSGD", "PostLocalSGD"]
+
+
+class LocalSGD(Averaging):
+    """Average the parameters of all ranks after every ``sync_every`` steps of an optimizer (Stich, ICLR 2019).
+
+    The training loop stays as it is::
+
+        with herringbone.optim.LocalSGD(model, optimizer, sync_every=8):
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                criterion(model(inputs), targets).backward()
+                optimizer.step()
+
+    ``model`` is no DistributedDataParallel, which would sum the gradients at every step. All ranks begin with the parameters of
+    rank 0. State of the optimizer, such as momentum, and buffers of the model, such as those of batch norm, stay each rank's own.
+
+    Ranks may make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round takes
+    as long as the slowest rank's steps, and the group's timeout has to be longer.
+
+    It keeps one copy of the parameters on the CPU, and two more while an exchange runs.
+    """
+
+    _call = "LocalSGD"
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        sync_every: int,
+        group: Any = None,
+        *,
+        wire: str | None = None,
+        feedback: bool = True,
+        bucket_bytes: int = BUCKET_BYTES,
+        elastic: bool = False,
+        least: int = 1,
+        wait: float = 0.0,
+        on_change: OnChange | None = None,
+    ) -> None:
+        """Join the other ranks; all of them call this.
+
+        Args:
+            model: a module, or its parameters; those that require no gradient are left alone.
+            optimizer: of torch, over these parameters.
+            sync_every: how many steps there are between two averages.
+            group: of torch (backend ``"herringbone"``), or a communicator. If it is left out: torch's default group, or else what
+                :func:`herringbone.init` finds.
+            wire: a codec for parameters of at most 32 bits, as of :meth:`herringbone.Communicator.all_reduce`.
+            feedback: whether what the codec loses is added to the next round.
+            bucket_bytes: the length of a message of the average.
+            elastic: the other ranks repeat a round in which a rank is lost, and new processes join between rounds. Ranks are those
+                of a :class:`herringbone.Elastic`.
+            least, wait, on_change: of elastic members, as of :class:`herringbone.Elastic`.
+
+        Raises:
+            TypeError, ValueError: an argument makes no sense.
+            ConfigError: the process group is of another backend.
+            HerringboneError: the ranks did not come together.
+        """
+        rounds = Rounds.checked(self._call, sync_every)
+        super().__init__([model], optimizer, rounds, Wire(self._call, wire, feedback, bucket_bytes))
+        self._border = self._fragments[0].read()
+        self._join(group, elastic, least=least, wait=wait, on_change=on_change)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
+        return {**super().state_dict(), "border": self._fragments[0].tensors(self._border)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave.
+        """
+        border = self._fragments[0].arrays(f"{self._call}.load_state_dict", state, "border")
+        super().load_state_dict(state)
+        self._border = border
+
+    def _common(self) -> list[list[Array]]:
+        return [self._border]
+
+    def _load_common(self, common: list[list[Array]], is_new: bool) -> None:
+        [self._border] = common
+        self._fragments[0].write(self._border)
+
+    def _contribution(self, fragment: int) -> list[Array]:
+        return self._fragments[fragment].read()
+
+    def _apply(self, fragment: int, averages: list[Array]) -> None:
+        self._fragments[fragment].write(averages)
+        self._border = averages
+
+
+class PostLocalSGD(LocalSGD):
+    """Average gradients before each of the first steps, and parameters now and then after these (Lin et al., ICLR 2020).
+
+    Its results are those of torch's ``PostLocalSGDOptimizer`` with a ``PeriodicModelAverager`` of the same numbers, over a
+    DistributedDataParallel whose gradients are averaged over all ranks in the warm-up and not at all later. The first average of
+    parameters follows the first step after the warm-up. Else it is a :class:`LocalSGD`. In the warm-up an optimizer's step takes no closure.
+    """
+
+    _call = "PostLocalSGD"
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        sync_every: int,
+        warmup_steps: int,
+        group: Any = None,
+        **options: Any,
+    ) -> None:
+        """Join the other ranks; all of them call this.
+
+        Args:
+            model, optimizer, sync_every, group: as of :class:`LocalSGD`.
+            warmup_steps: how many synchronous steps come first.
+            options: the further ones of :class:`LocalSGD`. A codec is for averages of gradients, too.
+
+        Raises:
+            TypeError, ValueError, ConfigError, HerringboneError: as of :class:`LocalSGD`.
+        """
+        self._warm_up = WarmUp.checked(self._call, sync_every, warmup_steps)
+        self._made = 0
+        self._skips = False
+        super().__init__(model, optimizer, sync_every, group, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
+        return {**super().state_dict(), "made": self._made}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave.
+        """
+        super().load_state_dict(state)
+        self._made = int(state["made"])
+
+    def _before_step(self, closure: Any = None) -> None:
+        if not self._warm_up.sums_gradients(self._made):
+            return
+        if closure is not None:
+            raise UnsupportedError(
+                f"{self._call}: the gradients of a closure come too late to be averaged; call optimizer.step() without one"
+            )
+        flat = self._fragments[0]
+        self._pending = self._pending or Exchange(flat.read_gradients(), self._wire, "gradients")
+        averages = self._members.settle(self._pending)
+        self._pending = None
+        if averages is None:
+            # This rank has the state that other ranks have after this step: it makes none itself.
+            self._optimizer.zero_grad(set_to_none=True)
+            self._skips = True
+            return
+        flat.write_gradients(averages)
+
+    def _after_step(self) -> None:
+        if self._skips:
+            self._skips = False
+            self._members.begin()
+            return
+        made, self._made = self._made, self._made + 1
+        if self._warm_up.sums_gradients(made):
+            self._border = self._fragments[0].read()
+            self.rounds += 1
+            self._members.begin()
+            return
+        self._step += 1
+        if self._warm_up.averages(made):
+            self.sync()
+
+    def _is_due(self) -> bool:
+        return self._made > 0 and self._step > 0 and self._warm_up.averages(self._made - 1)
+
+    def _save_more(self) -> Any:
+        return {"made": self._made}
+
+    def _load_more(self, more: Any) -> None:
+        self._made = more["made"]
