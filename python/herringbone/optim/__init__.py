@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 _PLACES: dict[str, str] = {
+    "DiLoCo": "diloco",
     "LocalSGD": "local_sgd",
     "PostLocalSGD": "local_sgd",
 }

@@ -48,13 +48,17 @@ class Averaging:
         seen = [id(parameter) for flat in self._fragments for parameter in flat.parameters]
         if len(set(seen)) != len(seen):
             raise ValueError(f"{self._call}: two fragments have a parameter in common; pass each of them in one fragment")
-        modules = [fragment for fragment in fragments if isinstance(fragment, torch.nn.Module)]
-        self._buffers = [buffer for module in modules for buffer in module.buffers()]
+        self._buffers: list[torch.Tensor] = []
         self._optimizer, self._rounds, self._wire = optimizer, rounds, wire
         self._step = 0
         self._pending: Exchange | None = None
         self.rounds = 0
         """How many exchanges this rank has applied; equal on all ranks between rounds."""
+
+    def _follow_buffers(self, model: Any) -> None:
+        """Give a joining rank the buffers of these modules, too."""
+        modules = [model] if isinstance(model, torch.nn.Module) else model
+        self._buffers = [buffer for module in modules if isinstance(module, torch.nn.Module) for buffer in module.buffers()]
 
     def _join(self, group: Any, elastic: bool, **options: Any) -> None:
         """Meet the other ranks, take the state of the one that is furthest, and follow the optimizer's steps from here on."""
@@ -131,12 +135,22 @@ class Averaging:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
+        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it.
+
+        All ranks call it after the same step of a round. It waits for an exchange under way.
+
+        Raises:
+            HerringboneError: that exchange failed. The next step ends or repeats it.
+        """
+        averages = None
+        if self._pending is not None:
+            self._pending.issue(self.communicator)
+            averages = FlatParameters.tensors(self._pending.wait())
         return {
             "version": 1,
             "rounds": self.rounds,
             "step": self._step,
-            "pending": None if self._pending is None else FlatParameters.tensors(self._pending.values),
+            "averages": averages,
             "residuals": None if self._wire.residuals is None else self._wire.residuals.state_dict(),
         }
 
@@ -147,20 +161,17 @@ class Averaging:
             TypeError, ArgumentError: it is not what ``state_dict`` gave.
         """
         call = f"{self._call}.load_state_dict"
-        if not isinstance(state, Mapping) or not {"version", "rounds", "step", "pending"} <= state.keys():
+        if not isinstance(state, Mapping) or not {"version", "rounds", "step", "averages"} <= state.keys():
             raise TypeError(f"{call}: pass what state_dict() gave")
         if state["version"] != 1:
             raise ArgumentError(f"{call}: the state is of version {state['version']}, and this knows version 1")
         flat = self._fragments[self._rounds.fragment(state["rounds"])]
-        pending = None if state["pending"] is None else flat.arrays(call, state, "pending")
+        averages = None if state["averages"] is None else flat.arrays(call, state, "averages")
         if state.get("residuals") is not None and self._wire.residuals is not None:
             self._wire.residuals.load_state_dict(state["residuals"])
         self.rounds, self._step = int(state["rounds"]), int(state["step"])
         self._members.count(self.rounds)
-        self._pending = None
-        if pending is not None:
-            self._pending = Exchange(pending, self._wire, self._name())
-            self._members.issue(self._pending)
+        self._pending = None if averages is None else Exchange.over(averages, self._wire, self._name())
 
     def save(self) -> dict[str, Any]:
         """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""

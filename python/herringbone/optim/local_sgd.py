@@ -75,6 +75,7 @@ class LocalSGD(Averaging):
         """
         rounds = Rounds.checked(self._call, sync_every)
         super().__init__([model], optimizer, rounds, Wire(self._call, wire, feedback, bucket_bytes))
+        self._follow_buffers(model)
         self._border = self._fragments[0].read()
         self._join(group, elastic, least=least, wait=wait, on_change=on_change)
 

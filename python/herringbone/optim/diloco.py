@@ -1,0 +1,192 @@
+"""DiLoCo: ranks train alone for many steps, and an outer optimizer follows the mean of their ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..arguments import whole
+from .averaging import Averaging, OnChange
+from .diloco_outer import Outer, TorchOuter, own_outer
+from .exchange import BUCKET_BYTES, Wire
+from .flat import Array, parameters_of
+from .outer import difference
+from .rounds import Rounds, cut
+
+__all__ = ["DiLoCo"]
+
+
+class DiLoCo(Averaging):
+    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al., 2023).
+
+    The training loop stays as it is::
+
+        with herringbone.optim.DiLoCo(model, optimizer, sync_every=100, wire="int8") as diloco:
+            while diloco.rounds < 50:
+                optimizer.zero_grad()
+                inputs, targets = next(batches)
+                criterion(model(inputs), targets).backward()
+                optimizer.step()
+
+    All ranks begin a round with common parameters. After its inner steps each rank gives what these have changed, the
+    pseudo-gradient, and the mean over all ranks is the gradient of one step of the outer optimizer, which gives the next common
+    parameters. The names of the arguments are those of torchft's ``DiLoCo``, which takes a ``Manager`` in place of a group.
+
+    With several **fragments** a round exchanges one of them, in turns, and with a ``fragment_sync_delay`` the exchange runs while the
+    next inner steps compute (streaming DiLoCo, Douillard et al., 2025). The fragment follows from the number of the round, so all
+    ranks issue them in one order. Ranks may make different numbers of inner steps in a round: each passes its own ``sync_every``, or
+    calls :meth:`sync`.
+
+    **Memory**: two more copies of the parameters on the CPU, the common parameters and the outer momentum, in float32 or float64.
+    While an exchange runs there are two more of its fragment.
+
+    **A lost rank**: the pseudo-gradient of the round stays as it is until its mean is whole, so nobody applies half of an exchange.
+    With ``elastic=True`` the ranks that are left make the exchange again among themselves. Without, it fails with a
+    ``PeerLostError``, and :meth:`regroup` makes it again over another group. A new process starts with the rank, the size and the
+    place of the lost one (:class:`herringbone.Elastic`). It joins between two rounds, and gets the common parameters, the outer
+    momentum and the number of the round; another rank's buffers and state of the inner optimizer are its first ones.
+    """
+
+    _call = "DiLoCo"
+
+    def __init__(
+        self,
+        model: Any,
+        inner_optimizer: torch.optim.Optimizer,
+        outer_optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        *,
+        sync_every: int,
+        fragments: int = 1,
+        fragment_sync_delay: int = 0,
+        fragment_update_alpha: float = 0.0,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        nesterov: bool = True,
+        should_quantize: bool = False,
+        wire: str | None = None,
+        feedback: bool = True,
+        bucket_bytes: int = BUCKET_BYTES,
+        group: Any = None,
+        elastic: bool = False,
+        least: int = 1,
+        wait: float = 0.0,
+        on_change: OnChange | None = None,
+    ) -> None:
+        """Join the other ranks; all of them call this. They begin with the parameters of rank 0.
+
+        Args:
+            model: a module, or its parameters; or a list of modules, which are the fragments. It is no DistributedDataParallel.
+            inner_optimizer: of torch, over the model's parameters.
+            outer_optimizer: of torch, over the model's parameters, or one for each fragment. If it is left out: SGD on the CPU with
+                the three arguments below.
+            sync_every: inner steps in which each fragment is exchanged once: a multiple of the number of fragments.
+            fragments: into how many fragments of about equal size the parameters of one model are cut.
+            fragment_sync_delay: how many inner steps before the end of its round the exchange of a fragment starts.
+            fragment_update_alpha: the share of the rank's own parameters in those with which it continues, from 0 to 1.
+            outer_lr, outer_momentum, nesterov: of the outer optimizer, without ``outer_optimizer``.
+            should_quantize: the same as ``wire="int8"``.
+            wire: a codec for pseudo-gradients of at most 32 bits, such as ``"bf16"`` and ``"int8"``, as of
+                :meth:`herringbone.Communicator.all_reduce`.
+            feedback: whether what the codec loses of a fragment is added to its next exchange.
+            bucket_bytes: the length of a message of an exchange.
+            group: of torch (backend ``"herringbone"``), or a communicator. If it is left out: torch's default group, or else what
+                :func:`herringbone.init` finds.
+            elastic: the other ranks repeat an exchange in which a rank is lost, and new processes join between rounds. Ranks are
+                those of a :class:`herringbone.Elastic`.
+            least, wait, on_change: of elastic members, as of :class:`herringbone.Elastic`.
+
+        Raises:
+            TypeError, ValueError: an argument makes no sense.
+            ConfigError: the process group is of another backend.
+            HerringboneError: the ranks did not come together.
+        """
+        parts = _fragments_of(self._call, model, fragments)
+        rounds = Rounds.checked(self._call, sync_every, len(parts), fragment_sync_delay)
+        if not 0 <= fragment_update_alpha <= 1:
+            raise ValueError(f"{self._call}: fragment_update_alpha is {fragment_update_alpha}; pass a number from 0 to 1")
+        if should_quantize and wire not in (None, "int8"):
+            raise ValueError(f"{self._call}: should_quantize is wire='int8', and wire is {wire!r}; pass one of them")
+        codec = "int8" if should_quantize else wire
+        super().__init__(parts, inner_optimizer, rounds, Wire(self._call, codec, feedback, bucket_bytes))
+        self._follow_buffers(model)
+        self._alpha = float(fragment_update_alpha)
+        self._globals = [flat.read() for flat in self._fragments]
+        self._outer: Outer = (
+            own_outer(len(parts), outer_lr, outer_momentum, nesterov)
+            if outer_optimizer is None
+            else TorchOuter(self._call, outer_optimizer, self._fragments)
+        )
+        self._join(group, elastic, least=least, wait=wait, on_change=on_change)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of this rank keeps beside the model's and the inner optimizer's states; ``torch.save`` writes it.
+
+        It has the common parameters, the outer optimizer's state, the number of the round, how many inner steps are made in it,
+        and the exchange under way, if there is one.
+        """
+        common = [flat.tensors(arrays) for flat, arrays in zip(self._fragments, self._globals)]
+        return {**super().state_dict(), "common": common, "outer": self._outer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the inner optimizer's states are loaded.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave.
+        """
+        call = f"{self._call}.load_state_dict"
+        given = state.get("common", ()) if isinstance(state, Mapping) else ()
+        if len(given) != len(self._fragments):
+            raise TypeError(f"{call}: pass what state_dict() gave, with {len(self._fragments)} fragments")
+        common = [flat.checked(call, "state's 'common'", arrays) for flat, arrays in zip(self._fragments, given)]
+        self._outer.load_state_dict(state["outer"], common)
+        self._globals = common
+        super().load_state_dict(state)
+
+    def _common(self) -> list[list[Array]]:
+        return self._globals
+
+    def _load_common(self, common: list[list[Array]], is_new: bool) -> None:
+        exchanged = self._rounds.fragment(self.rounds)
+        for number, flat in enumerate(self._fragments):
+            if is_new:
+                flat.write(common[number])
+            elif number == exchanged:
+                flat.write(common[number], self._alpha)
+        self._globals = common
+
+    def _save_more(self) -> Any:
+        return self._outer.state_dict()
+
+    def _load_more(self, more: Any) -> None:
+        self._outer.load_state_dict(more, self._globals)
+
+    def _contribution(self, fragment: int) -> list[Array]:
+        return difference(self._globals[fragment], self._fragments[fragment].read())
+
+    def _apply(self, fragment: int, averages: list[Array]) -> None:
+        self._outer.step(fragment, self._globals[fragment], averages)
+        self._fragments[fragment].write(self._globals[fragment], self._alpha)
+
+
+def _fragments_of(call: str, model: Any, fragments: int) -> list[Any]:
+    """The fragments: modules, or lists of parameters.
+
+    Raises:
+        TypeError: the model is neither a module, nor modules, nor parameters.
+        ValueError: it cannot be cut into so many.
+    """
+    fragments = whole(call, "fragments", fragments, "a number of fragments")
+    if isinstance(model, (list, tuple)) and all(isinstance(part, torch.nn.Module) for part in model):
+        if fragments not in (1, len(model)):
+            raise ValueError(f"{call}: fragments is {fragments}, and model has {len(model)} modules, which are the fragments")
+        if not model:
+            raise ValueError(f"{call}: model is an empty list; pass a module, or several")
+        return list(model)
+    parameters = parameters_of(call, model)
+    try:
+        parts = cut([parameter.numel() for parameter in parameters], fragments)
+    except ValueError as error:
+        raise ValueError(f"{call}: {error}") from None
+    return [[parameters[at] for at in part] for part in parts]

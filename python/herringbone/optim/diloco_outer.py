@@ -1,0 +1,140 @@
+"""The outer optimizer of DiLoCo: ours in numpy on the CPU, or one of torch over the model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import ArgumentError
+from .flat import Array, FlatParameters
+from .outer import OuterSGD
+
+__all__ = ["NumpyOuter", "Outer", "TorchOuter", "own_outer"]
+
+
+class Outer(Protocol):
+    """What makes the outer step of each fragment."""
+
+    def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
+        """Change a fragment's common parameters in place by the averaged pseudo-gradient, which may be overwritten."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all fragments, in tensors."""
+
+    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+        """Continue with a state; ``common`` are the parameters that it belongs to.
+
+        Raises:
+            ArgumentError: it is of other fragments.
+        """
+
+
+class NumpyOuter:
+    """An :class:`OuterSGD` for each fragment."""
+
+    def __init__(self, fragments: Sequence[OuterSGD]) -> None:
+        self._fragments = fragments
+
+    def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
+        """As of :class:`Outer`."""
+        self._fragments[fragment].step(common, gradient)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of :class:`Outer`."""
+        found = []
+        for each in self._fragments:
+            velocity = each.velocity
+            found.append(None if velocity is None else FlatParameters.tensors(velocity))
+        return {"velocity": found}
+
+    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+        """As of :class:`Outer`."""
+        given = _of_fragments(state, "velocity", len(self._fragments))
+        for each, velocity, parameters in zip(self._fragments, given, common):
+            each.load_state_dict({"velocity": velocity}, parameters)
+
+
+def own_outer(fragments: int, lr: float, momentum: float, nesterov: bool) -> NumpyOuter:
+    """Ours, for this many fragments.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+    return NumpyOuter([OuterSGD(lr, momentum, nesterov) for _ in range(fragments)])
+
+
+class TorchOuter:
+    """Optimizers of torch over the model's parameters, which get the common values for the time of a step."""
+
+    def __init__(
+        self,
+        call: str,
+        optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        fragments: Sequence[FlatParameters],
+    ) -> None:
+        """One optimizer for all fragments, or one for each.
+
+        Raises:
+            TypeError: something else is no optimizer of torch.
+            ValueError: there are too few or too many, or one lacks a parameter of its fragment.
+        """
+        given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        for optimizer in given:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise TypeError(f"{call}: outer_optimizer has a {type(optimizer).__name__}, not an optimizer of torch")
+        if len(given) not in (1, len(fragments)):
+            raise ValueError(f"{call}: {len(given)} outer optimizers for {len(fragments)} fragments; pass one, or one for each")
+        self._own, self._fragments = given, fragments
+        for number, flat in enumerate(fragments):
+            known = {id(parameter) for group in self._of(number).param_groups for parameter in group["params"]}
+            if not all(id(parameter) in known for parameter in flat.parameters):
+                raise ValueError(
+                    f"{call}: the outer optimizer of fragment {number} lacks some of its parameters; pass all of them"
+                )
+
+    def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
+        """As of :class:`Outer`."""
+        flat, optimizer = self._fragments[fragment], self._of(fragment)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters]
+        own = flat.read()
+        try:
+            # A parameter without a gradient is left alone: those of other fragments are.
+            for parameter in parameters:
+                parameter.grad = None
+            flat.write(common)
+            flat.write_gradients(gradient)
+            optimizer.step()
+            for values, stepped in zip(common, flat.read(), strict=True):
+                values[...] = stepped
+        finally:
+            flat.write(own)
+            for parameter, before in zip(parameters, gradients):
+                parameter.grad = before
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of :class:`Outer`."""
+        return {"optimizers": [optimizer.state_dict() for optimizer in self._own]}
+
+    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+        """As of :class:`Outer`."""
+        for optimizer, given in zip(self._own, _of_fragments(state, "optimizers", len(self._own))):
+            optimizer.load_state_dict(given)
+
+    def _of(self, fragment: int) -> torch.optim.Optimizer:
+        return self._own[fragment if len(self._own) > 1 else 0]
+
+
+def _of_fragments(state: Any, name: str, number: int) -> list[Any]:
+    """The parts of a state.
+
+    Raises:
+        ArgumentError: it is of another outer optimizer.
+    """
+    parts = state.get(name) if isinstance(state, Mapping) else None
+    if not isinstance(parts, list) or len(parts) != number:
+        what = "make the same outer optimizer as when state_dict() was called"
+        raise ArgumentError(f"DiLoCo.load_state_dict: the outer state lacks {number} {name!r}; {what}")
+    return parts

@@ -1,0 +1,223 @@
+"""DiLoCo beside averaging, beside torch's optimizers, with fragments that stream, and resumed."""
+
+from __future__ import annotations
+
+import copy
+import io
+from datetime import timedelta
+from typing import Any
+
+import cases
+import torch
+import torch.distributed as dist
+from averaging import BOUNDS, STEPS, alike, close, model, synchronous, train, weights
+from cases import error_of
+from torch import nn
+
+import herringbone
+from herringbone.optim import DiLoCo, LocalSGD
+
+CASES, case = cases.registry()
+
+
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def trained(dtype: torch.dtype = torch.float32, steps: int = STEPS, seed: int = 1, **options: Any) -> nn.Module:
+    """A model after training by DiLoCo."""
+    net = model(dtype, seed)
+    optimizer = sgd(net)
+    with DiLoCo(net, optimizer, **options):
+        train(net, optimizer.step, range(steps), dtype)
+    return net
+
+
+@case
+def one_step_a_round_and_a_plain_outer_step_is_averaging() -> None:
+    for dtype in BOUNDS:
+        plain = {"outer_lr": 1.0, "outer_momentum": 0.0}
+        ours = trained(dtype, sync_every=1, seed=dist.get_rank() + 1, **plain)
+        net = model(dtype)
+        optimizer = sgd(net)
+        with LocalSGD(net, optimizer, 1):
+            train(net, optimizer.step, range(STEPS), dtype)
+        assert alike(ours) and close(ours, net)
+        assert close(ours, synchronous(dtype, STEPS, lr=0.1))
+        net = model(dtype)
+        optimizer = sgd(net)
+        with LocalSGD(net, optimizer, 4):
+            train(net, optimizer.step, range(STEPS), dtype)
+        assert close(trained(dtype, sync_every=4, **plain), net)
+        assert not close(trained(dtype, sync_every=4), net)
+
+
+def by_hand(steps: int, every: int, fragments: list[list[int]], delay: int, alpha: float) -> nn.Module:
+    """What DiLoCo is, written down with torch alone: parameters one by one, and torch's SGD as the outer optimizer."""
+    net = model()
+    inner = sgd(net)
+    parameters = list(net.parameters())
+    common = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    outers = [torch.optim.SGD([common[at] for at in part], lr=0.7, momentum=0.9, nesterov=True) for part in fragments]
+    interval, round = every // len(fragments), 0
+    for step in range(1, steps + 1):
+        train(net, inner.step, range(step - 1, step))
+        place, part = (step - 1) % interval + 1, fragments[round % len(fragments)]
+        if place == interval - delay:
+            for at in part:
+                common[at].grad = (common[at] - parameters[at]).detach()
+                dist.all_reduce(common[at].grad)
+                common[at].grad /= dist.get_world_size()
+        if place == interval:
+            outers[round % len(fragments)].step()
+            with torch.no_grad():
+                for at in part:
+                    parameters[at].copy_(torch.lerp(common[at], parameters[at], alpha))
+            round += 1
+    return net
+
+
+@case
+def it_is_what_the_papers_say() -> None:
+    whole, halves = [[0, 1, 2, 3]], [[0], [1, 2, 3]]
+    assert close(trained(sync_every=4), by_hand(STEPS, 4, whole, 0, 0.0))
+    assert close(trained(sync_every=6, fragments=2), by_hand(STEPS, 6, halves, 0, 0.0))
+    streamed = {"fragment_sync_delay": 1, "fragment_update_alpha": 0.25}
+    assert close(trained(sync_every=6, fragments=2, bucket_bytes=64, **streamed), by_hand(STEPS, 6, halves, 1, 0.25))
+    assert not close(by_hand(STEPS, 6, halves, 1, 0.25), by_hand(STEPS, 6, halves, 1, 0.0))
+
+
+@case
+def fragments_may_be_modules() -> None:
+    net = model()
+    optimizer = sgd(net)
+    with DiLoCo([net[0], net[2]], optimizer, sync_every=6, fragment_sync_delay=2):
+        train(net, optimizer.step, range(STEPS))
+    assert close(net, by_hand(STEPS, 6, [[0, 1], [2, 3]], 2, 0.0))
+
+
+@case
+def the_outer_optimizer_may_be_one_of_torch() -> None:
+    ours = trained(sync_every=6, fragments=2)
+    for several in (False, True):
+        net = model()
+        parameters = list(net.parameters())
+        parts = [parameters[:1], parameters[1:]] if several else [parameters]
+        outers = [torch.optim.SGD(part, lr=0.7, momentum=0.9, nesterov=True) for part in parts]
+        optimizer = sgd(net)
+        with DiLoCo(net, optimizer, outers if several else outers[0], sync_every=6, fragments=2) as diloco:
+            train(net, optimizer.step, range(STEPS // 2))
+            state = diloco.state_dict()
+            diloco.load_state_dict(state)
+            train(net, optimizer.step, range(STEPS // 2, STEPS))
+        assert close(net, ours)
+
+
+@case
+def ranks_may_make_different_numbers_of_steps() -> None:
+    own = 4 + 2 * dist.get_rank()
+    net = model()
+    optimizer = sgd(net)
+    with DiLoCo(net, optimizer, sync_every=own, fragments=2, fragment_sync_delay=1) as diloco:
+        while diloco.rounds < 6:
+            train(net, optimizer.step, range(1))
+        common = diloco.state_dict()["common"]
+    mine = torch.cat([values for fragment in common for values in fragment])
+    others = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(others, mine)
+    assert all(torch.equal(mine, other) for other in others)
+
+
+@case
+def codecs_stay_near_and_all_ranks_stay_equal() -> None:
+    exact = trained(sync_every=3)
+    for options in ({"should_quantize": True}, {"wire": "bf16"}, {"wire": "int8", "feedback": False}):
+        coded = trained(sync_every=3, **options)
+        off = (weights(coded) - weights(exact)).abs().max()
+        assert alike(coded) and 0 < off < 0.02, (options, off)
+    wide = trained(torch.float64, sync_every=3, wire="int8")
+    assert close(wide, trained(torch.float64, sync_every=3)), "codecs are for float32 only"
+
+
+@case
+def a_resumed_training_is_one_that_was_not_interrupted() -> None:
+    options = {"sync_every": 6, "fragments": 2, "fragment_sync_delay": 1, "wire": "int8"}
+    results = []
+    # The second is interrupted within a round, the third while an exchange runs.
+    for parts in ([range(10)], [range(4), range(4, 10)], [range(5), range(5, 8), range(8, 10)]):
+        net, saved = model(), None
+        for part in parts:
+            optimizer = sgd(net)
+            with DiLoCo(net, optimizer, **options) as diloco:
+                if saved is not None:
+                    net.load_state_dict(saved[1])
+                    diloco.load_state_dict(saved[0])
+                train(net, optimizer.step, part)
+                file = io.BytesIO()
+                states = [diloco.state_dict(), net.state_dict()]
+                residuals = states[0].pop("residuals")
+                torch.save(states, file)
+                saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+                saved[0]["residuals"] = residuals
+            net = model(seed=9)
+        results.append(torch.cat([values.reshape(-1) for values in saved[1].values()]))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+@case
+def another_group_takes_over() -> None:
+    net = model()
+    optimizer = sgd(net)
+    with DiLoCo(net, optimizer, sync_every=6, fragments=2, fragment_sync_delay=1) as diloco:
+        train(net, optimizer.step, range(5))
+        diloco.regroup(dist.new_group(range(dist.get_world_size())))
+        train(net, optimizer.step, range(5, STEPS))
+    assert close(net, by_hand(STEPS, 6, [[0], [1, 2, 3]], 1, 0.0))
+
+
+@case
+def mistakes_are_named() -> None:
+    net = model()
+    optimizer = sgd(net)
+
+    def make(given: Any = net, **options: Any) -> DiLoCo:
+        return DiLoCo(given, optimizer, **{"sync_every": 6, **options})
+
+    error_of(ValueError, lambda: make(fragments=5), "DiLoCo: 4 parameters cannot be cut into 5 fragments; pass 1 to 4")
+    error_of(ValueError, lambda: make(fragments=0), "cannot be cut into 0 fragments")
+    error_of(
+        ValueError, lambda: make(fragments=4), "sync_every is 6, which 4 fragments do not divide; pass a multiple, such as 8"
+    )
+    error_of(ValueError, lambda: make([net[0], net[2]], fragments=3), "fragments is 3, and model has 2 modules")
+    error_of(ValueError, lambda: make([net, net[0]]), "two fragments have a parameter in common")
+    error_of(ValueError, lambda: make([]), "model is an empty list")
+    error_of(ValueError, lambda: make(fragment_sync_delay=6), "fragment_sync_delay is 6, and a round has 6 inner steps")
+    error_of(ValueError, lambda: make(fragment_update_alpha=2), "fragment_update_alpha is 2; pass a number from 0 to 1")
+    error_of(ValueError, lambda: make(should_quantize=True, wire="bf16"), "pass one of them")
+    error_of(ValueError, lambda: make(outer_momentum=1.0), "outer_momentum is 1.0")
+    error_of(TypeError, lambda: make(net[0].weight), "model is a Parameter; pass a torch.nn.Module")
+    outer = torch.optim.SGD([net[0].weight], lr=1.0)
+    error_of(ValueError, lambda: make(outer_optimizer=outer), "the outer optimizer of fragment 0 lacks some of its parameters")
+    error_of(ValueError, lambda: make(outer_optimizer=[outer, outer]), "2 outer optimizers for 1 fragments")
+    with make() as diloco:
+        error_of(TypeError, lambda: diloco.load_state_dict({}), "DiLoCo.load_state_dict: pass what state_dict() gave")
+        state = diloco.state_dict()
+        state["common"] = [[torch.ones(3)]]
+        error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict(state), "3 values of float32, and the model 385")
+        state = diloco.state_dict()
+        state["outer"] = {}
+        error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict(state), "the outer state lacks 1 'velocity'")
+    gloo = dist.new_group(backend="gloo")
+    wrong = "DiLoCo: the process group is of gloo, which has no averages of this kind"
+    error_of(herringbone.ConfigError, lambda: make(group=gloo), wrong)
+    assert torch.equal(weights(copy.deepcopy(net)), weights(model())), "nothing of this has changed the model"
+
+
+def main() -> None:
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    cases.run(CASES, dist.get_rank())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
