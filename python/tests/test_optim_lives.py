@@ -1,0 +1,82 @@
+"""Ranks die within a round of averaging: the others end it among themselves, and new processes join between rounds."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+pytest.importorskip("torch")
+
+from conftest import WORKERS, Group, free_port
+
+from lab.job import place
+from lab.process import Process
+
+ROUNDS = 8
+ROUND = re.compile(r"round (\d+) (\w+) of (\d)")
+
+
+def begin(group: Group, rank: int, store: str, kind: str, *dies: int, waits: int = 0) -> Process:
+    words = [str(WORKERS / "averaging_lives.py"), kind, str(ROUNDS), str(waits), *map(str, dies)]
+    settings = {"HERRINGBONE_STORE": store, "HERRINGBONE_TIMEOUT_S": "60", **place(rank, 3)}
+    return group.start(*words, forked=True, **settings)
+
+
+def rounds_of(output: str) -> dict[int, tuple[str, int]]:
+    """The digest after each round, and of how many ranks."""
+    return {int(found[1]): (found[2], int(found[3])) for found in map(ROUND.match, output.splitlines()) if found}
+
+
+@pytest.mark.parametrize(
+    "kind, victim, dies",
+    [
+        ("diloco", 1, (3, 2)),  # among its inner steps
+        ("streaming", 2, (3, 2)),  # once its exchange has started
+        pytest.param("streaming", 0, (2, 3), marks=pytest.mark.full),
+        pytest.param("local", 0, (0, 1), marks=pytest.mark.full),
+        pytest.param("local", 2, (3, 1), marks=pytest.mark.full),
+        pytest.param("post", 1, (3, 0), marks=pytest.mark.full),  # while gradients are averaged
+        pytest.param("post", 1, (7, 2), marks=pytest.mark.full),
+    ],
+)
+def test_the_others_end_the_round_and_go_on(group: Group, kind: str, victim: int, dies: tuple[int, int]) -> None:
+    store = f"127.0.0.1:{free_port()}"
+    for rank in range(3):
+        begin(group, rank, store, kind, *(dies if rank == victim else ()))
+    outcomes = group.finish()
+    assert outcomes.pop(victim)[0] == -signal.SIGKILL
+    said = [rounds_of(output) for _, output in outcomes]
+    assert [status for status, _ in outcomes] == [0, 0], outcomes
+    assert said[0] == said[1] and said[0].keys() == set(range(1, ROUNDS + 1)), outcomes
+    # The exchange of the round in which the rank dies is that of the others, unless it was whole before: then it is that of all.
+    together = dies[0] + (kind == "streaming" and [size for _, size in said[0].values()][dies[0]] == 3)
+    assert [size for _, size in said[0].values()] == [3] * together + [2] * (ROUNDS - together), outcomes
+    assert len({digest for digest, _ in said[0].values()}) == ROUNDS, "rounds change the parameters"
+
+
+@pytest.mark.parametrize(
+    "kind, victim",
+    [
+        ("streaming", 1),
+        pytest.param("diloco", 0, marks=pytest.mark.full),
+        pytest.param("local", 2, marks=pytest.mark.full),
+        pytest.param("post", 1, marks=pytest.mark.full),
+    ],
+)
+def test_a_new_process_joins_between_rounds(group: Group, kind: str, victim: int) -> None:
+    store = f"127.0.0.1:{free_port()}"
+    dies = (2, 0 if kind == "post" else 1)
+    ranks = [begin(group, rank, store, kind, *(dies if rank == victim else ()), waits=4) for rank in range(3)]
+    assert ranks[victim].wait() == -signal.SIGKILL
+    begin(group, victim, store, kind)
+    outcomes = group.finish()
+    del outcomes[victim]
+    assert [status for status, _ in outcomes] == [0, 0, 0], outcomes
+    old, other, new = (rounds_of(output) for _, output in outcomes)
+    # It has another seed's parameters at first. What it is given is of the round that begins.
+    began = int(outcomes[2][1].split("begins in round ")[1].split()[0])
+    assert 3 <= began <= 5, outcomes
+    assert old == other and new == {round: old[round] for round in range(began + 1, ROUNDS + 1)}, outcomes
+    assert [size for _, size in old.values()][-1] == 3

@@ -1,0 +1,86 @@
+"""A rank that trains by rounds while others die and come: `averaging_lives.py KIND ROUNDS WAITS [ROUND STEP]`.
+
+It prints the digest of what all ranks have alike after each round. Rank 0 waits after the round WAITS for a new process. This
+process dies in the round and at the step that it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+import herringbone
+from herringbone.optim import DiLoCo, LocalSGD, PostLocalSGD
+
+STEPS = 4
+"""Inner steps of a round; of two fragments each."""
+
+
+def make(kind: str, net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    options: dict[str, Any] = {"elastic": True, "on_change": told}
+    if kind == "local":
+        return LocalSGD(net, optimizer, STEPS, **options)
+    if kind == "post":
+        return PostLocalSGD(net, optimizer, STEPS, 6, **options)
+    if kind == "streaming":
+        options |= {"fragments": 2, "fragment_sync_delay": 2}
+        return DiLoCo(net, optimizer, sync_every=2 * STEPS, wire="int8", feedback=False, **options)
+    return DiLoCo(net, optimizer, sync_every=STEPS, **options)
+
+
+def told(group: herringbone.Communicator) -> None:
+    print(f"is rank {group.rank} of {group.size}", flush=True)
+
+
+def digest(averaging: Any) -> str:
+    """Of what ranks have alike between rounds."""
+    whole = hashlib.sha256()
+    for arrays in averaging.save()["common"]:
+        for array in arrays:
+            whole.update(array.tobytes())
+    return whole.hexdigest()[:16]
+
+
+def wait_for_a_newcomer(group: herringbone.Communicator) -> None:
+    """So that a new process comes within the training, and not after it."""
+    until = time.monotonic() + 60
+    while not group.newcomers():
+        assert time.monotonic() < until, "nobody comes"
+        time.sleep(0.02)
+
+
+def main() -> None:
+    kind, rounds, waits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    dies = tuple(map(int, sys.argv[4:6]))
+    own = int(os.environ["RANK"])
+    torch.manual_seed(own)
+    net = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.5)
+    with make(kind, net, optimizer) as averaging:
+        print(f"begins in round {averaging.rounds}", flush=True)
+        steps, round = 0, averaging.rounds
+        while averaging.rounds < rounds:
+            if (round, steps) == dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            x = torch.randn(16, 10)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(x), x[:, :3].sum(1, keepdim=True).sin()).backward()
+            optimizer.step()
+            steps += 1
+            if averaging.rounds != round:
+                steps, round = 0, averaging.rounds
+                print(f"round {round} {digest(averaging)} of {averaging.communicator.size}", flush=True)
+                if round == waits and averaging.communicator.rank == 0:
+                    wait_for_a_newcomer(averaging.communicator)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
