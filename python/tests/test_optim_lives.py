@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
+import time
 
 import pytest
 
@@ -80,3 +82,45 @@ def test_a_new_process_joins_between_rounds(group: Group, kind: str, victim: int
     assert 3 <= began <= 5, outcomes
     assert old == other and new == {round: old[round] for round in range(began + 1, ROUNDS + 1)}, outcomes
     assert [size for _, size in old.values()][-1] == 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["streaming", "local", "post"])
+def test_again_and_again(group: Group, kind: str) -> None:
+    """Ranks are killed at random moments, rank 0 among them, and come back."""
+    seed = int(time.time())
+    print(f"seed {seed}")
+    chance, store = random.Random(seed), f"127.0.0.1:{free_port()}"
+
+    def start(rank: int) -> Process:
+        words = [str(WORKERS / "averaging_lives.py"), kind, "150", "0", "-1", "0", "0.01"]
+        return group.start(*words, forked=True, HERRINGBONE_STORE=store, HERRINGBONE_TIMEOUT_S="60", **place(rank, 3))
+
+    def wait_for(process: Process, word: str) -> None:
+        for line in process.stdout:
+            said[process] = said.get(process, "") + line
+            if line.startswith(word):
+                return
+        pytest.fail(f"a process ended before it said {word!r}:\n{said[process]}")
+
+    said: dict[Process, str] = {}
+    ranks = [start(rank) for rank in range(3)]
+    for process in ranks:
+        wait_for(process, "round 1")
+    for victim in [chance.randrange(3) for _ in range(4)]:
+        time.sleep(chance.uniform(0.05, 0.4))
+        ranks[victim].send_signal(signal.SIGKILL)
+        time.sleep(chance.uniform(0.0, 0.3))
+        ranks[victim] = start(victim)
+        wait_for(ranks[victim], "round")
+    outcomes = group.finish()
+    killed = [process for process in group.processes if process not in ranks]
+    found: dict[int, set[tuple[str, int]]] = {}
+    for process, (status, output) in zip(group.processes, outcomes):
+        assert status == (-signal.SIGKILL if process in killed else 0), output[-2000:]
+        for round, outcome in rounds_of(said.get(process, "") + output).items():
+            found.setdefault(round, set()).add(outcome)
+    assert max(found) == 150
+    # A rank that is killed may have been the only one to see the end of a round, which the others then end without it.
+    digests = [{digest for digest, _ in found[round]} for round in sorted(found)]
+    assert sum(len(each) > 1 for each in digests) <= 4 and len(digests[-1]) == 1, found

@@ -1,7 +1,8 @@
-"""A rank that trains by rounds while others die and come: `averaging_lives.py KIND ROUNDS WAITS [ROUND STEP]`.
+"""A rank that trains by rounds while others die and come: `averaging_lives.py KIND ROUNDS WAITS [ROUND STEP [PAUSE]]`.
 
 It prints the digest of what all ranks have alike after each round. Rank 0 waits after the round WAITS for a new process. This
-process dies in the round and at the step that it is given.
+process dies in the round and at the step that it is given,
+and pauses for so many seconds in each step.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def wait_for_a_newcomer(group: herringbone.Communicator) -> None:
 
 def main() -> None:
     kind, rounds, waits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    dies = tuple(map(int, sys.argv[4:6]))
+    dies, pause = tuple(map(int, sys.argv[4:6])), float(sys.argv[6]) if len(sys.argv) > 6 else 0.0
     own = int(os.environ["RANK"])
     torch.manual_seed(own)
     net = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -74,6 +75,7 @@ def main() -> None:
             nn.functional.mse_loss(net(x), x[:, :3].sum(1, keepdim=True).sin()).backward()
             optimizer.step()
             steps += 1
+            time.sleep(pause)
             if averaging.rounds != round:
                 steps, round = 0, averaging.rounds
                 print(f"round {round} {digest(averaging)} of {averaging.communicator.size}", flush=True)
