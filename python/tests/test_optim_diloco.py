@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from herringbone import ArgumentError, PeerLostError
+from herringbone.optim import members
 from herringbone.optim.exchange import Exchange, Wire, pieces
 from herringbone.optim.outer import OuterSGD, difference
 
@@ -123,6 +126,57 @@ def test_codecs_are_for_arrays_of_float32_and_feed_back_by_piece() -> None:
     assert without.calls == [{"compression": "int8"}, {"compression": "int8"}, {}]
     with pytest.raises(ValueError, match="DiLoCo: .*int7"):
         Wire("DiLoCo", "int7", True, 16)
+
+
+class Job:
+    """An elastic job of which a rank is lost in the first step. The others have another state then, if it is given."""
+
+    def __init__(self, save: Any, load: Any, *, given: Any = None, **_: Any) -> None:
+        self.load, self.given, self.steps, self.communicator = load, given, 0, Group(fails_at=0)
+
+    @contextmanager
+    def step(self) -> Iterator[Any]:
+        try:
+            yield self.communicator
+        except PeerLostError:
+            self.communicator = Group()
+            if self.given is not None:
+                self.load(self.given)
+            return
+        self.steps += 1
+
+
+class State:
+    """What ranks have alike: a number."""
+
+    rounds = 0
+
+    def save(self) -> dict[str, Any]:
+        return {"rounds": self.rounds}
+
+    def load(self, state: dict[str, Any]) -> bool:
+        replaces, self.rounds = state["rounds"] != self.rounds, state["rounds"]
+        return replaces
+
+
+@pytest.mark.parametrize("theirs, ends", [(None, True), (0, True), (1, False)])
+def test_a_lost_rank_repeats_the_exchange_unless_others_have_its_result(
+    monkeypatch: pytest.MonkeyPatch, theirs: int | None, ends: bool
+) -> None:
+    monkeypatch.setattr(members, "Elastic", Job)
+    given = None if theirs is None else {"rounds": theirs}
+    state = State()
+    own = members.ElasticMembers(state, None, given=given)
+    own.begin()
+    values = np.arange(4, dtype=np.float32)
+    exchange = Exchange([values], Wire("t", None, True, 64), "f")
+    own.issue(exchange)
+    averages = own.settle(exchange)
+    assert (averages is not None) == ends and own.job.steps == ends and state.rounds == (theirs or 0)
+    assert not ends or np.array_equal(averages[0], 2 * values)
+    # The next round is one as usual.
+    own.begin()
+    assert np.array_equal(own.settle(Exchange([values], Wire("t", None, True, 64), "f"))[0], 2 * values)
 
 
 try:

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
 from conftest import WORKERS, Group, free_port
 
 from lab.job import place
@@ -82,6 +83,16 @@ def test_a_new_process_joins_between_rounds(group: Group, kind: str, victim: int
     assert 3 <= began <= 5, outcomes
     assert old == other and new == {round: old[round] for round in range(began + 1, ROUNDS + 1)}, outcomes
     assert [size for _, size in old.values()][-1] == 3
+
+
+@pytest.mark.parametrize("kind", ["diloco", pytest.param("local", marks=pytest.mark.full)])
+def test_a_group_of_torch_that_is_formed_again_ends_the_round(group: Group, kind: str) -> None:
+    if not hasattr(dist.ProcessGroup, "reconfigure"):
+        pytest.skip("torch has its reconfigure interface from 2.14 on")
+    group.torchrun(str(WORKERS / "averaging_regrouped.py"), 3, kind)
+    outcomes = group.finish()
+    assert [status for status, _ in outcomes] == [0, -signal.SIGKILL, 0], outcomes
+    assert all("lost\ndone" in outcomes[rank][1] for rank in (0, 2)), outcomes
 
 
 @pytest.mark.full

@@ -146,14 +146,15 @@ def the_page():
 
 
 def replicas():
-    """torchft's replicas, one of which is killed, and the programs of the page about workers that come and go."""
+    """torchft's replicas, one of which is killed, its ways to average beside ours, and the programs of the page about workers that come and go."""
     began = time.monotonic()
-    places, wanted = ["python/tests/test_torchft.py", "tests/docs/test_docs.py"], "torchft or (test_block and elastic)"
+    places = ["python/tests/test_torchft.py", "python/tests/test_optim_torchft.py", "tests/docs/test_docs.py"]
+    wanted = "torchft or (test_block and elastic)"
     status, output = run(["-m", "pytest", "-q", "-rs", *places, "-k", wanted])
     last = output.strip().splitlines()[-1] if output.strip() else ""
     right = status == 0 and "skipped" not in last
     result, wrong = (f"tests: {last.split(',')[0]}", None) if right else ("", output[-6000:])
-    way = "`python/tests/test_torchft.py` and the programs of `docs/elastic.md`"
+    way = "`python/tests/test_torchft.py`, `python/tests/test_optim_torchft.py` and the programs of `docs/elastic.md`"
     return row("torchft", way, result, wrong, time.monotonic() - began, version("torchft-nightly"))
 
 

@@ -176,6 +176,39 @@ def another_group_takes_over() -> None:
 
 
 @case
+def a_rank_that_is_behind_gets_the_others_state() -> None:
+    """As after a loss that ended the exchange on some ranks only: here each rank is alone before it meets the other."""
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    is_behind = dist.get_rank() == 1
+    net = model()
+    optimizer = sgd(net)
+    with DiLoCo(net, optimizer, sync_every=6, fragments=2, group=alone) as diloco:
+        train(net, optimizer.step, range(3 + 3 + 1 - 2 * is_behind))
+        assert diloco.rounds == 2 - is_behind
+        before = [parameter.detach().clone() for parameter in net.parameters()]
+        diloco.regroup()
+        assert diloco.rounds == 2
+        changed = [not torch.equal(*pair) for pair in zip(before, net.parameters())]
+        # Fragment 1 was exchanged. Of the other one each rank keeps what its inner steps have made.
+        assert changed == [False, is_behind, is_behind, is_behind]
+        state = diloco.state_dict()
+        assert state["step"] == 1 - is_behind, "the round that was under way is over"
+        common = [values for fragment in state["common"] for values in fragment] + [
+            values for velocity in state["outer"]["velocity"] for values in velocity
+        ]
+        mine = torch.cat(common)
+        others = [torch.empty_like(mine) for _ in range(2)]
+        dist.all_gather(others, mine)
+        assert torch.equal(*others)
+        train(net, optimizer.step, range(7, 7 + 5 + is_behind))
+        assert diloco.rounds == 4
+    mine = diloco.state_dict()["common"][1][0]
+    others = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(others, mine)
+    assert torch.equal(*others)
+
+
+@case
 def mistakes_are_named() -> None:
     net = model()
     optimizer = sgd(net)
