@@ -57,15 +57,21 @@ PARTS = [
     ("A step", "step", "torch/shards_step.py", ["Step"]),
     ("A shard", "shard", "torch/shards_step.py", ["Shard"]),
     ("A loader of shards", "loader", "torch/shards_loading.py", ["ShardLoader"]),
+    ("Averaging of parameters", "averaging", "optim/local_sgd.py", ["LocalSGD", "PostLocalSGD"]),
+    ("Outer steps on mean differences", "averaging", "optim/diloco.py", ["DiLoCo"]),
+    ("What the ways to average share", "averaging", "optim/averaging.py", ["Averaging"]),
     ("Sums of shards", "group", "shards.py", ["ShardGroup"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
 an object of its class. Errors follow."""
 CONSTRUCTED = {
+    "DiLoCo": "herringbone.optim",
     "Elastic": "herringbone",
     "Engine": "herringbone",
+    "LocalSGD": "herringbone.optim",
     "ParameterServer": "herringbone",
+    "PostLocalSGD": "herringbone.optim",
     "ShardGroup": "herringbone",
     "Shards": "herringbone.torch",
     "TableEmbedding": "herringbone.embedding",

@@ -6,7 +6,12 @@ Each name is imported when it is first asked for, since most of them need torch.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .diloco import DiLoCo as DiLoCo
+    from .local_sgd import LocalSGD as LocalSGD
+    from .local_sgd import PostLocalSGD as PostLocalSGD
 
 _PLACES: dict[str, str] = {
     "DiLoCo": "diloco",

@@ -67,12 +67,12 @@ class Averaging:
             if group is not None and not isinstance(group, Communicator):
                 what = "a process group of torch keeps its members"
                 raise ConfigError(f"{self._call}: {what}; with elastic=True pass what herringbone.init() gives, or no group")
-            self._members = ElasticMembers(self, group, **options)
+            self._members = ElasticMembers(_Shared(self), group, **options)
         else:
             given = [name for name, value in options.items() if value not in (None, 0, 1)]
             if given:
                 raise ValueError(f"{self._call}: {given[0]} is of elastic members; pass elastic=True, too")
-            self._members = FixedMembers(communicator_of(self._call, group, "averages of this kind"), self)
+            self._members = FixedMembers(communicator_of(self._call, group, "averages of this kind"), _Shared(self))
         self._hooks = [
             self._optimizer.register_step_pre_hook(lambda _, given, named: self._before_step(*given[1:], **named)),
             self._optimizer.register_step_post_hook(lambda *_: self._after_step()),
@@ -135,9 +135,10 @@ class Averaging:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it.
+        """What a checkpoint of this rank keeps next to the model's and the inner optimizer's states; ``torch.save`` writes it.
 
-        All ranks call it after the same step of a round. It waits for an exchange under way.
+        It has the number of the round, how many inner steps are made in it, what all ranks have in common, the state of the outer
+        optimizer and what a codec has left. All ranks call it after the same step of a round. It waits for an exchange under way.
 
         Raises:
             HerringboneError: that exchange failed. The next step ends or repeats it.
@@ -152,13 +153,14 @@ class Averaging:
             "step": self._step,
             "averages": averages,
             "residuals": None if self._wire.residuals is None else self._wire.residuals.state_dict(),
+            **self._own_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
+        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the inner optimizer's states are loaded.
 
         Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave.
+            TypeError, ArgumentError: it is not what ``state_dict`` of the same class gave, for the same model.
         """
         call = f"{self._call}.load_state_dict"
         if not isinstance(state, Mapping) or not {"version", "rounds", "step", "averages"} <= state.keys():
@@ -167,13 +169,14 @@ class Averaging:
             raise ArgumentError(f"{call}: the state is of version {state['version']}, and this knows version 1")
         flat = self._fragments[self._rounds.fragment(state["rounds"])]
         averages = None if state["averages"] is None else flat.arrays(call, state, "averages")
+        self._load_own_state(call, state)
         if state.get("residuals") is not None and self._wire.residuals is not None:
             self._wire.residuals.load_state_dict(state["residuals"])
         self.rounds, self._step = int(state["rounds"]), int(state["step"])
         self._members.count(self.rounds)
         self._pending = None if averages is None else Exchange.over(averages, self._wire, self._name())
 
-    def save(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""
         return {
             "rounds": self.rounds,
@@ -183,7 +186,7 @@ class Averaging:
             "more": self._save_more(),
         }
 
-    def load(self, state: dict[str, Any]) -> bool:
+    def _load(self, state: dict[str, Any]) -> bool:
         """Take the state of the rank that is furthest, if this rank is new or behind; whether it was."""
         common = state["common"]
         own = self._common()
@@ -244,6 +247,14 @@ class Averaging:
         """Take what the others have alike. A rank that is not new keeps its own parameters where they are not exchanged."""
         raise NotImplementedError
 
+    def _own_state(self) -> dict[str, Any]:
+        """What the class adds to :meth:`state_dict`."""
+        raise NotImplementedError
+
+    def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
+        """The same for :meth:`load_state_dict`; raises before it changes anything."""
+        raise NotImplementedError
+
     def _save_more(self) -> Any:
         return None
 
@@ -255,6 +266,23 @@ class Averaging:
 
     def _apply(self, fragment: int, averages: list[Array]) -> None:
         raise NotImplementedError
+
+
+class _Shared:
+    """What the members see of an :class:`Averaging`: :class:`herringbone.optim.members.State`."""
+
+    def __init__(self, owner: Averaging) -> None:
+        self._owner = owner
+
+    @property
+    def rounds(self) -> int:
+        return self._owner.rounds
+
+    def save(self) -> dict[str, Any]:
+        return self._owner._save()
+
+    def load(self, state: dict[str, Any]) -> bool:
+        return self._owner._load(state)
 
 
 def _equal(one: Sequence[Array], other: Sequence[Any]) -> bool:

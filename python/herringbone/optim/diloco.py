@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from ..arguments import whole
+from ..errors import ArgumentError
 from .averaging import Averaging, OnChange
 from .diloco_outer import Outer, TorchOuter, own_outer
 from .exchange import BUCKET_BYTES, Wire
-from .flat import Array, parameters_of
+from .flat import Array, FlatParameters, parameters_of
 from .outer import difference
 from .rounds import Rounds, cut
 
@@ -120,29 +121,19 @@ class DiLoCo(Averaging):
         )
         self._join(group, elastic, least=least, wait=wait, on_change=on_change)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps beside the model's and the inner optimizer's states; ``torch.save`` writes it.
+    def _own_state(self) -> dict[str, Any]:
+        common = [FlatParameters.tensors(arrays) for arrays in self._globals]
+        return {"common": common, "outer": self._outer.state_dict()}
 
-        It has the common parameters, the outer optimizer's state, the number of the round, how many inner steps are made in it,
-        and the exchange under way, if there is one.
-        """
-        common = [flat.tensors(arrays) for flat, arrays in zip(self._fragments, self._globals)]
-        return {**super().state_dict(), "common": common, "outer": self._outer.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the inner optimizer's states are loaded.
-
-        Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave.
-        """
-        call = f"{self._call}.load_state_dict"
-        given = state.get("common", ()) if isinstance(state, Mapping) else ()
+    def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
+        given = state.get("common", ())
         if len(given) != len(self._fragments):
-            raise TypeError(f"{call}: pass what state_dict() gave, with {len(self._fragments)} fragments")
+            raise ArgumentError(
+                f"{call}: the state has {len(given)} fragments, and the model {len(self._fragments)}; cut it alike"
+            )
         common = [flat.checked(call, "state's 'common'", arrays) for flat, arrays in zip(self._fragments, given)]
         self._outer.load_state_dict(state["outer"], common)
         self._globals = common
-        super().load_state_dict(state)
 
     def _common(self) -> list[list[Array]]:
         return self._globals

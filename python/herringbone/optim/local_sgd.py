@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 from .averaging import Averaging, OnChange
 from .exchange import BUCKET_BYTES, Exchange, Wire
-from .flat import Array
+from .flat import Array, FlatParameters
 from .rounds import Rounds, WarmUp
 
 __all__ = ["LocalSGD", "PostLocalSGD"]
@@ -79,19 +79,11 @@ class LocalSGD(Averaging):
         self._border = self._fragments[0].read()
         self._join(group, elastic, least=least, wait=wait, on_change=on_change)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
-        return {**super().state_dict(), "border": self._fragments[0].tensors(self._border)}
+    def _own_state(self) -> dict[str, Any]:
+        return {"border": FlatParameters.tensors(self._border)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
-
-        Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave.
-        """
-        border = self._fragments[0].arrays(f"{self._call}.load_state_dict", state, "border")
-        super().load_state_dict(state)
-        self._border = border
+    def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
+        self._border = self._fragments[0].arrays(call, state, "border")
 
     def _common(self) -> list[list[Array]]:
         return [self._border]
@@ -142,17 +134,13 @@ class PostLocalSGD(LocalSGD):
         self._skips = False
         super().__init__(model, optimizer, sync_every, group, **options)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of this rank keeps beside the model's and the optimizer's states; ``torch.save`` writes it."""
-        return {**super().state_dict(), "made": self._made}
+    def _own_state(self) -> dict[str, Any]:
+        return {**super()._own_state(), "made": self._made}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the optimizer's states are loaded.
-
-        Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` gave.
-        """
-        super().load_state_dict(state)
+    def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
+        if "made" not in state:
+            raise ArgumentError(f"{call}: the state lacks 'made'; pass what state_dict() of the same class gave")
+        super()._load_own_state(call, state)
         self._made = int(state["made"])
 
     def _before_step(self, closure: Any = None) -> None:

@@ -17,8 +17,9 @@ __all__ = ["ElasticMembers", "FixedMembers", "State"]
 class State(Protocol):
     """What all ranks have alike between two rounds, as members give it to each other."""
 
-    rounds: int
-    """How many exchanges this rank has applied."""
+    @property
+    def rounds(self) -> int:
+        """How many exchanges this rank has applied."""
 
     def save(self) -> dict[str, Any]:
         """The state, as :func:`herringbone.broadcast_state` takes it."""
