@@ -25,6 +25,10 @@ __all__ = ["Averaging", "OnChange"]
 OnChange = Callable[[Communicator], None]
 
 
+_RIGID = {"least": 1, "wait": 0.0, "on_change": None}
+"""What is said of members if nothing is."""
+
+
 class Averaging:
     """Rounds of inner steps of an optimizer, each of which ends with an exchange between the ranks.
 
@@ -69,7 +73,7 @@ class Averaging:
                 raise ConfigError(f"{self._call}: {what}; with elastic=True pass what herringbone.init() gives, or no group")
             self._members = ElasticMembers(_Shared(self), group, **options)
         else:
-            given = [name for name, value in options.items() if value not in (None, 0, 1)]
+            given = [name for name, value in options.items() if value != _RIGID[name]]
             if given:
                 raise ValueError(f"{self._call}: {given[0]} is of elastic members; pass elastic=True, too")
             self._members = FixedMembers(communicator_of(self._call, group, "averages of this kind"), _Shared(self))

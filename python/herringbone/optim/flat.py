@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ArgumentError, UnsupportedError
 
@@ -29,11 +31,15 @@ class FlatParameters:
         """The layout follows from the parameters' order, types and shapes.
 
         Raises:
-            UnsupportedError: a parameter is sparse, or its type has no averages.
+            UnsupportedError: a parameter is sparse or a DTensor, or its type has no averages.
         """
         self.parameters = list(parameters)
         self._at: dict[np.dtype[Any], list[int]] = {}
         for number, parameter in enumerate(self.parameters):
+            if isinstance(parameter, DTensor):
+                raise UnsupportedError(
+                    f"{call}: parameter {number} is a DTensor, of which each rank has a part; pass whole parameters"
+                )
             if not parameter.is_floating_point() or parameter.layout != torch.strided:
                 what = f"parameter {number} is of {parameter.dtype} and {parameter.layout}"
                 raise UnsupportedError(f"{call}: {what}; pass parameters of floating types and torch.strided only")
@@ -127,10 +133,13 @@ def parameters_of(call: str, model: Any) -> list[torch.Tensor]:
 
     Raises:
         TypeError: it is neither a module nor parameters.
-        ValueError: there are none, or one comes twice.
+        ValueError: there are none, or one comes twice, or the module is a DistributedDataParallel.
     """
     if isinstance(model, torch.Tensor) or not isinstance(model, (torch.nn.Module, Iterable)):
         raise TypeError(f"{call}: model is a {type(model).__name__}; pass a torch.nn.Module, or a list of parameters")
+    if isinstance(model, DistributedDataParallel):
+        what = "a DistributedDataParallel, which averages the gradients of every step"
+        raise ValueError(f"{call}: the model is {what}; pass its module, and train that")
     given = model.parameters() if isinstance(model, torch.nn.Module) else model
     parameters = list(given)
     for parameter in parameters:

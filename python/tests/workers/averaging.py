@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from cases import error_of
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
@@ -209,6 +211,15 @@ def mistakes_are_named() -> None:
     error_of(herringbone.ConfigError, lambda: LocalSGD(net, optimizer, 2, dist.group.WORLD, elastic=True), wrong)
     whole = nn.ParameterList([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
     error_of(herringbone.UnsupportedError, lambda: LocalSGD(whole, optimizer, 2), "parameter 0 is of torch.complex64")
+    error_of(
+        ValueError,
+        lambda: LocalSGD(DistributedDataParallel(net), optimizer, 2),
+        "LocalSGD: the model is a DistributedData",
+        "pass its module",
+    )
+    parts = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
+    wrong = "parameter 0 is a DTensor, of which each rank has a part; pass whole parameters"
+    error_of(herringbone.UnsupportedError, lambda: LocalSGD([nn.Parameter(parts)], optimizer, 2), wrong)
     with LocalSGD(net, optimizer, 2) as averaging:
         error_of(TypeError, lambda: averaging.load_state_dict([]), "LocalSGD.load_state_dict: pass what state_dict() gave")
         state = {name: value for name, value in averaging.state_dict().items() if name != "border"}

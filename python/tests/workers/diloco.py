@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -126,6 +127,41 @@ def ranks_may_make_different_numbers_of_steps() -> None:
     others = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(others, mine)
     assert all(torch.equal(mine, other) for other in others)
+
+
+@case
+def an_exchange_starts_as_many_steps_early_as_asked() -> None:
+    net = model()
+    optimizer = sgd(net)
+    with DiLoCo(net, optimizer, sync_every=8, fragments=2, fragment_sync_delay=2) as diloco:
+
+        def issued() -> int:
+            """The number of the exchanges' last call; nothing else of this process makes calls meanwhile."""
+            return diloco.communicator.recent()[-1]["sequence"]
+
+        first, seen = issued(), []
+        for step in range(8):
+            train(net, optimizer.step, range(step, step + 1))
+            seen.append((issued() - first, diloco.rounds))
+    assert seen == [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (2, 1), (2, 1), (2, 2)], seen
+
+
+@case
+def it_keeps_two_copies_between_exchanges() -> None:
+    net = nn.Linear(1000, 1000)
+    copy_bytes = 4 * sum(parameter.numel() for parameter in net.parameters())
+    tracemalloc.start()  # of numpy's arrays; torch's memory is not seen
+    try:
+        optimizer = sgd(net)
+        with DiLoCo(net, optimizer, sync_every=1) as diloco:
+            net(torch.ones(1, 1000)).sum().backward()
+            optimizer.step()
+            kept, most = tracemalloc.get_traced_memory()
+            assert diloco.rounds == 1
+    finally:
+        tracemalloc.stop()
+    assert 2.0 <= kept / copy_bytes < 2.1, kept / copy_bytes
+    assert most / copy_bytes < 5.1, most / copy_bytes  # and within the outer step a product
 
 
 @case
