@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from herringbone import ArgumentError, PeerLostError
 from herringbone.optim import members
-from herringbone.optim.exchange import Exchange, Wire, pieces
+from herringbone.optim.exchange import Exchange, Wire, slices
 from herringbone.optim.outer import OuterSGD, difference
 
 RNG = np.random.default_rng(5)
@@ -67,10 +67,10 @@ def test_numbers_out_of_range_are_named(numbers: tuple[float, float], wrong: str
         OuterSGD(*numbers)
 
 
-def test_arrays_travel_in_pieces_of_the_asked_length() -> None:
-    assert pieces(10, 4, 16) == [slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert pieces(2, 8, 1) == [slice(0, 1), slice(1, 2)]
-    assert pieces(0, 4, 16) == []
+def test_arrays_travel_in_slices_of_the_asked_length() -> None:
+    assert slices(10, 4, 16) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+    assert slices(2, 8, 1) == [slice(0, 1), slice(1, 2)]
+    assert slices(0, 4, 16) == []
 
 
 class Group:
@@ -97,7 +97,7 @@ class Group:
 
 
 def test_an_exchange_is_made_again_from_values_that_a_failure_left_alone() -> None:
-    values = [np.arange(10, dtype=np.float32), np.arange(3, dtype=np.float64)]
+    values: list[Any] = [np.arange(10, dtype=np.float32), np.arange(3, dtype=np.float64)]
     before = [each.copy() for each in values]
     exchange = Exchange(values, Wire("t", None, True, 16), "fragment 0")
     exchange.issue(Group(fails_at=1))
@@ -114,7 +114,7 @@ def test_an_exchange_is_made_again_from_values_that_a_failure_left_alone() -> No
     assert all(np.array_equal(*pair) for pair in zip(values, before))
 
 
-def test_codecs_are_for_arrays_of_float32_and_feed_back_by_piece() -> None:
+def test_codecs_are_for_arrays_of_float32_and_feed_back_by_slice() -> None:
     values = [np.zeros(8, np.float32), np.zeros(2)]
     group: Any = Group()
     wire = Wire("t", "int8", True, 16)

@@ -91,7 +91,7 @@ class DiLoCo(Averaging):
             wire: a codec for pseudo-gradients of at most 32 bits, such as ``"bf16"`` and ``"int8"``, as of
                 :meth:`herringbone.Communicator.all_reduce`.
             feedback: whether what the codec loses of a fragment is added to its next exchange.
-            bucket_bytes: the length of a message of an exchange.
+            bucket_bytes: the most bytes of one all-reduce.
             group: of torch (backend ``"herringbone"``), or a communicator. If it is left out: torch's default group, or else what
                 :func:`herringbone.init` finds.
             elastic: the other ranks repeat an exchange in which a rank is lost, and new processes join between rounds. Ranks are

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["BUCKET_BYTES", "Exchange", "Wire", "pieces"]
+__all__ = ["BUCKET_BYTES", "Exchange", "Wire", "slices"]
 
 BUCKET_BYTES = 25 << 20
-"""The length of a message of an average, unless the program passes another one."""
+"""The most bytes of one all-reduce, unless the program passes another number."""
 
 
-def pieces(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
-    """The consecutive parts of an array of this many elements, each of at most ``bucket_bytes`` or of one element."""
+def slices(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
+    """Consecutive slices that make up an array of this many elements, each of at most ``bucket_bytes`` or of one element."""
     step = max(1, bucket_bytes // itemsize)
     return [slice(first, min(first + step, elements)) for first in range(0, elements, step)]
 
 
 class Wire:
-    """How arrays travel: in messages of a length, and coded or not."""
+    """How arrays travel: in all-reduces of at most so many bytes, and coded or not."""
 
     def __init__(self, call: str, codec: str | None, feedback: bool, bucket_bytes: int) -> None:
-        """``feedback`` adds what a codec loses of a message to the next one of its tensor.
+        """``feedback`` adds what a codec loses of a slice to the next exchange of it.
 
         Raises:
-            TypeError, ValueError: no codec is called that, or the length makes no sense.
+            TypeError, ValueError: no codec is called that, or the number makes no sense.
         """
         compressed(call, codec, None, None)
         bucket_bytes = whole(call, "bucket_bytes", bucket_bytes, "a number of bytes")
@@ -123,6 +123,6 @@ class Exchange:
 
         self._results = [np.empty_like(values) for values in self.values]
         for number, (values, results) in enumerate(zip(self.values, self._results)):
-            for at, part in enumerate(pieces(values.size, values.itemsize, self._wire.bucket_bytes)):
+            for at, part in enumerate(slices(values.size, values.itemsize, self._wire.bucket_bytes)):
                 coded = self._wire.coded(values, f"{self._name} {number} {at}")
                 self._works.append(group.all_reduce(values[part], "average", out=results[part], async_op=True, **coded))

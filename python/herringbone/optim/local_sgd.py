@@ -63,7 +63,7 @@ class LocalSGD(Averaging):
                 :func:`herringbone.init` finds.
             wire: a codec for parameters of at most 32 bits, as of :meth:`herringbone.Communicator.all_reduce`.
             feedback: whether what the codec loses is added to the next round.
-            bucket_bytes: the length of a message of the average.
+            bucket_bytes: the most bytes of one all-reduce.
             elastic: the other ranks repeat a round in which a rank is lost, and new processes join between rounds. Ranks are those
                 of a :class:`herringbone.Elastic`.
             least, wait, on_change: of elastic members, as of :class:`herringbone.Elastic`.

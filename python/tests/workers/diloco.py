@@ -276,6 +276,8 @@ def mistakes_are_named() -> None:
         state = diloco.state_dict()
         state["outer"] = {}
         error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict(state), "the outer state lacks 1 'velocity'")
+    with make(group=dist.new_group(backend="cpu:herringbone,cuda:gloo")) as diloco:
+        assert diloco.communicator.size == dist.get_world_size(), "a group of several backends has one for the CPU"
     gloo = dist.new_group(backend="gloo")
     wrong = "DiLoCo: the process group is of gloo, which has no averages of this kind"
     error_of(herringbone.ConfigError, lambda: make(group=gloo), wrong)
