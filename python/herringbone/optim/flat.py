@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ArgumentError, UnsupportedError
+from ..torch.shards_refused import is_dtensor
 
 __all__ = ["FlatParameters", "parameters_of"]
 
@@ -36,7 +36,7 @@ class FlatParameters:
         self.parameters = list(parameters)
         self._at: dict[np.dtype[Any], list[int]] = {}
         for number, parameter in enumerate(self.parameters):
-            if isinstance(parameter, DTensor):
+            if is_dtensor(parameter):
                 raise UnsupportedError(
                     f"{call}: parameter {number} is a DTensor, of which each rank has a part; pass whole parameters"
                 )

@@ -13,7 +13,7 @@ from ..errors import UnsupportedError
 from ..unlike import unlike_its_memory
 from .tensors import FOLDED
 
-__all__ = ["CallCounts", "ParameterStates", "check_model", "check_optimizer", "inner_model"]
+__all__ = ["CallCounts", "ParameterStates", "check_model", "check_optimizer", "inner_model", "is_dtensor"]
 
 SUMS = "they sum over workers within a forward or backward pass, so results depend on the number of workers"
 
@@ -61,9 +61,14 @@ def _is_unmade(module: Any) -> bool:
     return bool(module.has_uninitialized_params())
 
 
+def is_dtensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor, of which each rank has a part. It takes seconds to import that class, so nobody does."""
+    return type(tensor).__name__ == "DTensor" or hasattr(tensor, "_local_tensor")
+
+
 def _check_parameter(name: str, parameter: torch.Tensor) -> None:
     where = f"Shards: parameter {name}"
-    if type(parameter).__name__ == "DTensor" or hasattr(parameter, "_local_tensor"):
+    if is_dtensor(parameter):
         raise UnsupportedError(f"{where} is a DTensor: its values lie on several workers; pass a model of plain tensors")
     if parameter.device.type != "cpu":
         raise UnsupportedError(f"{where} is on {parameter.device}; sums of shards are for parameters on the CPU so far")
