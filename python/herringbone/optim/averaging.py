@@ -25,6 +25,8 @@ __all__ = ["Averaging", "OnChange"]
 OnChange = Callable[[Communicator], None]
 
 
+_LACKS = "which has no averages of this kind"
+
 _RIGID = {"least": 1, "wait": 0.0, "on_change": None}
 """What is said of members if nothing is."""
 
@@ -76,7 +78,7 @@ class Averaging:
             given = [name for name, value in options.items() if value != _RIGID[name]]
             if given:
                 raise ValueError(f"{self._call}: {given[0]} is of elastic members; pass elastic=True, too")
-            self._members = FixedMembers(communicator_of(self._call, group, "averages of this kind"), _Shared(self))
+            self._members = FixedMembers(communicator_of(self._call, group, _LACKS), _Shared(self))
         self._hooks = [
             self._optimizer.register_step_pre_hook(lambda _, given, named: self._before_step(*given[1:], **named)),
             self._optimizer.register_step_post_hook(lambda *_: self._after_step()),
@@ -115,7 +117,7 @@ class Averaging:
         A rank that is behind the others, because the loss ended its exchange only, gets their state. If an exchange has failed,
         it is made again, from the same values.
         """
-        is_void = self._members.regroup(communicator_of(self._call, group, "averages of this kind"))
+        is_void = self._members.regroup(communicator_of(self._call, group, _LACKS))
         if is_void:
             self._forget_round()
         elif self._is_due():

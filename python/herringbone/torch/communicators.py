@@ -21,7 +21,7 @@ def communicator_of(call: str, group: Any, lacks: str) -> Communicator:
     Of a group of several backends, such as ``"cpu:herringbone,cuda:nccl"``, it is that for the CPU.
 
     Raises:
-        ConfigError: the group is of another backend, which ``lacks`` something.
+        ConfigError: the group is of another backend; ``lacks`` says what that has not, such as "which has no sums of shards".
     """
     if isinstance(group, Communicator):
         return group
@@ -32,7 +32,7 @@ def communicator_of(call: str, group: Any, lacks: str) -> Communicator:
         backend = group._get_backend(torch.device("cpu")) if isinstance(group, dist.ProcessGroup) else None
         if not isinstance(backend, BackendHerringbone):
             name = dist.get_backend(group) if isinstance(group, dist.ProcessGroup) else type(group).__name__
-            text = f"{call}: the process group is of {name}, which has no {lacks}"
+            text = f"{call}: the process group is of {name}, {lacks}"
             raise ConfigError(f'{text}; call torch.distributed.init_process_group("herringbone")')
         group = backend
     return Communicator(group.member.communicator)

@@ -109,7 +109,7 @@ class Shards:
         """Whether processors and versions of torch may differ."""
         torch.set_num_threads(self.threads)
         self._job = job
-        self._communicator = communicator_of("Shards", group, "sums of shards") if job is None else job.communicator
+        self._communicator = communicator_of("Shards", group, "which has no sums of shards") if job is None else job.communicator
         self._shard_seconds = 0.0
         self._steps = 0
         self._applied = 0
