@@ -25,7 +25,7 @@ STEPS = 4
 
 
 def make(kind: str, net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    options: dict[str, Any] = {"elastic": True, "on_change": told}
+    options: dict[str, Any] = {"elastic": True, "on_change": report}
     if kind == "local":
         return LocalSGD(net, optimizer, STEPS, **options)
     if kind == "post":
@@ -36,7 +36,7 @@ def make(kind: str, net: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     return DiLoCo(net, optimizer, sync_every=STEPS, **options)
 
 
-def told(group: herringbone.Communicator) -> None:
+def report(group: herringbone.Communicator) -> None:
     print(f"is rank {group.rank} of {group.size}", flush=True)
 
 
