@@ -59,6 +59,27 @@ def test_the_others_end_the_round_and_go_on(group: Group, kind: str, victim: int
     assert len({digest for digest, _ in said[0].values()}) == ROUNDS, "rounds change the parameters"
 
 
+@pytest.mark.full
+def test_a_rank_dies_among_the_calls_of_an_exchange() -> None:
+    """At random moments of it: the others end it and have the same parameters."""
+    seed = int(time.time())
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(4):
+        victim, store = chance.randrange(3), f"127.0.0.1:{free_port()}"
+        words = [str(WORKERS / "averaging_lives.py"), "wide", "4", "0"]
+        dies = ["2", "3", str(chance.uniform(0.001, 0.1))]
+        with Group() as group:
+            for rank in range(3):
+                settings = {"HERRINGBONE_STORE": store, "HERRINGBONE_TIMEOUT_S": "60", **place(rank, 3)}
+                group.start(*words, *(dies if rank == victim else ()), forked=True, **settings)
+            outcomes = group.finish()
+        assert outcomes.pop(victim)[0] == -signal.SIGKILL, outcomes
+        said = [rounds_of(output) for _, output in outcomes]
+        assert [status for status, _ in outcomes] == [0, 0] and said[0] == said[1] and len(said[0]) == 4, outcomes
+        print(re.findall("of 2 after .*", outcomes[0][1]))
+
+
 @pytest.mark.parametrize(
     "kind, victim",
     [
