@@ -37,7 +37,7 @@ class DiLoCo(Averaging):
 
     With several **fragments** a round exchanges one of them, in turns, and with a ``fragment_sync_delay`` the exchange runs while the
     next inner steps compute (streaming DiLoCo, Douillard et al., 2025). The fragment follows from the number of the round, so all
-    ranks issue them in one order. Ranks may make different numbers of inner steps in a round: each passes its own ``sync_every``, or
+    ranks issue them in one order. Ranks can make different numbers of inner steps in a round: each passes its own ``sync_every``, or
     calls :meth:`sync`.
 
     **Memory**: two more copies of the parameters on the CPU, the common parameters and the outer momentum, in float32 or float64.
@@ -166,7 +166,7 @@ def _fragments_of(call: str, model: Any, fragments: int) -> list[Any]:
 
     Raises:
         TypeError: the model is neither a module, nor modules, nor parameters.
-        ValueError: it cannot be cut into so many.
+        ValueError: it cannot be cut into that many.
     """
     fragments = whole(call, "fragments", fragments, "a number of fragments")
     if isinstance(model, (list, tuple)) and all(isinstance(part, torch.nn.Module) for part in model):

@@ -18,7 +18,7 @@ class Outer(Protocol):
     """What makes the outer step of each fragment."""
 
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
-        """Change a fragment's common parameters in place by the averaged pseudo-gradient, which may be overwritten."""
+        """Change a fragment's common parameters in place by the averaged pseudo-gradient, which is overwritten."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all fragments, in tensors."""

@@ -29,7 +29,7 @@ def slices(elements: int, itemsize: int, bucket_bytes: int) -> list[slice]:
 
 
 class Wire:
-    """How arrays travel: in all-reduces of at most so many bytes, and coded or not."""
+    """How arrays travel: in all-reduces of a limited number of bytes, and coded or not."""
 
     def __init__(self, call: str, codec: str | None, feedback: bool, bucket_bytes: int) -> None:
         """``feedback`` adds what a codec loses of a slice to the next exchange of it.
@@ -61,7 +61,7 @@ class Exchange:
     """
 
     def __init__(self, values: Sequence[Array], wire: Wire, name: str) -> None:
-        """``values`` are this rank's, of one dimension, of the same types and lengths on all ranks; they may not change."""
+        """``values`` are this rank's, of one dimension, of the same types and lengths on all ranks; they must not change."""
         self.values, self._wire, self._name = list(values), wire, name
         self._results: list[Array] = []
         self._works: list[Work] = []
@@ -79,7 +79,7 @@ class Exchange:
         """Start it over ``group``. Nothing happens if it has started there.
 
         Raises:
-            HerringboneError: it cannot start. It may be started again.
+            HerringboneError: it cannot start. It can be started again.
         """
         if self._is_over or self._group is group:
             return
@@ -95,7 +95,7 @@ class Exchange:
         """The averages, once all are there.
 
         Raises:
-            HerringboneError: one of them failed. It may be started again.
+            HerringboneError: one of them failed. It can be started again.
         """
         try:
             for work in self._works:

@@ -30,7 +30,7 @@ class LocalSGD(Averaging):
     ``model`` is no DistributedDataParallel, which would sum the gradients at every step. All ranks begin with the parameters of
     rank 0. State of the optimizer, such as momentum, and buffers of the model, such as those of batch norm, stay each rank's own.
 
-    Ranks may make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round takes
+    Ranks can make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round takes
     as long as the slowest rank's steps, and the group's timeout has to be longer.
 
     It keeps one copy of the parameters on the CPU, and two more while an exchange runs.

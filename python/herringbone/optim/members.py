@@ -29,7 +29,7 @@ class State(Protocol):
 
 
 class FixedMembers:
-    """The ranks of one group. If one of them is lost, the exchange fails on all, and the program may pass another group."""
+    """The ranks of one group. If one of them is lost, the exchange fails on all, and the program can pass another group."""
 
     def __init__(self, communicator: Communicator, state: State) -> None:
         """All ranks of ``communicator`` call this. They get the state of the one that is furthest, at first of rank 0."""
@@ -39,7 +39,7 @@ class FixedMembers:
 
     @property
     def communicator(self) -> Communicator:
-        """The group of the exchanges. It is one of its own, so the program may make other calls meanwhile, in any order."""
+        """The group of the exchanges. It is one of its own, so the program can make other calls meanwhile, in any order."""
         return self._communicator
 
     leaving = False
@@ -59,7 +59,7 @@ class FixedMembers:
         """The averages of an exchange, which starts if it has not.
 
         Raises:
-            HerringboneError: it failed; it may be settled again, over another group.
+            HerringboneError: it failed; it can be settled again, over another group.
         """
         exchange.issue(self._communicator)
         return exchange.wait()
@@ -128,7 +128,7 @@ class ElasticMembers:
         """The averages of an exchange over the ranks that live; ``None`` if this rank got the result with another one's state.
 
         Raises:
-            PeerLostError: the ranks that are left cannot go on.
+            PeerLostError: the remaining ranks cannot continue.
             HerringboneError: something else failed.
         """
         while True:
@@ -155,7 +155,7 @@ class ElasticMembers:
         raise ConfigError("regroup: with elastic=True the ranks that are left form their group themselves; do not call this")
 
     def close(self) -> None:
-        """Leave the job; the others go on without this rank."""
+        """Leave the job; the others continue without this rank."""
         if self._step is not None:
             # Ends the step without a change of its count: nobody waits here for a rank that is lost.
             step, self._step = self._step, None
