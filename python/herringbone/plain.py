@@ -1,7 +1,7 @@
 """Plain values as JSON and arrays: what travels between ranks that trust each other with data, and with no code.
 
 Nothing here pickles. Both ends know the same few kinds of values; each is a JSON value, or a dictionary of one entry that
-names its kind.
+names its kind. A value arrives as one of the very type that it had, or does not travel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .errors import HerringboneError
+from .plain_kinds import joined, taken_apart
 from .unlike import unlike_its_memory
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["build", "describe", "pack", "unpack"]
 
 PLAIN = (bool, int, float, str, type(None))
-SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+TRAVELS = (
+    "pass dictionaries, lists, tuples, sets, arrays, tensors, numbers, texts, bytes and None, and of your own classes named tuples, "
+    "dataclasses and enumerations"
+)
 LENGTH_BYTES = 8
 """Of the number before a packed value's description."""
 
@@ -67,40 +72,49 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
     """
     import numpy as np
 
-    if isinstance(value, PLAIN):
-        return _unnamed(value)
-    if isinstance(value, dict):
-        pairs = [[_key(call, key, where), describe(call, inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()]
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is dict:
+        pairs = [
+            [_key(call, key, where, arrays), describe(call, inner, f"{where}[{key!r}]", arrays)] for key, inner in value.items()
+        ]
         return {"dict": pairs}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        name = next(name for name, kind in SEQUENCES.items() if isinstance(value, kind))
-        return {name: [describe(call, inner, f"{where}[{at}]", arrays) for at, inner in enumerate(value)]}
-    if isinstance(value, (bytes, bytearray)):
-        arrays.append(np.frombuffer(bytes(value), np.uint8))
+    if kind in SEQUENCES.values():
+        return {kind.__name__: [describe(call, inner, f"{where}[{at}]", arrays) for at, inner in enumerate(value)]}
+    if kind is bytes:
+        arrays.append(np.frombuffer(value, np.uint8))
         return {"bytes": len(value)}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _tensor_described(call, torch, value, where, arrays)
-    if isinstance(value, (np.ndarray, np.generic)):
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError(f"{call}: {where} is a masked array; pass its data and its mask")
+    if kind is np.ndarray or isinstance(value, np.generic):
         array = np.ascontiguousarray(value)
         if array.dtype.hasobject or array.dtype.names is not None:
             raise TypeError(f"{call}: {where} is an array of {array.dtype}, which is not plain numbers")
         arrays.append(array)
-        return {"scalar" if isinstance(value, np.generic) else "array": list(np.shape(value))}
-    raise TypeError(
-        f"{call}: {where} is of the type {type(value).__name__}; pass dictionaries, lists, tuples, sets, arrays, tensors, "
-        f"numbers, texts, bytes and None"
-    )
+        return {"scalar" if kind is not np.ndarray else "array": list(np.shape(value))}
+    try:
+        parts = taken_apart(value)
+    except TypeError as error:
+        raise TypeError(f"{call}: {where} {error}") from None
+    if parts is None:
+        raise TypeError(f"{call}: {where} is of the type {kind.__name__}; {_in_place_of(value)}")
+    return {parts[0]: describe(call, parts[1], where, arrays)}
 
 
-def _unnamed(value: Any) -> Any:
-    """A plain value as its own type: a subclass, such as an enumeration's member, arrives as what it is made of."""
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return None
+def _in_place_of(value: Any) -> str:
+    """What to pass in the place of a value that does not travel."""
+    import numpy as np
+
+    if isinstance(value, np.ma.MaskedArray):
+        return "pass its data and its mask"
+    if isinstance(value, np.ndarray):
+        return "pass numpy.asarray(...) of it"
+    for plain in (dict, list, tuple, set, str, int, float):
+        if isinstance(value, plain):
+            return f"pass {plain.__name__}(...) of it, since it would arrive as another type"
+    return TRAVELS
 
 
 def _tensor_described(call: str, torch: Any, value: Any, where: str, arrays: list[Array]) -> Any:
@@ -109,15 +123,19 @@ def _tensor_described(call: str, torch: Any, value: Any, where: str, arrays: lis
     problem = unlike_its_memory(value)
     if problem is not None:
         raise TypeError(f"{call}: {where} is {problem}")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"{call}: {where} is of the type {type(value).__name__}; pass value.as_subclass(torch.Tensor)")
     held = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     arrays.append(held.reshape(-1).view(torch.uint8).numpy() if held.numel() else np.empty(0, np.uint8))
-    return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    described = {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    return described if type(value) is torch.Tensor else {"parameter": [value.requires_grad, described]}
 
 
-def _key(call: str, key: Any, where: str) -> Any:
-    if not isinstance(key, PLAIN):
+def _key(call: str, key: Any, where: str, arrays: list[Array]) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(key, torch.Tensor):
         raise TypeError(f"{call}: {where} has a key of the type {type(key).__name__}; use texts or numbers")
-    return _unnamed(key)
+    return describe(call, key, f"a key of {where}", arrays)
 
 
 def build(call: str, described: Any, arrays: Iterator[Array]) -> Any:
@@ -126,7 +144,7 @@ def build(call: str, described: Any, arrays: Iterator[Array]) -> Any:
         return described
     ((kind, held),) = described.items()
     if kind == "dict":
-        return {key: build(call, inner, arrays) for key, inner in held}
+        return {build(call, key, arrays): build(call, inner, arrays) for key, inner in held}
     if kind in SEQUENCES:
         return SEQUENCES[kind](build(call, inner, arrays) for inner in held)
     if kind == "bytes":
@@ -135,8 +153,14 @@ def build(call: str, described: Any, arrays: Iterator[Array]) -> Any:
         return next(arrays).reshape(held)
     if kind == "scalar":
         return next(arrays).reshape(())[()]
-    name, shape = held
-    return _tensor(call, name, shape, next(arrays))
+    if kind == "tensor":
+        name, shape = held
+        return _tensor(call, name, shape, next(arrays))
+    if kind == "parameter":
+        requires_grad, described = held
+        tensor = build(call, described, arrays)
+        return sys.modules["torch"].nn.Parameter(tensor, requires_grad)
+    return joined(call, kind, build(call, held, arrays))
 
 
 def _tensor(call: str, name: str, shape: list[int], held: Array) -> Any:

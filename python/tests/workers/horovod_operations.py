@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import random
+from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,13 @@ import herringbone.horovod.torch as hvd
 
 OPERATIONS, case = registry()
 """The cases of this file."""
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+class Mapped(dict):
+    """A class that does not travel as plain data."""
 
 
 def own(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -239,6 +247,40 @@ def objects() -> None:
     )
     error_of(wrong, lambda: hvd.broadcast_object(own), reported)
     error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), reported)
+
+
+@case
+def objects_arrive_as_their_own_types_on_every_rank() -> None:
+    sent = {
+        "pair": Pair(1, [2]),
+        "order": OrderedDict(b=1, a=2),
+        "counted": Counter("aab"),
+        "raw": bytearray(b"x"),
+        "type": torch.float16,
+    }
+    received = hvd.broadcast_object(sent if hvd.rank() == 0 else None)
+    assert received == sent and [type(each) for each in received.values()] == [type(each) for each in sent.values()]
+    wrong, reported = (
+        (TypeError, "is of the type Mapped") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
+    )
+    error_of(wrong, lambda: hvd.broadcast_object(Mapped(a=1)), reported)
+
+
+@case
+def objects_are_pickled_if_all_ranks_say_so_and_the_job_has_a_token() -> None:
+    received = hvd.broadcast_object(Mapped(a=1) if hvd.rank() == 0 else None, allow_pickle=True)
+    assert type(received) is Mapped and received == {"a": 1}
+    gathered = hvd.allgather_object(Mapped(rank=hvd.rank()) if hvd.rank() else [0], allow_pickle=True)
+    assert gathered == [[0], *(Mapped(rank=rank) for rank in range(1, hvd.size()))]
+    if hvd.rank() == 0:
+        hvd.broadcast_object(Mapped(a=1), allow_pickle=True)
+    else:
+        error_of(
+            hvd.HorovodInternalError, lambda: hvd.broadcast_object(None), "rank 0 sent a pickled object; pass allow_pickle=True"
+        )
+    token = os.environ.pop("HERRINGBONE_TOKEN")
+    error_of(ValueError, lambda: hvd.broadcast_object(1, allow_pickle=True), "the job needs a token: set HERRINGBONE_TOKEN")
+    os.environ["HERRINGBONE_TOKEN"] = token
 
 
 @case

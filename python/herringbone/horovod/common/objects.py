@@ -1,7 +1,10 @@
-"""Python values between ranks, over the collectives: as plain data, because nothing here runs what another rank sends."""
+"""Python values between ranks, over the collectives: as plain data, because nothing here runs what another rank sends, unless
+the program asks for it."""
 
 from __future__ import annotations
 
+import os
+import pickle
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,35 +24,89 @@ __all__ = ["allgather_object", "broadcast_object", "gather_objects", "send_objec
 
 REFUSED = -1
 """In place of a length: the root has no bytes to send, since its object is none that travels."""
+PLAIN, PICKLED = 0, 1
+"""The forms of an object's bytes."""
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
     """The object of ``root_rank``, on every rank.
 
-    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes and ``None``. Nothing is pickled,
-    because a rank does not run what another one sends.
+    It consists of dictionaries, lists, tuples, sets, tensors, arrays, numbers, texts, bytes, ``None`` and some more types of Python's
+    library and torch, and of the program's named tuples, dataclasses and enumerations, whose modules all ranks have imported. Everything
+    arrives as the type that it is. Nothing is pickled, because a rank does not run what another one sends.
 
     Args:
         name: the same on all ranks.
+        allow_pickle: other objects are pickled. All ranks say so, and the job has a token, so that nobody else takes part.
 
     Raises:
         TypeError: on the root, if the object holds something else.
+        ValueError: ``allow_pickle`` in a job without a token.
         HorovodInternalError: on the others then; or the collective failed.
     """
-    return send_object(obj, root_rank, name or "broadcast_object", process_set)
+    check_pickle("broadcast_object", allow_pickle)
+    return send_object(obj, root_rank, name or "broadcast_object", process_set, allow_pickle)
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+def allgather_object(
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    allow_pickle: bool = False,
+) -> list[Any]:
     """The objects of all ranks, in their order; they consist of what :func:`broadcast_object` takes.
 
     Raises:
         TypeError: on the rank whose object holds something else.
+        ValueError: ``allow_pickle`` in a job without a token.
         HorovodInternalError: on the others then; or the collective failed.
     """
-    return gather_objects(obj, name or "allgather_object", process_set)
+    check_pickle("allgather_object", allow_pickle)
+    return gather_objects(obj, name or "allgather_object", process_set, allow_pickle)
 
 
-def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) -> Any:
+def check_pickle(call: str, allow_pickle: bool) -> None:
+    """Refuses pickled objects where a stranger could be a rank."""
+    if allow_pickle and not {"HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE"} & set(os.environ):
+        raise ValueError(
+            f"{call}: allow_pickle runs what other ranks send, so the job needs a token: set HERRINGBONE_TOKEN on all ranks"
+        )
+
+
+def _packed(call: str, obj: Any, allow_pickle: bool) -> tuple[Array, int]:
+    """An object as bytes, and which form they have.
+
+    Raises:
+        TypeError: it holds something that does not travel.
+    """
+    import numpy as np
+
+    try:
+        return plain.pack(call, obj), PLAIN
+    except TypeError:
+        if not allow_pickle:
+            raise
+        return np.frombuffer(pickle.dumps(obj), np.uint8).copy(), PICKLED
+
+
+def _unpacked(call: str, packed: Array, form: int, rank: int, allow_pickle: bool) -> Any:
+    """The object of another rank."""
+    if form == PLAIN:
+        return plain.unpack(call, packed)
+    if not allow_pickle:
+        raise HorovodInternalError(f"{call}: rank {rank} sent a pickled object; pass allow_pickle=True on all ranks, or on none")
+    return pickle.loads(packed.tobytes())
+
+
+def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet, allow_pickle: bool = False) -> Any:
     """The object of ``root_rank`` on every rank of the set; on the root itself the very object.
 
     Raises:
@@ -61,26 +118,27 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet) ->
 
     index_in(process_set, root_rank, "broadcast_object")
     is_root = required().rank == root_rank
-    packed, refused = np.empty(0, np.uint8), None
+    packed, form, refused = np.empty(0, np.uint8), PLAIN, None
     if is_root:
         try:
-            packed = plain.pack("broadcast_object", obj)
+            packed, form = _packed("broadcast_object", obj, allow_pickle)
         except Exception as error:
             refused = error
-    length = np.array([REFUSED if refused else packed.size], np.int64)
-    _broadcast(length, root_rank, name + ".sz", process_set)
+    about = np.array([REFUSED if refused else packed.size, form], np.int64)
+    _broadcast(about, root_rank, name + ".sz", process_set)
     if refused is not None:
         raise refused
-    if length[0] == REFUSED:
+    length, form = about.tolist()
+    if length == REFUSED:
         text = f"broadcast_object: rank {root_rank} has an object that cannot be sent; its own error says why"
         raise HorovodInternalError(text)
     if not is_root:
-        packed = new_array("broadcast_object", (int(length[0]),), np.uint8)
+        packed = new_array("broadcast_object", (length,), np.uint8)
     _broadcast(packed, root_rank, name + ".t", process_set)
-    return obj if is_root else plain.unpack("broadcast_object", packed)
+    return obj if is_root else _unpacked("broadcast_object", packed, form, root_rank, allow_pickle)
 
 
-def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
+def gather_objects(obj: Any, name: str, process_set: ProcessSet, allow_pickle: bool = False) -> list[Any]:
     """The objects of all ranks of the set, in their order.
 
     Raises:
@@ -90,21 +148,24 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet) -> list[Any]:
     """
     import numpy as np
 
-    packed, refused = np.empty(0, np.uint8), None
+    packed, form, refused = np.empty(0, np.uint8), PLAIN, None
     try:
-        packed = plain.pack("allgather_object", obj)
+        packed, form = _packed("allgather_object", obj, allow_pickle)
     except Exception as error:
         refused = error
-    lengths = _gather(np.array([REFUSED if refused else packed.size], np.int64), name + ".sz", process_set)
+    about = _gather(np.array([[REFUSED if refused else packed.size, form]], np.int64), name + ".sz", process_set).reshape(-1, 2)
     if refused is not None:
         raise refused
+    lengths, forms = about.T
     if REFUSED in lengths:
         rank = process_set.ranks[int(np.argmin(lengths))]
         text = f"allgather_object: rank {rank} has an object that cannot be sent; its own error says why"
         raise HorovodInternalError(text)
     everything = _gather(packed, name + ".t", process_set)
     ends = np.cumsum(lengths).tolist()
-    return [plain.unpack("allgather_object", everything[begin:end]) for begin, end in pairwise([0, *ends])]
+    parts = zip(pairwise([0, *ends]), forms.tolist(), process_set.ranks, strict=True)
+    call = "allgather_object"
+    return [_unpacked(call, everything[begin:end], of, rank, allow_pickle) for (begin, end), of, rank in parts]
 
 
 def _broadcast(array: Array, root_rank: int, name: str, process_set: ProcessSet) -> None:
