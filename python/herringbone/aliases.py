@@ -21,13 +21,16 @@ VARIABLE = "HERRINGBONE_REPLACE"
 REPLACED = "horovod"
 
 ABSENT = {
+    "data": "Spark's and TensorFlow's data loaders; use torch.utils.data",
     "keras": "TensorFlow's tensors",
+    "metadata": "what Horovod was built with; hvd.mpi_built() and the like say it",
     "mxnet": "MXNet's arrays; horovod.numpy has the same functions for numpy's",
     "ray": "Ray's actors; Ray Train starts programs for Herringbone",
+    "runner.elastic": "Horovod's own launcher; use herringbone horovodrun",
     "spark": "Spark's jobs",
     "tensorflow": "TensorFlow's tensors",
 }
-"""Horovod's packages that have no counterpart, and what they are for."""
+"""Horovod's modules that have no counterpart, and what they are for."""
 
 
 def asked_for() -> set[str]:
@@ -53,8 +56,10 @@ class _Finder:
         first, _, rest = name.partition(".")
         if first != REPLACED:
             return None
-        part = rest.partition(".")[0]
-        if part in ABSENT:
+        parts = rest.split(".")
+        absent = [part for part in (parts[0], ".".join(parts[:2])) if part in ABSENT]
+        if absent:
+            part = absent[0]
             raise ImportError(f"{VARIABLE}={REPLACED}: Herringbone has no horovod.{part}, which is for {ABSENT[part]}", name=name)
         own = f"{__package__}.{name}"
         found = importlib.util.find_spec(own)
@@ -63,7 +68,8 @@ class _Finder:
         if not rest and os.environ.get("HERRINGBONE_LOG") != "off":
             text = "herringbone: %s=%s, so the module horovod of this program is Herringbone's"
             logging.getLogger("herringbone").info(text, VARIABLE, REPLACED)
-        return ModuleSpec(name, _Loader(own), is_package=found.submodule_search_locations is not None)
+        is_package = found.submodule_search_locations is not None or any(part.startswith(f"{rest}.") for part in ABSENT)
+        return ModuleSpec(name, _Loader(own), is_package=is_package)
 
 
 class _Loader(Loader):

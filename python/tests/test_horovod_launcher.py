@@ -14,7 +14,7 @@ import pytest
 from conftest import START_SECONDS, clean_environment
 
 from herringbone.horovod.config import flags_of
-from herringbone.horovod.flags import NO_EFFECT, parse, variables_of, without_effect
+from herringbone.horovod.flags import FRUITLESS, NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
 from herringbone.horovod.launch import Job, Worker, WorkerState
 from herringbone.horovod.processes import Process
@@ -74,7 +74,7 @@ def test_flags_become_variables() -> None:
 
 
 def test_flags_without_effect_are_named_in_one_line() -> None:
-    given = [word for flag, value in NO_EFFECT.items() for word in ([flag, "1"] if value else [flag])]
+    given = [word for flag, value in NO_EFFECT.items() for word in [flag, *["1"] * value]]
     assert without_effect(parse([*given, "program"])) == list(NO_EFFECT)
     outcome = horovodrun("-np", "1", "--gloo", "--num-nccl-streams", "2", sys.executable, "-c", "pass")
     assert outcome.returncode == 0
@@ -147,6 +147,24 @@ time.sleep(50)"""
     assert outcome.returncode == 4
     assert (tmp_path / "lives").read_text() == "xxx"
     assert outcome.stderr.count("it is started again") == 2
+
+
+@pytest.mark.full
+def test_a_rank_that_always_fails_is_not_started_for_ever(tmp_path: Path) -> None:
+    """What has been committed between counts: only restarts that lead nowhere are limited."""
+    program = f"""import os, pathlib, time
+if os.environ['HOROVOD_RANK'] == '1':
+    lives = pathlib.Path({str(tmp_path / "lives")!r})
+    with lives.open('a') as file: file.write('x')
+    if len(lives.read_text()) == 2:
+        pathlib.Path(os.environ['HOROVOD_FOLDER'], '0.committed').touch()
+    raise SystemExit(4)
+time.sleep(50)"""
+    outcome = horovodrun("-np", "2", "--min-np", "1", sys.executable, "-c", program)
+    assert outcome.returncode == 4
+    assert len((tmp_path / "lives").read_text()) == FRUITLESS + 2, outcome.stderr
+    assert f"started again {FRUITLESS} times, and no rank has committed between; mend what ends rank 1, or" in outcome.stderr
+    assert "--reset-limit" in outcome.stderr
 
 
 def test_a_rank_starts_again_alone_until_it_succeeds_or_makes_no_progress() -> None:

@@ -38,7 +38,7 @@ print(hvd.allreduce(torch.ones(2)).tolist())"""
 
 
 def test_a_part_that_is_not_there_says_so() -> None:
-    code = """for name in ("tensorflow", "keras", "spark.torch", "ray", "mxnet"):
+    code = """for name in ("tensorflow", "keras", "spark.torch", "ray", "mxnet", "data", "metadata", "runner.elastic.driver"):
     try:
         __import__(f"horovod.{name}")
     except ImportError as error:
@@ -51,7 +51,8 @@ except ModuleNotFoundError as error:
     lines = outcome.stdout.splitlines()
     assert lines[0].startswith("horovod.tensorflow - HERRINGBONE_REPLACE=horovod: Herringbone has no horovod.tensorflow")
     assert "horovod.numpy has the same functions" in lines[4]
-    assert len(lines) == 6 and lines[5] == "No module named 'horovod.nothing'"
+    assert "use torch.utils.data" in lines[5] and "hvd.mpi_built()" in lines[6] and "horovodrun" in lines[7]
+    assert len(lines) == 9 and lines[8] == "No module named 'horovod.nothing'"
 
 
 def test_nothing_is_replaced_or_imported_unless_it_is_asked_for() -> None:

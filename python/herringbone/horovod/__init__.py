@@ -12,4 +12,7 @@ horovod.torch`` find these modules, so that a program runs unchanged.
 
 from .runner import run
 
+__version__ = "0.28.1"
+"""The version of Horovod whose interface this is."""
+
 __all__ = ["run"]

@@ -8,15 +8,18 @@ from typing import Any
 
 from .common.settings import LOG_LEVELS
 
-__all__ = ["parse", "variables_of", "without_effect"]
+FRUITLESS = 8
+"""How many processes are started again without a commit between, if no flag says a limit."""
+
+__all__ = ["FRUITLESS", "parse", "variables_of", "without_effect"]
 
 ALONE = """--disable-cache --hierarchical-allreduce --no-hierarchical-allreduce --hierarchical-allgather
 --no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --mpi-threads-disable --no-mpi-threads-disable --tcp
---log-with-timestamp --log-without-timestamp --gloo --mpi --jsrun"""
-WITH_VALUE = """--start-timeout --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --blacklist-cooldown-range
---mpi-args --binding-args --num-nccl-streams --thread-affinity"""
-NO_EFFECT = dict.fromkeys(WITH_VALUE.split(), True) | dict.fromkeys(ALONE.split(), False)
-"""Flags of Horovod that change nothing here, and whether a value follows."""
+--log-with-timestamp --log-without-timestamp --log-hide-timestamp --no-log-hide-timestamp --gloo --mpi --jsrun"""
+WITH_VALUE = """--start-timeout --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --mpi-args --binding-args
+--num-nccl-streams --thread-affinity"""
+NO_EFFECT = dict.fromkeys(WITH_VALUE.split(), 1) | dict.fromkeys(ALONE.split(), 0) | {"--blacklist-cooldown-range": 2}
+"""Flags of Horovod that change nothing here, and how many values follow."""
 
 VALUES: dict[str, tuple[str, float]] = {
     "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
@@ -64,7 +67,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     elastic = parser.add_argument_group("processes come and go")
     elastic.add_argument("--min-np", "--min-num-proc", type=_positive, help="go on with so many at least")
     elastic.add_argument("--max-np", "--max-num-proc", type=_positive, help="grow to so many at most; without it to -np")
-    elastic.add_argument("--reset-limit", type=_positive, help="how many processes are started again at most")
+    resets = f"how many processes are started again at most; else {FRUITLESS} without a commit between"
+    elastic.add_argument("--reset-limit", type=_positive, help=resets)
     elastic.add_argument("--elastic-timeout", type=float, help="seconds to wait for new ones, if there are too few")
     elastic.add_argument(
         "--host-discovery-script",
@@ -73,8 +77,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     elastic.add_argument("--slots-per-host", type=_positive, help="slots of hosts that are given without a number")
     _add_tuning(parser.add_argument_group("tuning and watching"))
     idle = parser.add_argument_group("accepted, and without effect")
-    for flag, takes_value in NO_EFFECT.items():
-        idle.add_argument(flag, action="append" if takes_value else "store_true", help=argparse.SUPPRESS)
+    for flag, values in NO_EFFECT.items():
+        if values == 0:
+            idle.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+        else:
+            idle.add_argument(flag, action="append", nargs=values, help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return parser.parse_args(arguments)
 
@@ -83,7 +90,8 @@ def _add_tuning(group: Any) -> None:
     for name in (*VALUES, "autotune_log_file", "timeline_filename", "network_interfaces"):
         if name != "elastic_timeout":
             flag = "--" + name.replace("_", "-")
-            group.add_argument(flag, type=float if name in VALUES else str, metavar="VALUE", help=_meaning(name))
+            flags = [flag, flag.removesuffix("s")] if name == "network_interfaces" else [flag]
+            group.add_argument(*flags, type=float if name in VALUES else str, metavar="VALUE", help=_meaning(name))
     for name in (*SWITCHES, "stall_check"):
         flag = name.replace("_", "-")
         group.add_argument(f"--{flag}", dest=name, action="store_true", default=None, help=_meaning(name))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .._herringbone import Restarter
 from .common.launched import FOLDER, WORKER, Plan
+from .flags import FRUITLESS
 from .hosts import Discovery, Hosts, Slot, address_of, is_here, place_again, surplus
 from .processes import Ends, Process, end, say
 
@@ -116,6 +117,10 @@ class Job:
         """There is one while the job runs, unless its processes come and go."""
         self._next_starts: list[NextStart] = []
         self._restarts = 0
+        self._fruitless = 0
+        """How many processes were started again since the last commit."""
+        self._commits_seen = 0.0
+        """When the last commit was that is known, by the clock of files."""
         self._published = time.monotonic()
         self._one_died = False
         """Whether one has since the last plan."""
@@ -206,7 +211,7 @@ class Job:
             # It came too late to take part.
             say(f"rank {rank} ended {_describe(status)} after other ranks had finished")
         elif self._may_start_again():
-            self._restarts += 1
+            self._restarts, self._fruitless = self._restarts + 1, self._fruitless + 1
             self._one_died = True
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
             say(f"rank {rank} ended {_describe(status)}; it is started again")
@@ -219,6 +224,9 @@ class Job:
             others = [other.process for other in together if other is not worker and other.process.status()]
             or_others = "".join(f", or rank {other.slot.rank}, {_describe(other.status())}" for other in others)
             say(f"rank {rank} failed first, {_describe(status)}{or_others}; its own message is above, if it left one")
+            if self._goes_round():
+                begun = f"processes were started again {self._fruitless} times, and no rank has committed between"
+                say(f"{begun}; mend what ends rank {rank}, or allow more restarts with --reset-limit")
             return _exit_status(status)
         return 0
 
@@ -244,7 +252,15 @@ class Job:
         """Others have to be there who know the state, and none may have finished."""
         limit = self._options.reset_limit
         others_know = any(map(self._knows, self._workers.values()))
-        return self._elastic and not self._succeeded and others_know and (limit is None or self._restarts < limit)
+        is_allowed = not self._goes_round() if limit is None else self._restarts < limit
+        return self._elastic and not self._succeeded and others_know and is_allowed
+
+    def _goes_round(self) -> bool:
+        """Whether processes are started again and again, and nobody gets on. What ranks on other hosts commit is not known here."""
+        commits = [path.stat().st_mtime for path in self._folder.glob("*.committed")]
+        if max(commits, default=0.0) > self._commits_seen:
+            self._commits_seen, self._fruitless = max(commits), 0
+        return self._elastic and self._options.reset_limit is None and self._fruitless >= FRUITLESS
 
     def _came_too_late(self, worker: Worker) -> bool:
         """Whether a process that was started later still waits for the others, who have finished."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PeerLostError
-from . import basics, membership
+from . import basics, launched, membership
 from .exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from .objects import gather_objects, send_object
 from .process_sets import global_process_set
@@ -58,6 +58,7 @@ class State:
             HostsUpdatedInterrupt: some wait; it ends this round of :func:`run_fn`.
         """
         self.save()
+        launched.say("committed")
         self.check_host_updates()
 
     def check_host_updates(self) -> None:

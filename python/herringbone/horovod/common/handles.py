@@ -91,15 +91,16 @@ def start(process_set: ProcessSet, call: str, name: str | None, operands: Sequen
         more: as for the controller's ``submit``.
 
     Raises:
-        ValueError: the operation cannot begin, for instance because another one has its name or there are no tensors.
+        ValueError: the operation cannot begin, for instance because another one has its name, or this rank is not in the set.
         HorovodInternalError: it cannot begin because the job has ended.
     """
-    if not operands:
-        raise ValueError(f"{call}: pass one tensor at least")
     operation, grouped, member = operation_of(call), is_grouped(call), member_of(process_set, call)
     controller = member.controller
     if controller is None:
         raise ValueError(f"{call}: Rank {required().rank} is not a member of the provided process set.")
+    if not operands:
+        # Of a group that has none on all ranks, such as the sparse gradients of a model without.
+        return _keep(_Running([], [], None, grouped=True))
     kind = f"grouped_{operation}" if grouped else operation
     if name is None:
         member.unnamed[kind] += 1

@@ -112,7 +112,7 @@ def adopt(plan: Plan) -> None:
 
 
 def say(word: str) -> None:
-    """Let the launcher know: ``waits`` before this worker joins, ``joined`` after."""
+    """Let the launcher know: ``waits`` before this worker joins, ``joined`` after, ``committed`` after each commit."""
     place = folder()
     if place is not None:
         try:

@@ -272,6 +272,8 @@ def _compressed(function: Any, about: _Reduction, tensors: Tensors) -> list[torc
     """Make a call with gradients on tensors that are compressed before it and decompressed after it."""
     compression = about.compression
     narrow = [compression.compress(tensor) for tensor in tensors_of(about.call, tensors)]
+    if not narrow:
+        return list(synchronize(about.begin(())))
     reduced = function.apply(about, *(tensor for tensor, _ in narrow))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, narrow, strict=True)]
 
