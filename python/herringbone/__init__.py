@@ -14,21 +14,26 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
 from . import errors
-from ._herringbone import __version__
-from .aliases import replace_horovod_if_asked
-from .communicator import Communicator
-from .compression import Residuals
-from .dependency import Engine
-from .elastic import Elastic
 from .errors import *
-from .joining import empty, finalize, init
-from .options import Options
 from .registration import register_once_torch_is_there
-from .shards import ShardGroup
-from .state import broadcast_state
-from .tables import ParameterServer, Table
-from .work import Work
+
+if TYPE_CHECKING:
+    from ._herringbone import __version__
+    from .communicator import Communicator
+    from .compression import Residuals
+    from .dependency import Engine
+    from .elastic import Elastic
+    from .joining import empty, finalize, init
+    from .options import Options
+    from .shards import ShardGroup
+    from .state import broadcast_state
+    from .tables import ParameterServer, Table
+    from .work import Work
 
 __all__ = [
     "Communicator",
@@ -48,6 +53,39 @@ __all__ = [
 ]
 __all__ += errors.__all__
 
+_PLACES = {
+    "Communicator": "communicator",
+    "Elastic": "elastic",
+    "Engine": "dependency",
+    "Options": "options",
+    "ParameterServer": "tables",
+    "Residuals": "compression",
+    "ShardGroup": "shards",
+    "Table": "tables",
+    "Work": "work",
+    "__version__": "_herringbone",
+    "broadcast_state": "state",
+    "empty": "joining",
+    "finalize": "joining",
+    "init": "joining",
+}
+"""The module of each name. It is imported when the name is first asked for: every ``import torch`` imports this package."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    if name in _PLACES.values():
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 register_once_torch_is_there()
-replace_horovod_if_asked()
+if os.environ.get("HERRINGBONE_REPLACE"):
+    importlib.import_module(".aliases", __name__).replace_horovod_if_asked()

@@ -20,6 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .needs import needs
+
+needs("herringbone.embedding", "torch")
+
 import torch
 
 from .arguments import whole

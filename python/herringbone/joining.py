@@ -10,6 +10,7 @@ from .arguments import check_seconds, whole
 from .closing import at_exit, close_each, tell
 from .communicator import Communicator, made
 from .errors import ClosedError
+from .needs import needs
 from .options import Options
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def init(
         ConfigError: a setting is missing, malformed or impossible.
         HerringboneError: the ranks did not come together.
     """
+    needs("herringbone.init", "numpy")
     options = Options() if options is None else options
     if not isinstance(options, Options):
         raise TypeError(f"init: options is a {type(options).__name__}; pass herringbone.Options(...)")

@@ -41,6 +41,7 @@ from .arguments import whole
 from .arrays import fold_type, move_type, readable, writable
 from .errors import HerringboneError
 from .kinds import Call, kind_of
+from .needs import needs
 from .plain import describe, pack, unpack
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
         raise HerringboneError("rabit.init was called before: call finalize() first")
     if isinstance(args, (str, bytes)):
         raise TypeError(f"rabit.init: args is the text {args!r}; pass a list of arguments: [{args!r}]")
+    needs("herringbone.rabit", "numpy")
     given = sys.argv if args is None else args
     _joined = _herringbone.Rabit([item.decode() if isinstance(item, bytes) else item for item in given])
 

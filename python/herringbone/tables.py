@@ -22,6 +22,7 @@ from typing import Any
 
 from . import _herringbone
 from .errors import ArgumentError, TableError
+from .needs import needs
 
 __all__ = ["ParameterServer", "Table"]
 
@@ -77,6 +78,7 @@ class ParameterServer:
 
         Raises :class:`ConfigError`, :class:`AuthError`, or :class:`RendezvousError` if a server is not there in time.
         """
+        needs("herringbone.ParameterServer", "numpy")
         if isinstance(servers, str):
             raise TypeError(f"servers is a list of addresses; write servers=[{servers!r}]")
         addresses = None if servers is None else list(servers)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from .needs import needs
+
+needs("herringbone.torchft", "torch")
+
 from torch._C._distributed_c10d import Store, Work
 
 from .errors import HerringboneError

@@ -29,6 +29,38 @@ def test_importing_it_imports_neither_torch_nor_numpy() -> None:
     assert python("-c", code).stdout == "set()\n"
 
 
+def test_importing_torch_imports_little_of_it() -> None:
+    pytest.importorskip("torch")
+    code = "import sys, torch; print(sorted(name for name in sys.modules if name.startswith('herringbone')))"
+    assert python("-c", code).stdout == "['herringbone', 'herringbone.errors', 'herringbone.registration']\n"
+
+
+def test_names_come_from_their_modules_when_they_are_asked_for() -> None:
+    code = """import herringbone, sys
+print(set(dir(herringbone)) == set(herringbone.__all__), "herringbone.tables" in sys.modules)
+print(herringbone.tables.Table is herringbone.Table, all(hasattr(herringbone, name) for name in dir(herringbone)))
+print(hasattr(herringbone, "nothing"), hasattr(herringbone, "torch"))"""
+    assert python("-c", code).stdout == "True False\nTrue True\nFalse False\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks", "part"),
+    [
+        ("import herringbone; herringbone.init()", "numpy", "herringbone.init"),
+        ("import herringbone; herringbone.ParameterServer()", "numpy", "herringbone.ParameterServer"),
+        ("import herringbone.horovod.numpy", "numpy", "herringbone.horovod.numpy"),
+        ("import herringbone.rabit; herringbone.rabit.init()", "numpy", "herringbone.rabit"),
+        ("import herringbone.torch", "torch", "herringbone.torch"),
+        ("import herringbone.horovod.torch", "torch", "herringbone.horovod.torch"),
+        ("import herringbone.embedding", "torch", "herringbone.embedding"),
+    ],
+)
+def test_a_part_says_what_it_needs(code: str, lacks: str, part: str) -> None:
+    outcome = python("-c", f"import sys; sys.modules[{lacks!r}] = None; {code}")
+    said = f"ModuleNotFoundError: {part} needs {lacks}, which is not installed: pip install 'herringbone[{lacks}]'"
+    assert outcome.stderr.splitlines()[-1] == said, outcome.stderr
+
+
 @pytest.mark.parametrize("order", ["import herringbone, torch", "import torch, herringbone", "import torch"])
 def test_torch_finds_the_backend_in_any_order_of_imports(order: str) -> None:
     pytest.importorskip("torch")

@@ -9,6 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ..needs import needs
+
+needs("herringbone.torch", "torch")
+
 import torch
 import torch.distributed as dist
 

@@ -213,8 +213,8 @@ const ORDERS: [Order; 8] = [
             "torch/futures torch/rearranged torch/shards_refused torch/shards_sums",
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/shards_loading torch/tensors",
-            "arrays compression kinds options shards_data torch/measured torch/shards_surroundings",
-            "_herringbone aliases arguments closing errors unlike",
+            "arrays compression kinds options plain_kinds shards_data torch/measured torch/shards_surroundings",
+            "_herringbone aliases arguments closing errors needs unlike",
         ],
     },
 ];

@@ -3,6 +3,10 @@
 ``import herringbone.horovod.numpy as hvd``. Operations are synchronous, and take a ``priority``.
 """
 
+from ...needs import needs as _needs
+
+_needs("herringbone.horovod.numpy", "numpy")
+
 from ..common.interface import *
 from .operations import *
 from .training import *

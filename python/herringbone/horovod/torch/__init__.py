@@ -1,5 +1,9 @@
 """Horovod's interface for torch, on Herringbone: ``import herringbone.horovod.torch as hvd``."""
 
+from ...needs import needs as _needs
+
+_needs("herringbone.horovod.torch", "torch")
+
 from . import elastic as elastic
 from .compression import Compression as Compression
 from .functions import *
