@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
-from bar import Bar
+from herringbone.compare.progress import Bar
 
 WIDTH = 1024
 BLOCKS = 3

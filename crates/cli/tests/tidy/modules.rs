@@ -169,7 +169,18 @@ const ORDERS: [Order; 8] = [
         folder: "python/herringbone",
         lines: &[
             "__init__ __main__",
-            "registration horovod/__init__ horovod/horovodrun",
+            "compare/__main__ registration horovod/__init__ horovod/horovodrun",
+            // Architectures that are compared: the page, the processes, what a worker does.
+            "compare/page",
+            "compare/pictures",
+            "compare/job compare/report compare/prediction",
+            "compare/results compare/worker",
+            "compare/architectures/averaged compare/architectures/served compare/architectures/sharded \
+             compare/architectures/thresholded",
+            "compare/architectures/summed",
+            "compare/architectures/context compare/pace compare/workloads",
+            "compare/options",
+            "compare/architectures/__init__ compare/__init__ compare/digits compare/namespaces compare/progress",
             // Horovod's interface: its launcher, its frameworks, and what these share.
             "horovod/runner",
             "horovod/launch",

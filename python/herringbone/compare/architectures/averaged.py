@@ -1,0 +1,59 @@
+"""Averages of parameters now and then: LocalSGD, PostLocalSGD and DiLoCo of :mod:`herringbone.optim`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from herringbone import optim
+
+from .context import Context, Trainer
+from .summed import optimizer_of
+
+__all__ = ["make"]
+
+WARM_UP = 0.25
+"""The share of all steps in which post-local-sgd averages gradients."""
+
+
+class Averaged(Trainer):
+    """Each worker trains by itself, and an averaging is told of each step by the optimizer."""
+
+    def __init__(self, model: Any, context: Context) -> None:
+        super().__init__(model, context)
+        self._optimizer = optimizer_of(model, context)
+        self._made = 0
+        self._averaging = self._begun()
+
+    def _begun(self) -> Any:
+        every = self.context.argument
+        if self.context.name == "diloco":
+            return optim.DiLoCo(self.model, self._optimizer, sync_every=every)
+        if self.context.name == "post-local-sgd":
+            return optim.PostLocalSGD(self.model, self._optimizer, every, int(WARM_UP * self.context.steps))
+        return optim.LocalSGD(self.model, self._optimizer, sync_every=every)
+
+    def step(self, number: int, pause: Callable[[], None]) -> float:
+        """The optimizer's step averages, if it is the last one of a round."""
+        self._optimizer.zero_grad()
+        loss = self.context.loss_of(self.model, number, self.context.rank, self.context.workers)
+        loss.backward()
+        pause()
+        self._optimizer.step()
+        self._made = number + 1
+        return float(loss.item())
+
+    def finish(self) -> None:
+        """Averages once more if the training ends within a round."""
+        # A round of diloco without a step would follow its momentum alone.
+        if self.context.name != "diloco" or self._made % self.context.argument:
+            self._averaging.sync()
+
+    def close(self) -> None:
+        """Leaves the optimizer."""
+        self._averaging.close()
+
+
+def make(model: Any, context: Context) -> Trainer:
+    """A worker's training."""
+    return Averaged(model, context)

@@ -1,0 +1,43 @@
+"""Large elements of updates only, from each worker to all others: ThresholdSGD of :mod:`herringbone.optim`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from herringbone import optim
+
+from .context import Context, Trainer
+
+__all__ = ["make"]
+
+STALENESS = 4
+"""A worker is at most so many steps ahead of another one."""
+
+
+class Thresholded(Trainer):
+    """A whole model on each worker, which the updates of all keep alike."""
+
+    def __init__(self, model: Any, context: Context) -> None:
+        super().__init__(model, context)
+        self._optimizer: Any = optim.ThresholdSGD(
+            model.parameters(), context.learning_rate, momentum=context.momentum, staleness=STALENESS
+        )
+
+    def step(self, number: int, pause: Callable[[], None]) -> float:
+        """Exchanges updates without waiting for all others."""
+        self._optimizer.zero_grad()
+        loss = self.context.loss_of(self.model, number, self.context.rank, self.context.workers)
+        loss.backward()
+        pause()
+        self._optimizer.step()
+        return float(loss.item())
+
+    def finish(self) -> None:
+        """Applies what the others have still sent."""
+        self._optimizer.finish()
+
+
+def make(model: Any, context: Context) -> Trainer:
+    """A worker's training."""
+    return Thresholded(model, context)

@@ -1,0 +1,160 @@
+"""Hosts on this machine: network namespaces with a router between them, and links of limited rate where wanted.
+
+It works as root and, where the system lets users make namespaces, without. The namespaces have no names: each lives as
+long as a process in it, and its first process ends when this one does, however it ends. Nothing else of the system
+changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+ADMINISTRATION = ":/usr/sbin:/sbin"
+"""Where these programs may be; a user's PATH need not lead there."""
+LARGEST_FRAME = 9000
+LARGEST_PACKET = 1 << 14
+"""What the kernel hands to a link at once. A bucket has to hold it, and a bucket that holds little is a steady link."""
+BURST = LARGEST_PACKET + 2 * LARGEST_FRAME
+QUEUES = {"host": 8_000_000, "router": 1_000_000}
+"""Bytes that wait before a link, on the host and in the router, which has what a switch has for a port."""
+
+
+KINDS = {"user": 0x1000_0000, "net": 0x4000_0000}
+"""Namespaces of a host in the order in which one enters them, with their flags of <linux/sched.h>."""
+
+PARENT_DIES = 1
+"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
+
+
+class NoNamespaces(Exception):
+    """This machine gives us no hosts; the text says why."""
+
+
+def entered(process: int) -> list[str]:
+    """What a command begins with to run on the host of a process."""
+    with open(f"/proc/{process}/ns/user") as there, open("/proc/self/ns/user") as here:
+        as_user = [] if os.path.sameopenfile(there.fileno(), here.fileno()) else ["--user", "--preserve-credentials"]
+    return ["nsenter", "--target", str(process), *as_user, "--net"]
+
+
+def end_with_parent() -> None:
+    """Have the system end this process when its parent ends, even if that is killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGTERM)
+
+
+def enter(process: int) -> None:
+    """Move this process onto the host of another one. It must have one thread, as a forked process has.
+
+    Raises:
+        OSError: the system does not let it.
+    """
+    with contextlib.ExitStack() as opened:
+        there = {kind: opened.enter_context(open(f"/proc/{process}/ns/{kind}")) for kind in KINDS}
+        own = opened.enter_context(open("/proc/self/ns/user"))
+        if os.path.sameopenfile(there["user"].fileno(), own.fileno()):
+            del there["user"]
+        for kind, file in there.items():
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), KINDS[kind]) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"cannot enter the {kind} namespace of process {process}: {os.strerror(number)}")
+
+
+class Namespaces:
+    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do."""
+
+    interface = "eth0"
+
+    def __init__(self, hosts: int, rate: float | None = None) -> None:
+        self.count, self.rate = hosts, rate
+        self.user = os.geteuid() != 0
+        self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
+        self.router = 0
+        self.hosts: list[int] = []
+        """A process in the network of each, and of the router."""
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with self.stack:
+            self._check_tools()
+            as_root = ["--user", "--map-root-user"] if self.user else []
+            self.router = self._namespace(["unshare", *as_root])
+            self._run(self.router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            for host in range(self.count):
+                self.hosts.append(self._namespace([*entered(self.router), "unshare"]))
+                self._connect(host)
+            self.stack = self.stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def address(self, host: int) -> str:
+        """The address of a host."""
+        return f"10.78.{host}.2"
+
+    def command(self, host: int, words: list[str]) -> list[str]:
+        """The command that runs `words` on a host."""
+        return [*entered(self.hosts[host]), *words]
+
+    def _check_tools(self) -> None:
+        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate else [])]:
+            if shutil.which(tool, path=self.path) is None:
+                raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
+
+    def _namespace(self, unshare: list[str]) -> int:
+        """The process id of a new namespace's first process, which ends when its standard input does."""
+        first = subprocess.Popen(
+            [*unshare, "--net", "sh", "-c", "echo ready && exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        self.stack.callback(first.communicate)
+        assert first.stdout is not None and first.stderr is not None
+        if first.stdout.readline() != "ready\n":
+            why = " ".join(first.stderr.read().split())
+            raise NoNamespaces(f"the system does not allow new network namespaces ({why})")
+        return first.pid
+
+    def _run(self, process: int, *words: str) -> None:
+        command, environment = [*entered(process), *words], os.environ | {"PATH": self.path}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
+
+    def _connect(self, host: int) -> None:
+        """Gives a host its link to the router."""
+        own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
+        for process, command in (
+            (self.router, f"ip link add {link} type veth peer name eth0 netns {own}"),
+            (self.router, f"ip addr add {router}/24 dev {link}"),
+            (self.router, f"ip link set {link} up"),
+            (own, f"ip addr add {self.address(host)}/24 dev eth0"),
+            (own, "ip link set lo up"),
+            (own, "ip link set eth0 up"),
+            (own, f"ip route add default via {router}"),
+        ):
+            self._run(process, *command.split())
+        if self.rate:
+            self._limit(own, "eth0", self.rate, QUEUES["host"])
+            self._limit(self.router, link, self.rate, QUEUES["router"])
+
+    def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
+        """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""
+        sizes = f"mtu {LARGEST_FRAME} gso_max_size {LARGEST_PACKET}"
+        self._run(process, *f"ip link set {interface} {sizes}".split())
+        bucket = f"tbf rate {rate:g}mbit burst {BURST} limit {queue}"
+        self._run(process, *f"tc qdisc replace dev {interface} root {bucket}".split())

@@ -1,0 +1,96 @@
+"""The comparison as one HTML page that asks no network for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from .options import Options
+from .pictures import curves
+from .report import cells_of, headings
+from .results import Row, budgets_of
+
+__all__ = ["COLUMN_NOTES", "page"]
+
+COLUMN_NOTES = (
+    ("steps, time", "the steps of a worker, as a mean, and the seconds of the slowest one"),
+    ("step", "the median seconds of a worker's step, as a mean of all workers"),
+    ("moving", "a step without what the worker computes and sleeps: moving bytes, and waiting for other processes"),
+    ("predicted", "what the simulator says of the communication of a step, if it has a plan for it"),
+    ("CPU", "processor seconds of all workers and servers together"),
+    ("sent/step", "payload that a worker sends in a step, as a mean of all steps"),
+    ("stale", "how many updates of others servers took between a worker's pull and its push"),
+    ("loss", "the mean loss of the last twentieth of the steps, when so many steps, seconds or bytes were spent"),
+    ("accuracy", "the share of samples that no worker trains on that the trained network gets right"),
+)
+"""What the columns mean."""
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --paper: #ffffff; --faint: #e4e7ec; --grey: #5b6673; --bad: #b42318; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ee; --paper: #14181f; --faint: #39414d; --grey: #a3adba; --bad: #ff8787; }
+}
+body { margin: 2rem auto; max-width: 78rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+p, dd { color: var(--grey); margin: 0 0 .5rem; } dt { font-weight: 600; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--faint); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } td.bad { color: var(--bad); text-align: left; white-space: normal; }
+svg { width: 100%; height: auto; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; } dd { margin: 0; }
+"""
+
+
+def page(options: Options, rows: Sequence[Row], place: str) -> str:
+    """The whole page. ``place`` says over which links the workers trained."""
+    title = f"{options.model}: {len(rows)} architectures, {options.workers} workers"
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            f"<html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>",
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+            f"<style>{STYLE}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *(f"<p>{escape(line)}</p>" for line in _facts(options, rows, place)),
+            "<div class='wide'>",
+            *_table(rows),
+            "</div>",
+            "<h2>Loss</h2>",
+            curves(rows),
+            "<h2>Architectures</h2>",
+            *_list((choice.label, choice.architecture.about) for choice in options.choices),
+            "<h2>Columns</h2>",
+            *_list(COLUMN_NOTES),
+            "</body></html>\n",
+        ]
+    )
+
+
+def _facts(options: Options, rows: Sequence[Row], place: str) -> Iterator[str]:
+    about = next((row.about for row in rows if row.about), options.model)
+    length = f"{options.steps} steps" if options.seconds is None else f"{options.seconds:g} s"
+    yield f"{about}. Each architecture trains for {length}, from seed {options.seed}, with SGD and momentum."
+    yield f"{options.workers} workers, {place}."
+    if options.slow is not None:
+        who = "one worker, drawn for each step," if options.slow.worker is None else f"worker {options.slow.worker}"
+        yield f"In each step {who} takes {options.slow.factor:g} times as long to compute."
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    budgets = budgets_of(rows)
+    heads = headings(budgets)
+    yield f"<table><thead><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr></thead><tbody>"
+    for row in rows:
+        cells = [f"<td>{escape(cell)}</td>" for cell in cells_of(row, budgets)]
+        if row.error:
+            cells.append(f"<td class='bad' colspan='{len(heads) - 1}'>failed: {escape(row.error)}</td>")
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table>"
+
+
+def _list(entries: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield "<dl>"
+    for name, words in entries:
+        yield f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>"
+    yield "</dl>"

@@ -1,0 +1,42 @@
+"""How long the simulator says that an architecture's communication takes in a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from .architectures import Choice
+from .options import Options
+
+__all__ = ["predicted", "simulation_of"]
+
+
+def simulation_of(options: Options, choice: Choice, limited: bool, size: int) -> list[str] | None:
+    """The words of ``herringbone simulate`` for an all-reduce of ``size`` bytes, or None if the architecture has none.
+
+    ``limited`` says whether links are: without that all workers share a host, and a plan would do without reducers.
+    """
+    if choice.architecture.exchange not in ("sum", "average"):
+        return None
+    words = ["simulate", "--json", "--bytes", str(size), "--ranks", str(options.workers)]
+    words += ["--shared-cores", str(len(os.sched_getaffinity(0)))]
+    words += ["--per-host", "1" if limited else str(options.workers)]
+    if limited and options.rate is not None:
+        words += ["--gbps", f"{options.rate / 1000:g}"]
+    if choice.architecture.helpers == "reducers":
+        words += ["--reducers", str(options.servers), "--algorithm", "reduction_server"]
+    return words
+
+
+def predicted(options: Options, choice: Choice, limited: bool, size: int) -> float | None:
+    """Seconds of a step, or None if there is no prediction. Of an average each H steps it is the H-th part."""
+    words = simulation_of(options, choice, limited, size)
+    if words is None or options.workers == 1:
+        return None
+    done = subprocess.run([sys.executable, "-m", "herringbone", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        return None
+    seconds = float(json.loads(done.stdout)["seconds"])
+    return seconds / choice.argument if choice.architecture.exchange == "average" else seconds

@@ -1,0 +1,133 @@
+"""The rows as an aligned table, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .options import Options
+from .results import AXES, Budgets, Row, budgets_of
+
+__all__ = ["COLUMNS", "as_csv", "as_json", "cells_of", "duration", "headings", "size", "table"]
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits: ``12.3 ms``."""
+    for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 0.9995 or unit == "us":
+            break
+    return f"{_three(seconds * factor)} {unit}"
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: ``1.2 MB``, by powers of ten."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor * 0.9995:
+            return f"{_three(count / factor)} {unit}"
+    return f"{count:.0f} B"
+
+
+def _three(number: float) -> str:
+    """A number with three digits, without a power of ten."""
+    return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
+
+
+COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "steps": ("steps", lambda value: f"{value:.0f}"),
+    "seconds": ("time", duration),
+    "step_s": ("step", duration),
+    "computing_s": ("computing", duration),
+    "other_s": ("moving", duration),
+    "predicted_s": ("predicted", duration),
+    "cpu_s": ("CPU", duration),
+    "servers_cpu_s": ("servers' CPU", duration),
+    "sent_per_step": ("sent/step", size),
+    "received_per_step": ("received/step", size),
+    "staleness": ("stale", lambda value: f"{value:.1f}"),
+    "accuracy": ("accuracy", lambda value: f"{100 * value:.1f} %"),
+}
+"""A row's figures: their headings, and how they are written."""
+SHOWN = ("steps", "seconds", "step_s", "other_s", "predicted_s", "cpu_s", "sent_per_step", "staleness")
+"""Those of the table, before losses and accuracy."""
+
+
+def _budget(axis: str, budget: float) -> str:
+    return {"steps": f"{budget:.0f} steps", "seconds": duration(budget), "sent": size(budget)}[axis]
+
+
+def headings(budgets: Budgets | None) -> list[str]:
+    """The headings of the table's columns."""
+    losses = [f"loss, {_budget(axis, getattr(budgets, axis))}" for axis in AXES] if budgets else []
+    return ["architecture", *(COLUMNS[name][0] for name in SHOWN), *losses, COLUMNS["accuracy"][0]]
+
+
+def cells_of(row: Row, budgets: Budgets | None) -> list[str]:
+    """A row's cells under :func:`headings`; of a failed architecture the name alone."""
+    if row.error or budgets is None:
+        return [row.label]
+    losses = [row.curve.at(axis, getattr(budgets, axis)) for axis in AXES]
+    shown = ["-" if loss is None or math.isnan(loss) else f"{loss:.3f}" for loss in losses]
+    return [row.label, *(_cell(row, name) for name in SHOWN), *shown, _cell(row, "accuracy")]
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.figures.get(name)
+    return "-" if value is None else COLUMNS[name][1](value)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The aligned table; figures stand at the right of their columns. Errors follow."""
+    budgets = budgets_of(rows)
+    lines = [headings(budgets), *(cells_of(row, budgets) for row in rows if not row.error)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = [
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(line, widths)))
+        for line in lines
+    ]
+    text.insert(1, "  ".join("-" * width for width in widths))
+    errors = [f"{row.label} failed: {row.error}" for row in rows if row.error]
+    return "\n".join([*(line.rstrip() for line in text if len(lines) > 1), *errors])
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """A line for each architecture, with all figures in seconds and bytes. Nothing stands where a figure does not apply."""
+    budgets, out = budgets_of(rows), io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    losses = [f"loss_at_{axis}" for axis in AXES]
+    writer.writerow(["architecture", *COLUMNS, *losses, "error"])
+    for row in rows:
+        found = [row.curve.at(axis, getattr(budgets, axis)) for axis in AXES] if budgets else []
+        values = [*(row.figures.get(name) for name in COLUMNS), *(found or [None] * len(AXES))]
+        writer.writerow([row.label, *("" if value is None else f"{value:.6g}" for value in values), row.error])
+    return out.getvalue()
+
+
+def as_json(options: Options, rows: Sequence[Row], place: str) -> str:
+    """All that is known, curves included. ``place`` says over which links."""
+    object_of: dict[str, Any] = {
+        "model": options.model,
+        "workers": options.workers,
+        "servers": options.servers,
+        "seed": options.seed,
+        "slow_worker": str(options.slow) if options.slow else None,
+        "links": place,
+        "architectures": [
+            {
+                "architecture": row.label,
+                "error": row.error or None,
+                **dict(row.figures),
+                "curve": {name: _finite(getattr(row.curve, name)) for name in (*AXES, "losses")},
+            }
+            for row in rows
+        ],
+    }
+    return json.dumps(object_of)
+
+
+def _finite(numbers: Sequence[float]) -> list[float | None]:
+    """JSON has no infinities and no not-a-number."""
+    return [number if math.isfinite(number) else None for number in numbers]

@@ -1,0 +1,243 @@
+"""``herringbone compare``: its command line, what figures come to, its page, and trainings."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from herringbone.compare.architectures import ARCHITECTURES, chosen
+from herringbone.compare.digits import drawn
+from herringbone.compare.options import Slow, parsed, rate_of, slow_of
+from herringbone.compare.pace import Pace, next_look
+from herringbone.compare.page import page
+from herringbone.compare.pictures import curves
+from herringbone.compare.prediction import simulation_of
+from herringbone.compare.report import as_csv, as_json, duration, size, table
+from herringbone.compare.results import Row, budgets_of, failed, row_of, staleness_of
+from lab.job import environment
+
+SECONDS = 120
+"""For a comparison; a busy machine takes far less."""
+
+
+def compare(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "herringbone.compare", *words]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+
+
+def figures_of(steps: int, *, pace: float, loss: float, spans: bool = False) -> dict[str, Any]:
+    """What two workers tell: the second one is half as fast."""
+
+    def worker(times: float) -> dict[str, Any]:
+        ended = [pace * times * (step + 1) for step in range(steps)]
+        return {
+            "seconds": ended,
+            "losses": [loss / (step + 1) for step in range(steps)],
+            "sent": [1000 * (step + 1) for step in range(steps)],
+            "received": [500 * (step + 1) for step in range(steps)],
+            "slept": [0.0] * steps,
+            "computing": pace / 4,
+            "cpu": 1.0,
+            "accuracy": 0.5,
+            "spans": [[end - pace, end] for end in ended] if spans else [],
+            "about": "a network",
+        }
+
+    return {"workers": [worker(1), worker(2)], "servers_cpu": 0.25}
+
+
+def rows() -> list[Row]:
+    return [
+        row_of("all-reduce", figures_of(40, pace=0.01, loss=2.0), 0.002),
+        row_of("async <1>", figures_of(60, pace=0.005, loss=3.0, spans=True), None),
+        failed("shards", 'worker 1 was killed by SIGKILL & "more"'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--architecture", "all-reduce,ring"], "there is no architecture 'ring'; there are all-reduce, reduction-server, "),
+        (["--architecture", "async:3"], "async takes no number: write async, not async:3"),
+        (["--architecture", "local-sgd:0"], "local-sgd:0: behind local-sgd: comes H, the steps, a whole number from 1"),
+        (["--architecture", "bounded:x"], "bounded:x: behind bounded: comes N, the steps, a whole number from 0"),
+        (["--architecture", "async,async"], "--architecture names async twice"),
+        (["--architecture", ","], "--architecture names none; there are all-reduce"),
+        (["--workers", "0"], "--workers 0: pass a whole number from 1 to 64"),
+        (["--steps", "many"], "--steps many: pass a whole number from 1"),
+        (["--seconds", "0"], "--seconds 0: pass a number from 1 to 86400"),
+        (["--rate", "fast"], "'fast' is no rate from 100kbit to 100Gbit; write, for example, 100Mbit"),
+        (["--slow-worker", "1"], "'1' names no slow worker; write a worker's rank or random"),
+        (["--slow-worker", "4:3x"], "there is no worker 4; the 4 workers have the ranks 0 to 3"),
+        (["--html", "/no/such/folder/page.html"], "--html /no/such/folder/page.html: there is no folder /no/such/folder"),
+        (["--model", "cats"], "invalid choice: 'cats' (choose from "),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_what_can(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_line() -> None:
+    options = parsed(
+        ["--architecture", "bounded:0,local-sgd,shards", "--workers", "3", "--rate", "2.5Gbit", "--slow-worker", "random:3x"]
+    )
+    assert [choice.label for choice in options.choices] == ["bounded:0", "local-sgd:8", "shards"]
+    assert (options.workers, options.servers, options.rate, options.slow) == (3, 3, 2500, Slow(None, 3))
+    assert (rate_of("500kbit"), rate_of("100Mbit/s")) == (0.5, 100)
+    assert slow_of("1:2.5", 2) == Slow(1, 2.5)
+    assert [chosen(each.name).argument for each in ARCHITECTURES] == [each.default for each in ARCHITECTURES]
+
+
+def test_a_slow_worker_sleeps_longer_by_its_factor() -> None:
+    paces = [Pace(Slow(1, 3), rank, 4, seed=7) for rank in range(4)]
+    assert [pace.sleep(5, 0.1) for pace in paces] == pytest.approx([0, 0.2, 0, 0])
+    drawn_ones = [Pace(Slow(None, 3), rank, 4, seed=7) for rank in range(4)]
+    sleeping = [[pace.sleep(step, 0.1) > 0 for pace in drawn_ones].index(True) for step in range(100)]
+    assert set(sleeping) == {0, 1, 2, 3}
+    assert all(sum(pace.sleep(step, 0.1) > 0 for pace in drawn_ones) == 1 for step in range(100))
+    assert Pace(None, 0, 4, seed=7).sleep(0, 0.1) == 0
+
+
+def test_workers_in_step_look_at_their_clocks_seldom_and_end_in_time() -> None:
+    done, looks = 0, 0
+    while count := next_look(done, done * 0.01, 10):
+        done, looks = done + count, looks + 1
+    assert done == pytest.approx(1000, rel=0.02)
+    assert looks < 25
+
+
+def test_rows_have_what_the_workers_tell() -> None:
+    row, stale, _ = rows()
+    figures = row.figures
+    assert figures["step_s"] == pytest.approx(0.015)
+    assert figures["other_s"] == pytest.approx(0.0125)
+    assert (figures["cpu_s"], figures["sent_per_step"], figures["predicted_s"]) == (2.25, 1000, 0.002)
+    assert (figures["accuracy"], figures["staleness"]) == (0.5, None)
+    # Each push of the slow worker sees two of the fast one while that runs, and none in its second half.
+    assert stale.figures["staleness"] == pytest.approx(0.5, abs=0.2)
+    budgets = budgets_of(rows())
+    assert budgets is not None
+    assert (budgets.steps, budgets.seconds, budgets.sent) == (40, pytest.approx(0.45), 40_000)
+    # The last twentieth of 40 steps is two of them.
+    assert row.curve.at("steps", 40) == pytest.approx((2 / 39 + 2 / 40) / 2)
+    assert row.curve.at("steps", 0.5) is None
+
+
+def test_staleness_counts_the_pushes_of_others_between_a_pull_and_its_push() -> None:
+    assert staleness_of([[(0, 10)], [(0, 1), (1, 2), (2, 11)]]) == pytest.approx((2 + 0 + 0 + 1) / 4)
+    assert staleness_of([[(0, 1)], []]) == 0
+
+
+def test_the_table_is_aligned_and_errors_follow() -> None:
+    lines = table(rows()).splitlines()
+    assert lines[0].startswith("architecture") and lines[0].endswith("accuracy")
+    assert {len(line) for line in lines[:4]} == {len(lines[0])}
+    assert lines[4] == 'shards failed: worker 1 was killed by SIGKILL & "more"'
+    assert table([failed("shards", "no")]) == "shards failed: no"
+    assert [duration(value) for value in (2e-7, 0.0123, 0.9999, 123.4)] == ["0.20 us", "12.3 ms", "1.00 s", "123 s"]
+    assert [size(value) for value in (12, 999_600, 1.5e9)] == ["12 B", "1.00 MB", "1.50 GB"]
+
+
+def test_csv_and_json_have_every_figure() -> None:
+    read = list(csv.DictReader(io.StringIO(as_csv(rows()))))
+    assert [row["architecture"] for row in read] == ["all-reduce", "async <1>", "shards"]
+    assert (read[0]["sent_per_step"], read[0]["staleness"], read[2]["step_s"]) == ("1000", "", "")
+    assert read[2]["error"].startswith("worker 1")
+    found = json.loads(as_json(parsed([]), rows(), "here"))
+    assert [len(each["curve"]["losses"]) for each in found["architectures"]] == [40, 60, 0]
+
+
+class Balanced(HTMLParser):
+    """Fails where a tag is closed that is not the last open one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: Sequence[tuple[str, str | None]]) -> None:
+        self.links += [str(value) for name, value in attributes if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_needs_no_network() -> None:
+    options = parsed(["--slow-worker", "random:3x", "--architecture", "all-reduce,async,shards"])
+    text = page(options, rows(), "each on <its> own")
+    read = Balanced()
+    read.feed(text)
+    assert (read.open, read.links) == ([], [])
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|@import|<script", text)
+    assert "async &lt;1&gt;" in text and "async <1>" not in text and "each on &lt;its&gt; own" in text
+    assert "killed by SIGKILL &amp; &quot;more&quot;" in text
+    assert text.count("prefers-color-scheme: dark") == 2
+    picture = xml.etree.ElementTree.fromstring(curves(rows()))
+    lines = [line for line in picture.iter("{http://www.w3.org/2000/svg}polyline") if line.get("class", "").startswith("s")]
+    assert len(lines) == 2 * (3 + 1), "each of two curves is in three panels and the legend"
+    for line in lines:
+        for point in str(line.get("points")).split():
+            assert all(0 <= float(number) <= 1200 for number in point.split(","))
+    xml.etree.ElementTree.fromstring(curves([failed("shards", "no")]))
+
+
+def test_what_the_simulator_is_asked() -> None:
+    options = parsed(["--rate", "100Mbit", "--servers", "2"])
+
+    def words(name: str, limited: bool = True) -> str:
+        return " ".join(simulation_of(options, chosen(name), limited, 1000) or [])
+
+    assert "--ranks 4" in words("all-reduce") and "--per-host 1 --gbps 0.1" in words("all-reduce")
+    assert "--per-host 4" in words("all-reduce", limited=False) and "--gbps" not in words("all-reduce", limited=False)
+    assert words("reduction-server").endswith("--reducers 2 --algorithm reduction_server")
+    assert words("async") == ""
+
+
+def test_drawn_digits_can_be_told_apart() -> None:
+    images, labels = drawn()
+    assert (images.shape, images.dtype, labels.shape, labels.dtype) == ((1797, 64), np.float32, (1797,), np.int64)
+    assert math.isclose(images.min(), -0.5) and images.max() <= 0.5
+    apart = ((images[1400:, None] - images[:1400]) ** 2).sum(axis=2)
+    assert (labels[:1400][apart.argmin(axis=1)] == labels[1400:]).mean() > 0.7, "the label of the most similar other image"
+
+
+def test_digits_under_three_architectures(tmp_path: Path) -> None:
+    """The two that sum in each step come to the same loss, and a page is written."""
+    pytest.importorskip("torch")
+    written = tmp_path / "page.html"
+    outcome = compare(
+        *("--workers", "2", "--servers", "1", "--steps", "25", "--slow-worker", "1:1.5x"),
+        *("--architecture", "all-reduce,parameter-server,async", "--json", "--html", str(written)),
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    found = json.loads(outcome.stdout)
+    summed, served, apart = found["architectures"]
+    assert [each["error"] for each in found["architectures"]] == [None] * 3, outcome.stderr
+    assert summed["curve"]["losses"] == pytest.approx(served["curve"]["losses"], rel=1e-4)
+    assert apart["curve"]["losses"][-1] < apart["curve"]["losses"][0]
+    assert summed["curve"]["losses"][-1] < 0.7 * summed["curve"]["losses"][0]
+    gradients = 301_066 * 4
+    for each in found["architectures"]:
+        assert gradients <= each["sent_per_step"] < 1.1 * gradients, each["architecture"]
+        assert each["steps"] == 25 and each["cpu_s"] > 0 and each["accuracy"] > 0.3
+    assert summed["predicted_s"] > 0 and served["predicted_s"] is None
+    assert apart["staleness"] > 0 and summed["staleness"] is None
+    assert "2 workers, all on this host" in outcome.stderr
+    assert "async" in written.read_text()
