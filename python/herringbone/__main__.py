@@ -1,4 +1,4 @@
-"""The ``herringbone`` command: the same program as the Rust binary, and ``horovodrun``."""
+"""The ``herringbone`` command: the same program as the Rust binary, and ``horovodrun`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def main() -> None:
         from .horovod.horovodrun import main as horovodrun
 
         sys.exit(horovodrun(arguments[1:]))
+    if arguments[:1] == ["compare"]:
+        # It trains with the torch of this Python.
+        from .compare.__main__ import main as compare
+
+        sys.exit(compare(arguments[1:]))
     if arguments[:1] == ["doctor"] and not any(word.startswith("--python") for word in arguments):
         # It looks at the torch of the Python that runs it.
         arguments += ["--python", sys.executable]

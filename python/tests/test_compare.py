@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -241,3 +245,99 @@ def test_digits_under_three_architectures(tmp_path: Path) -> None:
     assert apart["staleness"] > 0 and summed["staleness"] is None
     assert "2 workers, all on this host" in outcome.stderr
     assert "async" in written.read_text()
+
+
+def processes_with(word: str) -> list[int]:
+    """The processes in whose environment a word is."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if word.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def workers_of(comparison: int) -> list[int]:
+    """The processes that the server of workers has forked for a comparison."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    return [worker for server in children.get(comparison, []) for worker in children.get(server, [])]
+
+
+def until(done: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (found := done()):
+        assert time.monotonic() < deadline, f"{what}: not within {SECONDS} s"
+        time.sleep(0.05)
+    return found
+
+
+@contextlib.contextmanager
+def comparison(tmp_path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A comparison under way, whose processes have a mark in their environment; none of them may be left."""
+    pytest.importorskip("torch")
+    mark = f"COMPARISON_OF_TEST={tmp_path}"
+    command = [sys.executable, "-m", "herringbone.compare", "--workers", "2", "--servers", "1", *words]
+    settings = environment(dict([mark.split("=")]))
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+            until(lambda: not processes_with(mark), "its processes have ended")
+        finally:
+            process.kill()
+
+
+@pytest.mark.full
+def test_a_killed_worker_costs_its_row_alone(tmp_path: Path) -> None:
+    words = ("--seconds", "3", "--architecture", "parameter-server,async,all-reduce", "--csv")
+    with comparison(tmp_path, *words) as process:
+        os.kill(until(lambda: workers_of(process.pid), "workers")[-1], signal.SIGKILL)
+        output, said = process.communicate(timeout=SECONDS)
+        read = list(csv.DictReader(io.StringIO(output)))
+        assert re.fullmatch("worker [01] was killed by SIGKILL", read[0]["error"]), said
+        assert [row["error"] for row in read[1:]] == ["", ""], said
+        assert float(read[2]["steps"]) > 10
+        assert process.returncode == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_it_takes_all_processes_along(number: signal.Signals, tmp_path: Path) -> None:
+    with comparison(tmp_path, "--seconds", "600", "--architecture", "parameter-server", "--rate", "500Mbit") as process:
+        until(lambda: len(workers_of(process.pid)) >= 2, "workers")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=SECONDS)
+        if number != signal.SIGKILL:
+            assert process.returncode == 128 + number
+            assert said.endswith("interrupted; all that it started has ended\n"), said
+
+
+@pytest.mark.full
+def test_slow_links_and_a_slow_worker() -> None:
+    """Where each step waits for a slow link, sums take about as long as is predicted, and averages take less."""
+    pytest.importorskip("torch")
+    words = ("--workers", "2", "--servers", "2", "--steps", "16", "--rate", "100Mbit", "--slow-worker", "random:2x")
+    outcome = compare(*words, "--architecture", "all-reduce,reduction-server,bounded:1,shards:4", "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    found = json.loads(outcome.stdout)
+    if "has no effect" in found["links"]:
+        pytest.skip(found["links"])
+    summed, reduced, bounded, shards = found["architectures"]
+    for each in (summed, reduced, shards):
+        # 1.2 MB take 96 ms at least, whatever else the machine does.
+        assert each["step_s"] > 0.09 and each["predicted_s"] > 0.09, each["architecture"]
+    assert summed["curve"]["losses"] == pytest.approx(reduced["curve"]["losses"], rel=1e-4)
+    assert summed["curve"]["losses"] == pytest.approx(shards["curve"]["losses"], rel=1e-4)
+    assert bounded["staleness"] <= 2, "a worker is at most one step ahead of the other one"
+
+
+@pytest.mark.full
+def test_a_transformer() -> None:
+    pytest.importorskip("torch")
+    outcome = compare("--workers", "2", "--model", "transformer", "--steps", "20", "--architecture", "all-reduce", "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    [row] = json.loads(outcome.stdout)["architectures"]
+    assert row["sent_per_step"] == pytest.approx(470_912 * 4, rel=0.05)
+    assert row["curve"]["losses"][-1] < row["curve"]["losses"][0] - 1

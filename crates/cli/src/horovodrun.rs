@@ -1,16 +1,10 @@
 //! `herringbone horovodrun`: Horovod's launcher, which is the Python package's.
 
-use crate::{failure::Failure, outcome::Outcome};
-use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
+use crate::{failure::Failure, outcome::Outcome, package::PackageProgram};
+use std::ffi::OsString;
 
-/// Where the package is missing, this says what to do.
-const PROGRAM: &str = "\
-import sys
-try:
-    from herringbone.horovod.horovodrun import main
-except ImportError as error:
-    sys.exit(f'herringbone: horovodrun is in the Python package, and {sys.executable} cannot import it: {error}; install it there')
-sys.exit(main())";
+const LAUNCHER: PackageProgram =
+    PackageProgram { verb: "horovodrun", module: "herringbone.horovod.horovodrun" };
 
 /// Start a program for Horovod's interface on this host and others, with Horovod's flags
 ///
@@ -26,6 +20,5 @@ pub(crate) struct HorovodrunOptions {
 }
 
 pub(crate) fn run(options: &HorovodrunOptions) -> Result<Outcome, Failure> {
-    let refusal = Command::new("python3").args(["-c", PROGRAM]).args(&options.words).exec();
-    Err(Failure::system("cannot start `python3`, whose package has the launcher")(refusal))
+    LAUNCHER.run(&options.words)
 }

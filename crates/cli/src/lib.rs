@@ -7,6 +7,7 @@ mod advise;
 mod bench;
 mod chrome;
 mod codecs;
+mod compare;
 mod completions;
 mod doctor;
 mod drawing;
@@ -21,6 +22,7 @@ mod man;
 mod names;
 mod numbers;
 mod outcome;
+mod package;
 mod parent;
 mod progress;
 mod serve;
@@ -69,6 +71,7 @@ enum Verb {
     Trees(trees::Options),
     Trace(trace::TraceOptions),
     Bench(bench::Options),
+    Compare(compare::CompareOptions),
     Launch(launch::Options),
     Horovodrun(horovodrun::HorovodrunOptions),
     Serve(serve::Options),
@@ -166,6 +169,7 @@ impl Verb {
             Verb::Trees(options) => trees::run(options, out),
             Verb::Trace(options) => trace::run(options, out),
             Verb::Bench(options) => bench::run(options, args, out),
+            Verb::Compare(options) => compare::run(options),
             Verb::Launch(options) => launch::run(options, args),
             Verb::Horovodrun(options) => horovodrun::run(options),
             Verb::Serve(options) => serve::run(options, out),

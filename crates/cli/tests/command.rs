@@ -224,7 +224,8 @@ fn explain_follows_the_algorithm_that_is_forced() {
 fn help_documents_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    let verbs = ["verify", "explain", "show", "bench", "horovodrun", "serve", "settings", "completions"];
+    let verbs =
+        ["verify", "explain", "show", "bench", "compare", "horovodrun", "serve", "settings", "completions"];
     for verb in verbs.into_iter().chain(["Exit codes:"]) {
         assert!(stdout.contains(verb), "{stdout}");
     }
@@ -234,23 +235,37 @@ fn help_documents_the_exit_codes() {
 }
 
 #[test]
-fn horovodrun_becomes_the_launcher_of_the_python_package() {
+fn verbs_of_the_python_package_become_its_programs() {
     let folder = std::env::temp_dir().join(format!("herringbone-python-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let python = folder.join("python3");
-    let run = |path: &std::path::Path| {
-        let words = ["horovodrun", "-np", "2", "--verbose", "python", "train.py", "--help"];
-        let Output { status, stdout, stderr } = herringbone(&words).env("PATH", path).output().unwrap();
+    let run = |words: &[&str]| {
+        let Output { status, stdout, stderr } = herringbone(words).env("PATH", &folder).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (status.code().unwrap(), text(stdout), text(stderr))
     };
-    std::fs::write(&python, "#!/bin/sh\nshift 2\necho \"$@\"\nexit 7\n").unwrap();
+    let script = "#!/bin/sh\necho \"$2\" >&2\nshift 2\necho \"$@\"\nexit 7\n";
+    std::fs::write(&python, script).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&python, executable).unwrap();
-    assert_eq!(run(&folder), (7, "-np 2 --verbose python train.py --help\n".to_owned(), String::new()));
+    let verbs = [
+        (
+            &["horovodrun", "-np", "2", "--verbose", "python", "train.py", "--help"][..],
+            "herringbone.horovod.horovodrun",
+        ),
+        (&["compare", "--workers", "2", "--csv", "--slow-worker", "1:3x"], "herringbone.compare.__main__"),
+    ];
+    for (words, module) in verbs {
+        let (code, stdout, program) = run(words);
+        assert_eq!((code, stdout), (7, format!("{}\n", words[1..].join(" "))));
+        assert!(program.contains(&format!("from {module} import main")), "{program}");
+        assert!(program.contains(&format!("{} is in the Python package", words[0])), "{program}");
+    }
     std::fs::remove_dir_all(&folder).unwrap();
-    let (code, _, stderr) = run(&folder);
-    assert!(code == 3 && stderr.contains("cannot start `python3`"), "{stderr}");
+    for (words, _) in verbs {
+        let (code, _, stderr) = run(words);
+        assert!(code == 3 && stderr.contains("cannot start `python3`"), "{stderr}");
+    }
 }
 
 /// Runs `settings` with only these variables of ours, and of the libraries that we read.

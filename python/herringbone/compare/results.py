@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What all architectures have spent at least: where their losses are compared."""
+    """Where losses are compared: what all architectures have spent at least, of bytes what half of them have."""
 
     steps: float
     seconds: float
@@ -133,13 +133,12 @@ def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> float:
 
 
 def budgets_of(rows: Sequence[Row]) -> Budgets | None:
-    """The least that an architecture has spent of each; None if all failed. Who sends nothing is left out of the bytes."""
+    """The least steps and seconds of an architecture, and the median of the bytes, which differ most; None if all failed."""
     curves = [row.curve for row in rows if row.curve.losses]
     if not curves:
         return None
-    sent = [curve.sent[-1] for curve in curves if curve.sent[-1] > 0]
     return Budgets(
         steps=min(curve.steps[-1] for curve in curves),
         seconds=min(curve.seconds[-1] for curve in curves),
-        sent=min(sent, default=0.0),
+        sent=statistics.median_low(curve.sent[-1] for curve in curves),
     )
