@@ -199,6 +199,9 @@ def command(name, words, settings, folder):
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")} | {"python": python()}
             launcher = [sys.executable, "-m", "herringbone", "horovodrun"]
             succeed([*launcher, *(own.get(word, word) for word in rest)], folder, settings)
+        case ["herringbone", "compare", *rest]:
+            # The binary would start the first python3 of the path.
+            succeed([sys.executable, "-m", "herringbone", "compare", *rest], folder, settings)
         case ["herringbone", *rest]:
             own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
             own |= {"python": python(), "herringbone": str(BINARY)}

@@ -24,7 +24,7 @@ from .results import Row, failed, row_of
 
 __all__ = ["main"]
 
-FAILED, UNUSABLE, CANNOT_START = 1, 2, 3
+FAILED, CANNOT_START = 1, 3
 """Exit codes, as the command's other verbs have them."""
 INTERRUPTED = 128
 """With the signal's number added, as a shell says it."""
@@ -45,6 +45,9 @@ def main(words: Sequence[str] | None = None) -> int:
             _say(f"{options.workers} workers, {place}")
             rows = _rows(options, hosts)
         _write(options, rows, place)
+    except OSError as error:
+        _say(str(error))
+        return CANNOT_START
     except KeyboardInterrupt as interrupted:
         _say("interrupted; all that it started has ended")
         return INTERRUPTED + int(interrupted.args[0])
@@ -103,7 +106,8 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, folder:
     finally:
         bar.close()
     size = measured["workers"][0]["parameter_bytes"]
-    row = row_of(choice.label, measured, predicted(options, choice, hosts is not None, size))
+    seconds = predicted(options, choice, hosts is not None, size)
+    row = row_of(choice.label, measured, seconds, choice.architecture.in_step)
     bar.line(f"{row.figures['steps']:.0f} steps in {row.figures['seconds']:.1f} s, loss {row.curve.losses[-1]:.3f}")
     return row
 

@@ -14,13 +14,13 @@ __all__ = ["COLUMN_NOTES", "page"]
 
 COLUMN_NOTES = (
     ("steps, time", "the steps of a worker, as a mean, and the seconds of the slowest one"),
-    ("step", "the median seconds of a worker's step, as a mean of all workers"),
-    ("moving", "a step without what the worker computes and sleeps: moving bytes, and waiting for other processes"),
+    ("step", "the mean time of a worker's step, without the first one"),
+    ("rest", "a step without computing gradients and sleeping: moving bytes, waiting for other processes, the optimizer"),
     ("predicted", "what the simulator says of the communication of a step, if it has a plan for it"),
     ("CPU", "processor seconds of all workers and servers together"),
     ("sent/step", "payload that a worker sends in a step, as a mean of all steps"),
-    ("stale", "how many updates of others servers took between a worker's pull and its push"),
-    ("loss", "the mean loss of the last twentieth of the steps, when so many steps, seconds or bytes were spent"),
+    ("stale, most", "how many updates of others servers took between a worker's pull and its push: the mean, and the most"),
+    ("loss", "the mean loss of a twentieth of the steps, the last ones within so many steps, seconds or bytes sent"),
     ("accuracy", "the share of samples that no worker trains on that the trained network gets right"),
 )
 """What the columns mean."""
@@ -70,7 +70,7 @@ def page(options: Options, rows: Sequence[Row], place: str) -> str:
 def _facts(options: Options, rows: Sequence[Row], place: str) -> Iterator[str]:
     about = next((row.about for row in rows if row.about), options.model)
     length = f"{options.steps} steps" if options.seconds is None else f"{options.seconds:g} s"
-    yield f"{about}. Each architecture trains for {length}, from seed {options.seed}, with SGD and momentum."
+    yield f"The model is {about}. Each architecture trains for {length}, from seed {options.seed}, with SGD and momentum."
     yield f"{options.workers} workers, {place}."
     if options.slow is not None:
         who = "one worker, drawn for each step," if options.slow.worker is None else f"worker {options.slow.worker}"

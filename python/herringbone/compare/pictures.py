@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from html import escape
 
 from .options import Options
-from .report import duration, size
 from .results import Curve, Row
 
 __all__ = ["curves", "picture"]
 
 WIDTH, MARGIN = 1200.0, 24.0
-PANEL_WIDTH, PANEL_HEIGHT = 340.0, 260.0
+PANEL_WIDTH, PANEL_HEIGHT = 320.0, 260.0
 LEFT, TOP = 44.0, 64.0
 """Room for the labels of a panel, and for the legend above all of them."""
 LEGEND_COLUMNS, LEGEND_LINE = 5, 22
@@ -23,7 +22,8 @@ LIGHT = ("#2f6fde", "#c2571a", "#2b8a3e", "#8a3ffc", "#b5179e", "#0b7285", "#8d6
 DARK = ("#7aa7ff", "#ffa657", "#69db7c", "#c29bff", "#ff7edb", "#3bc9db", "#e6c84a", "#a9b4c6", "#ff8787", "#cfd8dc")
 DASHES = ("", "7 4")
 PANELS = (("steps", "steps of a worker"), ("seconds", "seconds"), ("sent", "bytes that a worker has sent"))
-NAMES = {"steps": lambda value: f"{value:.0f}", "seconds": lambda value: "0" if value == 0 else duration(value), "sent": size}
+NAMES = {"steps": lambda value: f"{value:g}", "seconds": lambda value: f"{value:g} s", "sent": lambda value: _bytes(value)}
+"""How marks of an axis are written."""
 
 
 def _style() -> str:
@@ -68,7 +68,7 @@ def curves(rows: Sequence[Row]) -> str:
     if not drawn:
         parts.append(_text(MARGIN, 40, "no architecture has a curve", "ink", 15))
     for number, (axis, words) in enumerate(PANELS if drawn else ()):
-        x = MARGIN + LEFT + number * (PANEL_WIDTH + LEFT + 8)
+        x = MARGIN + LEFT + number * (PANEL_WIDTH + LEFT + 20)
         parts += _panel(drawn, axis, words, x, top)
     return "\n".join([*parts, "</svg>"])
 
@@ -97,12 +97,19 @@ def _panel(drawn: Sequence[tuple[int, Row]], axis: str, words: str, x: float, y:
         yield _line([frame.at(0, loss), frame.at(most, loss)], "grid")
         height = float(frame.at(0, loss).split(",")[1])
         yield _text(x - 6, height + 4, f"{loss:g}", "grey", 11, "end")
-    for part in range(5):
-        value = most * part / 4
+    apart = _apart(most)
+    for part in range(int(most / apart + 1e-9) + 1):
+        value = apart * part
         yield _line([frame.at(value, low), frame.at(value, high)], "grid")
-        yield _text(x + PANEL_WIDTH * part / 4, y + PANEL_HEIGHT + 18, NAMES[axis](value), "grey", 11, "middle")
+        yield _text(x + PANEL_WIDTH * value / most, y + PANEL_HEIGHT + 18, NAMES[axis](value), "grey", 11, "middle")
     for place, row in drawn:
         yield _line([frame.at(*point) for point in found[place]], _series(place), 2.0, row.label, _dash(place))
+
+
+def _apart(most: float) -> float:
+    """A round distance of at most six marks from 0 to ``most``."""
+    power = 10.0 ** math.floor(math.log10(most / 5))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if most / (step * power) <= 5)
 
 
 def _marks(low: float, high: float) -> list[float]:
@@ -123,6 +130,14 @@ def _legend(drawn: Sequence[tuple[int, Row]]) -> Iterator[str]:
         x, y = MARGIN + across * apart, 20.0 + LEGEND_LINE * down
         yield _line([f"{x:.1f},{y - 4:.1f}", f"{x + 28:.1f},{y - 4:.1f}"], _series(place), 3.0, dash=_dash(place))
         yield _text(x + 36, y, row.label, "ink", 13)
+
+
+def _bytes(value: float) -> str:
+    """A round number of bytes: ``20 MB``."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:g} {unit}"
+    return f"{value:g} B" if value else "0"
 
 
 def _series(place: int) -> str:

@@ -41,17 +41,19 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("time", duration),
     "step_s": ("step", duration),
     "computing_s": ("computing", duration),
-    "other_s": ("moving", duration),
+    "slept_s": ("sleeping", duration),
+    "rest_s": ("rest", duration),
     "predicted_s": ("predicted", duration),
     "cpu_s": ("CPU", duration),
     "servers_cpu_s": ("servers' CPU", duration),
     "sent_per_step": ("sent/step", size),
     "received_per_step": ("received/step", size),
     "staleness": ("stale", lambda value: f"{value:.1f}"),
+    "most_staleness": ("most", lambda value: f"{value:.0f}"),
     "accuracy": ("accuracy", lambda value: f"{100 * value:.1f} %"),
 }
 """A row's figures: their headings, and how they are written."""
-SHOWN = ("steps", "seconds", "step_s", "other_s", "predicted_s", "cpu_s", "sent_per_step", "staleness")
+SHOWN = ("steps", "seconds", "step_s", "rest_s", "predicted_s", "cpu_s", "sent_per_step", "staleness", "most_staleness")
 """Those of the table, before losses and accuracy."""
 
 

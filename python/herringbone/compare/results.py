@@ -5,11 +5,11 @@ from __future__ import annotations
 import bisect
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["AXES", "Budgets", "Curve", "Row", "budgets_of", "failed", "row_of", "staleness_of"]
+__all__ = ["AXES", "Budgets", "Curve", "Row", "Staleness", "budgets_of", "failed", "row_of", "staleness_of"]
 
 AXES = ("steps", "seconds", "sent")
 """What a loss is shown against: a worker's steps, seconds, and bytes that it has sent."""
@@ -19,7 +19,7 @@ SMOOTHED = 0.05
 
 @dataclass(frozen=True)
 class Curve:
-    """The loss after each step: means of all workers, of which one may be further than another."""
+    """How the loss falls: each list has one number for each point, a mean of all workers."""
 
     steps: list[float]
     seconds: list[float]
@@ -34,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Row:
-    """What an architecture took, and what it came to. Figures of steps are means of workers of each worker's median."""
+    """What an architecture took, and what it came to. Figures of steps are means of all workers and steps."""
 
     label: str
     curve: Curve
@@ -44,6 +44,14 @@ class Row:
     """By the names of :data:`herringbone.compare.report.COLUMNS`. None: it does not apply."""
     about: str = ""
     """What was trained."""
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Updates of other workers that a worker's gradient does not know."""
+
+    mean: float
+    most: int
 
 
 @dataclass(frozen=True)
@@ -60,62 +68,88 @@ def failed(label: str, error: str) -> Row:
     return Row(label, Curve([], [], [], []), error)
 
 
-def row_of(label: str, measured: Mapping[str, Any], predicted: float | None) -> Row:
+def row_of(label: str, measured: Mapping[str, Any], predicted: float | None, in_step: bool) -> Row:
     """An architecture's row.
 
-    ``measured`` is what :meth:`herringbone.compare.job.Job.run` returns, ``predicted`` the seconds of communication in a step.
+    ``measured`` is what :meth:`herringbone.compare.job.Job.run` returns, ``predicted`` the seconds of communication in a step,
+    ``in_step`` whether workers wait for each other in each step.
     """
     workers = measured["workers"]
-    curve = _curve(workers)
-    steps = [len(worker["losses"]) for worker in workers]
-    per_step = statistics.fmean(_median_step(worker["seconds"]) for worker in workers)
+    per_step = statistics.fmean(_step_seconds(worker["seconds"]) for worker in workers)
     computing = statistics.fmean(worker["computing"] for worker in workers)
-    # In lockstep all wait for the sleep of one; that is no communication.
-    slept = max(statistics.fmean(worker["slept"]) for worker in workers)
-    spans = [worker["spans"] for worker in workers]
+    slept = _slept([worker["slept"] for worker in workers], in_step)
+    stale = staleness_of([worker["spans"] for worker in workers])
     figures: dict[str, float | None] = {
-        "steps": statistics.fmean(steps),
+        "steps": statistics.fmean(len(worker["losses"]) for worker in workers),
         "seconds": max(worker["seconds"][-1] for worker in workers),
         "step_s": per_step,
         "computing_s": computing,
-        "other_s": max(0.0, per_step - computing - slept),
+        "slept_s": slept,
+        "rest_s": max(0.0, per_step - computing - slept),
         "predicted_s": predicted,
         "cpu_s": sum(worker["cpu"] for worker in workers) + measured["servers_cpu"],
         "servers_cpu_s": measured["servers_cpu"],
         "sent_per_step": statistics.fmean(worker["sent"][-1] / len(worker["sent"]) for worker in workers),
         "received_per_step": statistics.fmean(worker["received"][-1] / len(worker["received"]) for worker in workers),
-        "staleness": staleness_of(spans) if any(spans) else None,
+        "staleness": stale.mean if stale else None,
+        "most_staleness": stale.most if stale else None,
         "accuracy": statistics.fmean(worker["accuracy"] for worker in workers),
     }
-    return Row(label, curve, figures=figures, about=workers[0]["about"])
+    return Row(label, _curve(workers, in_step), figures=figures, about=workers[0]["about"])
 
 
-def _median_step(ended: Sequence[float]) -> float:
-    """Seconds of a step, by when each ended."""
-    return statistics.median(end - start for start, end in zip([0.0, *ended], ended))
+def _step_seconds(ended: Sequence[float]) -> float:
+    """The mean seconds of a step, by when each ended; without the first one, in which connections and buckets are made."""
+    return (ended[-1] - ended[0]) / (len(ended) - 1) if len(ended) > 1 else ended[0]
 
 
-def _curve(workers: Sequence[Mapping[str, Any]]) -> Curve:
-    """Point k is step k of all workers that made it, as means; a worker without a loss in a step is left out of that loss."""
-    count = min(len(worker["losses"]) for worker in workers)
+def _slept(slept: Sequence[Sequence[float]], in_step: bool) -> float:
+    """The mean seconds of a step in which a worker sleeps, or waits for the one that sleeps longest if all wait for each other."""
+    if in_step:
+        return statistics.fmean(max(step) for step in zip(*slept))
+    return statistics.fmean(statistics.fmean(worker) for worker in slept)
 
-    def mean(name: str, step: int) -> float:
-        values = [worker[name][step] for worker in workers if not math.isnan(worker[name][step])]
-        return statistics.fmean(values) if values else math.nan
 
-    losses = [mean("losses", step) for step in range(count)]
-    window = max(1, round(SMOOTHED * count))
-    smooth = [statistics.fmean(losses[max(0, end - window) : end]) for end in range(1, count + 1)]
+def _curve(workers: Sequence[Mapping[str, Any]], in_step: bool) -> Curve:
+    """Means of all workers after each step or, if they do not make their steps together, at as many moments.
+
+    At a moment a worker's loss is that of its last step, and a worker that has ended stays where it was.
+    """
+    losses = [_smooth(worker["losses"]) for worker in workers]
+    counts = [len(worker["losses"]) for worker in workers]
+    if in_step:
+        reached = [[step] * len(workers) for step in range(min(counts))]
+    else:
+        # Before the first of these moments some worker has no loss.
+        first, last = (pick(worker["seconds"][place] for worker in workers) for pick, place in ((max, 0), (max, -1)))
+        moments = [first + (last - first) * part / max(1, max(counts) - 1) for part in range(max(counts))]
+        reached = [[bisect.bisect_right(worker["seconds"], moment) - 1 for worker in workers] for moment in moments]
+    means = {
+        name: [statistics.fmean(worker[name][step] for worker, step in zip(workers, steps)) for steps in reached]
+        for name in ("seconds", "sent")
+    }
     return Curve(
-        steps=[float(step) for step in range(1, count + 1)],
-        seconds=[mean("seconds", step) for step in range(count)],
-        sent=[mean("sent", step) for step in range(count)],
-        losses=smooth,
+        steps=[statistics.fmean(steps) + 1 for steps in reached],
+        seconds=means["seconds"] if in_step else moments,
+        sent=means["sent"],
+        losses=[_mean(own[step] for own, step in zip(losses, steps)) for steps in reached],
     )
 
 
-def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> float:
-    """How many updates of other workers a server takes, on average, between a worker's pull and its own push.
+def _smooth(losses: Sequence[float]) -> list[float]:
+    """Each loss as the mean of some before it and itself."""
+    window = max(1, round(SMOOTHED * len(losses)))
+    return [_mean(losses[max(0, end - window) : end]) for end in range(1, len(losses) + 1)]
+
+
+def _mean(losses: Iterable[float]) -> float:
+    """Without those that are not a number: a worker without samples has none."""
+    finite = [loss for loss in losses if not math.isnan(loss)]
+    return statistics.fmean(finite) if finite else math.nan
+
+
+def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> Staleness | None:
+    """How many updates of other workers the servers take between a worker's pull and its own push; None without pushes.
 
     ``spans`` has for each worker and step when it had pulled and when its push was taken, by one clock. This is the staleness of
     Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013), counted in updates.
@@ -129,7 +163,7 @@ def staleness_of(spans: Sequence[Sequence[Sequence[float]]]) -> float:
         for rank, worker in enumerate(spans)
         for pulled, pushed in worker
     ]
-    return statistics.fmean(between) if between else 0.0
+    return Staleness(statistics.fmean(between), max(between)) if between else None
 
 
 def budgets_of(rows: Sequence[Row]) -> Budgets | None:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .architectures.context import Context, Moved, Trainer
 from .namespaces import end_with_parent, enter
 from .options import Slow
-from .pace import Pace, next_look
+from .slowness import Slowness, next_look
 from .workloads import Workload, workload
 
 __all__ = ["work"]
@@ -82,10 +82,10 @@ def trained(job: Mapping[str, Any], rank: int, say: Callable[..., None]) -> dict
     module = importlib.import_module(f".architectures.{job['module']}", __package__)
     trainer: Trainer = module.make(model, context)
     slow = Slow(**job["slow"]) if job["slow"] else None
-    recording = Recording(trainer, Pace(slow, rank, workers, job["seed"]), computing, say)
+    recording = Recording(trainer, Slowness(slow, rank, workers, job["seed"]), computing, say)
     dist.barrier()
     recording.run(job["steps"], job["seconds"], job["in_step"])
-    dist.barrier()
+    # No barrier yet: a worker may wait for a step of this one, until this one says goodbye.
     trainer.finish()
     accuracy = task.accuracy(trainer.model)
     result = recording.result() | {"accuracy": accuracy, "spans": trainer.spans, "about": task.about}
@@ -111,8 +111,8 @@ def computing_seconds(task: Workload, model: torch.nn.Module, rank: int, workers
 class Recording:
     """A training's steps, as they are made: when each ended, its loss, and what was moved by then."""
 
-    def __init__(self, trainer: Trainer, pace: Pace, computing: float, say: Callable[..., None]) -> None:
-        self._trainer, self._pace, self._computing, self._say = trainer, pace, computing, say
+    def __init__(self, trainer: Trainer, slowness: Slowness, computing: float, say: Callable[..., None]) -> None:
+        self._trainer, self._slowness, self._computing, self._say = trainer, slowness, computing, say
         self._figures: dict[str, list[float]] = {"seconds": [], "losses": [], "sent": [], "received": [], "slept": []}
         self._began = self._cpu = self._said = 0.0
         self._before = Moved()
@@ -143,7 +143,7 @@ class Recording:
         return time.monotonic() - self._began
 
     def _step(self) -> None:
-        number, slept = self._made, self._pace.sleep(self._made, self._computing)
+        number, slept = self._made, self._slowness.sleep(self._made, self._computing)
         loss = self._trainer.step(number, lambda: time.sleep(slept))
         now, elapsed = moved(self._trainer), self._elapsed
         row = {"seconds": elapsed, "losses": loss, "slept": slept}

@@ -20,7 +20,7 @@ BYTES, CONTEXT, TEXT_BYTES = 256, 64, 2_000_000
 """Of the transformer: its tokens, how many it sees at once, and how much text there is at most."""
 HELD_OUT = 5
 """One part in so many of all samples tests."""
-TESTS = 512
+TESTS = 256
 """The most samples that test."""
 
 
@@ -56,7 +56,12 @@ class Workload:
         """Part ``part`` of ``parts`` of the ``total`` samples of a step.
 
         All workers draw the same samples by seed and step, and each takes its own, so every architecture sees the same.
+
+        Raises:
+            ValueError: there are more parts than samples.
         """
+        if parts > total:
+            raise ValueError(f"the {total} samples of a step cannot be cut into {parts} shards: take at most {total}")
         drawing = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         samples = self.samples
         drawn = torch.randint(samples.tests, samples.count, (total,), generator=drawing)
@@ -121,7 +126,7 @@ def _transformer(seed: int) -> Workload:
     count = len(text) - CONTEXT
     samples = Samples(count, count // HELD_OUT, at)
     about = f"{WORKLOADS['transformer']}; {len(text):,} bytes of this Python's library"
-    return Workload(Transformer, samples, 8, 0.1, 0.9, seed, about)
+    return Workload(Transformer, samples, 4, 0.1, 0.9, seed, about)
 
 
 def _text() -> bytearray:

@@ -179,7 +179,7 @@ const ORDERS: [Order; 8] = [
             "compare/architectures/averaged compare/architectures/served compare/architectures/sharded \
              compare/architectures/thresholded",
             "compare/architectures/summed",
-            "compare/architectures/context compare/pace compare/workloads",
+            "compare/architectures/context compare/slowness compare/workloads",
             "compare/options",
             "compare/architectures/__init__ compare/__init__ compare/digits compare/namespaces compare/progress",
             // Horovod's interface: its launcher, its frameworks, and what these share.

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import herringbone
-
+from ...tables import ParameterServer, Table
 from .context import Context, Trainer
 
 __all__ = ["make"]
@@ -32,11 +31,11 @@ class Served(Trainer):
         self._elements = sum(parameter.numel() for parameter in self._parameters)
         self._rows = -(-self._elements // WIDTH)
         self._values = torch.zeros(self._rows, WIDTH)
-        self._servers = herringbone.ParameterServer(context.servers, rank=context.rank, workers=context.workers)
+        self._servers = ParameterServer(context.servers, rank=context.rank, workers=context.workers)
         self._table = self._opened()
         self._give_first_values()
 
-    def _opened(self) -> herringbone.Table:
+    def _opened(self) -> Table:
         consistency = {"parameter-server": "sync", "async": "async"}.get(self.context.name, self.context.argument)
         # A mean of gradients changes the parameters, be they pushed together or one after the other.
         numbers = {"learning_rate": self.context.learning_rate, "momentum": self.context.momentum}

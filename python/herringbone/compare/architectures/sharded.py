@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-import herringbone.torch
-
+from ...torch.shards import Shards
 from .context import Context, Trainer
 from .summed import optimizer_of
 
@@ -20,7 +19,7 @@ class Sharded(Trainer):
 
     def __init__(self, model: torch.nn.Module, context: Context) -> None:
         super().__init__(model, context)
-        self._shards = herringbone.torch.Shards(context.argument or context.workers, seed=context.seed)
+        self._shards = Shards(context.argument or context.workers, seed=context.seed)
         self._steps = self._shards.steps(model, optimizer_of(model, context))
 
     def step(self, number: int, pause: Callable[[], None]) -> float:

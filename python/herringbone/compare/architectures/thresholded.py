@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from herringbone import optim
-
+from ... import optim
 from .context import Context, Trainer
 
 __all__ = ["make"]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from .options import Slow
 
-__all__ = ["Pace", "next_look"]
+__all__ = ["Slowness", "next_look"]
 
 LOOKS = 8
 """A training of some seconds asks at most so many times whether it is over, after its first steps."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class Slowness:
     """A worker's sleep in each step: (factor - 1) times the seconds that it computes in a step."""
 
     slow: Slow | None
