@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from herringbone.compare.architectures import ARCHITECTURES, chosen
 from herringbone.compare.digits import drawn
+from herringbone.compare.namespaces import Namespaces, NoNamespaces
 from herringbone.compare.options import Slow, parsed, rate_of, slow_of
 from herringbone.compare.slowness import Slowness, next_look
 from herringbone.compare.page import page
@@ -172,6 +173,10 @@ def test_the_table_is_aligned_and_errors_follow() -> None:
     assert lines[0].startswith("architecture") and lines[0].endswith("accuracy")
     assert {len(line) for line in lines[:4]} == {len(lines[0])}
     assert lines[4] == 'shards failed: worker 1 was killed by SIGKILL & "more"'
+    narrow = table(rows(), width=100).splitlines()
+    assert max(map(len, narrow)) <= 100
+    assert [line.split()[0] for line in narrow if line.startswith(("arch", "all"))] == ["architecture", "all-reduce"] * 2
+    assert table(rows(), width=len(lines[0])) == table(rows())
     assert table([failed("shards", "no")]) == "shards failed: no"
     assert [duration(value) for value in (2e-7, 0.0123, 0.9999, 123.4)] == ["0.20 us", "12.3 ms", "1.00 s", "123 s"]
     assert [size(value) for value in (12, 999_600, 1.5e9)] == ["12 B", "1.00 MB", "1.50 GB"]
@@ -240,6 +245,22 @@ def test_drawn_digits_can_be_told_apart() -> None:
     assert math.isclose(images.min(), -0.5) and images.max() <= 0.5
     apart = ((images[1400:, None] - images[:1400]) ** 2).sum(axis=2)
     assert (labels[:1400][apart.argmin(axis=1)] == labels[1400:]).mean() > 0.7, "the label of the most similar other image"
+
+
+@pytest.mark.parametrize("as_user", [False, True])
+def test_a_process_enters_a_host(as_user: bool) -> None:
+    """As root, and as a user, who enters the user namespace of the hosts first."""
+    program = "import sys; from herringbone.compare.namespaces import enter; enter(int(sys.argv[1])); print(open('/proc/net/dev').read())"
+    spaces = Namespaces(1)
+    spaces.user = spaces.user or as_user
+    try:
+        with spaces:
+            command = [sys.executable, "-c", program, str(spaces.hosts[0])]
+            outcome = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    except NoNamespaces as reason:
+        pytest.skip(f"hosts are network namespaces: {reason}")
+    assert outcome.returncode == 0, outcome.stderr
+    assert re.findall(r"^ *(\w+):", outcome.stdout, re.MULTILINE) == ["lo", spaces.interface]
 
 
 def test_digits_under_three_architectures(tmp_path: Path) -> None:
@@ -364,7 +385,7 @@ def test_slow_links_and_a_slow_worker() -> None:
         assert each["step_s"] > 0.09 and each["predicted_s"] > 0.09, each["architecture"]
     assert summed["curve"]["losses"] == pytest.approx(reduced["curve"]["losses"], rel=1e-4)
     assert summed["curve"]["losses"] == pytest.approx(shards["curve"]["losses"], rel=1e-4)
-    # When one pulls, the other one is at most two pushes behind, and may come to two pushes ahead before it pushes.
+    # From one push behind to two ahead; and clocks are read after the calls.
     assert 0 < bounded["most_staleness"] <= 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shutil
 import signal
 import sys
 import tempfile
@@ -119,7 +120,7 @@ def _write(options: Options, rows: list[Row], place: str) -> None:
     elif options.form == "json":
         print(as_json(options, rows, place))
     else:
-        print(table(rows))
+        print(table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     for path, text in ((options.html, page), (options.svg, picture)):
         if path is not None:
             path.write_text(text(options, rows, place), encoding="utf-8")

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from .architectures import Choice
-from .namespaces import Namespaces, end_with_parent
+from .namespaces import Namespaces
 from .options import Options
 
 __all__ = ["Job", "JobFailed", "prepare"]
@@ -124,7 +124,7 @@ class Job:
         host = self.options.workers + index
         tables = ["--tables"] if self.choice.architecture.helpers == "tables" else []
         at = self.hosts.address(host) if self.hosts else "127.0.0.1"
-        words = [sys.executable, "-m", "herringbone", "serve", "--listen", f"{at}:0", "--json", *tables]
+        words = [sys.executable, "-m", "herringbone.compare.mortal", "serve", "--listen", f"{at}:0", "--json", *tables]
         output = self.folder / f"server{index}.txt"
         with output.open("w") as errors:
             process = subprocess.Popen(
@@ -135,7 +135,6 @@ class Job:
                 env=os.environ | {"HERRINGBONE_TOKEN": self._token},
                 text=True,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
             )
         server = Server(process, "")
         self._servers.append(server)

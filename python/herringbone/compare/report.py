@@ -81,18 +81,30 @@ def _cell(row: Row, name: str) -> str:
     return "-" if value is None else COLUMNS[name][1](value)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The aligned table; figures stand at the right of their columns. Errors follow."""
+def table(rows: Sequence[Row], width: int | None = None) -> str:
+    """The aligned table; figures stand at the right of their columns. Errors follow.
+
+    On a terminal of fewer than all its characters (``width``) losses and accuracy are a table of their own.
+    """
     budgets = budgets_of(rows)
     lines = [headings(budgets), *(cells_of(row, budgets) for row in rows if not row.error)]
+    errors = [f"{row.label} failed: {row.error}" for row in rows if row.error]
+    if len(lines) == 1:
+        return "\n".join(errors)
+    whole, costs = _aligned(lines), 1 + len(SHOWN)
+    if width is not None and len(whole[0]) > width:
+        whole = [*_aligned([line[:costs] for line in lines]), "", *_aligned([[line[0], *line[costs:]] for line in lines])]
+    return "\n".join([*whole, *errors])
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, the first one of which has a line below it."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     text = [
         "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(line, widths)))
         for line in lines
     ]
-    text.insert(1, "  ".join("-" * width for width in widths))
-    errors = [f"{row.label} failed: {row.error}" for row in rows if row.error]
-    return "\n".join([*(line.rstrip() for line in text if len(lines) > 1), *errors])
+    return [text[0], "  ".join("-" * width for width in widths), *text[1:]]
 
 
 def as_csv(rows: Sequence[Row]) -> str:

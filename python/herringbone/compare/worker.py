@@ -39,7 +39,6 @@ def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
 
     ``job`` is what :mod:`herringbone.compare.job` makes.
     """
-    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     output = os.open(job["outputs"][rank], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
@@ -48,6 +47,8 @@ def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
     try:
         if job["hosts"]:
             enter(job["hosts"][rank])
+        # The system forgets this for a process that enters another user namespace.
+        end_with_parent()
         result = trained(job, rank, lambda **said: tell.send_bytes(json.dumps(said).encode()))
     except BaseException as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
