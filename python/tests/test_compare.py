@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -33,6 +34,7 @@ from herringbone.compare.report import as_csv, as_json, duration, size, table
 from herringbone.compare.results import Row, Staleness, budgets_of, failed, row_of, staleness_of
 from lab.job import environment
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
 """For a comparison; a busy machine takes far less."""
 
@@ -106,6 +108,13 @@ def test_the_command_line() -> None:
     assert (rate_of("500kbit"), rate_of("100Mbit/s")) == (0.5, 100)
     assert slow_of("1:2.5", 2) == Slow(1, 2.5)
     assert [chosen(each.name).argument for each in ARCHITECTURES] == [each.default for each in ARCHITECTURES]
+
+
+def test_every_architecture_has_its_module_and_its_row_of_the_page() -> None:
+    page_rows = re.findall(r"^\| `([a-z-]+)", (ROOT / "docs" / "compare.md").read_text(), re.MULTILINE)
+    assert page_rows == [each.name for each in ARCHITECTURES]
+    for each in ARCHITECTURES:
+        assert importlib.util.find_spec(f"herringbone.compare.architectures.{each.module}") is not None, each.name
 
 
 def test_a_slow_worker_sleeps_longer_by_its_factor() -> None:
@@ -387,6 +396,24 @@ def test_slow_links_and_a_slow_worker() -> None:
     assert summed["curve"]["losses"] == pytest.approx(shards["curve"]["losses"], rel=1e-4)
     # From one push behind to two ahead; and clocks are read after the calls.
     assert 0 < bounded["most_staleness"] <= 4
+
+
+@pytest.mark.full
+def test_averages_and_updates_of_optim() -> None:
+    """Those of ``herringbone.optim``, beside sums of all gradients."""
+    pytest.importorskip("torch")
+    names = "all-reduce,local-sgd:4,post-local-sgd:4,diloco:4,threshold,async-scaled"
+    outcome = compare("--workers", "2", "--servers", "1", "--steps", "60", "--architecture", names, "--json")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    found = {each["architecture"]: each for each in json.loads(outcome.stdout)["architectures"]}
+    parts = {name: each["sent_per_step"] / found["all-reduce"]["sent_per_step"] for name, each in found.items()}
+    # The parameters of rank 0, which all begin with, are 1/60 more at one of them.
+    assert parts["local-sgd:4"] == parts["diloco:4"] == pytest.approx(1 / 4, abs=0.03)
+    assert parts["post-local-sgd:4"] == pytest.approx(1 / 4 + 3 / 4 / 4, abs=0.05)
+    assert parts["threshold"] < 1 / 50
+    for name, each in found.items():
+        assert each["curve"]["losses"][-1] < each["curve"]["losses"][0], name
+        assert each["accuracy"] > 0.4, name
 
 
 @pytest.mark.full

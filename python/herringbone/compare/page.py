@@ -30,14 +30,15 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ee; --paper: #14181f; --faint: #39414d; --grey: #a3adba; --bad: #ff8787; }
 }
-body { margin: 2rem auto; max-width: 78rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
+body { margin: 2rem auto; max-width: 84rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p, dd { color: var(--grey); margin: 0 0 .5rem; } dt { font-weight: 600; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--faint); text-align: right; white-space: nowrap; }
+th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--faint); text-align: right; }
+td { white-space: nowrap; } th { vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; } td.bad { color: var(--bad); text-align: left; white-space: normal; }
-svg { width: 100%; height: auto; }
+svg { width: 100%; min-width: 50rem; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; } dd { margin: 0; }
 """
 
@@ -57,7 +58,9 @@ def page(options: Options, rows: Sequence[Row], place: str) -> str:
             *_table(rows),
             "</div>",
             "<h2>Loss</h2>",
+            "<div class='wide'>",
             curves(rows),
+            "</div>",
             "<h2>Architectures</h2>",
             *_list((choice.label, choice.architecture.about) for choice in options.choices),
             "<h2>Columns</h2>",

@@ -22,7 +22,11 @@ LIGHT = ("#2f6fde", "#c2571a", "#2b8a3e", "#8a3ffc", "#b5179e", "#0b7285", "#8d6
 DARK = ("#7aa7ff", "#ffa657", "#69db7c", "#c29bff", "#ff7edb", "#3bc9db", "#e6c84a", "#a9b4c6", "#ff8787", "#cfd8dc")
 DASHES = ("", "7 4")
 PANELS = (("steps", "steps of a worker"), ("seconds", "seconds"), ("sent", "bytes that a worker has sent"))
-NAMES = {"steps": lambda value: f"{value:g}", "seconds": lambda value: f"{value:g} s", "sent": lambda value: _bytes(value)}
+NAMES = {
+    "steps": lambda value: f"{value:g}",
+    "seconds": lambda value: f"{value:g} s" if value else "0",
+    "sent": lambda value: _bytes(value),
+}
 """How marks of an axis are written."""
 
 

@@ -176,7 +176,7 @@ const ORDERS: [Order; 8] = [
             "compare/pictures",
             "compare/job compare/report compare/prediction",
             "compare/mortal compare/results compare/worker",
-            "compare/architectures/averaged compare/architectures/served compare/architectures/sharded \
+            "compare/architectures/averaged compare/architectures/scaled compare/architectures/served compare/architectures/sharded \
              compare/architectures/thresholded",
             "compare/architectures/summed",
             "compare/architectures/context compare/slowness compare/workloads",

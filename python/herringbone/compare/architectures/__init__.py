@@ -55,6 +55,14 @@ ARCHITECTURES = (
         exchange="rows",
     ),
     Architecture(
+        "async-scaled",
+        "as async, but a gradient counts less the staler it is",
+        "scaled",
+        "tables",
+        in_step=False,
+        exchange="rows",
+    ),
+    Architecture(
         "bounded",
         "as async, but no worker is more than N steps ahead of the slowest one",
         "served",
