@@ -111,7 +111,7 @@ def test_the_command_line() -> None:
 
 
 def test_every_architecture_has_its_module_and_its_row_of_the_page() -> None:
-    page_rows = re.findall(r"^\| `([a-z-]+)", (ROOT / "docs" / "compare.md").read_text(), re.MULTILINE)
+    page_rows = re.findall(r"^\| `([a-z][a-z-]*)", (ROOT / "docs" / "compare.md").read_text(), re.MULTILINE)
     assert page_rows == [each.name for each in ARCHITECTURES]
     for each in ARCHITECTURES:
         assert importlib.util.find_spec(f"herringbone.compare.architectures.{each.module}") is not None, each.name
