@@ -223,16 +223,20 @@ class Job:
         return said
 
     def _reason(self, rank: int, said: dict[str, Any] | None) -> str:
-        """Which worker failed first, and why: one that was killed comes before those that miss it."""
-        errors = {rank: said["error"]} if said else {}
+        """Which worker failed first, and why: one that was killed comes before those that miss it, and so does an earlier error."""
+        errors = {rank: said} if said else {}
         deadline = time.monotonic() + AGREE_SECONDS
         while time.monotonic() < deadline:
             killed = [other for other, worker in enumerate(self._workers) if (worker.exitcode or 0) < 0]
             if killed:
                 return _ended(killed[0], self._workers[killed[0]].exitcode)
-            time.sleep(0.05)
+            for other, connection in enumerate(self._from):
+                if connection.poll() and (heard := self._said(other)) and "error" in heard:
+                    errors[other] = heard
+            time.sleep(LOOK_SECONDS / 10)
         if errors:
-            return f"worker {rank}: {errors[rank]}"
+            first = min(errors, key=lambda other: float(errors[other]["at"]))
+            return f"worker {first}: {errors[first]['error']}"
         return f"{_ended(rank, self._workers[rank].exitcode)}: {_last_words(self._output(rank))}"
 
 

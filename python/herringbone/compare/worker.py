@@ -35,7 +35,8 @@ REPORT_SECONDS = 0.1
 
 
 def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
-    """Run a worker's process. It writes JSON into ``tell``: ``step``, then ``result``, or ``error`` with a text.
+    """Run a worker's process. It writes JSON into ``tell``: ``step``, then ``result``, or ``error`` with a text and its
+    moment.
 
     ``job`` is what :mod:`herringbone.compare.job` makes.
     """
@@ -53,7 +54,7 @@ def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
     except BaseException as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         with contextlib.suppress(OSError):
-            tell.send_bytes(json.dumps({"error": text}).encode())
+            tell.send_bytes(json.dumps({"error": text, "at": time.monotonic()}).encode())
         raise
     tell.send_bytes(json.dumps({"result": result}).encode())
     sys.stdout.flush()
