@@ -98,6 +98,7 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, folder:
         loss = f"loss {said['loss']:.3f}" if "loss" in said else ""
         bar.reach(said["step"] if options.seconds is None else said["seconds"], loss)
 
+    bar.reach(0, "processes start")
     try:
         with Job(options, choice, hosts, folder) as job:
             measured = job.run(report)

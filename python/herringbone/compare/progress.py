@@ -24,16 +24,18 @@ class Bar:
         self.reach(self.done + 1, text)
 
     def reach(self, done: float, text: str = "") -> None:
-        """So much is done in all, with ``text`` behind the bar."""
+        """So much is done in all, with ``text`` behind the bar. After 0 the time that is left follows from what comes then."""
+        if done == 0:
+            self.began, self.drawn = time.monotonic(), -REDRAW_SECONDS
         self.done = done
         elapsed = time.monotonic() - self.began
         if not (self.visible and self.terminal) or (elapsed - self.drawn < REDRAW_SECONDS and done < self.total):
             return
         self.drawn = elapsed
         full = min(WIDTH, int(WIDTH * done / self.total))
-        left = elapsed / done * max(0.0, self.total - done) if done else 0.0
+        left = f"{elapsed / done * max(0.0, self.total - done):.0f} s left" if done else ""
         bar = "█" * full + "░" * (WIDTH - full)
-        self._write(f"\r\x1b[2K{self.title:>12} {bar} {done:.0f}/{self.total:.0f}  {text}  {left:.0f} s left")
+        self._write(f"\r\x1b[2K{self.title:>12} {bar} {done:.0f}/{self.total:.0f}  {text}  {left}")
 
     def line(self, text: str) -> None:
         """A line that stays."""
