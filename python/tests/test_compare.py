@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from herringbone.compare.__main__ import main
 from herringbone.compare.architectures import ARCHITECTURES, chosen
 from herringbone.compare.digits import drawn
 from herringbone.compare.namespaces import Namespaces, NoNamespaces
@@ -234,6 +235,16 @@ def test_the_page_is_well_formed_and_needs_no_network() -> None:
         for point in str(line.get("points")).split():
             assert all(0 <= float(number) <= 1200 for number in point.split(","))
     xml.etree.ElementTree.fromstring(curves([failed("shards", "no")]))
+
+
+def test_a_python_without_torch_is_told_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else found(name, *more))
+    assert main([]) == 3
+    hint = f"training needs torch, and {sys.executable} has none: {sys.executable} -m pip install torch numpy"
+    assert capsys.readouterr().err == f"herringbone compare: {hint}\n"
 
 
 def test_what_the_simulator_is_asked() -> None:
