@@ -5,5 +5,6 @@
 
 pub(crate) mod gate;
 pub(crate) mod listener;
+mod places;
 pub(crate) mod request;
 pub(crate) mod response;

@@ -37,9 +37,12 @@ impl Gate {
 
     /// Whether a request is answered.
     pub(crate) fn admit(&self, request: &PageRequest, is_open: bool) -> Result<(), GateRefusal> {
-        let host = request.host.as_deref().filter(|host| !host.is_empty()).ok_or(GateRefusal::NoHost)?;
-        if !self.is_own(host) {
-            return Err(GateRefusal::Host);
+        match request.host.as_deref().filter(|host| !host.is_empty()) {
+            Some(host) if self.is_own(host) => {}
+            Some(_) => return Err(GateRefusal::Host),
+            // A browser always names the host.
+            None if request.host.is_none() && request.is_old && request.is_local => {}
+            None => return Err(GateRefusal::NoHost),
         }
         match &self.token {
             Some(token) if !is_open => {
@@ -119,6 +122,27 @@ mod tests {
         for none in [None, Some("")] {
             assert_eq!(gate.admit(&request(none, None), true), Err(GateRefusal::NoHost));
         }
+    }
+
+    #[test]
+    fn clients_of_this_host_that_know_no_host_header_need_none() {
+        let gate = Gate::new("node-1", "", Some("a secret of the tests".to_owned()));
+        let admit = |host, is_old, is_local| {
+            gate.admit(&PageRequest { is_old, is_local, ..request(host, None) }, true)
+        };
+        assert_eq!(admit(None, true, true), Ok(()));
+        for (host, is_old, is_local) in
+            [(None, false, true), (None, true, false), (None, false, false), (Some(""), true, true)]
+        {
+            assert_eq!(
+                admit(host, is_old, is_local),
+                Err(GateRefusal::NoHost),
+                "{host:?} {is_old} {is_local}"
+            );
+        }
+        assert_eq!(admit(Some("evil.example"), true, true), Err(GateRefusal::Host));
+        let closed = PageRequest { is_old: true, is_local: true, ..request(None, None) };
+        assert_eq!(gate.admit(&closed, false), Err(GateRefusal::Token));
     }
 
     #[test]

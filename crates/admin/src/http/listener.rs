@@ -1,18 +1,17 @@
 //! The loop that takes connections: a thread for each, a bounded number of them, each for a bounded time.
 
-use super::{gate::Gate, request::PageRequest, response::PageResponse};
+use super::places::{Places, VisitorPlace};
+use super::request::PageRequest;
+use super::{gate::Gate, response::PageResponse};
 use herringbone_sys::fork::Guarded;
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many requests are answered at once.
-const CONNECTIONS: usize = 16;
 /// How long a client has to take a part of an answer.
 const TAKING: Duration = Duration::from_secs(5);
 /// How long a connection is kept after its answer, so that what the client still sends does not take the answer from it.
@@ -40,7 +39,7 @@ pub(crate) fn serve(address: SocketAddr, gate: Gate, site: Arc<dyn Site>) -> io:
         listener: Guarded::new(listener)?,
         gate: Arc::new(gate),
         site,
-        busy: Arc::default(),
+        places: Places::default(),
         lingering: VecDeque::new(),
     };
     thread::Builder::new().name("hb-admin".to_owned()).spawn(move || entrance.run())?;
@@ -52,10 +51,9 @@ struct Entrance {
     listener: Guarded<TcpListener>,
     gate: Arc<Gate>,
     site: Arc<dyn Site>,
-    /// How many threads answer.
-    busy: Arc<AtomicUsize>,
+    places: Places,
     /// Connections that were refused, and when.
-    lingering: VecDeque<(TcpStream, Instant)>,
+    lingering: VecDeque<(Arc<Guarded<TcpStream>>, Instant)>,
 }
 
 impl Entrance {
@@ -82,25 +80,21 @@ impl Entrance {
     }
 
     fn admit(&mut self, stream: TcpStream) {
-        if self.busy.fetch_add(1, Ordering::SeqCst) < CONNECTIONS {
-            let (gate, site, busy) = (self.gate.clone(), self.site.clone(), self.busy.clone());
-            let place = Place(busy);
-            let spawned = thread::Builder::new().name("hb-admin-http".to_owned()).spawn(move || {
-                let _place = place;
-                // A client that is gone wants no answer.
-                let _gone = converse(stream, &gate, &*site);
-            });
-            // Without a thread the connection ends, and the place is free again.
-            drop(spawned);
-            return;
-        }
-        self.busy.fetch_sub(1, Ordering::SeqCst);
-        self.refuse(stream);
+        // No forked child keeps it open.
+        let Ok(stream) = Guarded::new(stream).map(Arc::new) else { return };
+        let Some(place) = self.places.take(&stream) else { return self.refuse(stream) };
+        let (gate, site) = (self.gate.clone(), self.site.clone());
+        let spawned = thread::Builder::new().name("hb-admin-http".to_owned()).spawn(move || {
+            // A client that is gone wants no answer.
+            let _gone = converse(&stream, &place, &gate, &*site);
+        });
+        // Without a thread the connection ends, and the place is free again.
+        drop(spawned);
     }
 
-    fn refuse(&mut self, mut stream: TcpStream) {
+    fn refuse(&mut self, stream: Arc<Guarded<TcpStream>>) {
         let is_sent = stream.set_nonblocking(true).is_ok()
-            && PageResponse::too_many().send(&mut stream, false).is_ok()
+            && PageResponse::too_many().send(&mut &**stream, false).is_ok()
             && stream.shutdown(Shutdown::Write).is_ok();
         if is_sent {
             self.lingering.push_back((stream, Instant::now()));
@@ -111,7 +105,7 @@ impl Entrance {
     fn let_go(&mut self) {
         let mut sent = [0; 4096];
         self.lingering.retain_mut(|(stream, since)| {
-            let is_gone = match stream.read(&mut sent) {
+            let is_gone = match (&***stream).read(&mut sent) {
                 Ok(count) => count == 0,
                 Err(error) => error.kind() != io::ErrorKind::WouldBlock,
             };
@@ -123,23 +117,16 @@ impl Entrance {
     }
 }
 
-/// One of the places for those that are answered.
-struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Takes a request and answers it.
-fn converse(stream: TcpStream, gate: &Gate, site: &dyn Site) -> io::Result<()> {
-    // No forked child keeps it open.
-    let stream = Guarded::new(stream)?;
-    let mut own = stream.try_clone()?;
-    own.set_nonblocking(false)?;
-    own.set_write_timeout(Some(TAKING))?;
-    let (response, wants_header) = match PageRequest::receive(&mut own) {
+fn converse(stream: &TcpStream, place: &VisitorPlace, gate: &Gate, site: &dyn Site) -> io::Result<()> {
+    let mut own = stream;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(TAKING))?;
+    let received = PageRequest::receive(own);
+    if !place.is_answered() {
+        return PageResponse::too_many().send(&mut own, false);
+    }
+    let (response, wants_header) = match received {
         Ok(request) => (answer(&request, gate, site), request.wants_header),
         Err(bad) => match PageResponse::bad_request(bad) {
             Some(response) => (response, false),
@@ -147,8 +134,8 @@ fn converse(stream: TcpStream, gate: &Gate, site: &dyn Site) -> io::Result<()> {
         },
     };
     response.send(&mut own, wants_header)?;
-    own.shutdown(Shutdown::Write)?;
-    linger(&mut own)
+    stream.shutdown(Shutdown::Write)?;
+    if place.lingers() { linger(own) } else { Ok(()) }
 }
 
 fn answer(request: &PageRequest, gate: &Gate, site: &dyn Site) -> PageResponse {
@@ -159,7 +146,7 @@ fn answer(request: &PageRequest, gate: &Gate, site: &dyn Site) -> PageResponse {
 }
 
 /// Reads what the client still sends, for a while: a connection that is closed with bytes unread is reset, and the answer lost.
-fn linger(stream: &mut TcpStream) -> io::Result<()> {
+fn linger(mut stream: &TcpStream) -> io::Result<()> {
     let until = Instant::now() + LINGER;
     let mut sent = [0; 4096];
     loop {
@@ -170,6 +157,70 @@ fn linger(stream: &mut TcpStream) -> io::Result<()> {
         stream.set_read_timeout(Some(left))?;
         if stream.read(&mut sent)? == 0 {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::PLACES;
+    use super::*;
+    use std::io::Write;
+
+    struct Hello;
+
+    impl Site for Hello {
+        fn answer(&self, _: &PageRequest) -> PageResponse {
+            PageResponse::line(200, "hello")
+        }
+
+        fn is_open(&self, _: &str) -> bool {
+            true
+        }
+    }
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    fn begin() -> SocketAddr {
+        serve("127.0.0.1:0".parse().unwrap(), Gate::new("node-1", "", None), Arc::new(Hello)).unwrap()
+    }
+
+    fn client(address: SocketAddr, sends: &[u8]) -> TcpStream {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(sends).unwrap();
+        client
+    }
+
+    /// The status line of what a client is answered.
+    fn status(client: &mut TcpStream) -> String {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn clients_that_send_nothing_keep_nobody_out() {
+        let address = begin();
+        let half = &REQUEST[..9];
+        let mut silent: Vec<TcpStream> = (0..PLACES).map(|_| client(address, half)).collect();
+        for _ in 0..3 {
+            assert_eq!(status(&mut client(address, REQUEST)), "HTTP/1.1 200 OK");
+        }
+        // The one that came first has left. The others still have their places, but for those that were needed meanwhile.
+        assert_eq!(status(&mut silent[0]), "HTTP/1.1 503 Service Unavailable");
+        let mut last = silent.pop().unwrap();
+        last.write_all(&REQUEST[9..]).unwrap();
+        assert_eq!(status(&mut last), "HTTP/1.1 200 OK");
+    }
+
+    #[test]
+    fn clients_that_keep_their_answers_keep_nobody_out() {
+        let (address, mut kept) = (begin(), Vec::new());
+        for _ in 0..2 * PLACES {
+            let mut client = client(address, REQUEST);
+            assert_eq!(status(&mut client), "HTTP/1.1 200 OK");
+            kept.push(client);
         }
     }
 }

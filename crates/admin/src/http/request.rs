@@ -18,8 +18,12 @@ pub(crate) struct PageRequest {
     pub(crate) wants_header: bool,
     /// The path, without what follows a question mark.
     pub(crate) path: String,
-    /// Where the client believes to be.
+    /// Where the client believes to be: the Host header, or the authority of a target that has one.
     pub(crate) host: Option<String>,
+    /// Whether it is a request of HTTP/1.0, whose clients need not say where they believe to be.
+    pub(crate) is_old: bool,
+    /// Whether the client is on this host.
+    pub(crate) is_local: bool,
     /// The secret that it sends.
     pub(crate) bearer: Option<String>,
     /// Which types of answers it takes.
@@ -43,7 +47,7 @@ pub(crate) enum BadRequest {
 
 impl PageRequest {
     /// Reads a request.
-    pub(crate) fn receive(stream: &mut TcpStream) -> Result<Self, BadRequest> {
+    pub(crate) fn receive(mut stream: &TcpStream) -> Result<Self, BadRequest> {
         let deadline = Instant::now() + SENDING;
         let mut header = Vec::new();
         let mut part = [0; 1024];
@@ -64,7 +68,8 @@ impl PageRequest {
                 Err(_) => return Err(BadRequest::Gone),
             }
             if let Some(request) = Self::parse(&header)? {
-                return Ok(request);
+                let is_local = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+                return Ok(Self { is_local, ..request });
             }
             if header.len() > HEADER_BYTES {
                 return Err(BadRequest::TooLong);
@@ -89,9 +94,10 @@ impl PageRequest {
             Some("HEAD") => true,
             _ => return Err(BadRequest::Method),
         };
-        let target = parsed.path.unwrap_or_default();
-        let path = target.split('?').next().unwrap_or_default();
-        let mut request = Self { wants_header, path: path.to_owned(), ..Self::default() };
+        let target = Target::of(parsed.path.unwrap_or_default())?;
+        let path = target.origin.split('?').next().unwrap_or_default();
+        let is_old = parsed.version == Some(0);
+        let mut request = Self { wants_header, path: path.to_owned(), is_old, ..Self::default() };
         for line in parsed.headers.iter() {
             // Bytes that are no text are in no header that is used.
             let Ok(value) = std::str::from_utf8(line.value) else { continue };
@@ -108,7 +114,39 @@ impl PageRequest {
                 value.clone_into(&mut request.accept);
             }
         }
+        // The authority counts in place of the Host header, which HTTP/1.1 demands all the same.
+        if let Some(authority) = target.authority
+            && (request.host.is_some() || is_old)
+        {
+            request.host = Some(authority.to_owned());
+        }
         Ok(Some(request))
+    }
+}
+
+/// What a request line asks for.
+struct Target<'a> {
+    /// The host, if the line names it.
+    authority: Option<&'a str>,
+    /// The path, with what follows a question mark.
+    origin: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// In origin-form, `/metrics`, or in absolute-form, `http://host:port/metrics` (RFC 9112, 3.2).
+    fn of(target: &'a str) -> Result<Self, BadRequest> {
+        const SCHEME: &str = "http://";
+        let is_absolute = target.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME));
+        if !is_absolute {
+            return Ok(Self { authority: None, origin: target });
+        }
+        let rest = &target[SCHEME.len()..];
+        let (authority, origin) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        if authority.is_empty() {
+            return Err(BadRequest::Malformed("the target names no host".to_owned()));
+        }
+        let origin = if origin.starts_with('/') { origin } else { "/" };
+        Ok(Self { authority: Some(authority), origin })
     }
 }
 
@@ -132,8 +170,35 @@ mod tests {
             host: Some("node-1:9464".to_owned()),
             bearer: Some("secret".to_owned()),
             accept: "a/b".to_owned(),
+            ..PageRequest::default()
         };
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn the_authority_of_a_target_stands_for_the_host() {
+        let place = |line: &str, host: &str| {
+            let request = parsed(&format!("GET {line}\r\n{host}\r\n")).unwrap().unwrap();
+            (request.host, request.path, request.is_old)
+        };
+        let host = |host: &str| Some(host.to_owned());
+        for (line, path) in [
+            ("http://node-1:9464/metrics HTTP/1.1", "/metrics"),
+            ("HTTP://node-1:9464/metrics?x=/ HTTP/1.1", "/metrics"),
+            ("http://node-1:9464 HTTP/1.1", "/"),
+            ("http://node-1:9464?x HTTP/1.1", "/"),
+        ] {
+            let expected = (host("node-1:9464"), path.to_owned(), false);
+            assert_eq!(place(line, "Host: other\r\n"), expected, "{line}");
+        }
+        // HTTP/1.1 demands a Host header, HTTP/1.0 knows none.
+        assert_eq!(place("http://node-1/metrics HTTP/1.1", "").0, None);
+        assert_eq!(
+            place("http://node-1/metrics HTTP/1.0", ""),
+            (host("node-1"), "/metrics".to_owned(), true)
+        );
+        assert_eq!(place("/metrics HTTP/1.0", ""), (None, "/metrics".to_owned(), true));
+        assert!(matches!(parsed("GET http:///metrics HTTP/1.1\r\n\r\n"), Err(BadRequest::Malformed(_))));
     }
 
     #[test]
