@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Group, free_port
+from test_admin import metrics, value
 
 
 class Job:
@@ -65,6 +66,19 @@ def test_those_that_are_left_go_on(begin: Callable[..., Job], transport: str) ->
             assert found is not None, line
             assert (int(found[1]), found[2]) == (place, str(left))
     for rank in left:
+        job.hear(rank, "done")
+
+
+def test_metrics_are_of_those_that_are_left(begin: Callable[..., Job]) -> None:
+    job = begin(3, HERRINGBONE_ADMIN="127.0.0.1:0")
+    found = re.search(r"live page and metrics at http://127\.0\.0\.1:(\d+)/", "".join(job.said[0]))
+    assert found is not None, job.said[0]
+    assert value(metrics(int(found[1])), "herringbone_ranks") == 3
+    job.signal(1, signal.SIGKILL)
+    job.hear(0, "goes on")
+    assert value(metrics(int(found[1])), "herringbone_ranks") == 2
+    assert value(metrics(int(found[1])), "herringbone_group_generation") == 0
+    for rank in (0, 2):
         job.hear(rank, "done")
 
 

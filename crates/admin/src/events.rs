@@ -3,8 +3,9 @@
 //! It is called under the engine's lock, so it only adds numbers. Who reads them copies them first.
 
 use herringbone::core::collective::Collective;
+use herringbone::core::wire::Fingerprint;
 use herringbone::status::MemberId;
-use herringbone::{OperationId, Sink, TraceEvent};
+use herringbone::{OperationId, OperationPurpose, Sink, TraceEvent};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,6 +21,22 @@ pub(crate) const BOUNDS: [f64; 22] = [
 const SUSPICIOUS: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
 /// How many operations are followed at once: of those above it the times are not known.
 const FOLLOWED: usize = 1 << 16;
+
+/// The collectives of messages.
+const SEND: &str = "send";
+const RECEIVE: &str = "receive";
+/// The algorithm of messages that went with what announced them.
+const ANNOUNCED: &str = "announced";
+
+/// What a call is counted as; `None` if it is no program's: what announces messages waits until there is one.
+fn called(purpose: OperationPurpose, call: &Fingerprint) -> Option<&'static str> {
+    match purpose {
+        OperationPurpose::Sends => Some(SEND),
+        OperationPurpose::Receives => Some(RECEIVE),
+        OperationPurpose::Announces => None,
+        _ => Some(Collective::from_code(call.collective, call.root).map_or("unknown", Collective::name)),
+    }
+}
 
 /// How many values are in each bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,6 +114,23 @@ impl EventCounts {
             waiting.names(|name| *sums.entry(name.to_owned()).or_default() += waiting.seconds(until));
         }
         sums
+    }
+
+    /// An operation or a message of some kind is over.
+    fn ended(
+        &mut self,
+        kind: impl FnOnce(&mut Self) -> usize,
+        issued: Duration,
+        now: Duration,
+        result: &herringbone::Result<()>,
+    ) {
+        match result {
+            Ok(()) => {
+                let kind = kind(self);
+                self.operations[kind].seconds.add(now.saturating_sub(issued).as_secs_f64());
+            }
+            Err(error) => *self.failures.entry(error.kind().name()).or_default() += 1,
+        }
     }
 
     /// A wait is over.
@@ -208,9 +242,10 @@ impl Counting {
 impl Sink for Counting {
     fn event(&mut self, now: Duration, event: &TraceEvent<'_>) {
         match event {
-            TraceEvent::Issued { operation, call, algorithm, .. } if self.followed.len() < FOLLOWED => {
-                let collective = Collective::from_code(call.collective, call.root);
-                let collective = collective.map_or("unknown", |collective| collective.name());
+            TraceEvent::Issued { operation, call, algorithm, purpose, .. }
+                if self.followed.len() < FOLLOWED =>
+            {
+                let Some(collective) = called(*purpose, call) else { return };
                 let kind = self.counts.lock().kind(collective, algorithm);
                 self.followed.insert(*operation, Followed { kind, issued: now, wait: None });
             }
@@ -231,13 +266,11 @@ impl Sink for Counting {
                 if let Some(wait) = followed.wait {
                     counts.end_wait(wait, now);
                 }
-                match result {
-                    Ok(()) => {
-                        let seconds = now.saturating_sub(followed.issued).as_secs_f64();
-                        counts.operations[followed.kind].seconds.add(seconds);
-                    }
-                    Err(error) => *counts.failures.entry(error.kind().name()).or_default() += 1,
-                }
+                counts.ended(|_| followed.kind, followed.issued, now, result);
+            }
+            TraceEvent::Delivered { receives, issued, result } => {
+                let kind = if *receives { RECEIVE } else { SEND };
+                self.counts.lock().ended(|counts| counts.kind(kind, ANNOUNCED), *issued, now, result);
             }
             // It is told again each second.
             TraceEvent::Suspected { silent, .. } if SUSPICIOUS.contains(silent) => self.fault("suspected"),
@@ -261,7 +294,6 @@ impl Drop for Counting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use herringbone::core::wire::Fingerprint;
 
     const OPERATION: OperationId = OperationId { group: 0, generation: 0, sequence: 7 };
 
@@ -286,8 +318,9 @@ mod tests {
         let mut listener = counts.listener(peers);
         let at = |milliseconds| Duration::from_millis(milliseconds);
         let call = Fingerprint { collective: Collective::AllReduce.code(), ..Fingerprint::default() };
-        let issued =
-            TraceEvent::Issued { operation: OPERATION, call: &call, group: "world", algorithm: "radix" };
+        let purpose = OperationPurpose::Called;
+        let (operation, group, algorithm) = (OPERATION, "world", "radix");
+        let issued = TraceEvent::Issued { operation, call: &call, group, algorithm, purpose };
         listener.event(at(10), &issued);
         listener.event(at(20), &TraceEvent::Waited { operation: OPERATION, endpoints: &members });
         listener.event(at(50), &TraceEvent::Waited { operation: OPERATION, endpoints: &members[1..] });
@@ -317,7 +350,13 @@ mod tests {
         let peers = BTreeMap::from([(MemberId::new(1), "rank 1".to_owned())]);
         let mut listener = counts.listener(peers);
         let call = Fingerprint::default();
-        let issued = TraceEvent::Issued { operation: OPERATION, call: &call, group: "world", algorithm: "" };
+        let issued = TraceEvent::Issued {
+            operation: OPERATION,
+            call: &call,
+            group: "world",
+            algorithm: "",
+            purpose: OperationPurpose::Called,
+        };
         listener.event(Duration::ZERO, &issued);
         let waited = TraceEvent::Waited { operation: OPERATION, endpoints: &[MemberId::new(1)] };
         listener.event(now().saturating_sub(Duration::from_secs(5)), &waited);

@@ -35,18 +35,31 @@ mod tests {
     use herringbone::server::{Server, ServerOptions};
     use herringbone::table::TableOptions;
     use herringbone::{Communicator, JobView, ReduceOp};
+    use std::collections::BTreeMap;
     use std::io::Write;
     use std::process::{Command, Stdio};
     use std::thread;
 
-    fn summed() -> Vec<Communicator> {
+    /// Two ranks, of which the outlook shows the second one.
+    fn shown(outlook: &Outlook) -> Vec<Communicator> {
         let ranks = herringbone::local(2).unwrap();
-        thread::scope(|scope| {
-            for rank in &ranks {
-                scope.spawn(|| rank.all_reduce(&mut vec![1.0_f32; 1000], ReduceOp::Sum).unwrap());
-            }
-        });
+        outlook.add(JobView::of(&ranks[1]));
+        ranks[1].listen(outlook.events().listener(BTreeMap::new()));
         ranks
+    }
+
+    fn all(ranks: &[Communicator], does: impl Fn(&Communicator) + Sync) {
+        let does = &does;
+        thread::scope(|scope| ranks.iter().for_each(|rank| drop(scope.spawn(move || does(rank)))));
+    }
+
+    fn sum(ranks: &[Communicator]) {
+        all(ranks, |rank| rank.all_reduce(&mut vec![1.0_f32; 1000], ReduceOp::Sum).unwrap());
+    }
+
+    /// The lines of a series.
+    fn lines<'a>(text: &'a str, series: &str) -> Vec<&'a str> {
+        text.lines().filter(|line| line.starts_with(series)).collect()
     }
 
     /// What Prometheus's own checker says, where a machine has it.
@@ -68,8 +81,9 @@ mod tests {
 
     #[test]
     fn the_figures_of_a_rank_are_right_and_well_formed() {
-        let (outlook, ranks) = (Outlook::new(), summed());
-        outlook.add(JobView::of(&ranks[1]));
+        let outlook = Outlook::new();
+        let ranks = shown(&outlook);
+        sum(&ranks);
         let text = text(&outlook);
         check(&text);
         for line in [
@@ -84,11 +98,56 @@ mod tests {
         drop(ranks);
         let after = super::text(&outlook);
         check(&after);
-        let operations = |text: &str| {
-            text.lines().find(|line| line.starts_with("herringbone_operations_total")).map(str::to_owned)
-        };
-        assert_eq!(operations(&after), operations(&text));
+        let operations = "herringbone_operations_total";
+        assert_eq!(lines(&after, operations), lines(&text, operations));
         assert!(!after.contains("herringbone_ranks"));
+    }
+
+    #[test]
+    fn operations_count_though_nobody_looked_before_the_job_was_over() {
+        let outlook = Outlook::new();
+        for jobs in 1..=3 {
+            let ranks = shown(&outlook);
+            sum(&ranks);
+            drop(ranks);
+            let expected = format!(
+                "herringbone_operations_total{{collective=\"all_reduce\",algorithm=\"one_shot\"}} {jobs}.0"
+            );
+            assert_eq!(lines(&text(&outlook), "herringbone_operations_total"), [expected]);
+        }
+    }
+
+    #[test]
+    fn messages_are_no_broadcasts() {
+        let outlook = Outlook::new();
+        let ranks = shown(&outlook);
+        let (short, long) = ([1.0_f32], vec![1.0_f32; 300_000]);
+        all(&ranks, |rank| {
+            let (mut got, mut all) = ([0.0_f32], vec![0.0_f32; 300_000]);
+            match rank.rank() {
+                0 => {
+                    rank.send(&short, 1, 7).unwrap();
+                    rank.send(&long, 1, 7).unwrap();
+                    rank.recv(&mut got, 1, 7).unwrap();
+                }
+                _ => {
+                    rank.recv(&mut got, 0, 7).unwrap();
+                    rank.recv(&mut all, 0, 7).unwrap();
+                    rank.send(&short, 0, 7).unwrap();
+                }
+            }
+        });
+        let text = text(&outlook);
+        check(&text);
+        let of = |collective: &str| -> f64 {
+            let found = lines(&text, &format!("herringbone_operations_total{{collective=\"{collective}\""));
+            found.iter().map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        };
+        assert_eq!(["receive", "send", "broadcast"].map(of), [2.0, 1.0, 0.0], "{text}");
+        // A message that an operation of its own carries has that one's algorithm.
+        let whole = lines(&text, "herringbone_operations_total{collective=\"receive\"");
+        assert_eq!(whole.iter().filter(|line| line.contains("\"announced\"")).count(), 1, "{text}");
+        assert_eq!(whole.len(), 2, "{text}");
     }
 
     #[test]

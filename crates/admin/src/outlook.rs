@@ -214,11 +214,8 @@ impl Outlook {
     }
 }
 
-/// Adds what only grows.
+/// Adds what only grows, but for operations, which are [heard of](Outlook::events).
 fn add_stats(to: &mut Stats, more: &Stats) {
-    for (kind, count) in &more.operations {
-        *to.operations.entry(kind.clone()).or_default() += count;
-    }
     let ways = [
         (&mut to.workers_shm, more.workers_shm),
         (&mut to.workers_tcp, more.workers_tcp),

@@ -83,10 +83,7 @@ impl AdminPages {
             return PageResponse::line(503, "it is in no job");
         };
         let place = self.outlook.look().into_iter().find(|place| place.view.is_same(&view));
-        let lost = place.and_then(|place| {
-            let known = place.known?;
-            known.figures.status.groups.iter().find(|group| group.group == 0)?.lost.clone()
-        });
+        let lost = place.and_then(|place| place.known?.figures.whole.as_ref()?.lost.clone());
         match lost {
             None => PageResponse::line(200, "it is in a job"),
             Some(why) => PageResponse::line(503, &format!("its job cannot continue: {why}")),

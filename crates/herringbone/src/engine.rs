@@ -427,7 +427,7 @@ impl Engine {
         };
         let post = MessagePost { group, generation, receives, peer, envelope: called.envelope };
         let record = runtime.out.observer.posted(post, completion.clone());
-        let called = Posted { issued: now, record, ..called };
+        let called = Posted { issued: now, receives, record, ..called };
         match to_or_from {
             ToOrFrom::To(to) => messages.send(group, me, to, called, runtime),
             ToOrFrom::From(from) => messages.receive(group, me, from, called, runtime),

@@ -168,7 +168,7 @@ pub(crate) struct Fabric {
     /// What the process was first started with, unless its ranks are threads.
     pub(crate) origin: Option<Arc<Config>>,
     /// The group whose end is the job's.
-    whole: AtomicU32,
+    whole: Arc<AtomicU32>,
     /// Whether it has ended so that the job can form anew.
     is_dissolving: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -191,7 +191,7 @@ impl Fabric {
         origin: Option<Arc<Config>>,
         threads: Vec<JoinHandle<()>>,
     ) -> Arc<Self> {
-        let (whole, is_dissolving) = (AtomicU32::new(WORLD_GROUP), AtomicBool::new(false));
+        let (whole, is_dissolving) = (Arc::new(AtomicU32::new(WORLD_GROUP)), AtomicBool::new(false));
         let threads = Mutex::new(threads);
         let (timeline, timelines_start) = (Mutex::default(), Mutex::default());
         Arc::new(Self {
@@ -253,6 +253,11 @@ impl Fabric {
     pub(crate) fn hand_on(&self, group: u32, to: u32) {
         // Another group's end is not the job's.
         let _other = self.whole.compare_exchange(group, to, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// The number of that group, for those that only look at it.
+    pub(crate) fn whole(&self) -> &Arc<AtomicU32> {
+        &self.whole
     }
 
     /// Whether the end of a group is that of the job.

@@ -112,7 +112,8 @@ pub use named::{
     AutotuneOptions, NamedController, NamedFailure, NamedOptions, NamedResult, NamedSubmission, NamedWork,
 };
 pub use observe::{
-    ListenerId, OperationId, OperationState, OperationTimes, Recent, Sink, StepKind, StepWork, TraceEvent,
+    ListenerId, OperationId, OperationPurpose, OperationState, OperationTimes, Recent, Sink, StepKind,
+    StepWork, TraceEvent,
 };
 pub use rendezvous::{Store, StoreError};
 pub use request::{Compression, MessageRequest, Request};

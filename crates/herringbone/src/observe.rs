@@ -9,8 +9,8 @@ mod messages;
 mod recent;
 
 pub(crate) use alarm::FailureAlarm;
-pub use event::{ListenerId, OperationId, Sink, StepKind, StepWork, TraceEvent};
-pub(crate) use messages::MessagePost;
+pub use event::{ListenerId, OperationId, OperationPurpose, Sink, StepKind, StepWork, TraceEvent};
+pub(crate) use messages::{EndedMessage, MessagePost};
 pub use recent::{OperationState, OperationTimes, Recent};
 
 use crate::{
@@ -176,7 +176,7 @@ impl Observer {
     /// An operation was issued, which has the [`next`](Self::next) number.
     // Inlined it would copy the call's fields one by one.
     #[inline(never)]
-    pub(crate) fn issued(&mut self, id: &Identity, algorithm: u32) {
+    pub(crate) fn issued(&mut self, id: &Identity, algorithm: u32, purpose: OperationPurpose) {
         self.recent.add(id, algorithm, self.now);
         if let Some(audience) = &mut self.audience {
             let group = match self.groups.get(&id.group) {
@@ -185,7 +185,13 @@ impl Observer {
             };
             let algorithm = self.algorithms.get(algorithm as usize).map_or("", String::as_str);
             let call = &id.fingerprint;
-            audience.tell(|| TraceEvent::Issued { operation: operation(id), call, group: &group, algorithm });
+            audience.tell(|| TraceEvent::Issued {
+                operation: operation(id),
+                call,
+                group: &group,
+                algorithm,
+                purpose,
+            });
         }
     }
 
@@ -476,7 +482,9 @@ impl Observer {
     }
 
     /// A message that no operation has carried is over.
-    pub(crate) fn message_ended(&mut self, number: u64, result: &Result<()>) {
+    pub(crate) fn message_ended(&mut self, ended: EndedMessage, result: &Result<()>) {
+        let EndedMessage { number, receives, issued } = ended;
+        self.tell(|| TraceEvent::Delivered { receives, issued: issued.since_start(), result });
         let of = self.messages.ended(number, self.now);
         if let Some((error, (group, generation))) = result.as_ref().err().zip(of) {
             self.alarm.failed(group, generation, error);

@@ -20,6 +20,7 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
         let present = places.iter().rev().find(|place| !place.view.is_over());
         families.extend(present.into_iter().flat_map(of_job));
         families.extend(counted(&outlook.counted(&places)));
+        families.push(operations(&outlook.events().read()));
         families.extend(heard_in(outlook));
     }
     let server = outlook.look_at_server();
@@ -36,18 +37,19 @@ pub(super) fn families(outlook: &Outlook) -> Vec<Family> {
 fn of_job(place: &SeenPlace) -> Vec<Family> {
     let there = place.view.place();
     let name = there.names.first().cloned().unwrap_or_default();
-    let world = f64::from(there.roster.world());
+    // Before the group of those that are left is there, the job's ranks are all that is known.
+    let whole = place.known.as_ref().and_then(|known| known.figures.whole.as_ref());
+    let ranks = whole.map_or(there.roster.world(), |whole| whole.ranks);
     let mut families = vec![
         Family::of(&series::JOB).with([json::number(there.job), name, there.rank.to_string()], 1.0),
-        Family::of(&series::RANKS).with([], world),
+        Family::of(&series::RANKS).with([], f64::from(ranks)),
         Family::of(&series::REDUCERS).with([], there.roster.reducers().count() as f64),
     ];
     let Some(known) = &place.known else { return families };
-    let generation = known.figures.status.groups.iter().find(|group| group.group == 0);
     families.extend([
         Family::of(&series::GROUPS)
             .with([], (known.figures.status.groups.len() + known.figures.status.unlisted[0] as usize) as f64),
-        Family::of(&series::GENERATION).with([], generation.map_or(0.0, |group| f64::from(group.generation))),
+        Family::of(&series::GENERATION).with([], whole.map_or(0.0, |whole| f64::from(whole.generation))),
         Family::of(&series::FIGURES_AGE).with([], known.age().as_secs_f64()),
     ]);
     families.extend(of_engines(&[&known.figures.status], known.figures.staged, known.figures.staging));
@@ -81,10 +83,6 @@ fn of_engines(engines: &[&JobStatus], staged: u64, staging: u64) -> Vec<Family> 
 
 /// What a rank has counted.
 fn counted(stats: &Stats) -> Vec<Family> {
-    let mut operations = Family::of(&series::OPERATIONS);
-    for ((collective, algorithm), count) in &stats.operations {
-        operations.add([(*collective).to_owned(), algorithm.clone()], *count as f64);
-    }
     let mut bytes = Family::of(&series::BYTES);
     let ways = [
         ("shm", "workers", stats.workers_shm),
@@ -93,13 +91,24 @@ fn counted(stats: &Stats) -> Vec<Family> {
     ];
     ways.into_iter().for_each(|(transport, peers, moved)| add_moved(&mut bytes, transport, peers, moved));
     vec![
-        operations,
         Family::of(&series::FAILED).with([], stats.failed as f64),
         bytes,
         Family::of(&series::WAITING).with([], stats.waiting.as_secs_f64()),
         Family::of(&series::BUSY).with([], stats.in_flight.as_secs_f64()),
         Family::of(&series::CONNECTIONS).with([], stats.connections as f64),
     ]
+}
+
+/// How many operations and messages have ended well, as they were heard of: so no scrape misses those of a job that is over.
+fn operations(events: &EventCounts) -> Family {
+    let mut family = Family::of(&series::OPERATIONS);
+    for OperationCount { collective, algorithm, seconds } in &events.operations {
+        // A kind of which none has ended well is no series yet.
+        if seconds.count() > 0 {
+            family.add([(*collective).to_owned(), algorithm.clone()], seconds.count() as f64);
+        }
+    }
+    family
 }
 
 /// What events have added up to.

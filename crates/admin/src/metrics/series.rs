@@ -37,14 +37,15 @@ pub(crate) const JOB: Series = series(
     &["id", "name", "rank"],
     "The job of this rank: its number, what the launcher calls it, and the rank; always 1.",
 );
-pub(crate) const RANKS: Series = series("herringbone_ranks", Gauge, &[], "Ranks of the job.");
+pub(crate) const RANKS: Series =
+    series("herringbone_ranks", Gauge, &[], "Ranks of the job; after a shrink those that are left.");
 pub(crate) const REDUCERS: Series =
     series("herringbone_reducers", Gauge, &[], "Reducers that the job had when it formed.");
 pub(crate) const OPERATIONS: Series = series(
     "herringbone_operations_total",
     Counter,
     &["collective", "algorithm"],
-    "Operations that this rank has completed.",
+    "Operations and messages of programs that this rank has completed.",
 );
 pub(crate) const SECONDS: Series = series(
     "herringbone_operation_seconds",
@@ -123,7 +124,7 @@ pub(crate) const GENERATION: Series = series(
     "herringbone_group_generation",
     Gauge,
     &[],
-    "How many fences the group of all ranks has had: each is a failure that the ranks got over.",
+    "How many fences the group of all ranks, or of those that are left, has had: each is a failure that it got over.",
 );
 pub(crate) const FIGURES_AGE: Series = series(
     "herringbone_figures_age_seconds",

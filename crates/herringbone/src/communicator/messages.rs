@@ -73,12 +73,14 @@ impl GroupHandle {
         }
         let pair = [me.min(peer), me.max(peer)];
         let members = pair.map(|rank| self.members[rank as usize]);
-        let make = |what: &str, from: Rank, to: Rank| self.make_pair_group(fabric, what, from, to, members);
+        let make = |carries: fn(Rank, Rank) -> Service, from: Rank, to: Rank| {
+            self.make_pair_group(fabric, carries, from, to, members)
+        };
         let channel = Channel {
-            records_to: make("records", me, peer)?,
-            records_from: make("records", peer, me)?,
-            to: make("messages", me, peer)?,
-            from: make("messages", peer, me)?,
+            records_to: make(Service::Records, me, peer)?,
+            records_from: make(Service::Records, peer, me)?,
+            to: make(Service::Messages, me, peer)?,
+            from: make(Service::Messages, peer, me)?,
         };
         fabric.node.with(|engine| engine.messages.add_channel(self.number, me, peer, channel));
         channels.insert(peer);
@@ -89,18 +91,19 @@ impl GroupHandle {
     fn make_pair_group(
         &self,
         fabric: &Fabric,
-        what: &str,
+        carries: fn(Rank, Rank) -> Service,
         from: Rank,
         to: Rank,
         members: [MemberId; 2],
     ) -> Result<u32> {
+        let what = if matches!(carries(from, to), Service::Records(..)) { "records" } else { "messages" };
         let name = format!("{what} of group {:08x} from {from} to {to}", self.number);
         let number = group::number_of(&name, &members);
         if fabric.node.with(|engine| engine.has_had_group(number)) {
             return Err(clash());
         }
         let in_job = |rank: Rank| fabric.job.roster.rank_of(self.members[rank as usize]);
-        let serves = in_job(from).zip(in_job(to)).map(|(from, to)| Service::Messages(from, to));
+        let serves = in_job(from).zip(in_job(to)).map(|(from, to)| carries(from, to));
         let place = Rank::from(self.rank > from.min(to));
         let settings = settings_of(fabric, number, place, &members, members.to_vec());
         let ordinal = fabric.node.with(|engine| {

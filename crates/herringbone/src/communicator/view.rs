@@ -2,15 +2,21 @@
 
 use super::Communicator;
 use crate::{
-    core::session::{membership::Roster, status::JobStatus},
-    engine::status::job_status,
+    core::session::{
+        membership::Roster,
+        status::{GroupStatus, JobStatus},
+    },
+    engine::status::{group_status, job_status},
     fabric::recorder,
     node::Node,
     transport::stats::Stats,
 };
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Instant,
 };
 
@@ -20,6 +26,8 @@ pub struct JobView {
     node: Weak<Node>,
     place: Arc<JobPlace>,
     token: Arc<str>,
+    /// The number of the group of all ranks, or of those that are left.
+    whole: Arc<AtomicU32>,
 }
 
 /// A process's place in a job; it does not change while the job lasts.
@@ -48,6 +56,8 @@ pub struct JobFigures {
     pub stats: Stats,
     /// Its groups, what is under way, its links.
     pub status: JobStatus,
+    /// The group of all ranks, or of those that [shrank](crate::Communicator::shrink) or lost a reducer since; `None` while there is none.
+    pub whole: Option<GroupStatus>,
     /// Bytes of staging memory that operations have now.
     pub staged: u64,
     /// Bytes of staging memory that there are.
@@ -69,7 +79,12 @@ impl JobView {
             roster: job.roster.clone(),
         };
         let token = String::from_utf8_lossy(&job.token).into();
-        Self { node: Arc::downgrade(&fabric.node), place: Arc::new(place), token }
+        Self {
+            node: Arc::downgrade(&fabric.node),
+            place: Arc::new(place),
+            token,
+            whole: fabric.whole().clone(),
+        }
     }
 
     /// Where this process is in the job.
@@ -98,7 +113,8 @@ impl JobView {
         let mut figures = recorder::soon(&node, Instant::now() + recorder::PATIENCE, |engine| {
             let staging = &engine.runtime.ops.staging;
             let (staged, staging) = (staging.in_use() as u64, staging.bytes() as u64);
-            JobFigures { stats: engine.counted(), status: job_status(engine, 1), staged, staging }
+            let whole = group_status(engine, engine.current(self.whole.load(Ordering::SeqCst)));
+            JobFigures { stats: engine.counted(), status: job_status(engine, 1), whole, staged, staging }
         })?;
         figures.stats.waiting = node.waited();
         figures.status.epoch = self.place.roster.epoch();

@@ -22,7 +22,7 @@ use crate::{
         staging::{Claim, Zone},
     },
     feedback::Fed,
-    observe::Observer,
+    observe::{Observer, OperationPurpose},
     transport::Broken,
 };
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -126,7 +126,7 @@ pub(super) fn begin_sent(runtime: &mut Runtime, header: &Header, sent: Fingerpri
     let Header { generation, hash, .. } = *header;
     let number = out.observer.next();
     let id = Identity { group: header.group, generation, hash, fingerprint: sent, number };
-    out.observer.issued(&id, algorithm);
+    out.observer.issued(&id, algorithm, OperationPurpose::Called);
     let agreed = NumberedCall { id, plan, timeout: Duration::MAX };
     let queued = Queued::without_buffers(agreed, call, None, out.now());
     runtime.start(queued, memory, prepared);

@@ -59,10 +59,11 @@ impl Runtime {
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);
         let mut fingerprint = planned.fingerprint;
         (fingerprint.priority, fingerprint.mark) = (issue.attrs.priority, issue.attrs.mark);
+        let purpose = group.settings.purpose(fingerprint.root);
         let numbered = |Issued { generation, hash, fingerprint }, out: &mut Outbox| {
             let number = out.observer.next();
             let id = Identity { group: issue.group, generation, hash, fingerprint, number };
-            out.observer.issued(&id, algorithm);
+            out.observer.issued(&id, algorithm, purpose);
             id
         };
         match group.state.issue(fingerprint, with_reducers, out) {

@@ -12,6 +12,7 @@ use crate::{
         wire::Fingerprint,
     },
     execute::staging,
+    observe::OperationPurpose,
 };
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
@@ -52,8 +53,10 @@ pub(crate) struct SumOrder {
 /// What a group does for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// It carries messages from the first of its two ranks to the second.
+    /// It carries long messages from the first of its two ranks to the second.
     Messages(Rank, Rank),
+    /// It carries what the first of its two ranks tells the second of messages, with the short ones.
+    Records(Rank, Rank),
     /// It finishes what a lost reducer has left.
     Remains,
     /// In it ranks agree about named operations. Ranks watch for the next call of this very group, so it must never get a successor:
@@ -182,10 +185,23 @@ impl Settings {
         self.servers().len() as u32
     }
 
+    /// Why an operation of it that has this root runs here.
+    #[inline]
+    pub(super) fn purpose(&self, root: Rank) -> OperationPurpose {
+        match self.serves {
+            Some(Service::Messages(..)) if root == self.me => OperationPurpose::Sends,
+            Some(Service::Messages(..)) => OperationPurpose::Receives,
+            Some(Service::Records(..)) => OperationPurpose::Announces,
+            Some(Service::Remains | Service::Agreement) | None => OperationPurpose::Called,
+        }
+    }
+
     /// What was called, as errors show it.
     pub(super) fn named(&self, called: Fingerprint) -> Named {
         match self.serves {
-            Some(Service::Messages(from, to)) => Named::Message { bytes: called.count, from, to },
+            Some(Service::Messages(from, to) | Service::Records(from, to)) => {
+                Named::Message { bytes: called.count, from, to }
+            }
             Some(Service::Agreement) => Named::Agreement(called.sequence),
             Some(Service::Remains) | None => Named::Call(called.in_job(&self.ranks)),
         }

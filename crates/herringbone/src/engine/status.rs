@@ -43,7 +43,17 @@ fn cut<T>(list: &mut Vec<T>, most: usize) -> u32 {
 
 /// Those that programs have made: what serves these is no group of a user's.
 fn groups(engine: &Engine) -> Vec<GroupStatus> {
-    let shown = |group: &Group| GroupStatus {
+    let called = engine.runtime.groups.iter().filter(|group| group.settings.serves.is_none());
+    called.map(|group| shown(engine, group)).collect()
+}
+
+/// How the group of this number stands, if it is there.
+pub(crate) fn group_status(engine: &Engine, number: u32) -> Option<GroupStatus> {
+    engine.runtime.groups.get(number).map(|group| shown(engine, group))
+}
+
+fn shown(engine: &Engine, group: &Group) -> GroupStatus {
+    GroupStatus {
         group: group.settings.id,
         name: engine.runtime.out.observer.name_of(group.settings.id),
         ranks: group.settings.workers(),
@@ -54,8 +64,7 @@ fn groups(engine: &Engine) -> Vec<GroupStatus> {
             .failure(&engine.runtime.links)
             .filter(|_| group.state.is_over())
             .map(|error| error.kind().to_string()),
-    };
-    engine.runtime.groups.iter().filter(|group| group.settings.serves.is_none()).map(shown).collect()
+    }
 }
 
 /// The oldest first.

@@ -20,6 +20,20 @@ pub struct OperationId {
     pub sequence: u64,
 }
 
+/// Why an operation runs on this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OperationPurpose {
+    /// A program called it, or a reducer takes part in it.
+    Called,
+    /// It carries a long message that this rank sends.
+    Sends,
+    /// It carries a long message that this rank receives.
+    Receives,
+    /// It announces messages, and carries the short ones. It may wait until there is one.
+    Announces,
+}
+
 /// What a step of a program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -75,6 +89,8 @@ pub enum TraceEvent<'a> {
         group: &'a str,
         /// The algorithm that the plan chose.
         algorithm: &'a str,
+        /// Why it runs here.
+        purpose: OperationPurpose,
     },
     /// A worker has told this reducer of a group, or of its next generation.
     Introduced {
@@ -136,6 +152,15 @@ pub enum TraceEvent<'a> {
         /// The operation.
         operation: OperationId,
         /// How.
+        result: &'a Result<()>,
+    },
+    /// A message that a program has sent or received is over, and no operation of its own has carried it.
+    Delivered {
+        /// Whether this rank received it.
+        receives: bool,
+        /// When the program called.
+        issued: Duration,
+        /// How it ended.
         result: &'a Result<()>,
     },
     /// Nothing has come from an endpoint for long.

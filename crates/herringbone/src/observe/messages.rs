@@ -26,6 +26,15 @@ pub(crate) struct MessagePost {
     pub(crate) envelope: Envelope,
 }
 
+/// A send or a receive that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedMessage {
+    /// Its number among the messages that this process has posted.
+    pub(crate) number: u64,
+    pub(crate) receives: bool,
+    pub(crate) issued: Moment,
+}
+
 /// What is kept of a message.
 #[derive(Debug)]
 struct MessageEntry {

@@ -43,7 +43,7 @@ impl Sink for TimelineSink {
     fn event(&mut self, now: Duration, event: &TraceEvent<'_>) {
         let at = nanoseconds(now);
         let record = match *event {
-            TraceEvent::Issued { operation: id, call, group, algorithm } => {
+            TraceEvent::Issued { operation: id, call, group, algorithm, .. } => {
                 let (group, algorithm) = (self.number(group), self.number(algorithm));
                 TimelineRecord::Issued { id, at, call: *call, group, algorithm }
             }
@@ -66,6 +66,8 @@ impl Sink for TimelineSink {
                 let failed = result.as_ref().err().map(|error| error.kind().name());
                 TimelineRecord::Ended { id, at, failed }
             }
+            // The operations that announced it are drawn.
+            TraceEvent::Delivered { .. } => return,
             TraceEvent::Suspected { endpoint: member, silent } => {
                 TimelineRecord::Suspected { at, member, silent: nanoseconds(silent) }
             }

@@ -273,10 +273,8 @@ impl PointToPoint {
             AnnouncedPayload::None => {
                 let Some(channel) = self.channels.get(&from).copied() else { return };
                 let issue = broadcast(channel.from, place(from, self.me), &receive.region, receive.timeout);
-                self.issue(
-                    HeldIssue { issue, completion: receive.completion, message: Some(receive.record) },
-                    runtime,
-                );
+                let message = Some(receive.as_ended());
+                self.issue(HeldIssue { issue, completion: receive.completion, message }, runtime);
                 self.tell(from, &Record::Taken { number }, runtime);
             }
             AnnouncedPayload::Carried(bytes) => {
@@ -322,7 +320,8 @@ impl PointToPoint {
         if sent.is_over {
             self.refuse_late(&issue, by, runtime);
         } else {
-            self.issue(HeldIssue { issue, completion: sent.completion, message: Some(sent.record) }, runtime);
+            let message = Some(sent.as_ended());
+            self.issue(HeldIssue { issue, completion: sent.completion, message }, runtime);
         }
     }
 
@@ -349,7 +348,7 @@ impl PointToPoint {
                 false => runtime.issue(None, &held.issue, held.completion.clone()),
             };
             match (result, held.message) {
-                (Ok(()), Some(message)) => runtime.out.observer.message_carried(message, operation),
+                (Ok(()), Some(message)) => runtime.out.observer.message_carried(message.number, operation),
                 (Ok(()), None) => {}
                 (Err(Refused::Frozen), _) => {
                     frozen.push(held.issue.group);

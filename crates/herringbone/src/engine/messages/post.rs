@@ -13,6 +13,7 @@ use crate::{
     },
     engine::outbox::Outbox,
     execute::issue::Issue,
+    observe::EndedMessage,
     request::CallAttrs,
     sys::region::Region,
 };
@@ -26,6 +27,7 @@ pub(crate) struct Posted {
     pub(crate) timeout: Duration,
     pub(crate) completion: Arc<Completion>,
     pub(crate) issued: Moment,
+    pub(crate) receives: bool,
     /// Its number among the messages that this process has posted.
     pub(crate) record: u64,
     /// Whether its caller was told that it failed. A send stays then until it is answered.
@@ -69,12 +71,17 @@ pub(super) struct IncomingRecord {
 impl Posted {
     pub(crate) fn new(envelope: Envelope, region: Region, timeout: Duration) -> Self {
         let (completion, issued) = (Arc::default(), Moment::default());
-        Self { envelope, region, timeout, completion, issued, record: 0, is_over: false }
+        Self { envelope, region, timeout, completion, issued, receives: false, record: 0, is_over: false }
+    }
+
+    /// What is told of it when it is over.
+    pub(super) fn as_ended(&self) -> EndedMessage {
+        EndedMessage { number: self.record, receives: self.receives, issued: self.issued }
     }
 
     /// It is over, and no operation carries it.
     pub(super) fn end(&self, result: Result<(), Error>, out: &mut Outbox) {
-        out.observer.message_ended(self.record, &result);
+        out.observer.message_ended(self.as_ended(), &result);
         self.completion.finish(result);
         out.finished = true;
     }
@@ -85,8 +92,8 @@ impl Posted {
 pub(super) struct HeldIssue {
     pub(super) issue: Issue,
     pub(super) completion: Arc<Completion>,
-    /// The number of the message that it carries, if it is no record.
-    pub(super) message: Option<u64>,
+    /// The message that it carries, if it is no record.
+    pub(super) message: Option<EndedMessage>,
 }
 
 /// A broadcast in a group of two, of which one end is this rank's.
