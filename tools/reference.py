@@ -61,6 +61,7 @@ PARTS = [
     ("Outer steps on mean differences", "averaging", "optim/diloco.py", ["DiLoCo"]),
     ("What the ways to average share", "averaging", "optim/averaging.py", ["Averaging"]),
     ("Sums of shards", "group", "shards.py", ["ShardGroup"]),
+    ("Timelines with torch", "herringbone.torch", "torch/timeline.py", ["start_timeline", "stop_timeline"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
@@ -89,16 +90,27 @@ def output_of(binary, *words):
 def commands(binary):
     """The page about the command line."""
     overview = output_of(binary, "--help")
-    verbs = re.findall(r"^  (\w+) +[A-Z]", overview.split("Commands:")[1].split("\n\n")[0], re.MULTILINE)
     parts = [
         f"# Commands\n{NOTE}",
         "`herringbone VERB --help` prints these texts. `herringbone completions SHELL` makes a shell complete them.",
         f"```text\n{overview.strip()}\n```",
     ]
-    for verb in verbs:
-        if verb != "help":
-            parts.append(f"## herringbone {verb}\n\n```text\n{output_of(binary, verb, '--help').strip()}\n```")
+    parts += [part for verb in verbs_of(overview) for part in described(binary, [verb])]
     return "\n\n".join(parts) + "\n"
+
+
+def described(binary, words):
+    """A verb's part of the page, and those of the verbs below it."""
+    text = output_of(binary, *words, "--help")
+    yield f"{'#' * (len(words) + 1)} herringbone {' '.join(words)}\n\n```text\n{text.strip()}\n```"
+    for verb in verbs_of(text):
+        yield from described(binary, [*words, verb])
+
+
+def verbs_of(text):
+    """The verbs that a text of `--help` lists."""
+    listed = text.partition("\nCommands:\n")[2].split("\n\n")[0]
+    return [verb for verb in re.findall(r"^  ([\w-]+) +[A-Z]", listed, re.MULTILINE) if verb != "help"]
 
 
 def python():

@@ -70,6 +70,16 @@ def test_the_reference_is_what_the_programs_say(tmp_path):
         assert (ROOT / name).read_text() == written, f"{name} is old: `make reference` writes it again"
 
 
+def test_the_reference_has_verbs_below_verbs():
+    """Each verb whose `--help` lists verbs has their options below it; the functions of torch's timelines are there, too."""
+    commands, python = ((ROOT / name).read_text() for name in GENERATED)
+    for heading in ("### herringbone trace merge", "### herringbone trace report", "### herringbone trace check"):
+        _, _, after = commands.partition(f"\n{heading}\n")
+        assert "\nOptions:\n" in after.partition("\n#")[0], heading
+    for name in ("start_timeline", "stop_timeline"):
+        assert f"\n### herringbone.torch.{name}\n" in python, name
+
+
 def test_the_pictures_are_what_the_schedules_say(tmp_path):
     subprocess.run([sys.executable, ROOT / "tools" / "pictures.py", BINARY, tmp_path], check=True)
     drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
