@@ -28,19 +28,25 @@ class Shown:
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder
-        reducer = f"127.0.0.1:{free_port()}"
+        self.reducer = f"127.0.0.1:{free_port()}"
         settings = {"HERRINGBONE_ADMIN_TOKEN": ADMIN, "HERRINGBONE_TOKEN": SECRET}
         # The server is asked by an option, and ranks by a variable.
-        group.start("-m", "herringbone", "serve", "--listen", reducer, "--admin", "127.0.0.1:0", **settings)
+        group.start("-m", "herringbone", "serve", "--listen", self.reducer, "--admin", "127.0.0.1:0", **settings)
         self.reducer_port = self.port(group.processes[0])
-        settings |= {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_ADMIN": "127.0.0.1:0"}
-        settings |= {"HERRINGBONE_REDUCERS": reducer, "HERRINGBONE_ALGORITHM": "reduction_server"}
-        settings |= {"HERRINGBONE_JOB": "shown-7", "HERRINGBONE_TIMEOUT_S": "60", "HERRINGBONE_PATIENCE_S": "30"}
-        group.start_ranks("shown.py", RANKS, str(folder), **settings)
-        self.ranks = group.processes[1:]
+        self.ranks = self.start_job(RANKS)
         self.ports = [self.port(rank) for rank in self.ranks]
         for rank in self.ranks:
             self.hear(rank, "summed")
+
+    def start_job(self, ranks: int) -> list[Process]:
+        """The ranks of a job with the reducer."""
+        settings = {"HERRINGBONE_ADMIN_TOKEN": ADMIN, "HERRINGBONE_TOKEN": SECRET}
+        settings |= {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_ADMIN": "127.0.0.1:0"}
+        settings |= {"HERRINGBONE_REDUCERS": self.reducer, "HERRINGBONE_ALGORITHM": "reduction_server"}
+        settings |= {"HERRINGBONE_JOB": "shown-7", "HERRINGBONE_TIMEOUT_S": "60", "HERRINGBONE_PATIENCE_S": "30"}
+        before = len(self.group.processes)
+        self.group.start_ranks("shown.py", ranks, str(self.folder), **settings)
+        return self.group.processes[before:]
 
     def hear(self, process: Process, word: str) -> str:
         """The next line of a process with a word."""
@@ -126,6 +132,39 @@ def test_a_job_shows_itself_while_it_runs(shown: Shown) -> None:
         shown.hear(rank, "done")
         assert rank.wait() == 0
     assert get(shown.reducer_port, "/readyz", None) == (200, "it serves\n")
+
+
+def test_a_reducer_of_two_jobs_shows_the_one_that_is_asked_for(shown: Shown) -> None:
+    more = shown.start_job(2)
+    for rank in more:
+        shown.hear(rank, "summed")
+    port = shown.reducer_port
+    jobs = json.loads(get(port, "/job.json")[1])["jobs"]
+    assert len(jobs) == 2
+    worlds = []
+    for job in jobs:
+        # Again, and by one client after the other: each is the job that was asked for.
+        for _ in range(2):
+            answer = json.loads(get(port, f"/job.json?job={job}")[1])
+            assert answer["job"] == job and answer["jobs"] == jobs
+        worlds.append(answer["world"])
+    assert sorted(worlds) == [2, RANKS]
+    [own] = {
+        labels["id"] for name, labels in ((name, dict(labels)) for name, labels in metrics(shown.ports[0])) if "id" in labels
+    }
+    assert json.loads(get(shown.ports[0], f"/job.json?job={own}")[1])["world"] == RANKS
+    for wrong in ("00000000000000ff", "no-number"):
+        assert get(port, f"/job.json?job={wrong}")[0] == get(shown.ports[0], f"/job.json?job={wrong}")[0] == 404
+    (shown.folder / "goes_on").touch()
+    (shown.folder / "ends").touch()
+    for rank in (*shown.ranks, *more):
+        shown.hear(rank, "done")
+        assert rank.wait() == 0
+    # A reducer keeps a job without connections for two seconds.
+    deadline = time.monotonic() + 60
+    while get(port, f"/job.json?job={jobs[0]}")[0] != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def check_figures(shown: Shown) -> None:

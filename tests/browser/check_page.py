@@ -165,6 +165,19 @@ def test_a_page_at_a_reducer_shows_its_jobs(opened):
     assert len(sheet.page.locator("#map .link").all()) == 8
 
 
+def test_a_reducer_of_several_jobs_shows_the_one_that_is_chosen(opened):
+    answer = answers.recorded("reducer")
+    site, sheet = opened(answer | {"jobs": ["220180c67af6325d"]})
+    sheet.within(5, "document.querySelector('#map .member')")
+    assert not sheet.page.locator("#job").is_visible()
+    site.answer = answer | {"jobs": ["220180c67af6325d", "00000000000000ff"]}
+    sheet.within(5, "document.querySelectorAll('#job option').length === 3")
+    sheet.page.select_option("#job", "00000000000000ff")
+    sheet.within(5, "location.search === '?job=00000000000000ff'")
+    sheet.page.wait_for_timeout(1500)
+    assert site.query == "job=00000000000000ff"
+
+
 def test_tables_of_a_parameter_server(opened):
     _, sheet = opened(answers.recorded("tables"))
     row = sheet.page.locator("#tables tbody tr").first.inner_text().split("\t")

@@ -46,10 +46,12 @@ class Site:
         """Like the process, without anything that a page does not need."""
         while self.hangs.is_set():
             threading.Event().wait(0.1)
-        name = request.path.lstrip("/") or "index.html"
+        path, _, query = request.path.partition("?")
+        name = path.lstrip("/") or "index.html"
         path = ASSETS / name
         if name == "job.json":
             self.asked += 1
+            self.query = query
             is_open = self.answer is not None or request.headers.get("Authorization") == f"Bearer {self.token}"
             answer = self.answer if self.answer is not None else self.behind_token
             self.send(
@@ -67,6 +69,8 @@ class Site:
 
     is_alive = True
     """Whether it gives new answers, or the first one again."""
+    query = ""
+    """What was last asked for behind the question mark."""
     behind_token = None
     """What those get that have the token, if `answer` is `None`."""
 

@@ -4,7 +4,7 @@
 import { fill } from "./dom.js";
 import { legendOf, mapOf } from "./map.js";
 import { newsOf } from "./news.js";
-import { eventsOf, jobsOf, lateOf, membersOf, nowOf, saidOf, tablesOf, WINDOW } from "./parts.js";
+import { chooserOf, eventsOf, jobsOf, lateOf, membersOf, nowOf, saidOf, tablesOf, WINDOW } from "./parts.js";
 import { pictureOf } from "./picture.js";
 import { clean, names, seconds } from "./words.js";
 
@@ -18,13 +18,15 @@ const EVENTS = 200;
 const CHARTS = 64, REMEMBERED = 60_000;
 
 const part = (id) => document.getElementById(id);
-const state = { picture: null, heard: null, failure: "", told: [], departed: [], rates: new Map(), paces: [], search: "", isQuiet: false, shownSince: 0, asks: false, timer: 0 };
+const state = { job: new URLSearchParams(location.search).get("job") ?? "", jobs: [], picture: null, heard: null, failure: "", told: [], departed: [], rates: new Map(), paces: [], search: "", isQuiet: false, shownSince: 0, asks: false, timer: 0 };
 
 async function answer() {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch("job.json", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  const response = await fetch(state.job ? `job.json?job=${encodeURIComponent(state.job)}` : "job.json", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
   if (response.status === 401) return null;
+  // The job is over: the process shows another one.
+  if (response.status === 404 && state.job) choose("");
   if (!response.ok) throw new Error(clean((await response.text()).trim()) || `status ${response.status}`);
   return response.json();
 }
@@ -34,10 +36,13 @@ async function ask() {
   clearTimeout(state.timer);
   if (state.asks || document.hidden || !part("login").hidden) return;
   const began = performance.now();
+  const { job } = state;
   state.asks = true;
   try {
     const heard = await answer();
     if (heard === null) askForToken();
+    // Another job was chosen meanwhile.
+    else if (job !== state.job) state.failure = "";
     // A process that cannot ask the others gives its last answer again.
     else if (heard.asked_at !== state.picture?.at) take(heard);
   } catch (error) {
@@ -48,6 +53,15 @@ async function ask() {
   // A large job gets a slower page, not a busy browser.
   const spent = performance.now() - began;
   state.timer = setTimeout(ask, Math.max(PAUSE - spent, PAUSE / 4, Math.min(spent, 5 * PAUSE)));
+}
+
+/** Shows another job of this process; "" for the one that the process chooses. Nothing that was seen of the job before is of this one. */
+function choose(job) {
+  Object.assign(state, { job, picture: null, departed: [], rates: new Map(), paces: [] });
+  const place = new URL(location.href);
+  if (job) place.searchParams.set("job", job);
+  else place.searchParams.delete("job");
+  history.replaceState(null, "", place);
 }
 
 function askForToken() {
@@ -118,6 +132,11 @@ function show() {
   const charts = picture.members.length <= CHARTS ? picture.members : [];
   const [[began, issued], [ended, last]] = [state.paces[0], state.paces.at(-1)];
   part("head").textContent = picture.head;
+  // A list that is open is not taken from under the mouse.
+  if (String(state.jobs) !== String(picture.jobs)) fill(part("job"), chooserOf(picture.jobs));
+  state.jobs = picture.jobs;
+  part("job").value = state.job || (picture.jobs.includes(picture.job) ? picture.job : "");
+  part("job-part").hidden = picture.jobs.length < 2;
   document.title = `${late.length ? "▲ " : ""}Herringbone: ${picture.head}`;
   fill(part("late"), lateOf(late));
   const said = saidOf(late);
@@ -156,6 +175,10 @@ part("login").addEventListener("submit", (event) => {
   sessionStorage.setItem(TOKEN, part("token").value);
   part("token").value = "";
   part("login").hidden = true;
+  ask();
+});
+part("job").addEventListener("change", (event) => {
+  choose(event.target.value);
   ask();
 });
 part("search").addEventListener("input", (event) => {

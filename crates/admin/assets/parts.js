@@ -116,6 +116,9 @@ export function membersOf(picture, departed, histories, search) {
   ];
 }
 
+/** The jobs that a process can show, to choose from. */
+export const chooserOf = (jobs) => [h("option", { value: "" }, "any"), ...jobs.map((job) => h("option", { value: job }, job))];
+
 /** The jobs of all reducers. */
 export function jobsOf(picture) {
   const rows = picture.served.slice(0, ROWS).map((row) => {

@@ -34,6 +34,7 @@ export function pictureOf(answer, before) {
     running: runningOf(members),
     issued: Math.max(0, ...members.map((member) => member.issued)),
     served: members.flatMap(servedBy),
+    jobs: (answer.jobs ?? []).map(clean),
     servers: members.filter((member) => member.tables),
     silent: answer.silent_seconds ?? null,
   };

@@ -2,15 +2,18 @@
 
 use crate::events::SharedCounts;
 use crate::watch::{AskTarget, JobWatch};
-use herringbone::server::{ServerFigures, ServerView};
+use herringbone::server::{ServedFigures, ServerFigures, ServerView};
 use herringbone::{JobFigures, JobView, Stats};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How many places in jobs are kept that this process has left.
 const LEFT: usize = 8;
+/// How many jobs of a server are shown at once, each by a thread of its own.
+const CHOSEN: usize = 8;
 /// Figures of this age were asked for by the same client.
 const JUST_NOW: Duration = Duration::from_millis(300);
 
@@ -25,6 +28,9 @@ pub(crate) struct Outlook {
     /// How often the file of metrics could not be written.
     unwritten: AtomicU64,
     watch: Arc<JobWatch>,
+    /// What is known of jobs of the server that somebody has asked for.
+    chosen: Mutex<BTreeMap<u64, Arc<JobWatch>>>,
+    own: Weak<Self>,
 }
 
 /// A place in a job, and how it stood when it was last looked at.
@@ -69,9 +75,9 @@ impl<T> Known<T> {
 impl Outlook {
     /// Of a process that is in no job yet.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new_cyclic(|outlook: &std::sync::Weak<Self>| {
-            let outlook = outlook.clone();
-            let watch = JobWatch::new(move || outlook.upgrade()?.target());
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let (own, outlook) = (own.clone(), own.clone());
+            let watch = JobWatch::new(false, move || outlook.upgrade()?.target(None));
             Self {
                 events: SharedCounts::default(),
                 places: Mutex::default(),
@@ -79,6 +85,8 @@ impl Outlook {
                 server: Mutex::default(),
                 unwritten: AtomicU64::new(0),
                 watch,
+                chosen: Mutex::default(),
+                own,
             }
         })
     }
@@ -152,6 +160,23 @@ impl Outlook {
         &self.watch
     }
 
+    /// A job as all its members see it; `None` if this process is not in it, does not serve it, or shows as many others.
+    pub(crate) fn watch_of(&self, job: u64) -> Option<Arc<JobWatch>> {
+        if self.present().is_some_and(|view| view.place().job == job) {
+            return Some(self.watch.clone());
+        }
+        let served = self.server()?.figures()?.jobs;
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.retain(|job, watch| watch.is_in_use() && served.iter().any(|served| served.job == *job));
+        let is_shown = served.iter().any(|served| served.job == job)
+            && (chosen.contains_key(&job) || chosen.len() < CHOSEN);
+        is_shown.then(|| {
+            let own = self.own.clone();
+            let watch = || JobWatch::new(true, move || own.upgrade()?.target(Some(job)));
+            chosen.entry(job).or_insert_with(watch).clone()
+        })
+    }
+
     /// Its places in jobs, as they stand or stood when their engines were last free.
     pub(crate) fn look(&self) -> Vec<SeenPlace> {
         // Nothing is asked for under this lock.
@@ -195,8 +220,9 @@ impl Outlook {
         self.present().map(|view| format!("rank-{}", view.place().rank)).or_else(of_server)
     }
 
-    fn target(&self) -> Option<AskTarget> {
-        if let Some(view) = self.present() {
+    /// Whom to ask for the present job, or for one that the server serves.
+    fn target(&self, job: Option<u64>) -> Option<AskTarget> {
+        if let Some(view) = self.present().filter(|_| job.is_none()) {
             let place = view.place();
             let own = place.address.clone()?;
             let token = view.token().map(str::to_owned);
@@ -207,10 +233,20 @@ impl Outlook {
         let served = server.figures()?.jobs;
         let own = reached(&server);
         // Rank 0 knows all members; of a job that has none the reducer answers for itself.
-        let hub = served.iter().find_map(|job| job.hub.clone());
+        let is_it = |served: &ServedFigures| job.is_none_or(|job| served.job == job);
+        if job.is_some() && !served.iter().any(is_it) {
+            return None;
+        }
+        let hub = served.iter().filter(|served| is_it(served)).find_map(|served| served.hub.clone());
         let addresses = hub.into_iter().chain([own.clone()]).collect();
         let jobs = Some(served.iter().map(|job| job.job).collect());
-        Some(AskTarget { addresses, token: server.token().map(str::to_owned), own, jobs, samples: true })
+        Some(AskTarget {
+            addresses,
+            token: server.token().map(str::to_owned),
+            own,
+            jobs,
+            samples: job.is_none(),
+        })
     }
 }
 

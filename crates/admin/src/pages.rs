@@ -5,6 +5,7 @@ use crate::http::request::PageRequest;
 use crate::http::response::PageResponse;
 use crate::metrics;
 use crate::outlook::Outlook;
+use crate::watch::JobWatch;
 use std::sync::Arc;
 
 /// A file of the live page.
@@ -48,7 +49,10 @@ impl Site for AdminPages {
             "/healthz" => PageResponse::line(200, "ok"),
             "/readyz" => self.readiness(),
             "/metrics" => metrics::response(&self.outlook, &request.accept),
-            "/job.json" => self.job(),
+            "/job.json" => match request.field("job") {
+                None | Some("") => job_page(self.outlook.watch()),
+                Some(job) => self.job(job),
+            },
             path => match ASSETS.iter().find(|asset| asset.path == path) {
                 Some(asset) => PageResponse::page(asset.kind, asset.text.as_bytes()),
                 None => PageResponse::line(404, "there are /, /job.json, /metrics, /healthz and /readyz"),
@@ -62,12 +66,15 @@ impl Site for AdminPages {
 }
 
 impl AdminPages {
-    fn job(&self) -> PageResponse {
-        match self.outlook.watch().job() {
-            Some(text) => PageResponse::page("application/json", text.as_bytes()),
-            None => {
-                PageResponse::line(503, "this process is in no job, or its members have not answered yet")
-            }
+    /// The job of this number, as `/job.json` writes numbers.
+    fn job(&self, job: &str) -> PageResponse {
+        let watch = u64::from_str_radix(job, 16).ok().and_then(|job| self.outlook.watch_of(job));
+        match watch {
+            Some(watch) => job_page(&watch),
+            None => PageResponse::line(
+                404,
+                "this process is not in that job and does not serve it, or shows 8 others: /job.json has the numbers of its jobs",
+            ),
         }
     }
 
@@ -88,6 +95,13 @@ impl AdminPages {
             None => PageResponse::line(200, "it is in a job"),
             Some(why) => PageResponse::line(503, &format!("its job cannot continue: {why}")),
         }
+    }
+}
+
+fn job_page(watch: &Arc<JobWatch>) -> PageResponse {
+    match watch.job() {
+        Some(text) => PageResponse::page("application/json", text.as_bytes()),
+        None => PageResponse::line(503, "this process is in no job, or its members have not answered yet"),
     }
 }
 

@@ -39,6 +39,10 @@ pub(crate) struct JobWatch {
     changed: Condvar,
     /// Whom to ask, at the moment; `None` if there is no job.
     target: Box<dyn Fn() -> Option<AskTarget> + Send + Sync>,
+    /// What has moved, for the thread that asks.
+    history: Mutex<JobHistory>,
+    /// Whether it is one of the jobs that somebody has asked for, and not the one that the process shows.
+    is_chosen: bool,
 }
 
 #[derive(Default)]
@@ -56,10 +60,14 @@ struct Latest {
 }
 
 impl JobWatch {
-    /// Asks whom `target` names.
-    pub(crate) fn new(target: impl Fn() -> Option<AskTarget> + Send + Sync + 'static) -> Arc<Self> {
+    /// Asks whom `target` names: for the job that the process shows, or for one that was chosen of many.
+    pub(crate) fn new(
+        is_chosen: bool,
+        target: impl Fn() -> Option<AskTarget> + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let target = Box::new(target);
-        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), target })
+        let (state, history) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { state, changed: Condvar::new(), target, history, is_chosen })
     }
 
     fn state(&self) -> MutexGuard<'_, WatchState> {
@@ -68,7 +76,15 @@ impl JobWatch {
 
     /// Starts its thread, unless it runs.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
-        let mut state = self.state();
+        self.start_in(&mut self.state())
+    }
+
+    /// Whether somebody looks, or all are asked even if nobody does.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.state().runs
+    }
+
+    fn start_in(self: &Arc<Self>, state: &mut WatchState) -> io::Result<()> {
         if !state.runs {
             let watch = self.clone();
             thread::Builder::new().name("hb-admin-ask".to_owned()).spawn(move || watch.run())?;
@@ -79,12 +95,12 @@ impl JobWatch {
 
     /// How the job stands, at most a second old if its members answer; `None` if nothing is known.
     pub(crate) fn job(self: &Arc<Self>) -> Option<Arc<str>> {
-        // Without a thread the last answer is all there is.
-        let _started = self.start();
         let is_there = (self.target)().is_some();
         let began = Instant::now();
         let mut state = self.state();
         state.looked = Some(began);
+        // Without a thread the last answer is all there is.
+        let _started = self.start_in(&mut state);
         self.changed.notify_all();
         loop {
             if let Some(latest) = state.latest.as_ref().filter(|latest| latest.at + FRESH > began) {
@@ -105,13 +121,16 @@ impl JobWatch {
         self.changed.notify_all();
     }
 
+    /// Asks for as long as there is a reason to.
     fn run(&self) {
         let mut asked: Option<(AskTarget, Asker)> = None;
-        let mut history = JobHistory::default();
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let Some(target) = (self.target)() else {
                 asked = None;
-                self.rest(Instant::now(), FRESH, false);
+                if !self.rest(Instant::now(), FRESH, false) {
+                    return;
+                }
                 continue;
             };
             let is_new = asked.as_ref().is_none_or(|(before, _)| !before.asks_as(&target));
@@ -123,7 +142,9 @@ impl JobWatch {
             let began = Instant::now();
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             let Ok(round) = asker.ask_all(is_new) else {
-                self.rest(began, FRESH, target.samples);
+                if !self.rest(began, FRESH, target.samples) {
+                    return;
+                }
                 continue;
             };
             history.add(&round, at);
@@ -134,7 +155,9 @@ impl JobWatch {
                 self.state().latest = Some(Latest { at: began, text });
                 self.changed.notify_all();
             }
-            self.rest(began, FRESH, target.samples);
+            if !self.rest(began, FRESH, target.samples) {
+                return;
+            }
         }
     }
 
@@ -143,27 +166,32 @@ impl JobWatch {
     }
 
     /// Waits until all have to be asked again: `pause` after they were if somebody looks, later if nobody does, and at once if a job
-    /// begins. Who looks after the pause, or as the first for long, need not wait.
-    fn rest(&self, began: Instant, pause: Duration, samples: bool) {
+    /// begins. Who looks after the pause, or as the first for long, need not wait. Returns whether the thread goes on: that of one of
+    /// many jobs ends when nobody looks, and the next who looks starts it again.
+    fn rest(&self, began: Instant, pause: Duration, samples: bool) -> bool {
         let mut state = self.state();
         loop {
             if std::mem::take(&mut state.begins) {
-                return;
+                return true;
             }
             let looked = state.looked.filter(|looked| looked.elapsed() < LOOKED_AT);
             let next = match looked {
-                Some(_) => Some(began + pause),
-                None if samples => Some(began + UNSEEN),
-                None => None,
-            };
-            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
-            state = match left {
-                Some(left) if left.is_zero() => return,
-                Some(left) => {
-                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                Some(_) => began + pause,
+                None if samples => began + UNSEEN,
+                None if self.is_chosen => {
+                    state.runs = false;
+                    return false;
                 }
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
             };
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

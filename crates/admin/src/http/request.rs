@@ -18,6 +18,8 @@ pub(crate) struct PageRequest {
     pub(crate) wants_header: bool,
     /// The path, without what follows a question mark.
     pub(crate) path: String,
+    /// What follows the question mark.
+    pub(crate) query: String,
     /// Where the client believes to be: the Host header, or the authority of a target that has one.
     pub(crate) host: Option<String>,
     /// Whether it is a request of HTTP/1.0, whose clients need not say where they believe to be.
@@ -46,6 +48,12 @@ pub(crate) enum BadRequest {
 }
 
 impl PageRequest {
+    /// The first value of a field of the query, as it was sent.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.query.split('&').map(|field| field.split_once('=').unwrap_or((field, "")));
+        fields.find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
     /// Reads a request.
     pub(crate) fn receive(mut stream: &TcpStream) -> Result<Self, BadRequest> {
         let deadline = Instant::now() + SENDING;
@@ -95,9 +103,10 @@ impl PageRequest {
             _ => return Err(BadRequest::Method),
         };
         let target = Target::of(parsed.path.unwrap_or_default())?;
-        let path = target.origin.split('?').next().unwrap_or_default();
+        let (path, query) = target.origin.split_once('?').unwrap_or((target.origin, ""));
         let is_old = parsed.version == Some(0);
-        let mut request = Self { wants_header, path: path.to_owned(), is_old, ..Self::default() };
+        let mut request =
+            Self { wants_header, path: path.to_owned(), query: query.to_owned(), is_old, ..Self::default() };
         for line in parsed.headers.iter() {
             // Bytes that are no text are in no header that is used.
             let Ok(value) = std::str::from_utf8(line.value) else { continue };
@@ -164,9 +173,11 @@ mod tests {
             "HEAD /job.json?job=7&x=1 HTTP/1.1\r\nhOsT: node-1:9464\r\nAUTHORIZATION: bearer  secret \r\naccept: a/b\r\n\r\n",
         );
         let request = request.unwrap().unwrap();
+        assert_eq!(["job", "x", "y"].map(|name| request.field(name)), [Some("7"), Some("1"), None]);
         let expected = PageRequest {
             wants_header: true,
             path: "/job.json".to_owned(),
+            query: "job=7&x=1".to_owned(),
             host: Some("node-1:9464".to_owned()),
             bearer: Some("secret".to_owned()),
             accept: "a/b".to_owned(),
