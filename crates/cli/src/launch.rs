@@ -41,7 +41,8 @@ use std::process::{Command, Stdio};
 ///
 /// If a rank ends the job, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
-/// SIGUSR2 are passed on, too.
+/// SIGUSR2 are passed on, too. Once the ranks have ended, SIGTERM asks the reducers to end, and SIGKILL ends those that have not
+/// after 3 seconds, and the servers of tables.
 ///
 /// The exit code is that of the rank that failed first, or 128 and the number of the signal that ended it.
 #[derive(Clone, Debug, clap::Args)]

@@ -61,9 +61,10 @@ impl Reducer {
     pub(crate) fn listening(mut process: Child, name: &str) -> Result<Self, Failure> {
         let mut line = String::new();
         if let Some(stdout) = process.stdout.take() {
-            BufReader::new(stdout)
-                .read_line(&mut line)
-                .map_err(Failure::system(format!("cannot read {name}'s address")))?;
+            let mut stdout = BufReader::new(stdout);
+            stdout.read_line(&mut line).map_err(Failure::system(format!("cannot read {name}'s address")))?;
+            // It can still say its last line when it ends.
+            process.stdout = Some(stdout.into_inner());
         }
         match serde_json::from_str::<serde_json::Value>(&line)
             .map(|value| value["listening"].as_str().map(str::to_owned))

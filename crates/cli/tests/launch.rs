@@ -303,6 +303,25 @@ fn ranks_and_reducers_end_though_the_launcher_is_killed() {
     }
 }
 
+/// The launcher lets reducers end by themselves: their timelines have ends.
+#[test]
+fn reducers_end_in_order() {
+    let folder = std::env::temp_dir().join(format!("herringbone-reducers-end-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let bench = [BINARY, "bench", "--sizes", "64K", "--seconds", "0.05"];
+    let mut command = launch(&[&["-n", "2", "--reducers", "1", "--"][..], &bench].concat());
+    let (code, _, stderr) = output(command.env("HERRINGBONE_TIMELINE", &folder));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(!stderr.contains("reducer 0"), "it has nothing to complain of: {stderr}");
+    let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let name = |path: &std::path::Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(files.iter().any(|file| name(file).contains("reducer")), "{files:?}");
+    let checked = Command::new(BINARY).args(["trace", "check"]).args(&files).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success() && !said.contains("without its end"), "{said}");
+}
+
 #[test]
 fn processes_that_a_rank_leaves_behind_end_with_the_job() {
     let (code, lines, stderr) = shell("2", "sleep 1000 & echo $!");

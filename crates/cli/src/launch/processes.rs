@@ -26,6 +26,11 @@ const GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// How long ranks that were asked to end may take.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// How long reducers may take to end once the ranks have.
+const DRAIN: Duration = Duration::from_secs(3);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// The signals that reach this process from now on.
 pub(super) struct Signals(Receiver<i32>);
 
@@ -113,6 +118,8 @@ impl Rank {
 pub(super) struct Processes {
     ranks: Vec<Rank>,
     reducers: Vec<Child>,
+    /// Servers of tables.
+    servers: Vec<Child>,
     ends: Ends,
     copies: Copies,
     log_format: LogFormat,
@@ -126,8 +133,8 @@ impl Processes {
     /// Their log lines have this form.
     pub(super) fn new(restarter: Restarter, log_format: LogFormat) -> Self {
         let (ends, copies) = (Ends::default(), Copies::new(log_format));
-        let (ranks, reducers, next_page) = (Vec::new(), Vec::new(), None);
-        Self { ranks, reducers, ends, copies, log_format, restarter, next_page }
+        let (ranks, reducers, servers, next_page) = (Vec::new(), Vec::new(), Vec::new(), None);
+        Self { ranks, reducers, servers, ends, copies, log_format, restarter, next_page }
     }
 
     /// Has the reducers, which are started first, listen for HTTP at the ports behind those of so many ranks.
@@ -159,8 +166,12 @@ impl Processes {
         listen: &str,
         more: &[&str],
     ) -> Result<String, Failure> {
-        let kind = if more.contains(&"--tables") { "server" } else { "reducer" };
-        let name = format!("{kind} {}", self.reducers.len());
+        let keeps_tables = more.contains(&"--tables");
+        let (kind, number) = match keeps_tables {
+            true => ("server", self.servers.len()),
+            false => ("reducer", self.reducers.len()),
+        };
+        let name = format!("{kind} {number}");
         let format = self.log_format.to_string();
         let more = [more, &["--log-format", &format]].concat();
         let mut command = Reducer::command(own, token, listen, &more);
@@ -174,7 +185,11 @@ impl Processes {
         let copied = stderr.map_or(Ok(()), |from| self.copies.start(&name, from, io::stderr()));
         copied.map_err(Failure::system("cannot start a thread"))?;
         let Reducer { process, address } = Reducer::listening(process, &name)?;
-        self.reducers.push(process);
+        if keeps_tables {
+            self.servers.push(process)
+        } else {
+            self.reducers.push(process)
+        }
         Ok(address)
     }
 
@@ -347,20 +362,43 @@ impl Processes {
         }
     }
 
-    /// Kills whatever is left.
+    /// Asks reducers to end, and waits for a while until they have: so their timelines and logs have ends.
+    fn drain_reducers(&mut self) -> io::Result<()> {
+        for reducer in &self.reducers {
+            // One that has ended already is no error here.
+            let _ = kill_process(Pid::from_child(reducer), Signal::TERM);
+        }
+        let until = Instant::now() + DRAIN;
+        loop {
+            let mut running = Vec::new();
+            for mut reducer in self.reducers.drain(..) {
+                if reducer.try_wait()?.is_none() {
+                    running.push(reducer);
+                }
+            }
+            self.reducers = running;
+            if self.reducers.is_empty() || Instant::now() >= until {
+                return Ok(());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Kills the ranks, lets the reducers end, and kills those that do not.
     fn end(&mut self) -> io::Result<()> {
         self.signal_groups(Signal::KILL);
+        self.drain_reducers()?;
         // Servers of tables tell of others that they lose, so all stand still before the first one ends.
-        for reducer in &self.reducers {
-            let _ = kill_process(Pid::from_child(reducer), Signal::STOP);
+        for server in &self.servers {
+            let _ = kill_process(Pid::from_child(server), Signal::STOP);
         }
-        for reducer in &self.reducers {
+        for server in &self.servers {
             let is_still = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            waitid(WaitId::Pid(Pid::from_child(reducer)), is_still)?;
+            waitid(WaitId::Pid(Pid::from_child(server)), is_still)?;
         }
-        for mut reducer in self.reducers.drain(..) {
-            reducer.kill()?;
-            reducer.wait()?;
+        for mut process in self.servers.drain(..).chain(self.reducers.drain(..)) {
+            process.kill()?;
+            process.wait()?;
         }
         self.ranks.drain(..).try_for_each(|mut rank| rank.process.wait().map(drop))
     }
