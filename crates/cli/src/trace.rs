@@ -15,8 +15,8 @@ use crate::{chrome, failure::Failure, outcome::Outcome, simulate};
 use herringbone::core::trace::timeline;
 use page::Page;
 use std::{
-    fs::{self, File},
-    io::{BufReader, Write},
+    fs,
+    io::{BufReader, BufWriter, Write},
     path::PathBuf,
 };
 
@@ -107,7 +107,15 @@ fn merged(options: &MergeOptions, out: &mut dyn Write) -> Result<Outcome, Failur
 
 fn reported(options: &ReportOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let name = options.file.display();
-    let file = File::open(&options.file).map_err(Failure::system(format!("cannot read {name}")))?;
+    if let Some(output) =
+        options.output.as_deref().filter(|output| chrome::is_same_file(output, &options.file))
+    {
+        return Err(Failure::Usage {
+            problem: format!("-o {} is the timeline itself, and would replace it", output.display()),
+            hint: "name another file with -o, like report.html",
+        });
+    }
+    let file = chrome::open(&options.file).map_err(Failure::system(format!("cannot read {name}")))?;
     let read = read::read(BufReader::with_capacity(1 << 20, file)).map_err(|problem| Failure::Usage {
         problem: format!("{name}: {problem}"),
         hint: "`herringbone trace merge DIR -o FILE` writes a job's timeline",
@@ -120,9 +128,7 @@ fn reported(options: &ReportOptions, out: &mut dyn Write) -> Result<Outcome, Fai
         fs::write(path, page.html()).map_err(Failure::system(format!("cannot write {}", path.display())))?;
     }
     if options.json {
-        let mut object = figures.object(&read);
-        object["roofline"] = roofline;
-        writeln!(out, "{object}")?;
+        figures.write_json(&read, &roofline, &mut BufWriter::new(out))?;
     }
     Ok(Outcome::Passed)
 }
@@ -131,7 +137,7 @@ fn checked(options: &CheckOptions, out: &mut dyn Write) -> Result<Outcome, Failu
     let mut is_right = true;
     for path in &options.files {
         let name = path.display();
-        let file = File::open(path).map_err(Failure::system(format!("cannot read {name}")))?;
+        let file = chrome::open(path).map_err(Failure::system(format!("cannot read {name}")))?;
         let review = match chrome::check(BufReader::new(file)) {
             Ok(review) => review,
             Err(problem) => {

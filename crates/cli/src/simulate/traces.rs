@@ -7,7 +7,7 @@ use super::{
     words,
 };
 use crate::{
-    chrome::{EventReader, missing, time},
+    chrome::{EventReader, missing, open, time},
     failure::Failure,
 };
 use herringbone::{
@@ -18,7 +18,6 @@ use indicatif::HumanBytes;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
     io::BufReader,
     path::Path,
 };
@@ -33,11 +32,11 @@ type Row = (u64, u64);
 pub(super) fn read(path: &Path, port: u64) -> Result<Roofline, Failure> {
     let name = path.display();
     let wrong = |problem: String| Failure::Usage { problem: format!("{name}: {problem}"), hint: HINT };
-    let file = File::open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let file = open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let mut reader = EventReader::new(BufReader::new(file));
     let first = event(reader.next().map_err(wrong)?).map_err(wrong)?;
     if first.as_ref().is_some_and(job::is_of_job) {
-        let file = File::open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        let file = open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
         return job::roofline(EventReader::new(BufReader::new(file)), port).map_err(wrong);
     }
     let mut events = Vec::from_iter(first);

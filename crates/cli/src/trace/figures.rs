@@ -7,6 +7,7 @@ use super::{
 use herringbone::Collective;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
 
 /// This many of the longest operations are listed.
 const LONGEST: usize = 20;
@@ -32,6 +33,25 @@ pub(super) struct StepFigures {
     pub(super) window: StepWindow,
     /// Of each rank.
     pub(super) ranks: Vec<StepOfRank>,
+}
+
+impl StepFigures {
+    fn object(&self, read: &ReadTimeline) -> Value {
+        let ranks = self.ranks.iter().map(|rank| {
+            json!({
+                "rank": read.name(rank.process),
+                "computing_s": seconds(rank.computing),
+                "waiting_s": seconds(rank.waiting),
+                "busy_s": seconds(rank.busy),
+            })
+        });
+        json!({
+            "step": self.window.step,
+            "start_s": seconds(self.window.whole.start),
+            "end_s": seconds(self.window.whole.end),
+            "ranks": ranks.collect::<Vec<_>>(),
+        })
+    }
 }
 
 /// What a rank did in a step, in nanoseconds: together they are the step.
@@ -143,15 +163,13 @@ impl StragglerWaits {
 /// Works all of it out.
 pub(super) fn figures(read: &ReadTimeline) -> Figures {
     let is_rank = |process: u32| read.processes.get(&process).is_some_and(|found| found.about.role == 0);
-    let operations: Vec<ReadOperation> =
-        read.operations.iter().filter(|operation| is_rank(operation.process)).cloned().collect();
     let ranks: Vec<(&u32, &ReadProcess)> =
         read.processes.iter().filter(|(process, _)| is_rank(**process)).collect();
-    let groups: Vec<&[ReadOperation]> = operations.chunk_by(|one, other| one.key == other.key).collect();
+    let groups: Vec<&[ReadOperation]> = read.operations.chunk_by(|one, other| one.key == other.key).collect();
     let numbers: Vec<u32> = ranks.iter().map(|(process, _)| **process).collect();
     let absent = absent_ranks(read, &numbers, &groups);
-    let first = operations.iter().map(|operation| operation.issued).min().unwrap_or(0);
-    let last = operations.iter().map(|operation| operation.ended).max().unwrap_or(0);
+    let first = read.operations.iter().map(|operation| operation.issued).min().unwrap_or(0);
+    let last = read.operations.iter().map(|operation| operation.ended).max().unwrap_or(0);
     let (windows, has_marks) = windows(&ranks, Interval { start: first, end: last });
     Figures {
         total: last - first,
@@ -275,8 +293,33 @@ pub(super) fn seconds(nanoseconds: i64) -> f64 {
 }
 
 impl Figures {
-    /// As `--json` prints them: seconds, bytes, and bytes/s.
-    pub(super) fn object(&self, read: &ReadTimeline) -> Value {
+    /// Writes them as `--json` prints them: seconds, bytes, and bytes/s. A job may have a million steps, so they are written one by one.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub(super) fn write_json(
+        &self,
+        read: &ReadTimeline,
+        roofline: &Value,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        out.write_all(b"{")?;
+        let others = self.object(read);
+        for (name, value) in
+            others.as_object().into_iter().flatten().chain([(&"roofline".to_owned(), roofline)])
+        {
+            write!(out, "{}:{value},", Value::from(name.as_str()))?;
+        }
+        out.write_all(b"\"steps\":[")?;
+        for (index, step) in self.steps.iter().enumerate() {
+            write!(out, "{}{}", if index == 0 { "" } else { "," }, step.object(read))?;
+        }
+        out.write_all(b"]}\n")?;
+        out.flush()
+    }
+
+    /// All but the steps and the roofs.
+    fn object(&self, read: &ReadTimeline) -> Value {
         let slowest = self.slowest.iter().map(|late| {
             json!({
                 "rank": read.name(late.process),
@@ -296,33 +339,12 @@ impl Figures {
             "clock_error_s": read.error as f64 / 1e9,
             "left_out": read.left_out,
             "has_marks": self.has_marks,
-            "steps": self.steps_json(read),
             "slowest": slowest.collect::<Vec<_>>(),
             "operations": self.operations_json(read),
             "longest": self.longest_json(read),
             "faults": faults.collect::<Vec<_>>(),
             "more_faults": read.more_faults,
         })
-    }
-
-    fn steps_json(&self, read: &ReadTimeline) -> Vec<Value> {
-        let steps = self.steps.iter().map(|step| {
-            let ranks = step.ranks.iter().map(|rank| {
-                json!({
-                    "rank": read.name(rank.process),
-                    "computing_s": seconds(rank.computing),
-                    "waiting_s": seconds(rank.waiting),
-                    "busy_s": seconds(rank.busy),
-                })
-            });
-            json!({
-                "step": step.window.step,
-                "start_s": seconds(step.window.whole.start),
-                "end_s": seconds(step.window.whole.end),
-                "ranks": ranks.collect::<Vec<_>>(),
-            })
-        });
-        steps.collect()
     }
 
     fn operations_json(&self, read: &ReadTimeline) -> Vec<Value> {

@@ -5,7 +5,10 @@ use super::{
     part::{Scanned, TimelinePart, open, scan},
     sorter::EventSorter,
 };
-use crate::{chrome::ReadEvent, failure::Failure};
+use crate::{
+    chrome::{ReadEvent, is_same_file},
+    failure::Failure,
+};
 use herringbone::core::trace::{Argument, TracePhase, TraceRow, TraceWriter, timeline};
 use std::{
     collections::BTreeMap,
@@ -40,6 +43,12 @@ pub(super) struct Merged {
 pub(super) fn merge(folder: &Path, job: Option<&str>, output: &Path) -> Result<Merged, Failure> {
     let mut remarks = Vec::new();
     let mut parts = scanned(folder, &mut remarks)?;
+    if parts.iter().any(|part| is_same_file(&part.path, output)) {
+        return Err(Failure::Usage {
+            problem: format!("-o {} is a process's timeline, and would replace it", output.display()),
+            hint: "name another file with -o, like job.json",
+        });
+    }
     let job = chosen(folder, &parts, job)?;
     parts.retain(|part| part.process.job == job);
     parts.sort_by_key(|part| {

@@ -1,7 +1,7 @@
 //! The file that one process of a job has written.
 
 use super::clocks::{ClockPair, ProcessClock};
-use crate::chrome::{EventReader, ReadEvent};
+use crate::chrome::{self, EventReader, ReadEvent};
 use herringbone::core::trace::timeline;
 use std::{
     collections::BTreeMap,
@@ -94,7 +94,7 @@ pub(super) enum Scanned {
 }
 
 pub(super) fn open(path: &Path) -> Result<EventReader<BufReader<File>>, String> {
-    let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let file = chrome::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     Ok(EventReader::new(BufReader::with_capacity(1 << 20, file)))
 }
 

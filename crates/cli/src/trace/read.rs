@@ -22,7 +22,7 @@ const BUSY: usize = 2;
 pub(super) struct ReadTimeline {
     pub(super) job: String,
     pub(super) processes: BTreeMap<u32, ReadProcess>,
-    /// Sorted by their identity, then by process.
+    /// Those of ranks, sorted by their identity, then by process.
     pub(super) operations: Vec<ReadOperation>,
     pub(super) kinds: Vec<OperationKind>,
     pub(super) faults: Vec<ReadFault>,
@@ -152,6 +152,9 @@ pub(super) fn read(input: impl BufRead) -> Result<ReadTimeline, String> {
         found.event(&ReadEvent::parse(text)?)?;
     }
     let mut found = found.found;
+    let ReadTimeline { operations, processes, .. } = &mut found;
+    operations
+        .retain(|operation| processes.get(&operation.process).is_some_and(|found| found.about.role == 0));
     found.operations.sort_by_key(|operation| (operation.key, operation.process));
     Ok(found)
 }

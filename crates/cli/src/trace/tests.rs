@@ -308,6 +308,48 @@ fn files_of_two_jobs_are_an_error_that_names_them() {
 }
 
 #[test]
+fn no_output_replaces_an_input() {
+    let folder = Folder::new("replaced");
+    job(&folder);
+    let (part, link) = (folder.file("rank1.json"), folder.file("link.json"));
+    std::os::unix::fs::symlink(&part, &link).unwrap();
+    let before = fs::read_to_string(&part).unwrap();
+    for output in [&part, &link, &folder.file("./rank0.json")] {
+        let refused = run(&["trace", "merge", folder.0.to_str().unwrap(), "-o", output]).unwrap_err();
+        assert!(refused.to_string().contains("would replace it"), "{refused}");
+    }
+    assert_eq!(fs::read_to_string(&part).unwrap(), before);
+    fs::remove_file(link).unwrap();
+    folder.merge(&[]).unwrap();
+    let merged = folder.file("job.json");
+    let refused = run(&["trace", "report", &merged, "-o", &merged]).unwrap_err().to_string();
+    assert!(refused.contains("the timeline itself"), "{refused}");
+    is_right(merged);
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let folder = Folder::new("fifo");
+    let fifo = folder.file("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &*fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    for args in [
+        &["trace", "report", &*fifo, "--json"][..],
+        &["trace", "check", &fifo],
+        &["roofline", "--trace", &fifo],
+    ] {
+        let refused = run(args).unwrap_err().to_string();
+        assert!(refused.contains("no regular file"), "{args:?}: {refused}");
+    }
+}
+
+#[test]
 fn a_clock_that_nobody_has_measured_is_named() {
     let folder = Folder::new("clocks");
     MadeUp::new("a1", "rank", 0, 0).save(&folder);
