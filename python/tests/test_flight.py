@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,27 @@ def test_who_fails_writes_its_record(folder: Path, tmp_path: Path) -> None:
     entries = pickle.loads((own / "own_0").read_bytes())["entries"]
     assert [entries[-1][key] for key in ("profiling_name", "input_sizes", "state")] == ["nccl:all_reduce", [[5]], "started"]
     assert (own / "own_0").stat().st_mode & 0o077 == 0
+
+
+def test_a_reducer_that_loses_a_worker_writes_its_record(group: Group, tmp_path: Path) -> None:
+    """A rank is killed in the middle of a job."""
+    pytest.importorskip("numpy")
+    reducer = f"127.0.0.1:{free_port()}"
+    settings = {"HERRINGBONE_TOKEN": TOKEN, "HERRINGBONE_FLIGHT": str(tmp_path / "own_")}
+    group.start("-m", "herringbone", "serve", "--listen", reducer, **settings)
+    settings |= {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_REDUCERS": reducer}
+    settings |= {"HERRINGBONE_ALGORITHM": "reduction_server", "HERRINGBONE_TIMEOUT_S": "30"}
+    group.start_ranks("shrinking.py", 3, "1", **settings)
+    serves, *ranks = group.processes
+    # Then it is somewhere in a sum, and the others wait for its part.
+    assert any(re.search(r"ranks? [\d, -]*2 ha(s|ve) come", line) for line in serves.stdout)
+    ranks[2].send_signal(signal.SIGKILL)
+    said = next((line for line in serves.stdout if "the last calls of this reducer are in" in line), "")
+    [file] = tmp_path.glob("reducer_own_*.json")
+    assert str(file) in said
+    record = json.loads(file.read_text())
+    assert (record["format"], record["role"], record["world"]) == ("herringbone-flight-1", "reducer", 3)
+    assert {operation["call"] for operation in record["operations"]} <= {"all_reduce"}
 
 
 def test_ranks_of_numpy_write_json(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@
 
 mod file;
 mod json;
+#[cfg(test)]
+mod made_up;
 mod torch;
 mod value;
 

@@ -268,10 +268,10 @@ pub(crate) const PROGRESS_FILE: Setting = setting(
 );
 pub(crate) const FLIGHT: Setting = setting(
     crate::flight::VARIABLE,
-    "what the names of the files begin with into which a rank writes its last calls after an error; its rank follows. Ranks of torch take TORCH_FR_DUMP_TEMP_FILE if it is not set",
+    "what the names of the files begin with into which a rank writes its last calls after an error; its rank follows. Ranks of torch take TORCH_FR_DUMP_TEMP_FILE if it is not set. If this is set, a reducer that loses a worker writes what it did last, to a file beside those whose name begins with reducer_",
     "a path, or off",
     "a folder of the user's below the one for temporary files",
-    WORKERS,
+    ALL_READERS,
 );
 pub(crate) const FLIGHT_SIGNAL: Setting = setting(
     crate::flight::SIGNAL_VARIABLE,

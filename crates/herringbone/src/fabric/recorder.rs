@@ -1,7 +1,8 @@
-//! Writing a rank's flight record: after a failure, and when a signal asks for it. Always on a thread of its own.
+//! Writing the flight record of a rank, or of a reducer's job: after a failure, and for ranks when a signal asks for it. Always on a
+//! thread of its own.
 
 use crate::{
-    core::session::{flight::FlightRecord, handshake::Identity},
+    core::session::{Role, flight::FlightRecord, handshake::Identity},
     engine::{Engine, flight::flight_record},
     flight::{FlightFiles, SIGNAL_VARIABLE},
     node::Node,
@@ -22,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 /// How often it looks whether the engine is free.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// Writes the record of a rank.
+/// Writes the record of a rank, or of a job that a reducer serves.
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
     owner: Identity,
@@ -38,7 +39,7 @@ pub(crate) struct FlightRecorder {
 static ALL: Mutex<Vec<Weak<FlightRecorder>>> = Mutex::new(Vec::new());
 
 impl FlightRecorder {
-    /// Of a rank that is a process of its own.
+    /// Of a rank that is a process of its own, or of a reducer in one of its jobs.
     pub(crate) fn of(owner: Identity) -> Arc<Self> {
         Arc::new(Self {
             owner,
@@ -49,11 +50,14 @@ impl FlightRecorder {
         })
     }
 
-    /// Begins to listen for failures of this engine, and for the signal.
+    /// Writes what this engine has done, and begins to listen for its failures and for the signal if it is a rank's.
     pub(crate) fn attach(self: &Arc<Self>, node: &Arc<Node>) {
         // It is attached once.
         let _attached = self.node.set(Arc::downgrade(node));
         if !self.files.are_wanted() {
+            return;
+        }
+        if self.owner.role != Role::Worker {
             return;
         }
         node.arm();
@@ -67,8 +71,11 @@ impl FlightRecorder {
     }
 
     /// Something has failed: the record is written soon.
-    pub(super) fn failed(self: &Arc<Self>) {
+    pub(crate) fn failed(self: &Arc<Self>) {
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        if !self.files.are_wanted() {
+            return;
+        }
         self.is_behind.store(true, Ordering::SeqCst);
         if self.is_writing.swap(true, Ordering::SeqCst) {
             return;

@@ -1,14 +1,17 @@
 //! Where records go, and how they are written: whole or not at all, and never with an error for the program.
 
 use super::{FlightRecord, json, torch_pickle};
-use crate::core::session::handshake::Identity;
-use rustix::process::geteuid;
+use crate::core::session::{Role, handshake::Identity};
+use rustix::{process::geteuid, system::uname};
 use std::{
     env,
     ffi::OsString,
     fs,
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
@@ -98,8 +101,13 @@ pub(crate) struct FlightFiles {
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
 
 impl FlightFiles {
+    /// Where the environment says. A reducer serves many jobs for a long time, so it writes only if it is asked to.
     pub(crate) fn of(owner: Identity) -> Self {
-        Self { destination: FlightDestination::from_env(), owner, has_warned: AtomicBool::new(false) }
+        let destination = match FlightDestination::from_env() {
+            FlightDestination::Temporary if owner.role == Role::Reducer => FlightDestination::Off,
+            said => said,
+        };
+        Self { destination, owner, has_warned: AtomicBool::new(false) }
     }
 
     /// Whether records go anywhere.
@@ -115,28 +123,39 @@ impl FlightFiles {
 
     /// Writes a record, and says where. That it cannot be written is one warning.
     pub(crate) fn write(&self, record: &FlightRecord) {
-        let (who, format) = (format!("rank {}", self.owner.rank), format());
+        let Identity { role, job, rank, .. } = self.owner;
+        let is_reducer = role == Role::Reducer;
+        let (who, format) = match is_reducer {
+            true => (format!("reducer, job {job:016x}"), FlightFormat::Json),
+            false => (format!("rank {rank}"), format()),
+        };
+        let [are_in, are_lost] = match is_reducer {
+            true => [
+                "the last calls of this reducer are in",
+                "the last calls of this reducer could not be written",
+            ],
+            false => {
+                ["the last calls of this rank are in", "the last calls of this rank could not be written"]
+            }
+        };
         let written = self.path(format).and_then(|path| write_record(&path, record, format).map(|()| path));
         match written {
             Ok(path) => {
-                let what = format_args!(
-                    "the last calls of this rank are in {}: {}",
-                    path.display(),
-                    reading(&path, format)
-                );
+                let reading = reading(&path, format);
+                let what = format_args!("{are_in} {}: {reading}", path.display());
                 crate::log::warn(&who, what);
             }
             Err(error) if !self.has_warned.swap(true, Ordering::Relaxed) => {
-                crate::log::warn(
-                    &who,
-                    format_args!("the last calls of this rank could not be written ({VARIABLE}): {error}"),
-                );
+                crate::log::warn(&who, format_args!("{are_lost} ({VARIABLE}): {error}"));
             }
             Err(_) => {}
         }
     }
 
     fn path(&self, format: FlightFormat) -> io::Result<PathBuf> {
+        if let (FlightDestination::Prefix(prefix), Role::Reducer) = (&self.destination, self.owner.role) {
+            return Ok(of_reducer(prefix, self.owner.job, &uname().nodename().to_string_lossy()));
+        }
         let mut name = match &self.destination {
             FlightDestination::Prefix(prefix) => prefix.clone().into_os_string(),
             FlightDestination::Temporary | FlightDestination::Off => {
@@ -149,6 +168,15 @@ impl FlightFiles {
         name.push(format!("{}{}", self.owner.rank, format.suffix()));
         Ok(name.into())
     }
+}
+
+/// The file of a reducer's job. Its name does not begin as those of ranks: torch's program takes whatever follows their beginning for a
+/// rank. It has the host and the process, because the reducers of a job do not know their numbers.
+fn of_reducer(prefix: &Path, job: u64, host: &str) -> PathBuf {
+    let text = prefix.as_os_str().as_bytes();
+    let (folder, name) = text.split_at(text.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1));
+    let end = format!("{job:016x}_{host}_{}{}", std::process::id(), FlightFormat::Json.suffix());
+    PathBuf::from(OsString::from_vec([folder, b"reducer_", name, end.as_bytes()].concat()))
 }
 
 /// How to read a file.
@@ -201,26 +229,9 @@ pub fn write_record(path: &Path, record: &FlightRecord, format: FlightFormat) ->
 
 #[cfg(test)]
 mod tests {
+    use super::super::made_up::record;
     use super::*;
-    use crate::core::session::{Role, status::ClockReading};
     use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn record() -> FlightRecord {
-        FlightRecord {
-            job: 7,
-            role: Role::Worker,
-            rank: 1,
-            world: 2,
-            process: 3,
-            host: "here".to_owned(),
-            version: "1".to_owned(),
-            clock: ClockReading { monotonic: 4, realtime: 5 },
-            issued: 0,
-            posted: 0,
-            groups: Vec::new(),
-            operations: Vec::new(),
-        }
-    }
 
     fn folder(name: &str) -> PathBuf {
         let folder = env::temp_dir().join(format!("herringbone-flight-test-{}-{name}", std::process::id()));
@@ -279,6 +290,15 @@ mod tests {
             assert!(error.contains(name) && error.contains("remove it"), "{error}");
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_reducers_file_lies_beside_those_of_ranks_and_has_another_beginning() {
+        let of = |prefix: &str| of_reducer(Path::new(prefix), 255, "h").to_str().unwrap().to_owned();
+        let end = format!("00000000000000ff_h_{}.json", std::process::id());
+        assert_eq!(of("/a/b/own_"), format!("/a/b/reducer_own_{end}"));
+        assert_eq!(of("/a/b/"), format!("/a/b/reducer_{end}"));
+        assert_eq!(of("own_"), format!("reducer_own_{end}"));
     }
 
     #[test]

@@ -113,8 +113,8 @@ fn call(call: &FlightCall) -> FlightValue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::made_up::record;
     use super::*;
-    use crate::core::session::{Role, status::ClockReading};
 
     #[test]
     fn a_record_has_a_line_for_each_call() {
@@ -155,22 +155,15 @@ mod tests {
             failure: None,
         };
         let record = FlightRecord {
-            job: 255,
-            role: Role::Worker,
-            rank: 1,
-            world: 2,
-            process: 3,
-            host: "here".to_owned(),
-            version: "1".to_owned(),
-            clock: ClockReading { monotonic: 20, realtime: 30 },
             issued: 4,
             posted: 1,
             groups: vec![group],
             operations: vec![operation, message],
+            ..record()
         };
         let expected = concat!(
-            r#"{"format":"herringbone-flight-1","version":"1","job":"00000000000000ff","role":"worker","rank":1,"world":2,"#,
-            r#""host":"here","process":3,"taken":{"monotonic_ns":20,"realtime_ns":30},"issued":4,"posted":1,"groups":["#,
+            r#"{"format":"herringbone-flight-1","version":"1","job":"0000000000000007","role":"worker","rank":1,"world":2,"#,
+            r#""host":"here","process":3,"taken":{"monotonic_ns":4,"realtime_ns":5},"issued":4,"posted":1,"groups":["#,
             "\n",
             r#"{"group":0,"name":"world","description":"","ranks":[0,1],"last_over":2,"error":null}],"operations":["#,
             "\n",

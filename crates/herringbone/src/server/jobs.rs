@@ -17,7 +17,8 @@ use crate::{
         acceptor,
         answer::{Inquiry, ReducerAnswer},
         greet::{self, GreetError},
-        recorder, reducers,
+        recorder::{self, FlightRecorder},
+        reducers,
     },
     node::{EventHandler, Node},
     observe::Sink,
@@ -127,6 +128,8 @@ struct Job {
     /// Whether a thread waits for the engine, to show its workers that it lives.
     shows_life: AtomicBool,
     timeline: Mutex<Option<JobTimeline>>,
+    /// Writes what its engine has done last when a worker is lost.
+    recorder: Arc<FlightRecorder>,
 }
 
 /// A worker that has called. Within a job it has one life: a process that is started again is of another job.
@@ -204,7 +207,7 @@ impl Jobs {
     }
 
     fn identity(&self, job: u64) -> Identity {
-        Identity { role: Role::Reducer, job, rank: 0, world: 1, incarnation: self.incarnation }
+        identity(job, 1, self.incarnation)
     }
 
     /// Somebody wants to know whether this is a reducer that it could use.
@@ -428,13 +431,16 @@ impl Job {
         let engine =
             Engine::new(me, endpoints, Staging::new(Arc::new(segment), pool), true, EngineRules::DEFAULT);
         let bell = Arc::new(Bell::new()?);
-        let sinks = jobs.upgrade().map_or_else(Vec::new, |jobs| jobs.new_sinks(number));
+        let (sinks, incarnation) =
+            jobs.upgrade().map_or_else(Default::default, |jobs| (jobs.new_sinks(number), jobs.incarnation));
         let node = Node::new(engine, bell, usize::MAX, Box::new(JobEvents { number, jobs }))?;
         node.with(|engine| {
             for sink in sinks {
                 engine.runtime.out.observer.listen(sink, Moment::exact);
             }
         });
+        let recorder = FlightRecorder::of(identity(number, world, incarnation));
+        recorder.attach(&node);
         let timeline = settings::timeline_folder().and_then(|folder| timeline(&node, folder, number, world));
         let job = Arc::new(Self {
             node,
@@ -445,6 +451,7 @@ impl Job {
             news: Mutex::default(),
             shows_life: AtomicBool::new(false),
             timeline: Mutex::new(timeline),
+            recorder,
         });
         let driven = job.node.clone();
         std::thread::Builder::new().name("hb-reduce".to_owned()).spawn(move || driven.drive_for_ever())?;
@@ -524,6 +531,11 @@ impl Job {
     }
 }
 
+/// This reducer in a job of so many workers.
+fn identity(job: u64, world: u32, incarnation: u64) -> Identity {
+    Identity { role: Role::Reducer, job, rank: 0, world, incarnation }
+}
+
 /// Has a timeline written of what a job's engine does here.
 fn timeline(node: &Node, folder: PathBuf, job: u64, world: u32) -> Option<JobTimeline> {
     let owner = TimelineOwner { job, me: TimelineMember::reducer(0), world, members: BTreeMap::new() };
@@ -551,11 +563,18 @@ impl EventHandler for JobEvents {
         let Some(jobs) = self.jobs.upgrade() else { return };
         let Some(job) = jobs.table().present.get(&self.number).cloned() else { return };
         for event in events {
-            // A reducer asks for no links, and has no hub.
-            if let Event::Broken { endpoint, reason } = event {
-                let end = job.end_of(endpoint, &reason, jobs.drains.load(Ordering::SeqCst));
-                job.news().departed.push(end);
-                job.connections.fetch_sub(1, Ordering::SeqCst);
+            match event {
+                Event::Broken { endpoint, reason } => {
+                    let end = job.end_of(endpoint, &reason, jobs.drains.load(Ordering::SeqCst));
+                    if !end.in_order {
+                        // What it has not sent is known now alone: the others leave its groups soon.
+                        job.recorder.failed();
+                    }
+                    job.news().departed.push(end);
+                    job.connections.fetch_sub(1, Ordering::SeqCst);
+                }
+                // A reducer asks for no links, has no hub, and hears of no failure but that a worker is lost.
+                Event::Want(_) | Event::ToHub(_) | Event::Failed => {}
             }
         }
     }
