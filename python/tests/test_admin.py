@@ -125,6 +125,11 @@ def test_a_job_shows_itself_while_it_runs(shown: Shown) -> None:
         waited = {labels: seconds for (name, labels), seconds in now.items() if name == "herringbone_peer_wait_seconds_total"}
         # It is stopped for the second, at least, that it has to answer in.
         assert sum(waited.values()) > 0.5, "the ranks have waited for the one that was stopped"
+    # A rank that is stopped while it hands a result on keeps no reducer waiting. One that calls late does.
+    late = shown.folder / "late"
+    late.touch()
+    while late.exists():
+        time.sleep(0.02)
     of_reducer = metrics(shown.reducer_port)
     assert value(of_reducer, "herringbone_peer_wait_seconds_total", peer="rank 1") > 0.5
     (shown.folder / "ends").touch()
