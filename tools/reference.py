@@ -25,6 +25,7 @@ PARTS = [
     ("Parameter server", "servers", "tables.py", ["ParameterServer"]),
     ("A table", "table", "tables.py", ["Table"]),
     ("An embedding on servers", "embedding", "embedding.py", ["TableEmbedding"]),
+    ("Asynchronous training", "optimizer", "optim/async_sgd.py", ["AsyncSGD"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     (
@@ -68,6 +69,7 @@ PARTS = [
 an object of its class. Errors follow."""
 CONSTRUCTED = {
     "DiLoCo": "herringbone.optim",
+    "AsyncSGD": "herringbone.optim",
     "Elastic": "herringbone",
     "Engine": "herringbone",
     "LocalSGD": "herringbone.optim",

@@ -17,6 +17,7 @@ _PLACES: dict[str, str] = {
     "DiLoCo": "diloco",
     "LocalSGD": "local_sgd",
     "PostLocalSGD": "local_sgd",
+    "AsyncSGD": "async_sgd",
 }
 """The module of each name."""
 

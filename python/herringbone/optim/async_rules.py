@@ -1,0 +1,66 @@
+"""What servers are told of an optimizer of torch, and how much a late gradient counts: pure functions, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ArgumentError
+
+__all__ = ["SCALED", "factor_of", "gradient_share", "rule_of"]
+
+Numbers = dict[str, float]
+
+SCALED = ("sgd", "nag")
+"""The servers' optimizers whose step is as long as its gradient: others divide by the gradients' magnitudes."""
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "SGD": {"dampening": 0, "maximize": False},
+    "Adagrad": {"lr_decay": 0, "initial_accumulator_value": 0, "maximize": False},
+    "RMSprop": {"momentum": 0, "centered": False, "maximize": False},
+    "Adam": {"amsgrad": False, "maximize": False},
+    "AdamW": {"amsgrad": False, "maximize": False},
+}
+"""Torch's optimizers that servers have, and what of their settings has to be as it is by default."""
+
+
+def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
+    """The servers' name for torch's optimizer ``kind``, and its numbers; ``settings`` are those of a group of parameters.
+
+    Raises:
+        ArgumentError: servers have no such optimizer, or not with these settings.
+    """
+    if kind not in PLAIN:
+        raise ArgumentError(f"AsyncSGD: servers have no {kind}; pass one of torch.optim's {', '.join(PLAIN)}")
+    for setting, plain in PLAIN[kind].items():
+        if settings.get(setting, plain) != plain:
+            raise ArgumentError(
+                f"AsyncSGD: {setting} is {settings[setting]!r}; servers have {kind} with {setting}={plain!r} only"
+            )
+    numbers = {"learning_rate": float(settings["lr"]), "wd": float(settings["weight_decay"])}
+    if kind == "SGD":
+        numbers["momentum"] = float(settings["momentum"])
+        return ("nag" if settings["nesterov"] else "sgd"), numbers
+    numbers["epsilon"] = float(settings["eps"])
+    if kind == "RMSprop":
+        numbers["rho"] = float(settings["alpha"])
+    elif kind in ("Adam", "AdamW"):
+        numbers["beta1"], numbers["beta2"] = (float(beta) for beta in settings["betas"])
+    # AdamW of newer versions is an Adam that says so.
+    decays_apart = kind == "Adam" and settings.get("decoupled_weight_decay", False)
+    return ("adamw" if decays_apart else kind.lower()), numbers
+
+
+def factor_of(staleness: int) -> float:
+    """What an update that is so many versions old is multiplied by: 1/staleness, and 1 for one that is not old.
+
+    This is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016).
+    """
+    return 1.0 / max(1, staleness)
+
+
+def gradient_share(workers: int, first_k: int | None, max_staleness: int | None) -> float:
+    """What part of an update one gradient is: where servers add several up before they update, the update has their mean."""
+    if first_k is not None:
+        return 1.0 / first_k
+    return 1.0 / workers if max_staleness == 0 else 1.0

@@ -1,0 +1,257 @@
+"""Asynchronous SGD: the parameters are on servers, and each worker pushes its gradients when it has them.
+
+::
+
+    with herringbone.ParameterServer() as servers:
+        optimizer = AsyncSGD(torch.optim.SGD(model.parameters(), lr=0.05), servers, staleness="scale", max_staleness=8)
+        for batch, targets in data:
+            optimizer.zero_grad()
+            loss(model(batch), targets).backward()
+            optimizer.step()                                # pushes the gradients, and pulls the parameters
+
+This module imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..arguments import text, whole
+from ..errors import ArgumentError
+from ..kvstore.meeting import Meeting
+from ..tables import TYPES, ParameterServer, Table
+from .async_rows import WIDTH, places_of, runs_of
+from .async_rules import SCALED, factor_of, gradient_share, rule_of
+
+__all__ = ["AsyncSGD"]
+
+
+class AsyncSGD(torch.optim.Optimizer):
+    """Trains a model whose parameters are on a parameter server; workers do not wait for each other.
+
+    Each worker has a model of the same shape, and makes one of these after its model; rank 0's parameters are the first ones on the
+    servers. ``step()`` pushes this worker's gradients, which the servers apply by their own optimizer, and pulls the parameters.
+
+    The servers' optimizer is that of torch which is given, with its settings: SGD, Adagrad, RMSprop, Adam or AdamW, as
+    docs/tables.md has them. A change of ``lr`` in ``param_groups``, as by a scheduler that is made for this object, is passed on by
+    rank 0.
+
+    Sources: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), Zhang et al., "Staleness-aware Async-SGD" (IJCAI 2016),
+    and Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        server: ParameterServer,
+        *,
+        staleness: str = "scale",
+        max_staleness: int | None = None,
+        name: str = "async",
+        restore: bool = False,
+    ) -> None:
+        """All workers make it, with the same arguments, and return once all have; one that takes a lost worker's place does not wait.
+
+        Args:
+            optimizer: torch's, over the model's parameters of float32, float64 or bfloat16. It makes no steps itself.
+            server: this worker's connection. It stays the caller's, who closes it.
+            staleness: ``"scale"`` multiplies a gradient by 1/tau, if tau updates (2 or more) have changed the parameters since this
+                worker pulled them. ``"none"`` lets every gradient count whole.
+            max_staleness: a worker waits in its pull for others that have ended fewer steps than it by more than this.
+                0 is synchronous: a step's gradients are averaged with the bits of an all-reduce. ``None`` waits for nobody.
+            name: what the tables are called by. Trainings that share servers have names of their own.
+            restore: begin as the servers' newest snapshot is, if there is one: :meth:`snapshot`.
+
+        Raises:
+            TypeError: the optimizer or the server is none.
+            ArgumentError: servers have no such optimizer or type of elements, or an argument makes no sense.
+        """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            what = "an optimizer of torch over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)"
+            raise TypeError(f"AsyncSGD: optimizer is a {type(optimizer).__name__}; pass {what}")
+        if not isinstance(server, ParameterServer):
+            raise TypeError(f"AsyncSGD: server is a {type(server).__name__}; pass a herringbone.ParameterServer")
+        if staleness not in ("scale", "none"):
+            raise ArgumentError(f'AsyncSGD: staleness is {staleness!r}; pass "scale" or "none"')
+        if max_staleness is not None:
+            max_staleness = whole("AsyncSGD", "max_staleness", max_staleness, "a number of steps")
+            if max_staleness < 0:
+                raise ArgumentError(f"AsyncSGD: max_staleness is {max_staleness}; pass a number of steps from 0, or None")
+        name = text("AsyncSGD", "name", name, "a name")
+        self._rules = [rule_of(type(optimizer).__name__, group) for group in optimizer.param_groups]
+        groups = [_by_type(group["params"]) for group in optimizer.param_groups]
+        scales = staleness == "scale" and max_staleness != 0
+        unscaled = next((rule for rule, _ in self._rules if rule not in SCALED), None)
+        if scales and unscaled is not None:
+            raise ArgumentError(
+                f'AsyncSGD: staleness is "scale", and {unscaled} divides by the magnitude of gradients, so scaled ones make no shorter '
+                f'steps; pass staleness="none", or torch.optim.SGD'
+            )
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        share = gradient_share(server.workers, None, max_staleness)
+        consistency: str | int = "async" if max_staleness is None else max_staleness
+        self.last_staleness: int | None = None
+        """How many updates by others lay between this worker's last pull and its last push; ``None`` if nobody has counted."""
+        self._rank, self._version = server.rank, 0
+        self._meeting = Meeting(server, name)
+        self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
+        self._stretches: list[_Stretch] = []
+        for number, (rule, numbers) in enumerate(self._rules):
+            for dtype, parameters in groups[number].items():
+                places = places_of([parameter.numel() for parameter in parameters])
+                table = server.table(
+                    f"{name} {number} {dtype}",
+                    rows=max(1, places[-1].row + places[-1].rows),
+                    width=WIDTH,
+                    dtype=dtype,
+                    optimizer=rule,
+                    numbers={**numbers, "rescale_grad": share},
+                    consistency=consistency,
+                    restore=restore,
+                )
+                self._stretches.append(_Stretch(number, table, parameters))
+        self._begin(restore)
+
+    def _begin(self, restore: bool) -> None:
+        """Give the servers rank 0's parameters, if they have none yet, and take theirs."""
+        if not self._meeting.comes_back:
+            is_new = not restore or all(stretch.table.step == 0 for stretch in self._stretches)
+            if self._rank == 0 and is_new:
+                for stretch in self._stretches:
+                    stretch.assign()
+            elif is_new:
+                for stretch in self._stretches:
+                    stretch.table.end_step()
+            self._meeting.meet("AsyncSGD")
+        self._pull()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Push this worker's gradients, and pull the parameters that come of them and of others'; returns what ``closure`` does.
+
+        A parameter without a gradient stays as it is. Each worker calls this as often as it likes; with ``max_staleness`` it waits
+        until the others are near enough, and a worker that is lost is waited for as long as the servers' ``--patience`` says.
+
+        Raises:
+            TableError: a gradient has a NaN. Nothing of this step was taken from this table.
+            TableServerLostError: a server is lost, and there is no copy of what it had.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._tune()
+        factor = 1.0
+        if self._clock is not None:
+            self.last_staleness = int(self._clock.pull_range(0, 1)[0, 0]) - self._version
+            factor = factor_of(self.last_staleness)
+        for stretch in self._stretches:
+            stretch.push(factor)
+        if self._clock is not None:
+            self._clock.push_range(0, [[1.0]])
+        self._pull()
+        return loss
+
+    def _pull(self) -> None:
+        """Take the servers' parameters. The version is read first: what comes in between makes a gradient look older, never newer."""
+        if self._clock is not None:
+            self._version = int(self._clock.pull_range(0, 1)[0, 0])
+        for stretch in self._stretches:
+            stretch.pull()
+
+    def _tune(self) -> None:
+        """Pass on numbers that have changed. Only rank 0 does: a slower worker would take the servers back to older ones."""
+        for number, group in enumerate(self.param_groups):
+            rule, told = self._rules[number]
+            rate = float(group["lr"])
+            if rate == told["learning_rate"]:
+                continue
+            self._rules[number] = rule, {**told, "learning_rate": rate}
+            if self._rank == 0:
+                for stretch in self._stretches:
+                    if stretch.group == number:
+                        stretch.table.tune(learning_rate=rate)
+
+    def snapshot(self) -> None:
+        """Have the servers write parameters and the optimizer's state to their ``--data``, while training goes on. One worker calls it.
+
+        A training that is made with ``restore=True`` on new servers goes on from there.
+        """
+        for table in [stretch.table for stretch in self._stretches] + ([] if self._clock is None else [self._clock]):
+            table.snapshot()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings of ``param_groups``, as any optimizer of torch has them, and how many ``steps`` this worker has ended.
+
+        What the optimizer keeps for each element is on the servers: :meth:`snapshot` writes it.
+        """
+        return {**super().state_dict(), "steps": self._stretches[0].table.step}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the settings of :meth:`state_dict`. Parameters are the servers'; load the model before this object is made."""
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
+
+    def close(self) -> None:
+        """Take part no more: other workers do not wait for this one."""
+        for stretch in self._stretches:
+            stretch.table.close()
+        if self._clock is not None:
+            self._clock.close()
+
+
+class _Stretch:
+    """The parameters of one group and type, and their table."""
+
+    def __init__(self, group: int, table: Table, parameters: list[torch.Tensor]) -> None:
+        self.group, self.table, self._parameters = group, table, parameters
+        self._places = places_of([parameter.numel() for parameter in parameters])
+        self._rows = torch.zeros((table.rows, WIDTH), dtype=parameters[0].dtype)
+
+    def assign(self) -> None:
+        """Make the parameters the table's values, in one step."""
+        self._rows.zero_()
+        for parameter, place in zip(self._parameters, self._places):
+            self._rows.view(-1)[place.first : place.last].copy_(parameter.detach().reshape(-1))
+        self.table.tune(assigns=1)
+        self.table.push_range(0, self._rows)
+        # Where a step takes effect once all workers have ended it, this waits for it.
+        self.table.pull_range(0, 1)
+        self.table.tune(assigns=0)
+
+    def push(self, factor: float) -> None:
+        """Push the gradients of those that have one, times ``factor``, and end the step."""
+        gradients = [parameter.grad for parameter in self._parameters]
+        for gradient, place in zip(gradients, self._places):
+            if gradient is not None:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                self._rows.view(-1)[place.first : place.last].copy_(dense.reshape(-1))
+                self._rows.view(-1)[place.last : (place.row + place.rows) * WIDTH].zero_()
+        runs = runs_of(self._places, [gradient is not None for gradient in gradients])
+        if factor != 1.0:
+            self._rows.mul_(factor)
+        for first, count in runs[:-1]:
+            self.table.push_range(first, self._rows[first : first + count], more=True)
+        for first, count in runs[-1:]:
+            self.table.push_range(first, self._rows[first : first + count])
+        if not runs:
+            self.table.end_step()
+
+    def pull(self) -> None:
+        """Take the table's values."""
+        self.table.pull_range(0, self.table.rows, self._rows)
+        for parameter, place in zip(self._parameters, self._places):
+            parameter.detach().copy_(self._rows.view(-1)[place.first : place.last].view(parameter.shape))
+
+
+def _by_type(parameters: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+    """Parameters by the names of their types, in the order in which they come."""
+    by_type: dict[str, list[torch.Tensor]] = {}
+    for number, parameter in enumerate(parameters):
+        dtype = str(parameter.dtype).removeprefix("torch.")
+        if dtype not in TYPES:
+            raise ArgumentError(f"AsyncSGD: parameter {number} is {dtype}, and tables have {', '.join(TYPES)}; convert the model")
+        by_type.setdefault(dtype, []).append(parameter)
+    return by_type

@@ -1,0 +1,189 @@
+"""AsyncSGD on real servers: it trains as torch does, old gradients count less, and workers come, go and die."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import herringbone
+import pytest
+import torch
+from conftest import WORKERS, Group
+from herringbone.optim import AsyncSGD
+from herringbone.optim.async_rows import WIDTH, places_of, runs_of
+from herringbone.optim.async_rules import factor_of, gradient_share, rule_of
+from lab.job import python
+from test_table_servers import Servers
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    group = Servers(2, 0)
+    yield group
+    group.close()
+
+
+def network(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(5, 70), torch.nn.Tanh(), torch.nn.Linear(70, 3))
+
+
+def backward(model: torch.nn.Module, step: int) -> None:
+    torch.manual_seed(step)
+    inputs = torch.randn(8, 5)
+    model.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), inputs[:, :3].sin()).backward()
+
+
+def together(calls: list[Any]) -> list[Any]:
+    """What calls give that wait for each other."""
+    results: list[Any] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        results[place] = calls[place]()
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(left, right) for left, right in zip(one.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize(
+    "make, tolerance",
+    [
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01), 1e-6),
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True), 1e-6),
+        (lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, eps=1e-7), 1e-6),
+        (lambda parameters: torch.optim.RMSprop(parameters, lr=0.01), 1e-6),
+        (lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=1e-12), 1e-5),
+    ],
+    ids=["momentum", "nesterov", "adagrad", "rmsprop", "adamw"],
+)
+def test_one_worker_trains_as_torch_does(servers: Servers, make: Any, tolerance: float, request: Any) -> None:
+    model, reference = network(1), network(1)
+    with servers.connect() as connected:
+        optimizer = AsyncSGD(make(model.parameters()), connected, staleness="none", name=request.node.name)
+        plain = make(reference.parameters())
+        for step in range(8):
+            backward(model, step)
+            backward(reference, step)
+            if step == 4:  # torch leaves a parameter without a gradient as it is
+                for one in (model, reference):
+                    one[0].bias.grad = None  # type: ignore[index, union-attr]
+            optimizer.step()
+            plain.step()
+        assert optimizer.state_dict()["steps"] == 9, "and one gave the table its first values"
+    for one, other in zip(model.parameters(), reference.parameters()):
+        assert torch.allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def pair(servers: Servers, name: str, **options: Any) -> Any:
+    """Connections, models and optimizers of two workers."""
+    connected = [servers.connect(rank, 2) for rank in range(2)]
+    models = [network(rank) for rank in range(2)]
+    made = [lambda place=place: AsyncSGD(options["make"](models[place]), connected[place], name=name) for place in range(2)]
+    return connected, models, together(made)
+
+
+def test_a_gradient_that_is_three_updates_old_counts_a_third(servers: Servers) -> None:
+    connected, models, optimizers = pair(servers, "scaled", make=lambda model: torch.optim.SGD(model.parameters(), lr=0.5))
+    assert same(*models), "both begin with rank 0's parameters"
+    backward(models[0], 100)
+    gradients = [parameter.grad.clone() for parameter in models[0].parameters()]
+    for step in range(3):
+        backward(models[1], step)
+        optimizers[1].step()
+        assert optimizers[1].last_staleness == 0
+    before = [parameter.detach().clone() for parameter in models[1].parameters()]
+    optimizers[0].step()
+    assert optimizers[0].last_staleness == 3
+    for parameter, old, gradient in zip(models[0].parameters(), before, gradients):
+        assert torch.equal(parameter, old - torch.tensor(0.5) * (gradient * torch.tensor(1 / 3)))
+    backward(models[1], 7)
+    optimizers[1].step()
+    assert optimizers[1].last_staleness == 1
+    for one in connected:
+        one.close()
+
+
+def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: Servers) -> None:
+    connected, models, optimizers = pair(servers, "back", make=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in range(3):
+        backward(models[1], step)
+        optimizers[1].step()
+    optimizers[1].param_groups[0]["lr"] = 0.05
+    state = optimizers[1].state_dict()
+    connected[1].close()
+    backward(models[0], 9)
+    optimizers[0].step()
+    again = network(8)
+    with servers.connect(1, 2) as replacing:
+        optimizer = AsyncSGD(torch.optim.SGD(again.parameters(), lr=0.1), replacing, name="back")
+        optimizer.load_state_dict(state)
+        assert same(again, models[0])
+        assert optimizer.param_groups[0]["lr"] == 0.05
+        assert optimizer.state_dict()["steps"] == state["steps"]
+        optimizer.close()
+    connected[0].close()
+
+
+@pytest.mark.parametrize("work, statuses", [("sync", [0, 0, 0]), ("killed", [0, -signal.SIGKILL, 0])])
+def test_jobs(group: Group, servers: Servers, work: str, statuses: list[int]) -> None:
+    if work == "sync":
+        group.start(
+            "-m", "herringbone", "launch", "-n", "3", "--tables", "2", "--", python(), str(WORKERS / "optim_async.py"), work
+        )
+        [(status, output)] = group.finish()
+        assert status == 0, output
+        return
+    group.start_ranks("optim_async.py", 3, work, HERRINGBONE_TABLES=",".join(servers.addresses))
+    assert [status for status, _ in group.finish()] == statuses, "".join(group.lines)
+
+
+def test_arguments_that_make_no_sense_are_named(servers: Servers) -> None:
+    parameters = list(network(0).parameters())
+    sgd = torch.optim.SGD(parameters, lr=0.1)
+    with servers.connect() as connected:
+        cases: list[tuple[type[Exception], str, Any]] = [
+            (TypeError, "optimizer is a list; pass an optimizer of torch", lambda: AsyncSGD(parameters, connected)),
+            (TypeError, "server is a str; pass a herringbone.ParameterServer", lambda: AsyncSGD(sgd, "localhost:1")),
+            (herringbone.ArgumentError, "staleness is 'half'", lambda: AsyncSGD(sgd, connected, staleness="half")),
+            (herringbone.ArgumentError, "max_staleness is -1", lambda: AsyncSGD(sgd, connected, max_staleness=-1)),
+            (herringbone.ArgumentError, "have no LBFGS", lambda: AsyncSGD(torch.optim.LBFGS(parameters), connected)),
+            (
+                herringbone.ArgumentError,
+                "dampening is 0.5",
+                lambda: AsyncSGD(torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.5), connected),
+            ),
+            (herringbone.ArgumentError, "adam divides", lambda: AsyncSGD(torch.optim.Adam(parameters), connected)),
+            (
+                herringbone.ArgumentError,
+                "parameter 0 is float16",
+                lambda: AsyncSGD(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3).half())], lr=1), connected),
+            ),
+        ]
+        for kind, words, call in cases:
+            with pytest.raises(kind, match=words):
+                call()
+
+
+def test_rules_and_rows() -> None:
+    settings = {"lr": 0.1, "weight_decay": 0, "momentum": 0.5, "nesterov": True}
+    assert rule_of("SGD", settings) == ("nag", {"learning_rate": 0.1, "wd": 0.0, "momentum": 0.5})
+    adam = {"lr": 0.1, "weight_decay": 0, "eps": 1e-8, "betas": (0.9, 0.99), "decoupled_weight_decay": True}
+    assert rule_of("Adam", adam)[0] == "adamw"
+    assert [factor_of(staleness) for staleness in (0, 1, 2, 4)] == [1, 1, 0.5, 0.25]
+    assert [gradient_share(4, None, bound) for bound in (None, 0, 3)] == [1, 0.25, 1]
+    places = places_of([1, 0, WIDTH, WIDTH + 1])
+    assert [(place.row, place.rows) for place in places] == [(0, 1), (1, 0), (1, 1), (2, 2)]
+    assert runs_of(places, [True] * 4) == [(0, 4)]
+    assert runs_of(places, [True, True, False, True]) == [(0, 1), (2, 2)]
+    assert runs_of(places, [False] * 4) == []
