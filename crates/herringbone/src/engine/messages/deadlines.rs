@@ -138,7 +138,7 @@ impl PointToPoint {
     }
 
     /// If a group that carries records was fenced, some may be lost: what was announced and has no answer fails on both
-    /// ranks, and so does what waits for that rank.
+    /// ranks, and so does what waits for that rank. If the group is over, a rank is lost: then the fence of the messages' group says so.
     pub(super) fn see_generations(&mut self, peer: Rank, runtime: &mut Runtime) {
         let Some(channel) = self.channels.get(&peer) else { return };
         let mut error = None;
@@ -146,7 +146,7 @@ impl PointToPoint {
             let Some(group) = runtime.groups.get(number) else { continue };
             let now = group.state.generation();
             let before = self.generations.insert(number, now).unwrap_or(0);
-            if before < now {
+            if before < now && !group.state.is_over() {
                 let (from, to) = (self.in_job(peer, &runtime.groups), runtime.links.rank);
                 let (from, to) = (format!("rank {from}"), format!("rank {to}"));
                 error = Some(Error::new(ErrorKind::Corrupt { from, to }));
