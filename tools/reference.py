@@ -26,6 +26,7 @@ PARTS = [
     ("A table", "table", "tables.py", ["Table"]),
     ("An embedding on servers", "embedding", "embedding.py", ["TableEmbedding"]),
     ("Asynchronous training", "optimizer", "optim/async_sgd.py", ["AsyncSGD"]),
+    ("Training among peers", "optimizer", "optim/threshold_sgd.py", ["ThresholdSGD"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     (
@@ -78,6 +79,7 @@ CONSTRUCTED = {
     "ShardGroup": "herringbone",
     "Shards": "herringbone.torch",
     "TableEmbedding": "herringbone.embedding",
+    "ThresholdSGD": "herringbone.optim",
 }
 """The classes that programs make with arguments, and from where they import them; calls return objects of the others."""
 

@@ -18,6 +18,7 @@ _PLACES: dict[str, str] = {
     "LocalSGD": "local_sgd",
     "PostLocalSGD": "local_sgd",
     "AsyncSGD": "async_sgd",
+    "ThresholdSGD": "threshold_sgd",
 }
 """The module of each name."""
 

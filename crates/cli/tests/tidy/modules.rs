@@ -182,10 +182,6 @@ const ORDERS: [Order; 8] = [
             "compare/architectures/context compare/slowness compare/workloads",
             "compare/options",
             "compare/architectures/__init__ compare/__init__ compare/digits compare/namespaces compare/progress",
-            // Ways to train that do not sum at every step.
-            "optim/__init__",
-            "optim/async_sgd",
-            "optim/async_rows optim/async_rules",
             // Horovod's interface: its launcher, its frameworks, and what these share.
             "horovod/runner",
             "horovod/launch",

@@ -1,0 +1,126 @@
+"""Updates go to all peers, and come from them, without a step that all take together. Needs numpy alone.
+
+A worker sends each update as two messages, its length and its bytes. It takes from each peer what has come, in the peer's order. It
+waits for a peer only if that is more steps behind than the bound says. A length of -1 says that a worker makes no more steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ProtocolError
+from .threshold_messages import Handle, Messages
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Exchange"]
+
+END = -1
+LENGTH_TAG, BYTES_TAG = -7001, -7002
+"""Tags of messages that no program is likely to use itself."""
+
+
+class Exchange:
+    """This worker's updates and its peers', from the first step to the last."""
+
+    def __init__(self, messages: Messages, staleness: int, most_bytes: int) -> None:
+        """``most_bytes`` is the length of the longest update that there can be: nobody makes a worker reserve more."""
+        self._messages, self._staleness = messages, staleness
+        self._step = 0
+        self._sending: list[tuple[Handle, Array]] = []
+        ranks = [rank for rank in range(messages.size) if rank != messages.rank]
+        self._peers = {rank: _Peer(messages, rank, most_bytes) for rank in ranks}
+
+    def step(self, update: bytes) -> Iterator[bytes]:
+        """Send an update, and give what is to be applied: this worker's, and those of peers.
+
+        With a bound of 0 these are one of each rank, in the order of ranks, so all ranks apply the same in the same order.
+        """
+        self._step += 1
+        self._send(len(update), update)
+        if self._staleness == 0:
+            for rank in range(self._messages.size):
+                taken = update if rank == self._messages.rank else self._peers[rank].take(waits=True)
+                if taken is not None:
+                    yield taken
+            return
+        yield update
+        for peer in self._peers.values():
+            while (taken := peer.take(waits=False)) is not None:
+                yield taken
+        for peer in self._peers.values():
+            while peer.is_too_late(self._step, self._staleness):
+                taken = peer.take(waits=True)
+                if taken is not None:
+                    yield taken
+
+    def finish(self) -> Iterator[bytes]:
+        """Make no more steps, and give all that peers send until they do the same. All ranks call it."""
+        self._send(END, b"")
+        for peer in self._peers.values():
+            while (taken := peer.take(waits=True)) is not None:
+                yield taken
+        for handle, _ in self._sending:
+            handle.wait()
+
+    def _send(self, length: int, update: bytes) -> None:
+        """To all peers. What has arrived is let go."""
+        self._sending = [sent for sent in self._sending if not sent[0].done()]
+        said, data = np.array([length], np.int64), np.frombuffer(bytearray(update), np.uint8)
+        for rank in self._peers:
+            self._sending.append((self._messages.send(said, rank, LENGTH_TAG), said))
+            if length > 0:
+                self._sending.append((self._messages.send(data, rank, BYTES_TAG), data))
+
+
+class _Peer:
+    """What comes from one rank."""
+
+    def __init__(self, messages: Messages, rank: int, most_bytes: int) -> None:
+        self._messages, self._rank, self._most = messages, rank, most_bytes
+        self._length = np.zeros(1, np.int64)
+        self._bytes: Array | None = None
+        self._receiving = messages.receive(self._length, rank, LENGTH_TAG)
+        self._steps = 0
+        self._has_ended = False
+
+    def is_too_late(self, step: int, staleness: int) -> bool:
+        """Whether a worker that has made so many steps waits for it."""
+        return not self._has_ended and self._steps < step - staleness
+
+    def take(self, waits: bool) -> bytes | None:
+        """Its next update; ``None`` if it makes no more steps, or, unless this ``waits``, if none has come.
+
+        Raises:
+            ProtocolError: it says a length that no update of this model has.
+        """
+        if self._has_ended or not self._is_here(waits):
+            return None
+        if self._bytes is None:
+            length = int(self._length[0])
+            if length == END:
+                self._has_ended = True
+                return None
+            if not 0 < length <= self._most:
+                what = f"an update of {length} bytes, where the longest of this model has {self._most}"
+                raise ProtocolError(f"rank {self._rank} announces {what}: do all peers train the same model?")
+            self._bytes = np.empty(length, np.uint8)
+            self._receiving = self._messages.receive(self._bytes, self._rank, BYTES_TAG)
+            if not self._is_here(waits):
+                return None
+        taken = self._bytes.tobytes()
+        self._bytes = None
+        self._receiving = self._messages.receive(self._length, self._rank, LENGTH_TAG)
+        self._steps += 1
+        return taken
+
+    def _is_here(self, waits: bool) -> bool:
+        """Whether the message has come that is next. A failure is raised."""
+        if waits or self._receiving.done():
+            self._receiving.wait()
+            return True
+        return False

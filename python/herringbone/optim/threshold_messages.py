@@ -1,0 +1,123 @@
+"""The calls that peers make, over a group of Herringbone's or of torch's."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..communicator import Communicator
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Handle", "Messages", "messages_of"]
+
+
+class Handle(Protocol):
+    """A message under way. Its array is left alone until it is done."""
+
+    def wait(self) -> None:
+        """Return once it is done, or raise why it cannot be."""
+
+    def done(self) -> bool:
+        """Whether it is, well or not."""
+
+
+class Messages(Protocol):
+    """What peers need of a group. Arrays are numpy's, contiguous."""
+
+    rank: int
+    size: int
+
+    def send(self, array: Array, to: int, tag: int) -> Handle:
+        """Begin to send."""
+
+    def receive(self, array: Array, source: int, tag: int) -> Handle:
+        """Begin to receive."""
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """Give all ranks ``root``'s array, in place."""
+
+    def average(self, array: Array) -> None:
+        """Give all ranks the mean of their arrays, in place."""
+
+
+def messages_of(call: str, group: Any) -> Messages:
+    """The calls over a :class:`Communicator`, or a group of ``torch.distributed``; ``None`` is torch's default one.
+
+    Raises:
+        TypeError: it is none.
+        ArgumentError: there is no default one, or this rank is not in the group.
+    """
+    if isinstance(group, Communicator):
+        return _OfCommunicator(group)
+    torch = sys.modules.get("torch")
+    distributed = None if torch is None else torch.distributed
+    if distributed is None or not distributed.is_available() or (group is None and not distributed.is_initialized()):
+        raise ArgumentError(f"{call}: there is no group; pass what herringbone.init() returns, or call init_process_group first")
+    if group is not None and not isinstance(group, distributed.ProcessGroup):
+        raise TypeError(f"{call}: group is a {type(group).__name__}; pass a herringbone.Communicator or a process group of torch")
+    if distributed.get_rank(group) < 0:
+        raise ArgumentError(f"{call}: this rank is not in the group")
+    return _OfTorch(distributed, group)
+
+
+class _OfCommunicator:
+    """Over a group of Herringbone's."""
+
+    def __init__(self, group: Communicator) -> None:
+        self._group = group
+        self.rank, self.size = group.rank, group.size
+
+    def send(self, array: Array, to: int, tag: int) -> Handle:
+        handle: Handle = self._group.send(array, to, tag, async_op=True)
+        return handle
+
+    def receive(self, array: Array, source: int, tag: int) -> Handle:
+        handle: Handle = self._group.recv(array, source, tag, async_op=True)
+        return handle
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._group.broadcast(array, root)
+
+    def average(self, array: Array) -> None:
+        self._group.all_reduce(array, "average")
+
+
+class _TorchHandle:
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        self._work.wait()
+
+    def done(self) -> bool:
+        return bool(self._work.is_completed())
+
+
+class _OfTorch:
+    """Over a group of torch's."""
+
+    def __init__(self, distributed: Any, group: Any) -> None:
+        self._distributed, self._group = distributed, group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+
+    def send(self, array: Array, to: int, tag: int) -> Handle:
+        return _TorchHandle(self._distributed.isend(_tensor(array), group=self._group, tag=tag, group_dst=to))
+
+    def receive(self, array: Array, source: int, tag: int) -> Handle:
+        return _TorchHandle(self._distributed.irecv(_tensor(array), group=self._group, tag=tag, group_src=source))
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._distributed.broadcast(_tensor(array), group=self._group, group_src=root)
+
+    def average(self, array: Array) -> None:
+        self._distributed.all_reduce(_tensor(array), group=self._group)
+        array /= self.size
+
+
+def _tensor(array: Array) -> Any:
+    return sys.modules["torch"].from_numpy(array)

@@ -1,0 +1,156 @@
+"""What each peer of a job does with ThresholdSGD; started by test_optim_threshold.py."""
+
+import copy
+import hashlib
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import herringbone
+import torch
+from herringbone.optim import ThresholdSGD
+
+RANK, WORKERS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(5, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
+
+
+def backward(model, step):
+    torch.manual_seed(step * WORKERS + RANK)
+    inputs = torch.randn(16, 5)
+    model.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(inputs), inputs[:, :3].sin())
+    loss.backward()
+    return loss.item()
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())).hexdigest()
+
+
+def train(model, optimizer, steps, pause=0.0):
+    losses = []
+    for step in steps:
+        losses.append(backward(model, step))
+        time.sleep(pause)
+        optimizer.step()
+    return losses
+
+
+def lockstep(group):
+    """All peers have the same bits after each step, and one that loads a state goes on as if nothing had been."""
+    model = network(RANK)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.02, warmup_steps=20, group=group)
+    losses = train(model, optimizer, range(60))
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5]), losses
+    print(f"lockstep {digest(model)}", flush=True)
+    optimizer.finish()
+    again = copy.deepcopy(model)
+    state = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, range(60, 64))
+    optimizer.finish()
+    resumed = ThresholdSGD(again.parameters(), lr=9.0, group=group)
+    resumed.load_state_dict(state)
+    train(again, resumed, range(60, 64))
+    resumed.finish()
+    assert digest(again) == digest(model)
+
+
+def apart(group):
+    """A slow peer, and one that makes fewer steps: nobody is further from it than the bound, and all end with the same bits."""
+    model = network(RANK)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.05, staleness=3, group=group)
+    losses = train(model, optimizer, range(30 if RANK == 0 else 40), 0.01 if RANK == 1 else 0.0)
+    optimizer.finish()
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5]), losses
+    print(f"apart {digest(model)}", flush=True)
+
+
+def ours():
+    with herringbone.init() as group:
+        lockstep(group)
+        apart(group)
+
+
+def torchs():
+    import torch.distributed as dist
+
+    dist.init_process_group("herringbone")
+    lockstep(None)
+    apart(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+def killed():
+    """A peer dies. The others shrink the group, and go on."""
+    group = herringbone.init()
+    model = network(RANK)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=2, group=group)
+    step, losses = 0, []
+    while step < 60:
+        if RANK == 1 and step == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            losses += train(model, optimizer, [step])
+            step += 1
+        except herringbone.PeerLostError:
+            group = group.shrink()
+            optimizer.rejoin(group)
+    optimizer.finish()
+    assert group.size == WORKERS - 1
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5]), losses
+    print(f"killed {digest(model)}", flush=True)
+    group.close()
+
+
+def wide():
+    """The network of examples/horovod_digits.py with four times as many channels: 76,000 parameters."""
+    nn = torch.nn
+    convolutions = nn.Conv2d(1, 64, 3), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(5)
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(128, 10))
+
+
+def digits():
+    """What ThresholdSGD costs and gives on the digits of examples/horovod_digits.py, beside a sum of all gradients."""
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "examples"))
+    import horovod_digits
+
+    images, answers = horovod_digits.drawn(4000, seed=2)
+    others, right = horovod_digits.drawn(2000, seed=5)
+    with herringbone.init() as group:
+        sent = {}
+        for kind in ("dense", "lockstep", "apart"):
+            torch.manual_seed(1)
+            model = wide()
+            if kind == "dense":
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            else:
+                staleness = 0 if kind == "lockstep" else 4
+                optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.005, staleness=staleness, group=group)
+            before = group.stats()["workers_tcp"]["sent"]
+            drawing = torch.Generator().manual_seed(3)
+            steps = 0
+            for _ in range(12):
+                order = torch.randperm(len(images), generator=drawing)[RANK::WORKERS]
+                for some in order.split(25):
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(model(images[some]), answers[some]).backward()
+                    if kind == "dense":
+                        for parameter in model.parameters():
+                            group.all_reduce(parameter.grad.numpy(), "average")
+                    optimizer.step()
+                    steps += 1
+            if kind != "dense":
+                optimizer.finish()
+            accuracy = (model(others).argmax(1) == right).float().mean().item()
+            sent[kind] = group.stats()["workers_tcp"]["sent"] - before
+            print(f"{kind} accuracy {accuracy:.4f} bytes {sent[kind] / sent['dense']:.5f}", flush=True)
+
+
+{"ours": ours, "torchs": torchs, "killed": killed, "digits": digits}[sys.argv[1]]()
