@@ -29,6 +29,8 @@ __all__ = ["ParameterServer", "Table"]
 TYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 """What elements can be, by their names in numpy (bfloat16: in ml_dtypes) and torch."""
 NAMES = {short: name for name, short in TYPES.items()}
+WORKERS_MOST = 1 << 16
+"""A table has at most so many workers, and takes at most so many steps together."""
 ELSEWHERE = "in another process that lives: give each process a rank of its own"
 """What a server says of a rank that it has already, and cannot tell who has it."""
 HERE = "by another ParameterServer of this process: close that one first"
@@ -49,6 +51,7 @@ class _Spec:
     optimizer: str
     numbers: list[tuple[str, float]]
     bound: int | None
+    first: int | None
     counts_nan: bool
 
 
@@ -127,7 +130,8 @@ class ParameterServer:
 
         ``consistency`` says which pushes a pull sees. ``"async"``: those that have come. ``"sync"``: all of the steps that this worker
         has ended, and none of later ones; the pushes of a step are summed with the bits of an all-reduce. A number: at least those
-        of all these steps but the last so many.
+        of all these steps but the last so many. ``"first:4"``: those that have come, of steps that take effect four at a time, whichever
+        workers end them; their pushes are summed.
 
         With ``restore`` a table that is not there is made as it is in the newest snapshot in its servers' ``--data``, with optimizer
         and steps, if there is one: :meth:`Table.snapshot`. These may have been written by another number of servers.
@@ -143,6 +147,7 @@ class ParameterServer:
             raise ArgumentError(f'table {name!r}: nan is "refuse" or "count", not {nan!r}')
         if initializer not in ("zeros", "normal", None):
             raise ArgumentError(f'table {name!r}: initializer is "zeros", "normal" or None, not {initializer!r}')
+        first = _first(name, consistency)
         spec = _Spec(
             rows=_whole(name, "rows", rows),
             width=_whole(name, "width", width, 32),
@@ -153,7 +158,8 @@ class ParameterServer:
             deviation=_number(name, "deviation", deviation),
             optimizer=_optimizer(name, optimizer),
             numbers=_numbers(name, numbers),
-            bound=_bound(name, consistency),
+            bound=None if first is not None else _bound(name, consistency),
+            first=first,
             counts_nan=nan == "count",
         )
         restores = _flag(name, "restore", restore)
@@ -417,8 +423,19 @@ def _bound(name: str, consistency: str | int) -> int | None:
     if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__"):
         return _whole(name, "consistency", consistency, 32)
     if consistency not in ("sync", "async"):
-        raise ArgumentError(f'table {name!r}: consistency is "sync", "async" or a number of steps from 0, not {consistency!r}')
+        known = '"sync", "async", "first:K" or a number of steps from 0'
+        raise ArgumentError(f"table {name!r}: consistency is {known}, not {consistency!r}")
     return 0 if consistency == "sync" else None
+
+
+def _first(name: str, consistency: str | int) -> int | None:
+    """How many steps take effect together, if the consistency says that."""
+    if not isinstance(consistency, str) or not consistency.startswith("first:"):
+        return None
+    count = consistency.removeprefix("first:")
+    if not count.isascii() or not count.isdecimal() or not 1 <= int(count) <= WORKERS_MOST:
+        raise ArgumentError(f"table {name!r}: consistency is {consistency!r}; write first:K, with K from 1 to {WORKERS_MOST}")
+    return int(count)
 
 
 def _look(value: Any) -> tuple[Any, str]:

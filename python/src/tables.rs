@@ -31,6 +31,8 @@ pub(crate) struct PySpec {
     numbers: PyNumbers,
     /// For how many steps pushes may be missing from a pull; none if for any number.
     bound: Option<u32>,
+    /// How many steps take effect together, if no bound is given.
+    first: Option<u32>,
     counts_nan: bool,
 }
 
@@ -238,7 +240,7 @@ fn table_spec(name: &str, spec: &PySpec) -> PyResult<TableSpec> {
     let optimizer = optimizer_spec(&spec.optimizer, &spec.numbers).map_err(wrong)?;
     let dtype = spec.dtype.parse().map_err(|_| wrong(format!("{} is no type of elements", spec.dtype)))?;
     let consistency = match spec.bound {
-        None => Consistency::Async,
+        None => spec.first.map_or(Consistency::Async, Consistency::FirstOf),
         Some(0) => Consistency::Sync,
         Some(bound) => Consistency::Bounded(bound),
     };

@@ -13,7 +13,7 @@ import torch
 from conftest import WORKERS, Group
 from herringbone.optim import AsyncSGD
 from herringbone.optim.async_rows import WIDTH, places_of, runs_of
-from herringbone.optim.async_rules import factor_of, gradient_share, rule_of
+from herringbone.optim.async_rules import consistency_of, factor_of, gradient_share, rule_of
 from lab.job import python
 from test_table_servers import Servers
 
@@ -85,11 +85,11 @@ def test_one_worker_trains_as_torch_does(servers: Servers, make: Any, tolerance:
         assert torch.allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-def pair(servers: Servers, name: str, **options: Any) -> Any:
+def pair(servers: Servers, name: str, make: Any, **options: Any) -> Any:
     """Connections, models and optimizers of two workers."""
     connected = [servers.connect(rank, 2) for rank in range(2)]
     models = [network(rank) for rank in range(2)]
-    made = [lambda place=place: AsyncSGD(options["make"](models[place]), connected[place], name=name) for place in range(2)]
+    made = [lambda place=place: AsyncSGD(make(models[place]), connected[place], name=name, **options) for place in range(2)]
     return connected, models, together(made)
 
 
@@ -110,6 +110,31 @@ def test_a_gradient_that_is_three_updates_old_counts_a_third(servers: Servers) -
     backward(models[1], 7)
     optimizers[1].step()
     assert optimizers[1].last_staleness == 1
+    for one in connected:
+        one.close()
+
+
+def test_servers_update_by_the_mean_of_the_first_gradients(servers: Servers) -> None:
+    """Three gradients make an update, whichever workers push them; staleness counts updates."""
+    connected, models, optimizers = pair(
+        servers, "gathered", lambda model: torch.optim.SGD(model.parameters(), lr=0.5), first_k=3
+    )
+    assert same(*models), "both begin with rank 0's parameters"
+    before = [parameter.detach().clone() for parameter in models[0].parameters()]
+    sums = [torch.zeros_like(parameter) for parameter in before]
+    for step, worker in enumerate([1, 0, 1]):
+        assert all(torch.equal(*each) for each in zip(models[worker].parameters(), before)), "nothing has changed yet"
+        backward(models[worker], step)
+        for total, parameter in zip(sums, models[worker].parameters()):
+            total += parameter.grad
+        optimizers[worker].step()
+        assert optimizers[worker].last_staleness == 0
+    for parameter, old, total in zip(models[1].parameters(), before, sums):
+        assert torch.allclose(parameter, old - 0.5 * total / 3, rtol=1e-6, atol=1e-7)
+    backward(models[0], 9)
+    optimizers[0].step()
+    assert optimizers[0].last_staleness == 1
+    assert same(*models), "the fourth gradient waits for two more"
     for one in connected:
         one.close()
 
@@ -157,6 +182,8 @@ def test_arguments_that_make_no_sense_are_named(servers: Servers) -> None:
             (TypeError, "server is a str; pass a herringbone.ParameterServer", lambda: AsyncSGD(sgd, "localhost:1")),
             (herringbone.ArgumentError, "staleness is 'half'", lambda: AsyncSGD(sgd, connected, staleness="half")),
             (herringbone.ArgumentError, "max_staleness is -1", lambda: AsyncSGD(sgd, connected, max_staleness=-1)),
+            (herringbone.ArgumentError, "first_k is 0; pass a number", lambda: AsyncSGD(sgd, connected, first_k=0)),
+            (herringbone.ArgumentError, "are both given", lambda: AsyncSGD(sgd, connected, first_k=2, max_staleness=1)),
             (herringbone.ArgumentError, "have no LBFGS", lambda: AsyncSGD(torch.optim.LBFGS(parameters), connected)),
             (
                 herringbone.ArgumentError,
@@ -182,6 +209,8 @@ def test_rules_and_rows() -> None:
     assert rule_of("Adam", adam)[0] == "adamw"
     assert [factor_of(staleness) for staleness in (0, 1, 2, 4)] == [1, 1, 0.5, 0.25]
     assert [gradient_share(4, None, bound) for bound in (None, 0, 3)] == [1, 0.25, 1]
+    assert gradient_share(4, 2, None) == 0.5
+    assert [consistency_of(2, None), consistency_of(None, None), consistency_of(None, 0)] == ["first:2", "async", 0]
     places = places_of([1, 0, WIDTH, WIDTH + 1])
     assert [(place.row, place.rows) for place in places] == [(0, 1), (1, 0), (1, 1), (2, 2)]
     assert runs_of(places, [True] * 4) == [(0, 4)]

@@ -44,7 +44,12 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 fn any_consistency() -> impl Strategy<Value = Consistency> {
-    prop_oneof![Just(Consistency::Sync), Just(Consistency::Async), (0..4_u32).prop_map(Consistency::Bounded)]
+    prop_oneof![
+        Just(Consistency::Sync),
+        Just(Consistency::Async),
+        (0..4_u32).prop_map(Consistency::Bounded),
+        (1..6_u32).prop_map(Consistency::FirstOf),
+    ]
 }
 
 /// A push: one of a worker in a step.
@@ -164,12 +169,29 @@ impl World {
             }
             let Some(ended) = self.state.end_step() else { break };
             assert!(ended.pushes.is_sorted_by_key(|(worker, _)| *worker));
+            if let Consistency::FirstOf(count) = self.consistency {
+                assert_eq!(ended.pushes.len(), count as usize);
+            }
             ended
                 .pushes
                 .into_iter()
                 .flat_map(|(_, pushes)| pushes)
                 .for_each(|push| *self.row.entry(push).or_default() += 1);
         }
+        self.check_row();
+    }
+
+    /// Where so many steps take effect together, the row has whole steps that have ended, and all of them but fewer than that.
+    fn check_row(&self) {
+        let Consistency::FirstOf(count) = self.consistency else { return };
+        for (push, has) in &self.row {
+            assert!(
+                self.ended.contains_key(push) && self.pushed[push] == *has,
+                "{push:?} is there {has} times"
+            );
+        }
+        let wait = self.ended.keys().filter(|push| self.row.get(push).is_none()).count();
+        assert!(wait < count as usize, "{wait} steps wait, and {count} take effect together");
     }
 
     /// What a pull of a worker that has ended so many steps sees.
@@ -519,6 +541,20 @@ fn nothing_is_kept_of_a_push_of_no_rows() {
     assert_eq!((state.push_no_rows(who, 2, true), state.kept().count()), (Ok(true), 0));
     assert_eq!(state.push_no_rows(who, 3, true), Err(TableError::Step { expected: 1, found: 0 }));
     assert_eq!(state.end_step().unwrap().pushes, []);
+}
+
+#[test]
+fn steps_that_take_effect_together_may_be_one_workers() {
+    let mut state: RangeState<u32, ()> = RangeState::new(Consistency::FirstOf(2), 2);
+    (0..2).for_each(|worker| assert_eq!(state.enter(worker, 7).unwrap().step, 0));
+    let who = |worker, step| Asking { worker, life: 7, step };
+    assert_eq!(state.push(who(1, 0), 1, true, 10), Ok(TakenPush::Kept));
+    assert_eq!(state.push(who(0, 0), 1, false, 20), Ok(TakenPush::Kept));
+    assert_eq!(state.end_step(), None, "one has not ended");
+    assert!(!state.waits(1), "a pull waits for nobody");
+    assert_eq!(state.push(who(1, 1), 2, true, 11), Ok(TakenPush::Kept));
+    assert_eq!(state.end_step().unwrap().pushes, [(0, vec![10]), (1, vec![11])]);
+    assert_eq!((state.leave(0), state.end_step()), (vec![20], None), "a step that was not ended is dropped");
 }
 
 /// A worker that dies while it ends a step may have ended it on another range: its next life ends it here, too.

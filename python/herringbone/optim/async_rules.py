@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-__all__ = ["SCALED", "factor_of", "gradient_share", "rule_of"]
+__all__ = ["SCALED", "consistency_of", "factor_of", "gradient_share", "rule_of"]
 
 Numbers = dict[str, float]
 
@@ -57,6 +57,13 @@ def factor_of(staleness: int) -> float:
     This is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016).
     """
     return 1.0 / max(1, staleness)
+
+
+def consistency_of(first_k: int | None, max_staleness: int | None) -> str | int:
+    """The consistency of tables by which servers take steps together, or workers wait."""
+    if first_k is not None:
+        return f"first:{first_k}"
+    return "async" if max_staleness is None else max_staleness
 
 
 def gradient_share(workers: int, first_k: int | None, max_staleness: int | None) -> float:

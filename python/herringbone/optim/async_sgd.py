@@ -22,9 +22,9 @@ import torch
 from ..arguments import text, whole
 from ..errors import ArgumentError
 from ..kvstore.meeting import Meeting
-from ..tables import TYPES, ParameterServer, Table
+from ..tables import TYPES, WORKERS_MOST, ParameterServer, Table
 from .async_rows import WIDTH, places_of, runs_of
-from .async_rules import SCALED, factor_of, gradient_share, rule_of
+from .async_rules import SCALED, consistency_of, factor_of, gradient_share, rule_of
 
 __all__ = ["AsyncSGD"]
 
@@ -49,6 +49,7 @@ class AsyncSGD(torch.optim.Optimizer):
         server: ParameterServer,
         *,
         staleness: str = "scale",
+        first_k: int | None = None,
         max_staleness: int | None = None,
         name: str = "async",
         restore: bool = False,
@@ -60,6 +61,8 @@ class AsyncSGD(torch.optim.Optimizer):
             server: this worker's connection. It stays the caller's, who closes it.
             staleness: ``"scale"`` multiplies a gradient by 1/tau, if tau updates (2 or more) have changed the parameters since this
                 worker pulled them. ``"none"`` lets every gradient count whole.
+            first_k: the servers change the parameters by the mean of so many gradients, of the workers that are the first to push them.
+                Staleness counts such changes. Gradients of a change that is never whole have no effect. Without ``max_staleness``.
             max_staleness: a worker waits in its pull for others that have ended fewer steps than it by more than this.
                 0 is synchronous: a step's gradients are averaged with the bits of an all-reduce. ``None`` waits for nobody.
             name: what the tables are called by. Trainings that share servers have names of their own.
@@ -80,6 +83,15 @@ class AsyncSGD(torch.optim.Optimizer):
             max_staleness = whole("AsyncSGD", "max_staleness", max_staleness, "a number of steps")
             if max_staleness < 0:
                 raise ArgumentError(f"AsyncSGD: max_staleness is {max_staleness}; pass a number of steps from 0, or None")
+        if first_k is not None:
+            first_k = whole("AsyncSGD", "first_k", first_k, "a number of gradients")
+            if not 1 <= first_k <= WORKERS_MOST:
+                raise ArgumentError(
+                    f"AsyncSGD: first_k is {first_k}; pass a number of gradients from 1 to {WORKERS_MOST}, or None"
+                )
+            if max_staleness is not None:
+                what = "servers wait for the first gradients, or workers for each other"
+                raise ArgumentError(f"AsyncSGD: first_k and max_staleness are both given; pass one of them: {what}")
         name = text("AsyncSGD", "name", name, "a name")
         self._rules = [rule_of(type(optimizer).__name__, group) for group in optimizer.param_groups]
         groups = [_by_type(group["params"]) for group in optimizer.param_groups]
@@ -91,11 +103,11 @@ class AsyncSGD(torch.optim.Optimizer):
                 f'steps; pass staleness="none", or torch.optim.SGD'
             )
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        share = gradient_share(server.workers, None, max_staleness)
-        consistency: str | int = "async" if max_staleness is None else max_staleness
+        share = gradient_share(server.workers, first_k, max_staleness)
+        consistency = consistency_of(first_k, max_staleness)
         self.last_staleness: int | None = None
         """How many updates by others lay between this worker's last pull and its last push; ``None`` if nobody has counted."""
-        self._rank, self._version = server.rank, 0
+        self._rank, self._version, self._first_k = server.rank, 0, first_k or 1
         self._meeting = Meeting(server, name)
         self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
         self._stretches: list[_Stretch] = []
@@ -121,7 +133,7 @@ class AsyncSGD(torch.optim.Optimizer):
             is_new = not restore or all(stretch.table.step == 0 for stretch in self._stretches)
             if self._rank == 0 and is_new:
                 for stretch in self._stretches:
-                    stretch.assign()
+                    stretch.assign(self._first_k)
             elif is_new:
                 for stretch in self._stretches:
                     stretch.table.end_step()
@@ -146,7 +158,7 @@ class AsyncSGD(torch.optim.Optimizer):
         self._tune()
         factor = 1.0
         if self._clock is not None:
-            self.last_staleness = int(self._clock.pull_range(0, 1)[0, 0]) - self._version
+            self.last_staleness = self._updates() - self._version
             factor = factor_of(self.last_staleness)
         for stretch in self._stretches:
             stretch.push(factor)
@@ -158,9 +170,14 @@ class AsyncSGD(torch.optim.Optimizer):
     def _pull(self) -> None:
         """Take the servers' parameters. The version is read first: what comes in between makes a gradient look older, never newer."""
         if self._clock is not None:
-            self._version = int(self._clock.pull_range(0, 1)[0, 0])
+            self._version = self._updates()
         for stretch in self._stretches:
             stretch.pull()
+
+    def _updates(self) -> int:
+        """How often the servers have changed the parameters."""
+        assert self._clock is not None
+        return int(self._clock.pull_range(0, 1)[0, 0]) // self._first_k
 
     def _tune(self) -> None:
         """Pass on numbers that have changed. Only rank 0 does: a slower worker would take the servers back to older ones."""
@@ -210,13 +227,15 @@ class _Stretch:
         self._places = places_of([parameter.numel() for parameter in parameters])
         self._rows = torch.zeros((table.rows, WIDTH), dtype=parameters[0].dtype)
 
-    def assign(self) -> None:
-        """Make the parameters the table's values, in one step."""
+    def assign(self, steps: int) -> None:
+        """Make the parameters the table's values, in so many steps, of which all but the first add zeros."""
         self._rows.zero_()
         for parameter, place in zip(self._parameters, self._places):
             self._rows.view(-1)[place.first : place.last].copy_(parameter.detach().reshape(-1))
         self.table.tune(assigns=1)
         self.table.push_range(0, self._rows)
+        for _ in range(1, steps):
+            self.table.push_range(0, torch.zeros_like(self._rows))
         # Where a step takes effect once all workers have ended it, this waits for it.
         self.table.pull_range(0, 1)
         self.table.tune(assigns=0)

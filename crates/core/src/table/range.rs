@@ -4,7 +4,7 @@
 //! answered; the rows are its caller's. It has no connections and no clock of its own.
 //!
 //! * Of a worker that leaves, the pushes of the step that it has not ended are dropped where steps take effect at their end
-//!   (sync), and stay where each push takes effect at once. One that restarts ends that step, or withdraws them: it knows whether it has ended the
+//!   (sync, first), and stay where each push takes effect at once. One that restarts ends that step, or withdraws them: it knows whether it has ended the
 //!   step on another range.
 //! * The pushes of a step that it has ended count, whatever becomes of it.
 //! * If all workers have come and all have left, the next one that comes begins a new job: all are waited for again, and begin where the
@@ -121,7 +121,8 @@ pub struct WithdrawnPushes<P> {
 /// The pushes of a step that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedStep<P> {
-    /// By the workers' ranks, ascending, each worker's in their order.
+    /// By the workers' ranks, ascending, each worker's in their order. Where [so many steps](Consistency::FirstOf) take effect
+    /// together, by the steps' places, since one worker can have ended several of them.
     pub pushes: Vec<(u32, Vec<P>)>,
 }
 
@@ -179,7 +180,7 @@ impl<P, Q> RangeState<P, Q> {
         if !self.push_no_rows(who, number, ends)? {
             return Ok(TakenPush::Again);
         }
-        if !self.consistency.is_sync() {
+        if !self.consistency.keeps() {
             return Ok(TakenPush::Now(push));
         }
         self.kept.entry((who.step, who.worker)).or_default().push(NumberedPush { number, push });
@@ -235,6 +236,9 @@ impl<P, Q> RangeState<P, Q> {
     /// The next step whose pushes take effect, if all that take part have ended it. To be asked again until there is none,
     /// with the pulls that are [ready](Self::ready) answered after each: they see this step and none after it.
     pub fn end_step(&mut self) -> Option<EndedStep<P>> {
+        if let Consistency::FirstOf(count) = self.consistency {
+            return self.gather(count as usize);
+        }
         // If nobody is waited for any more all steps that somebody has ended are over.
         let reached = self.floor().unwrap_or_else(|| self.furthest());
         if !self.consistency.is_sync() || reached <= self.version {
@@ -244,11 +248,21 @@ impl<P, Q> RangeState<P, Q> {
         self.version += 1;
         let later = self.kept.split_off(&(step + 1, 0));
         let ended = core::mem::replace(&mut self.kept, later);
-        let without_numbers =
-            |pushes: Vec<NumberedPush<P>>| pushes.into_iter().map(|kept| kept.push).collect();
         let pushes =
             ended.into_iter().map(|((_, worker), pushes)| (worker, without_numbers(pushes))).collect();
         Some(EndedStep { pushes })
+    }
+
+    /// So many steps that have ended here and have pushed rows, if there are that many.
+    fn gather(&mut self, count: usize) -> Option<EndedStep<P>> {
+        let has_ended =
+            |(step, worker): &&(u64, u32)| self.clocks.get(worker).is_none_or(|clock| *step < clock.step);
+        let ended: Vec<(u64, u32)> = self.kept.keys().filter(has_ended).take(count).copied().collect();
+        if ended.len() < count {
+            return None;
+        }
+        let taken = ended.iter().filter_map(|step| self.kept.remove(step));
+        Some(EndedStep { pushes: (0..).zip(taken.map(without_numbers)).collect() })
     }
 
     /// The pulls that are answered now, in the order in which they came.
@@ -371,7 +385,7 @@ impl<P, Q> RangeState<P, Q> {
     /// [`TableError::Malformed`] if the range keeps no pushes of this step of the worker.
     pub fn restore_kept(&mut self, step: u64, worker: u32, push: NumberedPush<P>) -> Result<(), TableError> {
         let clock = self.clocks.get(&worker).filter(|clock| (self.version..=clock.step).contains(&step));
-        if clock.is_none() || !self.consistency.is_sync() {
+        if clock.is_none() || !self.consistency.keeps() {
             return Err(TableError::Malformed("a kept push of a step that is over".into()));
         }
         self.kept.entry((step, worker)).or_default().push(push);
@@ -421,4 +435,8 @@ impl<P, Q> RangeState<P, Q> {
         }
         dropped
     }
+}
+
+fn without_numbers<P>(pushes: Vec<NumberedPush<P>>) -> Vec<P> {
+    pushes.into_iter().map(|kept| kept.push).collect()
 }

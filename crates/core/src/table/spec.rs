@@ -68,6 +68,9 @@ pub enum Consistency {
     /// Those that have come, and at least all pushes of the steps that the puller has ended but the last few, so many. This is
     /// stale synchronous parallel (Ho et al., NIPS 2013). 0 is [`Sync`](Self::Sync).
     Bounded(u32),
+    /// Those that have come, of steps that have taken effect: so many steps do so together, whichever workers end them first, and
+    /// their pushes are summed. This is the soft synchronisation of Zhang et al. (IJCAI 2016); 1 changes the rows once per step.
+    FirstOf(u32),
 }
 
 /// What becomes of a push with a NaN in it.
@@ -134,6 +137,9 @@ impl TableSpec {
         if matches!(self.consistency, Consistency::Bounded(bound) if bound > BOUND_MOST) {
             return wrong(format!("a bound of more than {BOUND_MOST} steps: that is async"));
         }
+        if matches!(self.consistency, Consistency::FirstOf(count) if count == 0 || count > WORKERS_MOST) {
+            return wrong(format!("{}: an update by 1 to {WORKERS_MOST} steps", self.consistency));
+        }
         if let Initializer::Normal { deviation, .. } = self.initializer
             && !(deviation.is_finite() && deviation >= 0.0)
         {
@@ -195,6 +201,7 @@ impl TableSpec {
             Consistency::Sync => (0, 0),
             Consistency::Async => (1, 0),
             Consistency::Bounded(bound) => (2, bound),
+            Consistency::FirstOf(count) => (3, count),
         };
         to.u8(consistency);
         to.u32(bound);
@@ -218,6 +225,7 @@ impl TableSpec {
             (0, 0) => Consistency::Sync,
             (1, 0) => Consistency::Async,
             (2, bound) => Consistency::Bounded(bound),
+            (3, count) => Consistency::FirstOf(count),
             _ => return Err(Malformed("a consistency that is unknown")),
         };
         let workers = from.u32()?;
@@ -233,7 +241,7 @@ impl Consistency {
     pub fn bound(self) -> Option<u64> {
         match self {
             Self::Sync => Some(0),
-            Self::Async => None,
+            Self::Async | Self::FirstOf(_) => None,
             Self::Bounded(bound) => Some(u64::from(bound)),
         }
     }
@@ -241,6 +249,11 @@ impl Consistency {
     /// Whether what is pushed in a step changes the table at its end, all at once.
     pub fn is_sync(self) -> bool {
         self.bound() == Some(0)
+    }
+
+    /// Whether what is pushed in a step is kept, and changes the table after the step's end.
+    pub fn keeps(self) -> bool {
+        self.is_sync() || matches!(self, Self::FirstOf(_))
     }
 }
 
@@ -250,6 +263,7 @@ impl fmt::Display for Consistency {
             Self::Sync => f.pad("sync"),
             Self::Async => f.pad("async"),
             Self::Bounded(bound) => f.pad(&format!("bounded({bound})")),
+            Self::FirstOf(count) => f.pad(&format!("first({count})")),
         }
     }
 }

@@ -375,7 +375,7 @@ impl RemoteTable {
         let result = self.wait("push", call);
         match &result {
             Ok(()) => turn.settle(turn.ended() + u64::from(ends)),
-            Err(error) if ends || self.spec.consistency.is_sync() => {
+            Err(error) if ends || self.spec.consistency.keeps() => {
                 turn.unsettle(least);
                 if matches!(error.kind(), ErrorKind::Table { .. }) {
                     // The error that is told is the push's; the next call tries again.

@@ -417,7 +417,7 @@ impl Tables {
             return Err(TableError::NotANumber { key });
         }
         let new_rows = table.rows.needs(&push.keys);
-        let kept = if table.spec.consistency.is_sync() { push.bytes() } else { 0 };
+        let kept = if table.spec.consistency.keeps() { push.bytes() } else { 0 };
         push.reserved = new_rows + kept;
         let reserved = push.reserved;
         self.check_room(reserved)?;
