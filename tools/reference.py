@@ -27,6 +27,8 @@ PARTS = [
     ("An embedding on servers", "embedding", "embedding.py", ["TableEmbedding"]),
     ("Asynchronous training", "optimizer", "optim/async_sgd.py", ["AsyncSGD"]),
     ("Training among peers", "optimizer", "optim/threshold_sgd.py", ["ThresholdSGD"]),
+    ("Factors of linear layers", "herringbone.optim", "optim/factors.py", ["factor_broadcast"]),
+    ("Layers that send factors", "factors", "optim/factors.py", ["FactorBroadcast"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
     (

@@ -19,6 +19,7 @@ _PLACES: dict[str, str] = {
     "PostLocalSGD": "local_sgd",
     "AsyncSGD": "async_sgd",
     "ThresholdSGD": "threshold_sgd",
+    "factor_broadcast": "factors",
 }
 """The module of each name."""
 

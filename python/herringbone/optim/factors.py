@@ -1,0 +1,220 @@
+"""Linear layers whose gradients travel as factors: sufficient factor broadcasting.
+
+::
+
+    factors = factor_broadcast(model)                       # before DistributedDataParallel
+    model = DistributedDataParallel(model)                  # for all other parameters
+
+This module imports torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..arguments import whole
+from ..errors import ArgumentError
+from .factor_choice import LayerSize, explained, uses_factors
+
+__all__ = ["FactorBroadcast", "factor_broadcast"]
+
+
+def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: Any = None) -> FactorBroadcast:
+    """Have the gradients of the model's ``torch.nn.Linear`` layers travel as factors where these are smaller.
+
+    A layer of N outputs and M inputs has as its gradient the sum of u v^T over its rows (batch times tokens), with u of N and v of M numbers. Each
+    rank sends its u and v to all, and makes the mean gradient of all ranks from them; it never makes its own. All ranks call this, before
+    DistributedDataParallel, which then leaves these layers alone, and get rank 0's parameters of these layers. The gradients
+    are there when ``backward()`` returns; with several calls of it they add up.
+
+    Source: Xie et al., "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI 2016).
+
+    Args:
+        rows: the most rows that a layer gets on a rank in a step. Layers for which factors are larger then stay with
+            DistributedDataParallel. If it is ``None`` each step decides, by the rows that ranks have, and this sums what is not sent as factors.
+        group: the process group of torch; by default torch's.
+
+    Raises:
+        TypeError: the model is none.
+        ArgumentError: there is no process group.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"factor_broadcast: model is a {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise ArgumentError(
+            "factor_broadcast: the model is in DistributedDataParallel already; call this before, with the model in it"
+        )
+    if group is None and not dist.is_initialized():
+        raise ArgumentError("factor_broadcast: there is no process group; call init_process_group first")
+    if rows is not None:
+        rows = whole("factor_broadcast", "rows", rows, "a number of rows")
+        if rows < 1:
+            raise ArgumentError(f"factor_broadcast: rows is {rows}; pass the batch times the tokens of a rank, or None")
+    return FactorBroadcast(model, rows, group)
+
+
+class FactorBroadcast:
+    """The layers of a model whose gradients travel as factors; :func:`factor_broadcast` makes it. Keep it as long as the model trains."""
+
+    def __init__(self, model: torch.nn.Module, rows: int | None, group: Any) -> None:
+        """For :func:`factor_broadcast`."""
+        self._group, self._ranks = group, dist.get_world_size(group)
+        self._layers: list[_Layer] = []
+        self._others: list[str] = []
+        self._is_queued = False
+        shared = _shared(model)
+        for name, module in model.named_modules():
+            if type(module) is not torch.nn.Linear:
+                continue
+            size = LayerSize(name or "the model", module.in_features, module.out_features, rows)
+            if id(module.weight) in shared or not module.weight.requires_grad:
+                why = "shared with another layer" if id(module.weight) in shared else "not trained"
+                self._others.append(f"{size.name}: {size.outputs} x {size.inputs}, sends no factors: its weight is {why}")
+            elif rows is not None and not uses_factors(size, self._ranks):
+                self._others.append(explained([size], self._ranks, []))
+            else:
+                self._layers.append(_Layer(module, size, self._heard))
+        self._leave_out(model)
+        for layer in self._layers:
+            for parameter in layer.module.parameters(recurse=False):
+                dist.broadcast(parameter.detach(), group=group, group_src=0)
+
+    def explain(self) -> str:
+        """For each linear layer what is sent and why, by the rows of the last step."""
+        return explained([layer.size for layer in self._layers], self._ranks, self._others)
+
+    def remove(self) -> None:
+        """Have the layers make gradients of their own again, which nobody sums."""
+        for layer in self._layers:
+            del layer.module.forward
+
+    def _leave_out(self, model: torch.nn.Module) -> None:
+        """Tell DistributedDataParallel which parameters are not its own."""
+        modules = {id(layer.module) for layer in self._layers}
+        names = [
+            f"{name}.{own}" if name else own
+            for name, module in model.named_modules()
+            if id(module) in modules
+            for own, _ in module.named_parameters(recurse=False)
+        ]
+        before = getattr(model, "_ddp_params_and_buffers_to_ignore", [])
+        ignore = torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+        ignore(model, [*before, *names])  # type: ignore[no-untyped-call]
+
+    def _heard(self) -> None:
+        """A layer has factors: they are exchanged when the whole backward pass is over, in one order on all ranks."""
+        if not self._is_queued:
+            self._is_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._exchange)  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        self._is_queued = False
+        own = torch.tensor([layer.rows for layer in self._layers])
+        counts = torch.empty((self._ranks, len(self._layers)), dtype=torch.int64)
+        dist.all_gather_into_tensor(counts, own, group=self._group)
+        for place, layer in enumerate(self._layers):
+            rows = counts[:, place].tolist()
+            if max(rows) == 0:
+                continue
+            layer.size = LayerSize(layer.size.name, layer.size.inputs, layer.size.outputs, max(rows))
+            left, right = layer.take()
+            if uses_factors(layer.size, self._ranks):
+                left, right = self._gather(left, right, rows)
+                layer.add(left, right, self._ranks)
+            else:
+                weight, bias = left.t() @ right, left.sum(0)
+                dist.all_reduce(weight, group=self._group)
+                dist.all_reduce(bias, group=self._group)
+                layer.add_gradients(weight / self._ranks, bias / self._ranks)
+
+    def _gather(self, left: torch.Tensor, right: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """All ranks' factors, in the order of ranks. Ranks with fewer rows send zeros behind theirs, which are cut off again."""
+        own = torch.zeros((max(rows), left.shape[1] + right.shape[1]), dtype=left.dtype, device=left.device)
+        own[: len(left), : left.shape[1]] = left
+        own[: len(left), left.shape[1] :] = right
+        all_rows = torch.empty((self._ranks * len(own), own.shape[1]), dtype=own.dtype, device=own.device)
+        dist.all_gather_into_tensor(all_rows, own, group=self._group)
+        parts = [all_rows[rank * len(own) :][:count] for rank, count in enumerate(rows)]
+        whole = torch.cat(parts)
+        return whole[:, : left.shape[1]], whole[:, left.shape[1] :]
+
+
+class _Layer:
+    """A linear layer that keeps its factors in the backward pass, in place of a gradient."""
+
+    def __init__(self, module: torch.nn.Linear, size: LayerSize, heard: Any) -> None:
+        self.module, self.size = module, size
+        self._heard = heard
+        self._factors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        module.forward = functools.partial(_forward, self)  # type: ignore[method-assign]
+
+    @property
+    def rows(self) -> int:
+        """How many rows have come since the last exchange."""
+        return sum(len(left) for left, _ in self._factors)
+
+    def hear(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        """Keep the factors of a backward pass: (rows, outputs) and (rows, inputs)."""
+        weight = self.module.weight
+        self._factors.append((left.detach().to(weight.dtype), right.detach().to(weight.dtype)))
+        self._heard()
+
+    def take(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All rows that have come."""
+        factors, self._factors = self._factors, []
+        if not factors:
+            weight = self.module.weight
+            return weight.new_empty((0, weight.shape[0])), weight.new_empty((0, weight.shape[1]))
+        return torch.cat([left for left, _ in factors]), torch.cat([right for _, right in factors])
+
+    def add(self, left: torch.Tensor, right: torch.Tensor, ranks: int) -> None:
+        """Add the mean gradient of all ranks, from the factors of all."""
+        self.add_gradients((left.t() @ right).div_(ranks), left.sum(0).div_(ranks))
+
+    def add_gradients(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Add to the gradients, as a backward pass does."""
+        for parameter, gradient in ((self.module.weight, weight), (self.module.bias, bias)):
+            if parameter is None or not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad += gradient
+
+
+class _Product(torch.autograd.Function):
+    """A linear layer's product. Its backward pass gives factors to the layer, and no gradient to the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _Layer, inputs: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(inputs, weight)
+        return torch.nn.functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        [gradient] = gradients
+        inputs, weight = ctx.saved_tensors
+        ctx.layer.hear(gradient.reshape(-1, gradient.shape[-1]), inputs.reshape(-1, inputs.shape[-1]))
+        before = (gradient @ weight.to(gradient.dtype)).to(inputs.dtype) if ctx.needs_input_grad[1] else None
+        return None, before, None, None
+
+
+def _forward(layer: _Layer, inputs: torch.Tensor) -> torch.Tensor:
+    product: torch.Tensor = _Product.apply(layer, inputs, layer.module.weight, layer.module.bias)
+    return product
+
+
+def _shared(model: torch.nn.Module) -> set[int]:
+    """The parameters that several modules have."""
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            (shared if id(parameter) in seen else seen).add(id(parameter))
+    return shared

@@ -1,0 +1,80 @@
+"""Ranks whose linear layers send factors; started by test_optim_factors.py."""
+
+import copy
+import os
+
+import torch
+import torch.distributed as dist
+from herringbone.optim import factor_broadcast
+from torch.nn.parallel import DistributedDataParallel
+
+RANK, WORKERS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+
+
+class Network(torch.nn.Module):
+    """A wide and a narrow layer, one that is used twice, and one that shares its weight with an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(20, 16)
+        self.wide, self.narrow = torch.nn.Linear(16, 300), torch.nn.Linear(300, 16, bias=False)
+        self.twice, self.norm = torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)
+        self.out = torch.nn.Linear(16, 20, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, words):
+        x = self.words(words)
+        x = self.norm(x + self.narrow(torch.tanh(self.wide(x))))
+        return self.out(self.twice(torch.relu(self.twice(x))))
+
+
+def backward(model, step, dtype):
+    drawing = torch.Generator().manual_seed(step * WORKERS + RANK)
+    # Ranks have batches of several sizes.
+    words = torch.randint(20, (1 + (RANK + step) % 2, 4), generator=drawing)
+    weights = torch.randn((*words.shape, 20), generator=drawing, dtype=dtype)
+    (model(words) * weights).sum().backward()
+
+
+def equals(dtype, rows, tolerance):
+    torch.manual_seed(RANK)
+    model = Network().to(dtype)
+    reference = copy.deepcopy(model)
+    factors = factor_broadcast(model, rows=rows)
+    wrapped, plain = DistributedDataParallel(model), DistributedDataParallel(reference)
+    for step in range(3):
+        backward(wrapped, step, dtype)
+        backward(plain, step, dtype)
+        if step == 1:
+            continue  # gradients of two passes add up
+        for (name, one), other in zip(model.named_parameters(), reference.parameters()):
+            assert torch.equal(one, other), f"{name} begins as on rank 0, or differs after a step"
+            scale = other.grad.abs().max()
+            assert (one.grad - other.grad).abs().max() <= tolerance * scale, (name, dtype, rows)
+        for network in (model, reference):
+            for parameter in network.parameters():
+                parameter.grad = None
+    return factors, model
+
+
+dist.init_process_group("herringbone")
+for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
+    factors, model = equals(dtype, None, tolerance)
+    text = factors.explain()
+    assert "wide: 300 x 16, sends factors: 8 rows x (16 + 300) x 2 ranks = 5056 < 9600 = 2 x 16 x 300" in text, text
+    assert "twice: 16 x 16, sends the gradient: 16 rows x (16 + 16) x 2 ranks = 1024 >= 512 = 2 x 16 x 16" in text, text
+    assert "out: 20 x 16, sends no factors: its weight is shared with another layer" in text, text
+    assert set(model._ddp_params_and_buffers_to_ignore) == {
+        "wide.weight",
+        "wide.bias",
+        "narrow.weight",
+        "twice.weight",
+        "twice.bias",
+    }
+    factors, model = equals(dtype, 8, tolerance)
+    assert "twice.weight" not in model._ddp_params_and_buffers_to_ignore, "it stays with DDP"
+    factors.remove()
+    model(torch.zeros((1, 2), dtype=torch.int64)).sum().backward()
+print("equal", flush=True)
+dist.destroy_process_group()
