@@ -137,7 +137,6 @@ class ParameterServer:
         and steps, if there is one: :meth:`Table.snapshot`. These may have been written by another number of servers.
 
         A push with a NaN is refused, or with ``nan="count"`` taken and counted.
-
         While it is open here, to open it again gives the same table. A table outlives its workers: it is there until somebody drops it,
         or its servers end.
 
@@ -147,7 +146,6 @@ class ParameterServer:
             raise ArgumentError(f'table {name!r}: nan is "refuse" or "count", not {nan!r}')
         if initializer not in ("zeros", "normal", None):
             raise ArgumentError(f'table {name!r}: initializer is "zeros", "normal" or None, not {initializer!r}')
-        first = _first(name, consistency)
         spec = _Spec(
             rows=_whole(name, "rows", rows),
             width=_whole(name, "width", width, 32),
@@ -158,8 +156,8 @@ class ParameterServer:
             deviation=_number(name, "deviation", deviation),
             optimizer=_optimizer(name, optimizer),
             numbers=_numbers(name, numbers),
-            bound=None if first is not None else _bound(name, consistency),
-            first=first,
+            bound=_bound(name, consistency),
+            first=_first(name, consistency),
             counts_nan=nan == "count",
         )
         restores = _flag(name, "restore", restore)
@@ -422,6 +420,8 @@ def _bound(name: str, consistency: str | int) -> int | None:
     """For how many steps pushes may be missing from a pull; ``None`` if for any number."""
     if not isinstance(consistency, str | bool) and hasattr(consistency, "__index__"):
         return _whole(name, "consistency", consistency, 32)
+    if _first(name, consistency) is not None:
+        return None
     if consistency not in ("sync", "async"):
         known = '"sync", "async", "first:K" or a number of steps from 0'
         raise ArgumentError(f"table {name!r}: consistency is {known}, not {consistency!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["WIDTH", "Place", "places_of", "runs_of"]
+__all__ = ["WIDTH", "Place", "places_of", "rows_of", "runs_of"]
 
 WIDTH = 256
 """Elements of a row. Each parameter begins a row, so that one without a gradient is not pushed."""
@@ -39,6 +39,11 @@ def places_of(sizes: Sequence[int]) -> list[Place]:
         places.append(Place(row, rows, size))
         row += rows
     return places
+
+
+def rows_of(sizes: Sequence[int]) -> int:
+    """How many rows a table for such parameters has: at least one."""
+    return max(1, sum(place.rows for place in places_of(sizes)))
 
 
 def runs_of(places: Sequence[Place], has_gradient: Sequence[bool]) -> list[tuple[int, int]]:

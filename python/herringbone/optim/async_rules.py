@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..arguments import whole
 from ..errors import ArgumentError
+from ..tables import WORKERS_MOST
 
-__all__ = ["SCALED", "consistency_of", "factor_of", "gradient_share", "rule_of"]
+__all__ = ["check_scaled", "checked_bounds", "consistency_of", "factor_of", "gradient_share", "rule_of"]
 
 Numbers = dict[str, float]
 
@@ -22,6 +24,42 @@ PLAIN: dict[str, dict[str, Any]] = {
     "AdamW": {"amsgrad": False, "maximize": False},
 }
 """Torch's optimizers that servers have, and what of their settings has to be as it is by default."""
+
+
+def checked_bounds(staleness: Any, first_k: Any, max_staleness: Any) -> tuple[int | None, int | None]:
+    """``first_k`` and ``max_staleness`` as numbers, if they are given.
+
+    Raises:
+        TypeError, ArgumentError: one of them makes no sense, or both are given.
+    """
+    if staleness not in ("scale", "none"):
+        raise ArgumentError(f'AsyncSGD: staleness is {staleness!r}; pass "scale" or "none"')
+    if max_staleness is not None:
+        max_staleness = whole("AsyncSGD", "max_staleness", max_staleness, "a number of steps")
+        if max_staleness < 0:
+            raise ArgumentError(f"AsyncSGD: max_staleness is {max_staleness}; pass a number of steps from 0, or None")
+    if first_k is not None:
+        first_k = whole("AsyncSGD", "first_k", first_k, "a number of gradients")
+        if not 1 <= first_k <= WORKERS_MOST:
+            raise ArgumentError(f"AsyncSGD: first_k is {first_k}; pass a number of gradients from 1 to {WORKERS_MOST}, or None")
+        if max_staleness is not None:
+            what = "servers wait for the first gradients, or workers for each other"
+            raise ArgumentError(f"AsyncSGD: first_k and max_staleness are both given; pass one of them: {what}")
+    return first_k, max_staleness
+
+
+def check_scaled(rules: Iterable[str]) -> None:
+    """Refuse to scale gradients for optimizers whose steps do not become shorter by it.
+
+    Raises:
+        ArgumentError: one of these is one.
+    """
+    for rule in rules:
+        if rule not in SCALED:
+            raise ArgumentError(
+                f'AsyncSGD: staleness is "scale", and {rule} divides by the magnitude of gradients, so scaled ones make no shorter '
+                f'steps; pass staleness="none", or torch.optim.SGD'
+            )
 
 
 def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from ..arguments import text, whole
+from ..arguments import text
 from ..errors import ArgumentError
 from ..kvstore.meeting import Meeting
-from ..tables import TYPES, WORKERS_MOST, ParameterServer, Table
-from .async_rows import WIDTH, places_of, runs_of
-from .async_rules import SCALED, consistency_of, factor_of, gradient_share, rule_of
+from ..tables import TYPES, ParameterServer, Table
+from .async_rows import WIDTH, places_of, rows_of, runs_of
+from .async_rules import check_scaled, checked_bounds, consistency_of, factor_of, gradient_share, rule_of
 
 __all__ = ["AsyncSGD"]
 
@@ -77,46 +77,27 @@ class AsyncSGD(torch.optim.Optimizer):
             raise TypeError(f"AsyncSGD: optimizer is a {type(optimizer).__name__}; pass {what}")
         if not isinstance(server, ParameterServer):
             raise TypeError(f"AsyncSGD: server is a {type(server).__name__}; pass a herringbone.ParameterServer")
-        if staleness not in ("scale", "none"):
-            raise ArgumentError(f'AsyncSGD: staleness is {staleness!r}; pass "scale" or "none"')
-        if max_staleness is not None:
-            max_staleness = whole("AsyncSGD", "max_staleness", max_staleness, "a number of steps")
-            if max_staleness < 0:
-                raise ArgumentError(f"AsyncSGD: max_staleness is {max_staleness}; pass a number of steps from 0, or None")
-        if first_k is not None:
-            first_k = whole("AsyncSGD", "first_k", first_k, "a number of gradients")
-            if not 1 <= first_k <= WORKERS_MOST:
-                raise ArgumentError(
-                    f"AsyncSGD: first_k is {first_k}; pass a number of gradients from 1 to {WORKERS_MOST}, or None"
-                )
-            if max_staleness is not None:
-                what = "servers wait for the first gradients, or workers for each other"
-                raise ArgumentError(f"AsyncSGD: first_k and max_staleness are both given; pass one of them: {what}")
+        first_k, max_staleness = checked_bounds(staleness, first_k, max_staleness)
         name = text("AsyncSGD", "name", name, "a name")
         self._rules = [rule_of(type(optimizer).__name__, group) for group in optimizer.param_groups]
         groups = [_by_type(group["params"]) for group in optimizer.param_groups]
         scales = staleness == "scale" and max_staleness != 0
-        unscaled = next((rule for rule, _ in self._rules if rule not in SCALED), None)
-        if scales and unscaled is not None:
-            raise ArgumentError(
-                f'AsyncSGD: staleness is "scale", and {unscaled} divides by the magnitude of gradients, so scaled ones make no shorter '
-                f'steps; pass staleness="none", or torch.optim.SGD'
-            )
+        if scales:
+            check_scaled(rule for rule, _ in self._rules)
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        share = gradient_share(server.workers, first_k, max_staleness)
-        consistency = consistency_of(first_k, max_staleness)
         self.last_staleness: int | None = None
         """How many updates by others lay between this worker's last pull and its last push; ``None`` if nobody has counted."""
         self._rank, self._version, self._first_k = server.rank, 0, first_k or 1
         self._meeting = Meeting(server, name)
         self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
+        share = gradient_share(server.workers, first_k, max_staleness)
+        consistency = consistency_of(first_k, max_staleness)
         self._stretches: list[_Stretch] = []
         for number, (rule, numbers) in enumerate(self._rules):
             for dtype, parameters in groups[number].items():
-                places = places_of([parameter.numel() for parameter in parameters])
                 table = server.table(
                     f"{name} {number} {dtype}",
-                    rows=max(1, places[-1].row + places[-1].rows),
+                    rows=rows_of([parameter.numel() for parameter in parameters]),
                     width=WIDTH,
                     dtype=dtype,
                     optimizer=rule,

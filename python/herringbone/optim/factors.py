@@ -109,7 +109,7 @@ class FactorBroadcast:
         """A layer has factors: they are exchanged when the whole backward pass is over, in one order on all ranks."""
         if not self._is_queued:
             self._is_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._exchange)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._exchange)
 
     @torch.no_grad()
     def _exchange(self) -> None:
