@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from .hosts import entered
 from .rank import Request
 from .server import LENGTH
 
@@ -165,7 +164,7 @@ class Fresh(Process):
         super().__init__(request, output)
         self.why = why
         self._popen = subprocess.Popen(
-            self.args if request.host is None else [*entered(request.host), *self.args],
+            self.args if request.host is None else [*_entered(request.host), *self.args],
             cwd=request.folder,
             env=request.environment,
             stdin=descriptors[0],
@@ -264,3 +263,10 @@ def session(leader: int) -> list[int]:
             if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
                 found.append(int(path.parent.name))
     return found
+
+
+def _entered(host: int) -> list[str]:
+    """What enters a host. Only who needs it imports the package: a Python that stands in for another one begins without its folders."""
+    from .hosts import entered
+
+    return list(entered(host))
