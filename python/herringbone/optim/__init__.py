@@ -9,15 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .async_sgd import AsyncSGD as AsyncSGD
     from .diloco import DiLoCo as DiLoCo
+    from .factors import factor_broadcast as factor_broadcast
     from .local_sgd import LocalSGD as LocalSGD
     from .local_sgd import PostLocalSGD as PostLocalSGD
+    from .threshold_sgd import ThresholdSGD as ThresholdSGD
 
 _PLACES: dict[str, str] = {
+    "AsyncSGD": "async_sgd",
     "DiLoCo": "diloco",
     "LocalSGD": "local_sgd",
     "PostLocalSGD": "local_sgd",
-    "AsyncSGD": "async_sgd",
     "ThresholdSGD": "threshold_sgd",
     "factor_broadcast": "factors",
 }

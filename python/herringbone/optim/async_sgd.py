@@ -217,8 +217,8 @@ class _Stretch:
         self.table.push_range(0, self._rows)
         for _ in range(1, steps):
             self.table.push_range(0, torch.zeros_like(self._rows))
-        # Where a step takes effect once all workers have ended it, this waits for it.
-        self.table.pull_range(0, 1)
+        # Where a step takes effect once all workers have ended it, this waits for it, on all servers.
+        self.table.pull_range(0, self.table.rows, self._rows)
         self.table.tune(assigns=0)
 
     def push(self, factor: float) -> None:
