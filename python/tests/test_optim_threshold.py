@@ -98,9 +98,11 @@ def test_velocity_is_summed_and_begins_anew_where_something_is_sent() -> None:
     residual.add(np.array([1, 0, -4], np.float32), 1.0, 0.5)
     residual.add(np.array([1, 2, 0], np.float32), 1.0, 0.5)
     assert residual.velocity.tolist() == [1.5, 2, -2] and residual.left.tolist() == [-2.5, -2, 6]
-    change = residual.take(1.0, 2.25)
+    change = residual.take(1.0, 2.25, masks=True)
     assert change.places.tolist() == [0, 2] and change.is_negative.tolist() == [True, False] and change.magnitude == 2.25
     assert residual.left.tolist() == [-0.25, -2, 3.75] and residual.velocity.tolist() == [0, 2, 0]
+    residual.take(1.0, 2.25)
+    assert residual.left.tolist() == [-0.25, -2, 1.5] and residual.velocity.tolist() == [0, 2, 0], "and stays without masks"
 
 
 class Wires:
@@ -240,6 +242,7 @@ def test_arguments_that_make_no_sense_are_named() -> None:
         (herringbone.ArgumentError, "share is 0; pass a part of the elements", lambda: ThresholdSGD(parameters, 0.1, share=0)),
         (herringbone.ArgumentError, "momentum is 1", lambda: ThresholdSGD(parameters, 0.1, momentum=1)),
         (herringbone.ArgumentError, "threshold is -1", lambda: ThresholdSGD(parameters, 0.1, threshold=-1)),
+        (herringbone.ArgumentError, "masking is 'yes'", lambda: ThresholdSGD(parameters, 0.1, masking="yes")),  # type: ignore[arg-type]
         (herringbone.ArgumentError, "staleness is -1", lambda: ThresholdSGD(parameters, 0.1, staleness=-1)),
         (
             herringbone.ArgumentError,

@@ -39,8 +39,8 @@ class Residual:
     """A tensor's velocity, and what was not sent of its updates: float32, flat.
 
     The velocity is of this worker's gradients, and is summed up before elements are chosen (momentum correction). Where something is
-    sent the velocity begins anew (momentum factor masking), or a late gradient would go on to push an element that has moved. Both are of
-    Lin et al., "Deep Gradient Compression" (ICLR 2018).
+    sent the velocity can begin anew (momentum factor masking), so that a late gradient does not go on to push an element that has moved.
+    Both are of Lin et al., "Deep Gradient Compression" (ICLR 2018), where all that is left of an element is sent at once.
     """
 
     def __init__(self, elements: int) -> None:
@@ -55,11 +55,11 @@ class Residual:
             gradient = self.velocity
         self.left -= np.float32(rate) * gradient
 
-    def take(self, share: float, threshold: float | None) -> Change:
+    def take(self, share: float, threshold: float | None, masks: bool = False) -> Change:
         """Choose what is sent: elements of which at least ``threshold`` is left, or if it is ``None`` about a ``share`` of them.
 
         Each of them changes by the threshold, and the rest of it stays, as in Strom, "Scalable Distributed DNN Training Using
-        Commodity GPU Cloud Computing" (INTERSPEECH 2015).
+        Commodity GPU Cloud Computing" (INTERSPEECH 2015). ``masks``: their velocity begins anew.
         """
         magnitudes = np.abs(self.left)
         if magnitudes.size == 0:
@@ -72,7 +72,8 @@ class Residual:
             places = np.sort(places[largest])
         change = Change(float(least), places, self.left[places] < 0)
         apply(self.left, change, -1.0)
-        self.velocity[places] = 0
+        if masks:
+            self.velocity[places] = 0
         return change
 
 

@@ -54,6 +54,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         share: float = 0.005,
         threshold: float | None = None,
         warmup_steps: int = 0,
+        masking: bool = False,
         staleness: int = 0,
         group: Any = None,
     ) -> None:
@@ -66,6 +67,8 @@ class ThresholdSGD(torch.optim.Optimizer):
             share: about this share of a tensor's elements is sent in a step; the threshold of each tensor follows it. At least one is.
             threshold: a fixed one in place of a share, for all tensors, in units of ``lr`` times a gradient.
             warmup_steps: during the first steps the share falls from 1/4 to ``share``.
+            masking: the velocity of an element begins anew when something of it is sent (momentum factor masking). As only a threshold of it is
+                sent, this lost accuracy in most trials, so it is off.
             staleness: a worker waits for peers that are more steps behind than this. With 0 all take each step together, and have the
                 same bits. Else workers apply updates in the order in which they come, so models differ by rounding until :meth:`finish`.
             group: a :class:`herringbone.Communicator` or a process group of torch; by default torch's.
@@ -74,7 +77,7 @@ class ThresholdSGD(torch.optim.Optimizer):
             ArgumentError: a number makes no sense, or a parameter is not float32.
         """
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "share": share, "threshold": threshold}
-        super().__init__(params, {**defaults, "warmup_steps": warmup_steps})
+        super().__init__(params, {**defaults, "warmup_steps": warmup_steps, "masking": masking})
         self._staleness = whole("ThresholdSGD", "staleness", staleness, "a number of steps")
         if self._staleness < 0:
             raise ArgumentError(f"ThresholdSGD: staleness is {staleness}; pass a number of steps from 0")
@@ -136,7 +139,7 @@ class ThresholdSGD(torch.optim.Optimizer):
                     if settings["weight_decay"]:
                         gradient = gradient + np.float32(settings["weight_decay"]) * _flat(parameter)
                     residual.add(gradient, settings["lr"], settings["momentum"])
-                changes.append(residual.take(share, settings["threshold"]))
+                changes.append(residual.take(share, settings["threshold"], settings["masking"]))
                 place += 1
         self._steps += 1
         update = encode(self._shape, changes)
@@ -223,6 +226,7 @@ def _check(settings: Mapping[str, Any]) -> None:
             lambda number: number is None or (math.isfinite(number) and number > 0),
             "a finite number above 0, or None",
         ),
+        ("masking", lambda flag: flag in (True, False), "True or False"),
         ("warmup_steps", lambda number: number >= 0, "a number of steps from 0"),
     ]
     for name, is_right, meaning in wanted:

@@ -46,7 +46,7 @@ def train(model, optimizer, steps, pause=0.0):
 def lockstep(group):
     """All peers have the same bits after each step, and one that loads a state goes on as if nothing had been."""
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.02, warmup_steps=20, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.02, warmup_steps=20, masking=True, group=group)
     losses = train(model, optimizer, range(60))
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5]), losses
     print(f"lockstep {digest(model)}", flush=True)
@@ -65,7 +65,7 @@ def lockstep(group):
 def apart(group):
     """A slow peer, and one that makes fewer steps: nobody is further from it than the bound, and all end with the same bits."""
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.05, staleness=3, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.05, staleness=3, masking=True, group=group)
     losses = train(model, optimizer, range(30 if RANK == 0 else 40), 0.01 if RANK == 1 else 0.0)
     optimizer.finish()
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5]), losses
@@ -91,7 +91,7 @@ def killed():
     """A peer dies. The others shrink the group, and go on."""
     group = herringbone.init()
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=2, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=2, masking=True, group=group)
     step, losses = 0, []
     while step < 60:
         if RANK == 1 and step == 20:
