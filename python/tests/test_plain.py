@@ -48,7 +48,7 @@ class Mapped(dict):  # type: ignore[type-arg]
     pass
 
 
-class Array(np.ndarray):  # type: ignore[misc]
+class Array(np.ndarray):  # type: ignore[misc, name-defined]
     pass
 
 
