@@ -83,7 +83,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    modules = {place for place in _PLACES.values() if place != "_herringbone"}
+    return sorted({*__all__, "errors", *modules, *(name for name in globals() if name.startswith("__"))})
 
 
 register_once_torch_is_there()

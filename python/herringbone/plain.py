@@ -92,6 +92,10 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
         array = np.ascontiguousarray(value)
         if array.dtype.hasobject or array.dtype.names is not None:
             raise TypeError(f"{call}: {where} is an array of {array.dtype}, which is not plain numbers")
+        if np.dtype(array.dtype.str) != array.dtype:
+            raise TypeError(
+                f"{call}: {where} is an array of {array.dtype}, which numpy alone does not know; pass its bits, as of view(numpy.uint8)"
+            )
         arrays.append(array)
         return {"scalar" if kind is not np.ndarray else "array": list(np.shape(value))}
     try:

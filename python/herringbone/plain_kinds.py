@@ -65,10 +65,18 @@ def _ordered(held: list[Any]) -> collections.OrderedDict[Any, Any]:
     return value
 
 
-def _apart_moment(value: Any) -> str:
+def _apart_moment(value: Any) -> list[Any]:
     if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
         raise TypeError(f"is a {type(value).__name__} with the zone {value.tzinfo}; pass value.astimezone(datetime.timezone.utc)")
-    return str(value.isoformat())
+    return [value.replace(tzinfo=None).isoformat(), value.fold, value.tzinfo]
+
+
+def _moment(kind: Any) -> Callable[[Any], Any]:
+    def together(held: list[Any]) -> Any:
+        text, fold, zone = held
+        return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+
+    return together
 
 
 KINDS: dict[type, tuple[str, _Kind]] = {
@@ -82,15 +90,15 @@ KINDS: dict[type, tuple[str, _Kind]] = {
     collections.deque: ("deque", _Kind(lambda it: [list(it), it.maxlen], lambda held: collections.deque(*held))),
     argparse.Namespace: ("namespace", _Kind(_own_attributes, _namespace)),
     datetime.date: ("date", _Kind(datetime.date.isoformat, datetime.date.fromisoformat)),
-    datetime.time: ("time", _Kind(_apart_moment, datetime.time.fromisoformat)),
-    datetime.datetime: ("datetime", _Kind(_apart_moment, datetime.datetime.fromisoformat)),
+    datetime.time: ("time", _Kind(_apart_moment, _moment(datetime.time))),
+    datetime.datetime: ("datetime", _Kind(_apart_moment, _moment(datetime.datetime))),
     datetime.timedelta: (
         "timedelta",
         _Kind(lambda it: [it.days, it.seconds, it.microseconds], lambda held: datetime.timedelta(*held)),
     ),
     datetime.timezone: (
         "timezone",
-        _Kind(lambda it: it.utcoffset(None), lambda held: datetime.timezone(held)),
+        _Kind(lambda it: list(it.__getinitargs__()), lambda held: datetime.timezone(*held)),
     ),
 }
 """By their types: the names under which they travel, and how."""
@@ -118,8 +126,14 @@ def taken_apart(value: Any) -> tuple[str, Any] | None:
         if kind is getattr(torch, name):
             return f"torch.{name}", known.apart(value)
     if issubclass(kind, enum.Enum):
-        return "enum", [*_name_of(kind), value.value]
+        # One that has a name goes by it; a value may be unlike itself, as NaN is.
+        named = value.name in kind.__members__
+        return "enum", [*_name_of(kind), [value.name] if named else value.value]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        if getattr(value, "__dict__", None):
+            raise TypeError(
+                f"is a {kind.__name__}, a named tuple with attributes of its own: {', '.join(vars(value))}; pass them beside it"
+            )
         return "named", [*_name_of(kind), list(value)]
     if dataclasses.is_dataclass(kind):
         if _base(kind) is not object:
@@ -153,7 +167,7 @@ TOGETHER: dict[str, Callable[[Any], Any]] = {
 def _instance(kind: Any, name: str, content: Any) -> Any:
     """A value of a class, without a call of its own code."""
     if name == "enum":
-        return kind(content)
+        return kind[content[0]] if isinstance(content, list) else kind(content)
     if name == "named":
         return tuple.__new__(kind, content)
     value = object.__new__(kind)
@@ -164,7 +178,11 @@ def _instance(kind: Any, name: str, content: Any) -> Any:
 
 def _state(value: Any) -> dict[str, Any]:
     """All attributes of a dataclass's value: its fields, and what else it has been given."""
-    names = [each.name for each in dataclasses.fields(value) if hasattr(value, each.name)]
+    slots = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
+    names = [
+        name for each in slots for name in ([each] if isinstance(each, str) else each) if name not in ("__dict__", "__weakref__")
+    ]
+    names = [name for name in (*names, *(each.name for each in dataclasses.fields(value))) if hasattr(value, name)]
     return {name: getattr(value, name) for name in names} | dict(getattr(value, "__dict__", {}))
 
 

@@ -39,6 +39,20 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
+class Odd(enum.Enum):
+    NOTHING = float("nan")
+
+
+@dataclasses.dataclass
+class Slotted:
+    __slots__ = ("more", "rate")
+    rate: float
+
+
+class Extended(Pair):
+    """A named tuple that takes attributes."""
+
+
 class Mode(enum.Flag):
     FAST = 1
     EXACT = 2
@@ -71,6 +85,10 @@ VALUES: list[Any] = [
     Typed("a", [1]),
     Settings(0.5, [3, 4]),
     Level.LOW,
+    Odd.NOTHING,
+    datetime.datetime(2026, 10, 25, 2, 30, fold=1),
+    datetime.time(2, 30, fold=1),
+    datetime.timezone(datetime.timedelta(hours=1), "CET"),
     Mode.FAST | Mode.EXACT,
     True,
     np.float64(2.5),
@@ -87,6 +105,8 @@ def travelled(value: Any) -> Any:
 def test_a_value_arrives_as_its_own_type(value: Any) -> None:
     arrived = travelled({"it": [value]})["it"][0]
     assert type(arrived) is type(value) and arrived == value
+    if isinstance(value, (datetime.datetime, datetime.time, datetime.timezone)):
+        assert repr(arrived) == repr(value)
     if isinstance(value, dict):
         assert [type(key) for key in arrived] == [type(key) for key in value]
     if isinstance(value, (defaultdict, deque)):
@@ -118,6 +138,23 @@ def test_what_torch_has_arrives_as_its_own_type() -> None:
 def test_other_values_do_not_travel(value: Any, text: str) -> None:
     with pytest.raises(TypeError, match=r"test: the object\['it'\] " + text):
         pack("test", {"it": value})
+
+
+def test_all_that_a_value_has_travels_or_nothing() -> None:
+    slotted = Slotted(0.5)
+    slotted.more = [1]  # type: ignore[attr-defined]
+    arrived = travelled(slotted)
+    assert (type(arrived), arrived.rate, arrived.more) == (Slotted, 0.5, [1])
+    pair = Extended(1, 2)
+    pair.more = 3
+    with pytest.raises(TypeError, match="a named tuple with attributes of its own: more; pass them beside it"):
+        pack("test", pair)
+
+
+def test_elements_that_numpy_alone_does_not_know_do_not_travel() -> None:
+    bits = pytest.importorskip("ml_dtypes").bfloat16
+    with pytest.raises(TypeError, match="is an array of bfloat16, which numpy alone does not know"):
+        pack("test", np.zeros(2, bits))
 
 
 def test_a_class_that_others_cannot_find_does_not_travel() -> None:

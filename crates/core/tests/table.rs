@@ -190,7 +190,7 @@ impl World {
                 "{push:?} is there {has} times"
             );
         }
-        let wait = self.ended.keys().filter(|push| self.row.get(push).is_none()).count();
+        let wait = self.ended.keys().filter(|push| !self.row.contains_key(push)).count();
         assert!(wait < count as usize, "{wait} steps wait, and {count} take effect together");
     }
 

@@ -256,7 +256,9 @@ class Job:
         return self._elastic and not self._succeeded and others_know and is_allowed
 
     def _goes_round(self) -> bool:
-        """Whether processes are started again and again, and nobody gets on. What ranks on other hosts commit is not known here."""
+        """Whether processes are started again and again, and nobody gets on. Only ranks of this host say here that they have committed."""
+        if not any(is_here(worker.slot.host) for worker in self._workers.values()):
+            return False
         commits = [path.stat().st_mtime for path in self._folder.glob("*.committed")]
         if max(commits, default=0.0) > self._commits_seen:
             self._commits_seen, self._fruitless = max(commits), 0

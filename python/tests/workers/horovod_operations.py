@@ -282,11 +282,11 @@ def objects_are_pickled_if_all_ranks_say_so_and_the_job_has_a_token() -> None:
     if hvd.rank() == 0:
         hvd.broadcast_object(Mapped(a=1), allow_pickle=True)
     else:
-        error_of(
-            hvd.HorovodInternalError, lambda: hvd.broadcast_object(None), "rank 0 sent a pickled object; pass allow_pickle=True"
-        )
+        error_of(ValueError, lambda: hvd.broadcast_object(None), "rank 0 sent a pickled object; pass allow_pickle=True")
     token = os.environ.pop("HERRINGBONE_TOKEN")
     error_of(ValueError, lambda: hvd.broadcast_object(1, allow_pickle=True), "the job needs a token: set HERRINGBONE_TOKEN")
+    os.environ["HERRINGBONE_TOKEN"] = ""
+    error_of(ValueError, lambda: hvd.broadcast_object(1, allow_pickle=True), "the job needs a token")
     os.environ["HERRINGBONE_TOKEN"] = token
 
 

@@ -48,7 +48,7 @@ def broadcast_object(
 
     Raises:
         TypeError: on the root, if the object holds something else.
-        ValueError: ``allow_pickle`` in a job without a token.
+        ValueError: ``allow_pickle`` in a job without a token, or on some ranks only.
         HorovodInternalError: on the others then; or the collective failed.
     """
     check_pickle("broadcast_object", allow_pickle)
@@ -75,7 +75,8 @@ def allgather_object(
 
 def check_pickle(call: str, allow_pickle: bool) -> None:
     """Refuses pickled objects where a stranger could be a rank."""
-    if allow_pickle and not {"HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE"} & set(os.environ):
+    # As the engine reads them: an empty one is none.
+    if allow_pickle and not any(os.environ.get(name) for name in ("HERRINGBONE_TOKEN", "HERRINGBONE_TOKEN_FILE")):
         raise ValueError(
             f"{call}: allow_pickle runs what other ranks send, so the job needs a token: set HERRINGBONE_TOKEN on all ranks"
         )
@@ -91,7 +92,7 @@ def _packed(call: str, obj: Any, allow_pickle: bool) -> tuple[Array, int]:
 
     try:
         return plain.pack(call, obj), PLAIN
-    except TypeError:
+    except (TypeError, ValueError, RecursionError):
         if not allow_pickle:
             raise
         return np.frombuffer(pickle.dumps(obj), np.uint8).copy(), PICKLED
@@ -102,7 +103,8 @@ def _unpacked(call: str, packed: Array, form: int, rank: int, allow_pickle: bool
     if form == PLAIN:
         return plain.unpack(call, packed)
     if not allow_pickle:
-        raise HorovodInternalError(f"{call}: rank {rank} sent a pickled object; pass allow_pickle=True on all ranks, or on none")
+        # No failure of the job, which an elastic one would begin again for.
+        raise ValueError(f"{call}: rank {rank} sent a pickled object; pass allow_pickle=True on all ranks, or on none")
     return pickle.loads(packed.tobytes())
 
 
