@@ -19,8 +19,6 @@ pub(crate) const BOUNDS: [f64; 22] = [
 ];
 /// Shorter silences are those of a busy machine.
 const SUSPICIOUS: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
-/// How many operations are followed at once: of those above it the times are not known.
-const FOLLOWED: usize = 1 << 16;
 
 /// The collectives of messages.
 const SEND: &str = "send";
@@ -33,7 +31,7 @@ fn called(purpose: OperationPurpose, call: &Fingerprint) -> Option<&'static str>
     match purpose {
         OperationPurpose::Sends => Some(SEND),
         OperationPurpose::Receives => Some(RECEIVE),
-        OperationPurpose::Announces => None,
+        OperationPurpose::Announces | OperationPurpose::Serves => None,
         _ => Some(Collective::from_code(call.collective, call.root).map_or("unknown", Collective::name)),
     }
 }
@@ -183,7 +181,7 @@ impl SharedCounts {
 struct Counting {
     counts: SharedCounts,
     peers: Arc<Peers>,
-    /// Operations that have not ended.
+    /// Operations that have not ended, each of which takes much more memory elsewhere.
     followed: HashMap<OperationId, Followed>,
 }
 
@@ -242,9 +240,7 @@ impl Counting {
 impl Sink for Counting {
     fn event(&mut self, now: Duration, event: &TraceEvent<'_>) {
         match event {
-            TraceEvent::Issued { operation, call, algorithm, purpose, .. }
-                if self.followed.len() < FOLLOWED =>
-            {
+            TraceEvent::Issued { operation, call, algorithm, purpose, .. } => {
                 let Some(collective) = called(*purpose, call) else { return };
                 let kind = self.counts.lock().kind(collective, algorithm);
                 self.followed.insert(*operation, Followed { kind, issued: now, wait: None });

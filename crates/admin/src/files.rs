@@ -5,6 +5,7 @@ use crate::outlook::Outlook;
 use herringbone::log::warn;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -22,7 +23,7 @@ pub(crate) fn write(outlook: &Arc<Outlook>, directory: &str, who: String) -> io:
 }
 
 fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
-    let (mut has_warned, mut last) = (false, None);
+    let (mut has_warned, mut last, mut own) = (false, None, None::<(PathBuf, u64)>);
     while let Some(outlook) = outlook.upgrade() {
         // Between two jobs the file stays that of the last one.
         let name = outlook.name().or_else(|| last.clone());
@@ -31,11 +32,15 @@ fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
             continue;
         };
         let path = directory.join(format!("herringbone-{name}.prom"));
-        if let Some(before) = last.replace(name.clone()).filter(|before| *before != name) {
-            // The rank has another number in its next job. Without this its old file would be scraped for ever.
-            let _removed = fs::remove_file(directory.join(format!("herringbone-{before}.prom")));
+        let replaced = replace(&path, &metrics::text(&outlook));
+        // The rank may have another number in its next job. Its old file would be scraped for ever, unless it is another rank's by then.
+        if last.replace(name.clone()).is_some_and(|before| before != name)
+            && let Some((path, _)) = own.take().filter(|(path, file)| file_at(path) == Some(*file))
+        {
+            let _removed = fs::remove_file(path);
         }
-        if let Err(error) = replace(&path, &metrics::text(&outlook)) {
+        own = file_at(&path).map(|file| (path.clone(), file));
+        if let Err(error) = replaced {
             outlook.count_unwritten();
             if !std::mem::replace(&mut has_warned, true) {
                 let what = format_args!("HERRINGBONE_METRICS_FILE: cannot write {}: {error}", path.display());
@@ -45,6 +50,11 @@ fn run(outlook: &Weak<Outlook>, directory: &Path, who: &str) {
         drop(outlook);
         thread::sleep(PERIOD);
     }
+}
+
+/// Which file there is at a path.
+fn file_at(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|found| found.ino())
 }
 
 /// Writes a file at once: nobody reads half of it.

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const FRESH: Duration = Duration::from_secs(1);
 /// How long somebody waits who wants a new one: then the last one is given.
 const PATIENCE: Duration = Duration::from_millis(2500);
+/// How many wait at once for a new one: others get the last one, and clients who ask for something else find a place.
+const WAITING: usize = 8;
 /// How long after somebody has looked all are asked each second.
 const LOOKED_AT: Duration = Duration::from_secs(60);
 /// How often all are asked while nobody looks.
@@ -52,6 +54,8 @@ struct WatchState {
     runs: bool,
     /// Whether a job has begun since its members were last asked.
     begins: bool,
+    /// How many wait for an answer.
+    waiting: usize,
 }
 
 struct Latest {
@@ -111,7 +115,12 @@ impl JobWatch {
                 // An old answer says when it was given.
                 return state.latest.as_ref().filter(|_| is_there).map(|latest| latest.text.clone());
             }
+            if state.waiting == WAITING {
+                return state.latest.as_ref().map(|latest| latest.text.clone());
+            }
+            state.waiting += 1;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
     }
 

@@ -75,7 +75,7 @@ pub(crate) const FAILED: Series = series(
     "herringbone_operations_failed_total",
     Counter,
     &[],
-    "Operations that failed on this rank, and calls that did not become operations.",
+    "Operations that failed on this rank, and calls that did not become operations; messages are in herringbone_faults_total alone.",
 );
 pub(crate) const BYTES: Series = series(
     "herringbone_bytes_total",

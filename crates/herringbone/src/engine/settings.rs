@@ -192,7 +192,8 @@ impl Settings {
             Some(Service::Messages(..)) if root == self.me => OperationPurpose::Sends,
             Some(Service::Messages(..)) => OperationPurpose::Receives,
             Some(Service::Records(..)) => OperationPurpose::Announces,
-            Some(Service::Remains | Service::Agreement) | None => OperationPurpose::Called,
+            Some(Service::Remains | Service::Agreement) => OperationPurpose::Serves,
+            None => OperationPurpose::Called,
         }
     }
 

@@ -96,8 +96,11 @@ pub(crate) struct FlightFiles {
     destination: FlightDestination,
     owner: Identity,
     has_warned: AtomicBool,
+    /// How many a reducer has written because of failures of this job.
+    written: AtomicU32,
 }
 
+/// How many ranks of this process have written because of failures, in all their jobs.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
 
 impl FlightFiles {
@@ -107,7 +110,7 @@ impl FlightFiles {
             FlightDestination::Temporary if owner.role == Role::Reducer => FlightDestination::Off,
             said => said,
         };
-        Self { destination, owner, has_warned: AtomicBool::new(false) }
+        Self { destination, owner, has_warned: AtomicBool::new(false), written: AtomicU32::new(0) }
     }
 
     /// Whether records go anywhere.
@@ -115,10 +118,12 @@ impl FlightFiles {
         self.destination != FlightDestination::Off
     }
 
-    /// Takes one of the files that this process writes because of failures. Returns whether there is one left.
+    /// Takes one of the files that this process writes because of failures: of ranks, or of a reducer for this job. Returns whether
+    /// there is one left.
     pub(crate) fn take_one(&self) -> bool {
+        let written = if self.owner.role == Role::Reducer { &self.written } else { &WRITTEN };
         let more = |written| (written < MOST).then_some(written + 1);
-        WRITTEN.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+        written.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 
     /// Writes a record, and says where. That it cannot be written is one warning.

@@ -32,6 +32,8 @@ pub enum OperationPurpose {
     Receives,
     /// It announces messages, and carries the short ones. It may wait until there is one.
     Announces,
+    /// It serves other operations: it agrees on those with names, or finishes what a lost reducer has left of one.
+    Serves,
 }
 
 /// What a step of a program does.
