@@ -166,6 +166,28 @@ def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: S
     connected[0].close()
 
 
+def test_a_gradient_with_a_nan_leaves_nothing_of_its_step_behind(servers: Servers) -> None:
+    """Of two types of elements, so of two tables: the first has no NaN."""
+    parameters = [torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))]
+    parameters.append(torch.nn.Parameter(torch.ones(2)))
+    with servers.connect() as connected:
+        for number, options in enumerate([{}, {"max_staleness": 0}, {"first_k": 1}]):
+            for parameter in parameters:
+                parameter.detach().fill_(1)
+                parameter.grad = torch.ones_like(parameter)
+            assert parameters[1].grad is not None
+            parameters[1].grad[1, 2] = torch.nan
+            sgd = torch.optim.SGD(parameters, lr=0.5)
+            optimizer = AsyncSGD(sgd, connected, name=f"nan {number}", staleness="none", **options)
+            with pytest.raises(herringbone.TableError, match=r"parameter 1 of group 0, of shape \(2, 3\), has a NaN"):
+                optimizer.step()
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            assert all(torch.equal(parameter, torch.ones_like(parameter)) for parameter in parameters)
+            assert optimizer.state_dict()["steps"] == 2, "one for the first values, and one of zeros"
+
+
 @pytest.mark.parametrize("work, statuses", [("sync", [0, 0, 0]), ("killed", [0, -signal.SIGKILL, 0])])
 def test_jobs(group: Group, servers: Servers, work: str, statuses: list[int]) -> None:
     if work == "sync":

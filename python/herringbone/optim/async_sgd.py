@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..arguments import text
-from ..errors import ArgumentError
+from ..errors import ArgumentError, TableError
 from ..kvstore.meeting import Meeting
 from ..tables import TYPES, ParameterServer, Table
 from .async_rows import WIDTH, places_of, rows_of, runs_of
@@ -94,10 +94,10 @@ class AsyncSGD(torch.optim.Optimizer):
         consistency = consistency_of(first_k, max_staleness)
         self._stretches: list[_Stretch] = []
         for number, (rule, numbers) in enumerate(self._rules):
-            for dtype, parameters in groups[number].items():
+            for dtype, numbered in groups[number].items():
                 table = server.table(
                     f"{name} {number} {dtype}",
-                    rows=rows_of([parameter.numel() for parameter in parameters]),
+                    rows=rows_of([parameter.numel() for parameter in numbered.values()]),
                     width=WIDTH,
                     dtype=dtype,
                     optimizer=rule,
@@ -105,7 +105,7 @@ class AsyncSGD(torch.optim.Optimizer):
                     consistency=consistency,
                     restore=restore,
                 )
-                self._stretches.append(_Stretch(number, table, parameters))
+                self._stretches.append(_Stretch(number, table, numbered))
         self._begin(restore)
 
     def _begin(self, restore: bool) -> None:
@@ -129,13 +129,14 @@ class AsyncSGD(torch.optim.Optimizer):
         until the others are near enough, and a worker that is lost is waited for as long as the servers' ``--patience`` says.
 
         Raises:
-            TableError: a gradient has a NaN. Nothing of this step was taken from this table.
+            TableError: a gradient has a NaN. This step has pushed nothing, and is not ended.
             TableServerLostError: a server is lost, and there is no copy of what it had.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._refuse_nan()
         self._tune()
         factor = 1.0
         if self._clock is not None:
@@ -147,6 +148,17 @@ class AsyncSGD(torch.optim.Optimizer):
             self._clock.push_range(0, [[1.0]])
         self._pull()
         return loss
+
+    def _refuse_nan(self) -> None:
+        """Raise the error for a NaN before anything is pushed: the servers would refuse one table and have taken the others."""
+        for stretch in self._stretches:
+            for number, parameter in zip(stretch.numbers, stretch.parameters):
+                if parameter.grad is not None and _dense(parameter.grad).isnan().any():
+                    raise TableError(
+                        f"AsyncSGD: the gradient of parameter {number} of group {stretch.group}, of shape {tuple(parameter.shape)}, has a "
+                        f"NaN. Nothing of this step was pushed; leave the step out, or lower the learning rate if training has diverged",
+                        stretch.table.name,
+                    )
 
     def _pull(self) -> None:
         """Take the servers' parameters. The version is read first: what comes in between makes a gradient look older, never newer."""
@@ -203,15 +215,17 @@ class AsyncSGD(torch.optim.Optimizer):
 class _Stretch:
     """The parameters of one group and type, and their table."""
 
-    def __init__(self, group: int, table: Table, parameters: list[torch.Tensor]) -> None:
-        self.group, self.table, self._parameters = group, table, parameters
+    def __init__(self, group: int, table: Table, numbered: dict[int, torch.Tensor]) -> None:
+        """``numbered`` has the parameters by their places in the group."""
+        parameters = list(numbered.values())
+        self.group, self.table, self.numbers, self.parameters = group, table, list(numbered), parameters
         self._places = places_of([parameter.numel() for parameter in parameters])
         self._rows = torch.zeros((table.rows, WIDTH), dtype=parameters[0].dtype)
 
     def assign(self, steps: int) -> None:
         """Make the parameters the table's values, in so many steps, of which all but the first add zeros."""
         self._rows.zero_()
-        for parameter, place in zip(self._parameters, self._places):
+        for parameter, place in zip(self.parameters, self._places):
             self._rows.view(-1)[place.first : place.last].copy_(parameter.detach().reshape(-1))
         self.table.tune(assigns=1)
         self.table.push_range(0, self._rows)
@@ -223,11 +237,10 @@ class _Stretch:
 
     def push(self, factor: float) -> None:
         """Push the gradients of those that have one, times ``factor``, and end the step."""
-        gradients = [parameter.grad for parameter in self._parameters]
+        gradients = [parameter.grad for parameter in self.parameters]
         for gradient, place in zip(gradients, self._places):
             if gradient is not None:
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                self._rows.view(-1)[place.first : place.last].copy_(dense.reshape(-1))
+                self._rows.view(-1)[place.first : place.last].copy_(_dense(gradient).reshape(-1))
                 self._rows.view(-1)[place.last : (place.row + place.rows) * WIDTH].zero_()
         runs = runs_of(self._places, [gradient is not None for gradient in gradients])
         if factor != 1.0:
@@ -242,16 +255,21 @@ class _Stretch:
     def pull(self) -> None:
         """Take the table's values."""
         self.table.pull_range(0, self.table.rows, self._rows)
-        for parameter, place in zip(self._parameters, self._places):
+        for parameter, place in zip(self.parameters, self._places):
             parameter.detach().copy_(self._rows.view(-1)[place.first : place.last].view(parameter.shape))
 
 
-def _by_type(parameters: list[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
-    """Parameters by the names of their types, in the order in which they come."""
-    by_type: dict[str, list[torch.Tensor]] = {}
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient that is perhaps sparse, with all its elements."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _by_type(parameters: list[torch.Tensor]) -> dict[str, dict[int, torch.Tensor]]:
+    """Parameters by the names of their types, and by their places in the list, in the order in which they come."""
+    by_type: dict[str, dict[int, torch.Tensor]] = {}
     for number, parameter in enumerate(parameters):
         dtype = str(parameter.dtype).removeprefix("torch.")
         if dtype not in TYPES:
             raise ArgumentError(f"AsyncSGD: parameter {number} is {dtype}, and tables have {', '.join(TYPES)}; convert the model")
-        by_type.setdefault(dtype, []).append(parameter)
+        by_type.setdefault(dtype, {})[number] = parameter
     return by_type
