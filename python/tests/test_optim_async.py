@@ -11,7 +11,7 @@ import herringbone
 import pytest
 import torch
 from conftest import WORKERS, Group
-from herringbone.optim import AsyncSGD
+from herringbone.optim import AsyncSGD, async_sgd
 from herringbone.optim.async_rows import WIDTH, places_of, runs_of
 from herringbone.optim.async_rules import consistency_of, factor_of, gradient_share, rule_of
 from lab.job import python
@@ -164,6 +164,89 @@ def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: S
         assert optimizer.state_dict()["steps"] == state["steps"]
         optimizer.close()
     connected[0].close()
+
+
+class Lost(Exception):
+    """A worker ends here."""
+
+
+@pytest.mark.parametrize("options", [{}, {"max_staleness": 0}, {"first_k": 2}], ids=["async", "sync", "first"])
+@pytest.mark.parametrize("is_half", [False, True], ids=["none", "half"])
+def test_nobody_trains_without_the_first_values_of_rank_0(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, options: Any, is_half: bool, request: Any
+) -> None:
+    """Rank 0 is lost before it gives them, or while what is pushed takes the place of values."""
+
+    def assign(stretch: Any, steps: int) -> None:
+        if is_half:
+            stretch.table.tune(assigns=1)
+        raise Lost
+
+    monkeypatch.setattr(async_sgd._Stretch, "assign", assign)
+
+    def first() -> None:
+        with servers.connect(0, 2) as connected, pytest.raises(Lost):
+            AsyncSGD(MOMENTUM(network(0).parameters()), connected, name=request.node.name, staleness="none", **options)
+
+    def second() -> str:
+        with servers.connect(1, 2) as connected, pytest.raises(herringbone.TableError) as error:
+            AsyncSGD(MOMENTUM(network(1).parameters()), connected, name=request.node.name, staleness="none", **options)
+        return str(error.value)
+
+    assert "the first values of rank 0 never came" in str(together([first, second])[1])
+
+
+@pytest.mark.parametrize("options", [{"max_staleness": 0}, {"first_k": 2}], ids=["sync", "first"])
+@pytest.mark.parametrize("victim, where", [(0, "meet"), (1, "meet"), (0, "assign")])
+def test_a_worker_that_is_lost_while_all_begin_is_replaced(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, victim: int, where: str, options: Any, request: Any
+) -> None:
+    """Its replacement ends no step again, with which it would be ahead of the others, and gives its values whole."""
+    dying: set[int] = set()
+    again = threading.Event()
+    owner, method = (async_sgd.Meeting, "meet") if where == "meet" else (async_sgd.Table, "pull_range")
+    plain = getattr(owner, method)
+
+    def dies(self: Any, *arguments: Any) -> Any:
+        if threading.get_ident() in dying and (where == "meet" or self.optimizer == "sgd"):
+            raise Lost
+        if where == "meet" or self.optimizer == "sgd":
+            again.set()
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(owner, method, dies)
+    models = [network(rank) for rank in range(2)]
+
+    def make(rank: int, connected: Any) -> AsyncSGD:
+        sgd = torch.optim.SGD(models[rank].parameters(), lr=0.5)
+        return AsyncSGD(sgd, connected, name=request.node.name, staleness="none", **options)
+
+    def work(rank: int) -> Any:
+        if rank == victim:
+            dying.add(threading.get_ident())
+            with servers.connect(rank, 2) as connected, pytest.raises(Lost):
+                make(rank, connected)
+            dying.clear()
+        elif where == "assign":
+            again.wait()  # a rank 0 that has said goodbye is not waited for
+        connected = servers.connect(rank, 2)
+        return connected, make(rank, connected)
+
+    made = together([lambda rank=rank: work(rank) for rank in range(2)])
+    assert all(torch.equal(*each) for each in zip(models[1].parameters(), network(0).parameters())), "rank 0's first values"
+    for model in models:
+        backward(model, 3)
+    together([optimizer.step for _, optimizer in made])
+    for connected, optimizer in made:
+        if "max_staleness" in options:
+            assert optimizer.state_dict()["steps"] == 2
+        optimizer._pull()
+        connected.close()
+    backward(reference := network(0), 3)
+    torch.optim.SGD(reference.parameters(), lr=0.5).step()
+    for model in models:
+        for one, other in zip(model.parameters(), reference.parameters()):
+            assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
 def test_a_gradient_with_a_nan_leaves_nothing_of_its_step_behind(servers: Servers) -> None:

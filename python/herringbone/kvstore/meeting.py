@@ -51,6 +51,10 @@ class Meeting:
         if total != mark * present:
             raise MismatchError(f"{call}: other workers have called something else; all make the same calls in the same order")
 
+    def wait(self) -> None:
+        """Return once the last barrier of this worker is over, to which perhaps an earlier process of it has come."""
+        self.present = int(self._table.pull_range(0, 1)[0][1])
+
     def outlast(self) -> None:
         """Return once all others take part no more. Their barriers do without this worker."""
         import numpy as np

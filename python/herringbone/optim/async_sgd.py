@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..arguments import text
@@ -27,6 +28,9 @@ from .async_rows import WIDTH, places_of, rows_of, runs_of
 from .async_rules import check_scaled, checked_bounds, consistency_of, factor_of, gradient_share, rule_of
 
 __all__ = ["AsyncSGD"]
+
+WHOLE = np.ones(1, np.uint8)
+"""Rank 0's mark: its first values are whole."""
 
 
 class AsyncSGD(torch.optim.Optimizer):
@@ -71,6 +75,7 @@ class AsyncSGD(torch.optim.Optimizer):
         Raises:
             TypeError: the optimizer or the server is none.
             ArgumentError: servers have no such optimizer or type of elements, or an argument makes no sense.
+            TableError: rank 0 was lost before its parameters were on the servers.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
             what = "an optimizer of torch over the model's parameters, such as torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -106,19 +111,35 @@ class AsyncSGD(torch.optim.Optimizer):
                     restore=restore,
                 )
                 self._stretches.append(_Stretch(number, table, numbered))
-        self._begin(restore)
+        self._begin()
 
-    def _begin(self, restore: bool) -> None:
-        """Give the servers rank 0's parameters, if they have none yet, and take theirs."""
-        if not self._meeting.comes_back:
-            is_new = not restore or all(stretch.table.step == 0 for stretch in self._stretches)
-            if self._rank == 0 and is_new:
-                for stretch in self._stretches:
-                    stretch.assign(self._first_k)
-            elif is_new:
-                for stretch in self._stretches:
+    def _begin(self) -> None:
+        """Give the servers rank 0's parameters, if they have none yet, and take theirs.
+
+        Rank 0 leaves a mark once its parameters are in effect on all servers. A process that takes the place of a lost one goes on
+        where that was: it gives what is missing, and waits if not all have begun.
+
+        Raises:
+            TableError: rank 0 was lost before its mark.
+        """
+        if self._rank == 0 and not self._meeting.message().size:
+            for stretch in self._stretches:
+                stretch.assign(self._first_k)
+            self._meeting.tell(WHOLE)
+        elif not self._meeting.comes_back:
+            for stretch in self._stretches:
+                if stretch.table.step == 0:
                     stretch.table.end_step()
+        if self._meeting.comes_back:
+            self._meeting.wait()
+        else:
             self._meeting.meet("AsyncSGD")
+        if not self._meeting.message().size:
+            raise TableError(
+                "AsyncSGD: the first values of rank 0 never came, because it was lost before it had given them to all servers; start "
+                "all workers again, with new servers or another name",
+                self._stretches[0].table.name,
+            )
         self._pull()
 
     @torch.no_grad()
@@ -223,13 +244,20 @@ class _Stretch:
         self._rows = torch.zeros((table.rows, WIDTH), dtype=parameters[0].dtype)
 
     def assign(self, steps: int) -> None:
-        """Make the parameters the table's values, in so many steps, of which all but the first add zeros."""
+        """Make the parameters the table's values, in so many steps, of which all but the first add zeros.
+
+        Steps that a lost process of this rank has ended are not made again. No worker pushes gradients before this is done, so a
+        table with more steps of this rank comes from a snapshot, and is whole.
+        """
+        if self.table.step > steps:
+            return
         self._rows.zero_()
-        for parameter, place in zip(self.parameters, self._places):
-            self._rows.view(-1)[place.first : place.last].copy_(parameter.detach().reshape(-1))
         self.table.tune(assigns=1)
-        self.table.push_range(0, self._rows)
-        for _ in range(1, steps):
+        if self.table.step == 0:
+            for parameter, place in zip(self.parameters, self._places):
+                self._rows.view(-1)[place.first : place.last].copy_(parameter.detach().reshape(-1))
+            self.table.push_range(0, self._rows)
+        for _ in range(self.table.step, steps):
             self.table.push_range(0, torch.zeros_like(self._rows))
         # Where a step takes effect once all workers have ended it, this waits for it, on all servers.
         self.table.pull_range(0, self.table.rows, self._rows)
