@@ -158,7 +158,7 @@ class Received(Sent):
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_updates_come_once_in_order_and_not_too_late(staleness: int) -> None:
-    wires, steps = Wires(3), [25, 40, 40]
+    wires, steps = Wires(3), [25, 40, 33]
     heard: list[list[tuple[int, int]]] = [[] for _ in range(3)]
     wrong: list[str] = []
 
@@ -185,7 +185,7 @@ def test_updates_come_once_in_order_and_not_too_late(staleness: int) -> None:
         for other in range(3):
             assert [at for source, at in heard[rank] if source == other] == list(range(steps[other]))
     if staleness == 0:
-        assert heard[1] == heard[2]
+        assert heard[0] == heard[1] == heard[2], "ranks that end early apply the others' updates in the same order"
 
 
 def test_a_length_that_no_update_has_is_refused() -> None:

@@ -59,11 +59,15 @@ class Exchange:
                     yield taken
 
     def finish(self) -> Iterator[bytes]:
-        """Make no more steps, and give all that peers send until they do the same. All ranks call it."""
+        """Make no more steps, and give all that peers send until they do the same. All ranks call it.
+
+        These are step by step, in the order of ranks: with a bound of 0 ranks that go on have applied them in the same order.
+        """
         self._send(END, b"")
-        for peer in self._peers.values():
-            while (taken := peer.take(waits=True)) is not None:
-                yield taken
+        while any(not peer.has_ended for peer in self._peers.values()):
+            for peer in self._peers.values():
+                if (taken := peer.take(waits=True)) is not None:
+                    yield taken
         for handle, _ in self._sending:
             handle.wait()
 
@@ -86,11 +90,12 @@ class _Peer:
         self._bytes: Array | None = None
         self._receiving = messages.receive(self._length, rank, LENGTH_TAG)
         self._steps = 0
-        self._has_ended = False
+        self.has_ended = False
+        """Whether it makes no more steps."""
 
     def is_too_late(self, step: int, staleness: int) -> bool:
         """Whether a worker that has made so many steps waits for it."""
-        return not self._has_ended and self._steps < step - staleness
+        return not self.has_ended and self._steps < step - staleness
 
     def take(self, waits: bool) -> bytes | None:
         """Its next update; ``None`` if it makes no more steps, or, unless this ``waits``, if none has come.
@@ -98,12 +103,12 @@ class _Peer:
         Raises:
             ProtocolError: it says a length that no update of this model has.
         """
-        if self._has_ended or not self._is_here(waits):
+        if self.has_ended or not self._is_here(waits):
             return None
         if self._bytes is None:
             length = int(self._length[0])
             if length == END:
-                self._has_ended = True
+                self.has_ended = True
                 return None
             if not 0 < length <= self._most:
                 what = f"an update of {length} bytes, where the longest of this model has {self._most}"
