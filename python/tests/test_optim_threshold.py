@@ -209,7 +209,7 @@ def test_peers_train_in_step_and_apart(group: Group, work: str) -> None:
     group.start_ranks("optim_threshold.py", 3, work, **place())
     statuses = [status for status, _ in group.finish()]
     assert statuses == [0, 0, 0], "".join(group.lines)
-    for case in ("lockstep", "apart"):
+    for case in ("lockstep", "apart", "beside40", "beside30"):
         found = digests(group, case)
         assert len(found) == 3 and len(set(found)) == 1, found
 

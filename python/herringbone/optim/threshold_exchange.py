@@ -20,20 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["Exchange"]
 
 END = -1
-LENGTH_TAG, BYTES_TAG = -7001, -7002
-"""Tags of messages that no program is likely to use itself."""
+FIRST_TAG = -7001
+"""Tags of messages that no program is likely to use itself go down from this, two for each space."""
 
 
 class Exchange:
     """This worker's updates and its peers', from the first step to the last."""
 
-    def __init__(self, messages: Messages, staleness: int, most_bytes: int) -> None:
-        """``most_bytes`` is the length of the longest update that there can be: nobody makes a worker reserve more."""
+    def __init__(self, messages: Messages, staleness: int, most_bytes: int, space: int = 0) -> None:
+        """``most_bytes`` is the length of the longest update that there can be: nobody makes a worker reserve more.
+
+        ``space``, from 0, keeps messages apart from those of other exchanges over the group. It is the same on all ranks.
+        """
         self._messages, self._staleness = messages, staleness
+        self._tags = FIRST_TAG - 2 * space, FIRST_TAG - 2 * space - 1
         self._step = 0
         self._sending: list[tuple[Handle, Array]] = []
         ranks = [rank for rank in range(messages.size) if rank != messages.rank]
-        self._peers = {rank: _Peer(messages, rank, most_bytes) for rank in ranks}
+        self._peers = {rank: _Peer(messages, rank, most_bytes, self._tags) for rank in ranks}
 
     def step(self, update: bytes) -> Iterator[bytes]:
         """Send an update, and give what is to be applied: this worker's, and those of peers.
@@ -76,19 +80,20 @@ class Exchange:
         self._sending = [sent for sent in self._sending if not sent[0].done()]
         said, data = np.array([length], np.int64), np.frombuffer(bytearray(update), np.uint8)
         for rank in self._peers:
-            self._sending.append((self._messages.send(said, rank, LENGTH_TAG), said))
+            self._sending.append((self._messages.send(said, rank, self._tags[0]), said))
             if length > 0:
-                self._sending.append((self._messages.send(data, rank, BYTES_TAG), data))
+                self._sending.append((self._messages.send(data, rank, self._tags[1]), data))
 
 
 class _Peer:
     """What comes from one rank."""
 
-    def __init__(self, messages: Messages, rank: int, most_bytes: int) -> None:
-        self._messages, self._rank, self._most = messages, rank, most_bytes
+    def __init__(self, messages: Messages, rank: int, most_bytes: int, tags: tuple[int, int]) -> None:
+        """``tags`` are of its lengths and of its bytes."""
+        self._messages, self._rank, self._most, self._tags = messages, rank, most_bytes, tags
         self._length = np.zeros(1, np.int64)
         self._bytes: Array | None = None
-        self._receiving = messages.receive(self._length, rank, LENGTH_TAG)
+        self._receiving = messages.receive(self._length, rank, tags[0])
         self._steps = 0
         self.has_ended = False
         """Whether it makes no more steps."""
@@ -114,12 +119,12 @@ class _Peer:
                 what = f"an update of {length} bytes, where the longest of this model has {self._most}"
                 raise ProtocolError(f"rank {self._rank} announces {what}: do all peers train the same model?")
             self._bytes = np.empty(length, np.uint8)
-            self._receiving = self._messages.receive(self._bytes, self._rank, BYTES_TAG)
+            self._receiving = self._messages.receive(self._bytes, self._rank, self._tags[1])
             if not self._is_here(waits):
                 return None
         taken = self._bytes.tobytes()
         self._bytes = None
-        self._receiving = self._messages.receive(self._length, self._rank, LENGTH_TAG)
+        self._receiving = self._messages.receive(self._length, self._rank, self._tags[0])
         self._steps += 1
         return taken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..communicator import Communicator
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Handle", "Messages", "messages_of"]
+__all__ = ["Handle", "Messages", "messages_of", "space_of"]
+
+_spaces: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many spaces of tags each group has."""
 
 
 class Handle(Protocol):
@@ -29,6 +33,8 @@ class Handle(Protocol):
 class Messages(Protocol):
     """What peers need of a group. Arrays are numpy's, contiguous."""
 
+    group: Any
+    """What these are over."""
     rank: int
     size: int
 
@@ -43,6 +49,9 @@ class Messages(Protocol):
 
     def average(self, array: Array) -> None:
         """Give all ranks the mean of their arrays, in place."""
+
+    def gather(self, array: Array) -> Array:
+        """All ranks' arrays, of one length each, in rows in the order of ranks."""
 
 
 def messages_of(call: str, group: Any) -> Messages:
@@ -65,26 +74,42 @@ def messages_of(call: str, group: Any) -> Messages:
     return _OfTorch(distributed, group)
 
 
+def space_of(messages: Messages) -> int:
+    """A space of tags that nobody has over these messages' group: all ranks call this, and get the same one.
+
+    So messages that were not received in time, as of a training that was left, are never taken for others.
+    """
+    import numpy as np
+
+    free = int(messages.gather(np.array([_spaces.get(messages.group, 0)], np.int64)).max())
+    _spaces[messages.group] = free + 1
+    return free
+
+
 class _OfCommunicator:
     """Over a group of Herringbone's."""
 
     def __init__(self, group: Communicator) -> None:
-        self._group = group
+        self.group = group
         self.rank, self.size = group.rank, group.size
 
     def send(self, array: Array, to: int, tag: int) -> Handle:
-        handle: Handle = self._group.send(array, to, tag, async_op=True)
+        handle: Handle = self.group.send(array, to, tag, async_op=True)
         return handle
 
     def receive(self, array: Array, source: int, tag: int) -> Handle:
-        handle: Handle = self._group.recv(array, source, tag, async_op=True)
+        handle: Handle = self.group.recv(array, source, tag, async_op=True)
         return handle
 
     def broadcast(self, array: Array, root: int) -> None:
-        self._group.broadcast(array, root)
+        self.group.broadcast(array, root)
 
     def average(self, array: Array) -> None:
-        self._group.all_reduce(array, "average")
+        self.group.all_reduce(array, "average")
+
+    def gather(self, array: Array) -> Array:
+        gathered: Array = self.group.all_gather(array)
+        return gathered.reshape(self.size, -1)
 
 
 class _TorchHandle:
@@ -102,21 +127,28 @@ class _OfTorch:
     """Over a group of torch's."""
 
     def __init__(self, distributed: Any, group: Any) -> None:
-        self._distributed, self._group = distributed, group
+        self._distributed, self.group = distributed, distributed.group.WORLD if group is None else group
         self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
 
     def send(self, array: Array, to: int, tag: int) -> Handle:
-        return _TorchHandle(self._distributed.isend(_tensor(array), group=self._group, tag=tag, group_dst=to))
+        return _TorchHandle(self._distributed.isend(_tensor(array), group=self.group, tag=tag, group_dst=to))
 
     def receive(self, array: Array, source: int, tag: int) -> Handle:
-        return _TorchHandle(self._distributed.irecv(_tensor(array), group=self._group, tag=tag, group_src=source))
+        return _TorchHandle(self._distributed.irecv(_tensor(array), group=self.group, tag=tag, group_src=source))
 
     def broadcast(self, array: Array, root: int) -> None:
-        self._distributed.broadcast(_tensor(array), group=self._group, group_src=root)
+        self._distributed.broadcast(_tensor(array), group=self.group, group_src=root)
 
     def average(self, array: Array) -> None:
-        self._distributed.all_reduce(_tensor(array), group=self._group)
+        self._distributed.all_reduce(_tensor(array), group=self.group)
         array /= self.size
+
+    def gather(self, array: Array) -> Array:
+        import numpy as np
+
+        gathered = np.empty((self.size, array.size), array.dtype)
+        self._distributed.all_gather([_tensor(row) for row in gathered], _tensor(array), group=self.group)
+        return gathered
 
 
 def _tensor(array: Array) -> Any:

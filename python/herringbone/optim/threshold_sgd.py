@@ -26,7 +26,7 @@ from ..arguments import whole
 from ..errors import ArgumentError
 from .threshold_code import Shape, decode, encode
 from .threshold_exchange import Exchange
-from .threshold_messages import messages_of
+from .threshold_messages import messages_of, space_of
 from .threshold_residual import Residual, apply, share_at
 
 __all__ = ["ThresholdSGD"]
@@ -102,6 +102,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         new, with those of rank ``root``. This sends all parameters once. What each rank has left to send stays.
         """
         self._messages = messages_of("ThresholdSGD", group)
+        self._space = space_of(self._messages)
         self._exchange: Exchange | None = None
         self._give(root)
 
@@ -144,7 +145,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         self._steps += 1
         update = encode(self._shape, changes)
         if self._exchange is None:
-            self._exchange = Exchange(self._messages, self._staleness, self._shape.most_bytes)
+            self._exchange = Exchange(self._messages, self._staleness, self._shape.most_bytes, self._space)
         self.sent_bytes += len(update) * (self._messages.size - 1)
         self._apply(self._exchange.step(update))
         return loss

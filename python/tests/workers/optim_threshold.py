@@ -72,10 +72,22 @@ def apart(group):
     print(f"apart {digest(model)}", flush=True)
 
 
+def beside(group):
+    """A second training over the group does not take the messages of a first one that has not finished."""
+    models = [network(RANK), torch.nn.Sequential(torch.nn.Linear(5, 30), torch.nn.Linear(30, 3))]
+    optimizers = [ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=2, group=group) for model in models]
+    for model, optimizer in zip(models, optimizers):
+        train(model, optimizer, range(10), 0.003 * RANK)
+    for model, optimizer in zip(models, optimizers):
+        optimizer.finish()
+        print(f"beside{len(next(iter(model.parameters())))} {digest(model)}", flush=True)
+
+
 def ours():
     with herringbone.init() as group:
         lockstep(group)
         apart(group)
+        beside(group)
 
 
 def torchs():
@@ -84,6 +96,7 @@ def torchs():
     dist.init_process_group("herringbone")
     lockstep(None)
     apart(dist.group.WORLD)
+    beside(None)
     dist.destroy_process_group()
 
 
