@@ -49,7 +49,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         params: Iterable[Any],
         lr: float,
         *,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         weight_decay: float = 0.0,
         share: float = 0.005,
         threshold: float | None = None,
@@ -63,7 +63,9 @@ class ThresholdSGD(torch.optim.Optimizer):
         Args:
             params: the model's parameters, of float32, or groups of them with settings of their own.
             lr: how far a gradient's step goes. An update is the mean over the ranks, as with DistributedDataParallel.
-            momentum, weight_decay: as with ``torch.optim.SGD``.
+            momentum: as with ``torch.optim.SGD``, of this worker's gradients. Updates that wait to be sent act like momentum already, so
+                more of it can diverge where all-reduces train well: take a larger ``share`` with it, or a smaller ``lr``.
+            weight_decay: as with ``torch.optim.SGD``.
             share: about this share of a tensor's elements is sent in a step; the threshold of each tensor follows it. At least one is.
             threshold: a fixed one in place of a share, for all tensors, in units of ``lr`` times a gradient.
             warmup_steps: during the first steps the share falls from 1/4 to ``share``.
@@ -209,8 +211,8 @@ def _gradient(number: int, parameter: torch.Tensor) -> Any:
     flat = _flat(gradient)
     if not np.isfinite(flat).all():
         raise ArgumentError(
-            f"ThresholdSGD: the gradient of parameter {number} has a NaN or an infinity, which would stay in what is left to send; "
-            f"set it to zero, or end the training on all ranks"
+            f"ThresholdSGD: the gradient of parameter {number} has a NaN or an infinity. Training has probably diverged: "
+            f"take a smaller lr, less momentum or a larger share. This step has sent nothing, and peers wait for this rank"
         )
     return flat
 

@@ -46,7 +46,7 @@ def train(model, optimizer, steps, pause=0.0):
 def lockstep(group):
     """All peers have the same bits after each step, and one that loads a state goes on as if nothing had been."""
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.02, warmup_steps=20, masking=True, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, momentum=0.9, share=0.02, warmup_steps=20, masking=True, group=group)
     losses = train(model, optimizer, range(60))
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5]), losses
     print(f"lockstep {digest(model)}", flush=True)
@@ -65,7 +65,7 @@ def lockstep(group):
 def apart(group):
     """A slow peer, and one that makes fewer steps: nobody is further from it than the bound, and all end with the same bits."""
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.05, staleness=3, masking=True, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.05, momentum=0.9, share=0.05, staleness=3, masking=True, group=group)
     losses = train(model, optimizer, range(30 if RANK == 0 else 40), 0.01 if RANK == 1 else 0.0)
     optimizer.finish()
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5]), losses
@@ -83,11 +83,25 @@ def beside(group):
         print(f"beside{len(next(iter(model.parameters())))} {digest(model)}", flush=True)
 
 
+def diverged(group):
+    """The error for a gradient that is not finite says what to do; all ranks have it, so they can leave."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = ThresholdSGD([parameter], lr=0.1, group=group)
+    assert optimizer.param_groups[0]["momentum"] == 0
+    parameter.grad = torch.tensor([1, float("inf"), 1])
+    try:
+        optimizer.step()
+        raise AssertionError("the step was taken")
+    except herringbone.ArgumentError as error:
+        assert "parameter 0" in str(error) and "smaller lr, less momentum or a larger share" in str(error), error
+
+
 def ours():
     with herringbone.init() as group:
         lockstep(group)
         apart(group)
         beside(group)
+        diverged(group)
 
 
 def torchs():
@@ -104,7 +118,7 @@ def killed():
     """A peer dies. The others shrink the group, and go on."""
     group = herringbone.init()
     model = network(RANK)
-    optimizer = ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=2, masking=True, group=group)
+    optimizer = ThresholdSGD(model.parameters(), lr=0.02, momentum=0.9, share=0.1, staleness=2, masking=True, group=group)
     step, losses = 0, []
     while step < 60:
         if RANK == 1 and step == 20:
@@ -145,7 +159,7 @@ def digits():
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
             else:
                 staleness = 0 if kind == "lockstep" else 4
-                optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.005, staleness=staleness, group=group)
+                optimizer = ThresholdSGD(model.parameters(), lr=0.05, momentum=0.9, share=0.005, staleness=staleness, group=group)
             before = group.stats()["workers_tcp"]["sent"]
             drawing = torch.Generator().manual_seed(3)
             steps = 0
