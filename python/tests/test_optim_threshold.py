@@ -236,6 +236,44 @@ def test_digits_are_read_as_well_with_a_hundredth_of_the_bytes(group: Group) -> 
         assert sum(share for _, share in mine) / len(mine) < 0.01, text
 
 
+def test_a_state_of_something_else_is_refused_and_changes_nothing() -> None:
+    def of(*lengths: int) -> list[torch.nn.Parameter]:
+        return [torch.nn.Parameter(torch.ones(length)) for length in lengths]
+
+    with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as group:
+        parameters = of(1, 5)
+        optimizer = ThresholdSGD(parameters, lr=0.1, momentum=0.5, share=0.2, group=group)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        state = optimizer.state_dict()
+        half = {**state, "state": {**state["state"], 1: {"velocity": torch.zeros(5)}}}
+        settings = [{**state["param_groups"][0], "share": 7}]
+        bare = [{key: value for key, value in state["param_groups"][0].items() if key != "share"}]
+        cases: list[tuple[Any, tuple[int, ...], str]] = [
+            (state, (4, 5), "velocity of parameter 0 has 1 elements, and the model's has 4"),
+            (state, (1, 6), "velocity of parameter 1 has 5 elements, and the model's has 6"),
+            (state, (1, 5, 2), r"groups of \[2\] parameters, and this has \[3\]"),
+            (half, (1, 5), "has no left of parameter 1"),
+            ({**state, "steps": None}, (1, 5), "steps is a NoneType"),
+            ({**state, "steps": -1}, (1, 5), "steps is -1"),
+            ({**state, "param_groups": settings}, (1, 5), "share is 7"),
+            ({**state, "param_groups": bare}, (1, 5), "the state has no share"),
+            (torch.optim.SGD(parameters, lr=1).state_dict(), (1, 5), "pass what state_dict"),
+            ({}, (1, 5), "pass what state_dict"),
+            (None, (1, 5), "pass what state_dict"),
+        ]
+        for bad, lengths, words in cases:
+            other = ThresholdSGD(of(*lengths), lr=0.2, group=group)
+            before = repr(other.state_dict())
+            with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
+                other.load_state_dict(bad)
+            assert repr(other.state_dict()) == before, words
+        other = ThresholdSGD(of(1, 5), lr=0.2, group=group)
+        other.load_state_dict(state)
+        assert repr(other.state_dict()) == repr(state)
+
+
 def test_arguments_that_make_no_sense_are_named() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(3))]
     cases: list[tuple[type[Exception], str, Any]] = [

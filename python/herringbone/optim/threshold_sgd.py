@@ -173,13 +173,18 @@ class ThresholdSGD(torch.optim.Optimizer):
         return {**super().state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was called, after the model was loaded."""
+        """Go on where :meth:`state_dict` was called, after the model was loaded.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave for the same parameters. Nothing is loaded then.
+        """
+        steps = _checked_state(state_dict, self.param_groups)
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
         for parameter, residual in zip(self._parameters, self._residuals):
             kept = self.state[parameter]
             residual.velocity[:] = kept["velocity"].reshape(-1).numpy(force=True)
             residual.left[:] = kept["left"].reshape(-1).numpy(force=True)
-        self._steps = int(state_dict["steps"])
+        self._steps = steps
         self._keep_state()
 
     def _keep_state(self) -> None:
@@ -215,6 +220,40 @@ def _gradient(number: int, parameter: torch.Tensor) -> Any:
             f"take a smaller lr, less momentum or a larger share. This step has sent nothing, and peers wait for this rank"
         )
     return flat
+
+
+def _checked_state(state: Any, groups: list[dict[str, Any]]) -> int:
+    """How many steps a saved state has, after a look at whether all of it is as these groups of parameters need it.
+
+    Raises:
+        TypeError, ArgumentError: it is not.
+    """
+    call = "ThresholdSGD.load_state_dict"
+    if not isinstance(state, Mapping) or not {"state", "param_groups", "steps"} <= state.keys():
+        raise TypeError(f"{call}: pass what state_dict() of a ThresholdSGD gave")
+    steps = whole(call, "steps", state["steps"], "a number of steps")
+    if steps < 0:
+        raise ArgumentError(f"{call}: steps is {steps}; pass a state with a number of steps from 0")
+    saved = state["param_groups"]
+    lengths = [len(group["params"]) for group in groups]
+    if [len(group["params"]) for group in saved] != lengths:
+        found = [len(group["params"]) for group in saved]
+        raise ArgumentError(f"{call}: the state has groups of {found} parameters, and this has {lengths}; load the same model's")
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    for number, (place, parameter) in enumerate(zip([place for group in saved for place in group["params"]], parameters)):
+        kept = state["state"].get(place, {})
+        for what in ("velocity", "left"):
+            if not isinstance(kept.get(what), torch.Tensor):
+                raise ArgumentError(f"{call}: the state has no {what} of parameter {number}; pass what a ThresholdSGD gave")
+            if (count := kept[what].numel()) != parameter.numel():
+                length = parameter.numel()
+                raise ArgumentError(f"{call}: {what} of parameter {number} has {count} elements, and the model's has {length}")
+    for settings in saved:
+        missing = {"lr", "momentum", "weight_decay", "share", "threshold", "warmup_steps", "masking"} - settings.keys()
+        if missing:
+            raise ArgumentError(f"{call}: the state has no {', '.join(sorted(missing))}; pass what a ThresholdSGD gave")
+        _check(settings)
+    return steps
 
 
 def _check(settings: Mapping[str, Any]) -> None:
