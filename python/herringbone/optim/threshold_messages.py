@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
+import textwrap
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..communicator import Communicator
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MismatchError
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Handle", "Messages", "messages_of", "space_of"]
+__all__ = ["Handle", "Messages", "agreed_space", "messages_of"]
 
 _spaces: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many spaces of tags each group has."""
@@ -74,15 +76,30 @@ def messages_of(call: str, group: Any) -> Messages:
     return _OfTorch(distributed, group)
 
 
-def space_of(messages: Messages) -> int:
+def agreed_space(call: str, messages: Messages, model: str) -> int:
     """A space of tags that nobody has over these messages' group: all ranks call this, and get the same one.
 
-    So messages that were not received in time, as of a training that was left, are never taken for others.
+    So messages that were not received in time, as of a training that was left, are never taken for others. ``model`` says what
+    has to be the same on all ranks.
+
+    Raises:
+        MismatchError: it is not; on all ranks.
     """
     import numpy as np
 
-    free = int(messages.gather(np.array([_spaces.get(messages.group, 0)], np.int64)).max())
+    digest = np.frombuffer(hashlib.blake2b(model.encode(), digest_size=8).digest(), np.int64)[0]
+    said = messages.gather(np.array([digest, _spaces.get(messages.group, 0)], np.int64))
+    others = [rank for rank in range(messages.size) if said[rank, 0] != said[0, 0]]
+    free = int(said[:, 1].max())
     _spaces[messages.group] = free + 1
+    if others:
+        names = ", ".join(str(rank) for rank in others)
+        subject = f"rank {names} has" if len(others) == 1 else f"ranks {names} have"
+        own = textwrap.shorten(model, 300, placeholder=" ...")
+        raise MismatchError(
+            f"{call}: {subject} parameters of other shapes, or another staleness, than rank 0; this rank, {messages.rank}, "
+            f"has {own}; make the same model and pass the same staleness on all ranks"
+        )
     return free
 
 

@@ -26,7 +26,7 @@ from ..arguments import whole
 from ..errors import ArgumentError
 from .threshold_code import Shape, decode, encode
 from .threshold_exchange import Exchange
-from .threshold_messages import messages_of, space_of
+from .threshold_messages import agreed_space, messages_of
 from .threshold_residual import Residual, apply, share_at
 
 __all__ = ["ThresholdSGD"]
@@ -77,6 +77,7 @@ class ThresholdSGD(torch.optim.Optimizer):
 
         Raises:
             ArgumentError: a number makes no sense, or a parameter is not float32.
+            MismatchError: ranks have parameters of different shapes, or another staleness.
         """
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "share": share, "threshold": threshold}
         super().__init__(params, {**defaults, "warmup_steps": warmup_steps, "masking": masking})
@@ -104,9 +105,15 @@ class ThresholdSGD(torch.optim.Optimizer):
         new, with those of rank ``root``. This sends all parameters once. What each rank has left to send stays.
         """
         self._messages = messages_of("ThresholdSGD", group)
-        self._space = space_of(self._messages)
+        self._space = agreed_space("ThresholdSGD", self._messages, self._model())
         self._exchange: Exchange | None = None
         self._give(root)
+
+    def _model(self) -> str:
+        """In words, what is the same on all ranks."""
+        shapes = [tuple(parameter.shape) for parameter in self._parameters]
+        listed = ", ".join(str(shape) for shape in shapes)
+        return f"{len(shapes)} parameters of shapes {listed}, and staleness {self._staleness}"
 
     def _give(self, root: int | None) -> None:
         """Have all ranks go on with the parameters of one, or with the mean of all."""

@@ -83,6 +83,20 @@ def beside(group):
         print(f"beside{len(next(iter(model.parameters())))} {digest(model)}", flush=True)
 
 
+def unlike(group):
+    """Models whose parameters together have as many elements, and others, are refused on all ranks, and the group stays usable."""
+    shapes = [(4, 10) if RANK == 1 else (10, 4), (3,)]
+    for lengths, staleness in ((shapes, 0), ([(10, 4)], RANK)):
+        parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in lengths]
+        try:
+            ThresholdSGD(parameters, lr=0.1, staleness=staleness, group=group)
+            raise AssertionError("other shapes were taken")
+        except herringbone.MismatchError as error:
+            wrong = "rank 1 has" if lengths is shapes else "ranks 1, 2 have"
+            assert f"{wrong} parameters of other shapes" in str(error), error
+            assert "make the same model" in str(error), error
+
+
 def diverged(group):
     """The error for a gradient that is not finite says what to do; all ranks have it, so they can leave."""
     parameter = torch.nn.Parameter(torch.ones(3))
@@ -100,6 +114,7 @@ def ours():
     with herringbone.init() as group:
         lockstep(group)
         apart(group)
+        unlike(group)
         beside(group)
         diverged(group)
 
@@ -110,6 +125,7 @@ def torchs():
     dist.init_process_group("herringbone")
     lockstep(None)
     apart(dist.group.WORLD)
+    unlike(None)
     beside(None)
     dist.destroy_process_group()
 
