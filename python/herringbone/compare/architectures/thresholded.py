@@ -10,6 +10,8 @@ from .context import Context, Trainer
 
 __all__ = ["make"]
 
+SHARE = 0.005
+"""The part of a tensor's elements that a worker sends in a step."""
 STALENESS = 4
 """A worker is at most so many steps ahead of another one."""
 
@@ -20,7 +22,7 @@ class Thresholded(Trainer):
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
         self._optimizer: Any = optim.ThresholdSGD(
-            model.parameters(), context.learning_rate, momentum=context.momentum, staleness=STALENESS
+            model.parameters(), context.learning_rate, momentum=context.momentum, share=SHARE, staleness=STALENESS
         )
 
     def step(self, number: int, pause: Callable[[], None]) -> float:
