@@ -145,6 +145,32 @@ def test_servers_update_by_the_mean_of_the_first_gradients(servers: Servers) -> 
         one.close()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"max_staleness": 0}, {"max_staleness": 2}, {"first_k": 2}], ids=["async", "0", "2", "first"]
+)
+def test_all_finish_with_the_same_parameters(servers: Servers, options: Any, request: Any) -> None:
+    """Also where one makes fewer steps, and after more steps again; a learning rate that was passed on stays."""
+    connected, models, optimizers = pair(servers, request.node.name, lambda model: MOMENTUM(model.parameters()), **options)
+    optimizers[0].param_groups[0]["lr"] = 0.01
+
+    def work(place: int) -> None:
+        for steps in ((3, 8), (5, 1)):
+            for step in range(steps[place]):
+                backward(models[place], step)
+                optimizers[place].step()
+            optimizers[place].finish()
+            ends[place].append([parameter.detach().clone() for parameter in models[place].parameters()])
+
+    ends: list[list[list[torch.Tensor]]] = [[], []]
+    together([lambda place=place: work(place) for place in range(2)])
+    assert [len(end) for end in ends] == [2, 2]
+    for one, other in zip(*ends):
+        assert all(torch.equal(left, right) for left, right in zip(one, other))
+    assert not any(torch.equal(left, right) for left, right in zip(ends[0][0], ends[0][1]))
+    for one in connected:
+        one.close()
+
+
 def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: Servers) -> None:
     connected, models, optimizers = pair(servers, "back", make=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
     for step in range(3):

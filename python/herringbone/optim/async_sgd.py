@@ -8,6 +8,7 @@
             optimizer.zero_grad()
             loss(model(batch), targets).backward()
             optimizer.step()                                # pushes the gradients, and pulls the parameters
+        optimizer.finish()
 
 This module imports torch.
 """
@@ -15,6 +16,7 @@ This module imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,17 +102,17 @@ class AsyncSGD(torch.optim.Optimizer):
         self._stretches: list[_Stretch] = []
         for number, (rule, numbers) in enumerate(self._rules):
             for dtype, numbered in groups[number].items():
-                table = server.table(
-                    f"{name} {number} {dtype}",
-                    rows=rows_of([parameter.numel() for parameter in numbered.values()]),
-                    width=WIDTH,
-                    dtype=dtype,
-                    optimizer=rule,
-                    numbers={**numbers, "rescale_grad": share},
-                    consistency=consistency,
-                    restore=restore,
-                )
-                self._stretches.append(_Stretch(number, table, numbered))
+                settings: dict[str, Any] = {
+                    "name": f"{name} {number} {dtype}",
+                    "rows": rows_of([parameter.numel() for parameter in numbered.values()]),
+                    "width": WIDTH,
+                    "dtype": dtype,
+                    "optimizer": rule,
+                    "numbers": {**numbers, "rescale_grad": share},
+                    "consistency": consistency,
+                    "restore": restore,
+                }
+                self._stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
         self._begin()
 
     def _begin(self) -> None:
@@ -206,6 +208,20 @@ class AsyncSGD(torch.optim.Optimizer):
                     if stretch.group == number:
                         stretch.table.tune(learning_rate=rate)
 
+    def finish(self) -> None:
+        """Take the parameters that come of all workers' steps; all workers call this, after the last step of theirs.
+
+        Without it each worker has the parameters of its last pull, which others have changed since. Workers may have made different
+        numbers of steps. Those that have come here are not waited for by others, whatever ``max_staleness`` is. More steps may follow.
+        """
+        for stretch in self._stretches:
+            stretch.table.close()
+        self._meeting.meet("AsyncSGD.finish")
+        for stretch in self._stretches:
+            stretch.table = stretch.open_table()
+        self._pull()
+        self._meeting.meet("AsyncSGD.finish")
+
     def snapshot(self) -> None:
         """Have the servers write parameters and the optimizer's state to their ``--data``, while training goes on. One worker calls it.
 
@@ -236,12 +252,13 @@ class AsyncSGD(torch.optim.Optimizer):
 class _Stretch:
     """The parameters of one group and type, and their table."""
 
-    def __init__(self, group: int, table: Table, numbered: dict[int, torch.Tensor]) -> None:
+    def __init__(self, group: int, open_table: Callable[[], Table], numbered: dict[int, torch.Tensor]) -> None:
         """``numbered`` has the parameters by their places in the group."""
         parameters = list(numbered.values())
-        self.group, self.table, self.numbers, self.parameters = group, table, list(numbered), parameters
+        self.group, self.numbers, self.parameters = group, list(numbered), parameters
+        self.open_table, self.table = open_table, open_table()
         self._places = places_of([parameter.numel() for parameter in parameters])
-        self._rows = torch.zeros((table.rows, WIDTH), dtype=parameters[0].dtype)
+        self._rows = torch.zeros((self.table.rows, WIDTH), dtype=parameters[0].dtype)
 
     def assign(self, steps: int) -> None:
         """Make the parameters the table's values, in so many steps, of which all but the first add zeros.
