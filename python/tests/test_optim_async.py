@@ -337,6 +337,10 @@ def test_arguments_that_make_no_sense_are_named(servers: Servers) -> None:
         for kind, words, call in cases:
             with pytest.raises(kind, match=words):
                 call()
+        made = AsyncSGD(sgd, connected, name="groups")
+        with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
+            made.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+        assert len(made.param_groups) == 1
 
 
 def test_rules_and_rows() -> None:

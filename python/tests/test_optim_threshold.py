@@ -269,6 +269,9 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing() -> None:
             with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
                 other.load_state_dict(bad)
             assert repr(other.state_dict()) == before, words
+        with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
+            optimizer.add_param_group({"params": of(3)})
+        assert len(optimizer.param_groups) == 1
         other = ThresholdSGD(of(1, 5), lr=0.2, group=group)
         other.load_state_dict(state)
         assert repr(other.state_dict()) == repr(state)

@@ -99,7 +99,7 @@ class AsyncSGD(torch.optim.Optimizer):
         self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
         share = gradient_share(server.workers, first_k, max_staleness)
         consistency = consistency_of(first_k, max_staleness)
-        self._stretches: list[_Stretch] = []
+        stretches: list[_Stretch] = []
         for number, (rule, numbers) in enumerate(self._rules):
             for dtype, numbered in groups[number].items():
                 settings: dict[str, Any] = {
@@ -112,7 +112,8 @@ class AsyncSGD(torch.optim.Optimizer):
                     "consistency": consistency,
                     "restore": restore,
                 }
-                self._stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
+                stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
+        self._stretches = stretches
         self._begin()
 
     def _begin(self) -> None:
@@ -207,6 +208,19 @@ class AsyncSGD(torch.optim.Optimizer):
                 for stretch in self._stretches:
                     if stretch.group == number:
                         stretch.table.tune(learning_rate=rate)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse more parameters: each group has its tables from the beginning.
+
+        Raises:
+            ArgumentError: this object is made already.
+        """
+        if hasattr(self, "_stretches"):
+            raise ArgumentError(
+                "AsyncSGD.add_param_group: all parameters are given at the beginning; make the optimizer with all groups, and an AsyncSGD "
+                "of it with another name"
+            )
+        super().add_param_group(param_group)
 
     def finish(self) -> None:
         """Take the parameters that come of all workers' steps; all workers call this, after the last step of theirs.

@@ -98,6 +98,19 @@ class ThresholdSGD(torch.optim.Optimizer):
         self._keep_state()
         self.rejoin(group, root=0)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse more parameters: messages have the tensors that there were at the beginning.
+
+        Raises:
+            ArgumentError: this object is made already.
+        """
+        if hasattr(self, "_residuals"):
+            raise ArgumentError(
+                "ThresholdSGD.add_param_group: all parameters are given at the beginning; call finish() on all ranks, and make a "
+                "ThresholdSGD with all groups"
+            )
+        super().add_param_group(param_group)
+
     def rejoin(self, group: Any = None, *, root: int | None = None) -> None:
         """Go on in another group, as after a peer was lost; all its ranks call this. ``group`` is as when this was made.
 
