@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import herringbone
 import pytest
 import torch
 from conftest import WORKERS, Group
+from herringbone.kvstore.meeting import Meeting
 from herringbone.optim import AsyncSGD, async_sgd
 from herringbone.optim.async_rows import WIDTH, places_of, runs_of
 from herringbone.optim.async_rules import consistency_of, factor_of, gradient_share, rule_of
@@ -171,6 +173,24 @@ def test_all_finish_with_the_same_parameters(servers: Servers, options: Any, req
         one.close()
 
 
+@pytest.mark.parametrize("options", [{}, {"max_staleness": 2}, {"first_k": 2}], ids=["async", "bounded", "first"])
+def test_a_training_goes_on_from_a_snapshot_on_new_servers(tmp_path: Any, options: Any) -> None:
+    """Its first values are the snapshot's, and not rank 0's; one worker had made a step more."""
+    make = lambda model: MOMENTUM(model.parameters())
+    with contextlib.closing(Servers(2, 0, "--data", str(tmp_path))) as first:
+        _, models, optimizers = pair(first, "kept", make, restore=True, staleness="none", **options)
+        for step, worker in enumerate([0, 1, 0]):
+            backward(models[worker], step)
+            optimizers[worker].step()
+        optimizers[1]._pull()
+        optimizers[1].snapshot()
+    with contextlib.closing(Servers(2, 0, "--data", str(tmp_path))) as second:
+        connected, others, _ = pair(second, "kept", make, restore=True, staleness="none", **options)
+        assert same(others[0], models[1]) and same(others[1], models[1])
+        for one in connected:
+            one.close()
+
+
 def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: Servers) -> None:
     connected, models, optimizers = pair(servers, "back", make=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
     for step in range(3):
@@ -230,7 +250,7 @@ def test_a_worker_that_is_lost_while_all_begin_is_replaced(
     """Its replacement ends no step again, with which it would be ahead of the others, and gives its values whole."""
     dying: set[int] = set()
     again = threading.Event()
-    owner, method = (async_sgd.Meeting, "meet") if where == "meet" else (async_sgd.Table, "pull_range")
+    owner, method = (Meeting, "meet") if where == "meet" else (herringbone.Table, "pull_range")
     plain = getattr(owner, method)
 
     def dies(self: Any, *arguments: Any) -> Any:
@@ -291,10 +311,10 @@ def test_a_gradient_with_a_nan_leaves_nothing_of_its_step_behind(servers: Server
             with pytest.raises(herringbone.TableError, match=r"parameter 1 of group 0, of shape \(2, 3\), has a NaN"):
                 optimizer.step()
             for parameter in parameters:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = None
             optimizer.step()
             assert all(torch.equal(parameter, torch.ones_like(parameter)) for parameter in parameters)
-            assert optimizer.state_dict()["steps"] == 2, "one for the first values, and one of zeros"
+            assert optimizer.state_dict()["steps"] == 2, "one for the first values, and one without gradients"
 
 
 @pytest.mark.parametrize("work, statuses", [("sync", [0, 0, 0]), ("killed", [0, -signal.SIGKILL, 0])])

@@ -180,7 +180,7 @@ class AsyncSGD(torch.optim.Optimizer):
                 if parameter.grad is not None and _dense(parameter.grad).isnan().any():
                     raise TableError(
                         f"AsyncSGD: the gradient of parameter {number} of group {stretch.group}, of shape {tuple(parameter.shape)}, has a "
-                        f"NaN. Nothing of this step was pushed; leave the step out, or lower the learning rate if training has diverged",
+                        f"NaN. This step has pushed nothing; call step() again with gradients of None, or take a smaller lr if training diverges",
                         stretch.table.name,
                     )
 
