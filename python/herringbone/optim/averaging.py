@@ -158,7 +158,7 @@ class Averaging:
             "rounds": self.rounds,
             "step": self._step,
             "averages": averages,
-            "residuals": None if self._wire.residuals is None else self._wire.residuals.state_dict(),
+            "residuals": self._wire.saved_residuals(),
             **self._own_state(),
         }
 

@@ -52,6 +52,19 @@ class Wire:
             return {"compression": self.codec}
         return {"compression": self.codec, "tensor": name, "residuals": self.residuals}
 
+    def saved_residuals(self) -> dict[str, dict[str, Any]] | None:
+        """What a checkpoint keeps of the residuals, if there are any.
+
+        It has tensors, which ``torch.load`` reads with its default ``weights_only=True``. :class:`herringbone.Residuals` takes
+        tensors and arrays back.
+        """
+        if self.residuals is None:
+            return None
+        import torch
+
+        kept = self.residuals.state_dict().items()
+        return {name: {**state, "left": torch.from_numpy(state["left"])} for name, state in kept}
+
 
 class Exchange:
     """The average of some arrays over the ranks of a group.
