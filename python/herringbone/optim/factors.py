@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..arguments import whole
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from .factor_choice import LayerSize, explained, uses_factors
 
 __all__ = ["FactorBroadcast", "factor_broadcast"]
@@ -158,6 +158,22 @@ class _Layer:
         """How many rows have come since the last exchange."""
         return sum(len(left) for left, _ in self._factors)
 
+    def is_wanted(self) -> bool:
+        """Whether the backward pass under way is to make gradients of the layer's parameters, and not of other tensors only.
+
+        Raises:
+            UnsupportedError: the pass is to return them.
+        """
+        trained = [parameter for parameter in self.module.parameters(recurse=False) if parameter.requires_grad]
+        nodes = [torch.autograd.graph.get_gradient_edge(parameter).node for parameter in trained]
+        try:
+            return any(torch._C._will_engine_execute_node(node) for node in nodes)
+        except RuntimeError as error:  # of a leaf whose gradient torch.autograd.grad is to return
+            raise UnsupportedError(
+                f"factor_broadcast: torch.autograd.grad has no gradient of the parameters of {self.size.name}, which sends factors; "
+                "call backward(), or first remove() of what factor_broadcast has returned"
+            ) from error
+
     def hear(self, left: torch.Tensor, right: torch.Tensor) -> None:
         """Keep the factors of a backward pass: (rows, outputs) and (rows, inputs)."""
         weight = self.module.weight
@@ -200,9 +216,29 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         [gradient] = gradients
         inputs, weight = ctx.saved_tensors
-        ctx.layer.hear(gradient.reshape(-1, gradient.shape[-1]), inputs.reshape(-1, inputs.shape[-1]))
-        before = (gradient @ weight.to(gradient.dtype)).to(inputs.dtype) if ctx.needs_input_grad[1] else None
+        with torch.no_grad():
+            if ctx.layer.is_wanted():
+                ctx.layer.hear(gradient.reshape(-1, gradient.shape[-1]), inputs.reshape(-1, inputs.shape[-1]))
+            before = (gradient @ weight.to(gradient.dtype)).to(inputs.dtype) if ctx.needs_input_grad[1] else None
+        if before is not None and torch.is_grad_enabled():  # with create_graph=True
+            before = _Once.apply(ctx.layer, before, gradient, weight)
         return None, before, None, None
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again: factors are of the first derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _Layer, before: torch.Tensor, *comes_of: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        return before.view_as(before)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise UnsupportedError(
+            f"factor_broadcast: {ctx.layer.size.name} sends factors, and its gradient cannot be differentiated again, as a gradient "
+            "penalty does; train such a model without factor_broadcast"
+        )
 
 
 def _forward(layer: _Layer, inputs: torch.Tensor) -> torch.Tensor:

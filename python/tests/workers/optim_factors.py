@@ -5,6 +5,8 @@ import os
 
 import torch
 import torch.distributed as dist
+from cases import error_of
+from herringbone import UnsupportedError
 from herringbone.optim import factor_broadcast
 from torch.nn.parallel import DistributedDataParallel
 
@@ -58,7 +60,30 @@ def equals(dtype, rows, tolerance):
     return factors, model
 
 
+def layers():
+    """A model whose first layer sends factors, and its copy without."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    reference = copy.deepcopy(model)
+    return model, reference, factor_broadcast(model, rows=1)
+
+
+def gradients_of_inputs_need_no_other_rank():
+    model, reference, _ = layers()
+    if RANK == 0:
+        x = torch.randn(2, 3, requires_grad=True)
+        [ours], [theirs] = (torch.autograd.grad(each(x).pow(3).sum(), x) for each in (model, reference))
+        assert torch.allclose(ours, theirs) and all(parameter.grad is None for parameter in model.parameters())
+        model(x).pow(3).sum().backward(inputs=[x])
+        assert all(parameter.grad is None for parameter in model.parameters())
+        wrong = "torch.autograd.grad has no gradient of the parameters of 0"
+        error_of(UnsupportedError, lambda: torch.autograd.grad(model(x).sum(), model[0].weight), wrong)
+        [once] = torch.autograd.grad(model(x).pow(3).sum(), x, create_graph=True)
+        error_of(UnsupportedError, once.pow(2).sum().backward, "sends factors", "cannot be differentiated again")
+
+
 dist.init_process_group("herringbone")
+gradients_of_inputs_need_no_other_rank()
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
     factors, model = equals(dtype, None, tolerance)
     text = factors.explain()
