@@ -22,6 +22,9 @@ from .factor_choice import LayerSize, explained, uses_factors
 
 __all__ = ["FactorBroadcast", "factor_broadcast"]
 
+_Factors = list[tuple[torch.Tensor, torch.Tensor]]
+"""Of some products: (rows, outputs) and (rows, inputs)."""
+
 
 def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: Any = None) -> FactorBroadcast:
     """Have the gradients of the model's ``torch.nn.Linear`` layers travel as factors where these are smaller.
@@ -65,7 +68,8 @@ class FactorBroadcast:
         self._group, self._ranks = group, dist.get_world_size(group)
         self._layers: list[_Layer] = []
         self._others: list[str] = []
-        self._is_queued = False
+        self._passes: set[int] = set()
+        """The engine's numbers of the backward passes that are to exchange factors at their end."""
         shared = _shared(model)
         for name, module in model.named_modules():
             if type(module) is not torch.nn.Linear:
@@ -77,7 +81,7 @@ class FactorBroadcast:
             elif rows is not None and not uses_factors(size, self._ranks):
                 self._others.append(explained([size], self._ranks, []))
             else:
-                self._layers.append(_Layer(module, size, self._heard))
+                self._layers.append(_Layer(module, size, self))
         self._leave_out(model)
         for layer in self._layers:
             for parameter in layer.module.parameters(recurse=False):
@@ -105,16 +109,27 @@ class FactorBroadcast:
         ignore = torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, [*before, *names])  # type: ignore[no-untyped-call]
 
-    def _heard(self) -> None:
-        """A layer has factors: they are exchanged when the whole backward pass is over, in one order on all ranks."""
-        if not self._is_queued:
-            self._is_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._exchange)
+    def heard(self, number: int) -> None:
+        """A layer has factors of a backward pass: they are exchanged when all of it is over, in one order on all ranks."""
+        if number not in self._passes:
+            self._passes.add(number)
+            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._exchange, number))
+
+    def forget_failures(self) -> None:
+        """A forward pass begins: if it is not within a backward pass, as with checkpoints of activations, those before have ended.
+
+        One that still has factors has failed. Their gradients are lost, as those of other layers can be.
+        """
+        if self._passes and torch._C._current_graph_task_id() == -1:
+            self._passes.clear()
+            for layer in self._layers:
+                layer.forget()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
-        self._is_queued = False
-        own = torch.tensor([layer.rows for layer in self._layers])
+    def _exchange(self, number: int) -> None:
+        self._passes.discard(number)
+        factors = [layer.take(number) for layer in self._layers]
+        own = torch.tensor([sum(len(left) for left, _ in each) for each in factors])
         counts = torch.empty((self._ranks, len(self._layers)), dtype=torch.int64)
         dist.all_gather_into_tensor(counts, own, group=self._group)
         for place, layer in enumerate(self._layers):
@@ -122,7 +137,8 @@ class FactorBroadcast:
             if max(rows) == 0:
                 continue
             layer.size = LayerSize(layer.size.name, layer.size.inputs, layer.size.outputs, max(rows))
-            left, right = layer.take()
+            left, right = layer.joined(factors[place])
+            factors[place] = []  # frees them
             if uses_factors(layer.size, self._ranks):
                 left, right = self._gather(left, right, rows)
                 layer.add(left, right, self._ranks)
@@ -147,16 +163,10 @@ class FactorBroadcast:
 class _Layer:
     """A linear layer that keeps its factors in the backward pass, in place of a gradient."""
 
-    def __init__(self, module: torch.nn.Linear, size: LayerSize, heard: Any) -> None:
-        self.module, self.size = module, size
-        self._heard = heard
-        self._factors: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self, module: torch.nn.Linear, size: LayerSize, owner: FactorBroadcast) -> None:
+        self.module, self.size, self.owner = module, size, owner
+        self._factors: dict[int, _Factors] = {}
         module.forward = functools.partial(_forward, self)  # type: ignore[method-assign]
-
-    @property
-    def rows(self) -> int:
-        """How many rows have come since the last exchange."""
-        return sum(len(left) for left, _ in self._factors)
 
     def is_wanted(self) -> bool:
         """Whether the backward pass under way is to make gradients of the layer's parameters, and not of other tensors only.
@@ -176,13 +186,20 @@ class _Layer:
 
     def hear(self, left: torch.Tensor, right: torch.Tensor) -> None:
         """Keep the factors of a backward pass: (rows, outputs) and (rows, inputs)."""
-        weight = self.module.weight
-        self._factors.append((left.detach().to(weight.dtype), right.detach().to(weight.dtype)))
-        self._heard()
+        dtype, number = self.module.weight.dtype, torch._C._current_graph_task_id()
+        self._factors.setdefault(number, []).append((left.detach().to(dtype), right.detach().to(dtype)))
+        self.owner.heard(number)
 
-    def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All rows that have come."""
-        factors, self._factors = self._factors, []
+    def take(self, number: int) -> _Factors:
+        """The factors that have come in a backward pass."""
+        return self._factors.pop(number, [])
+
+    def forget(self) -> None:
+        """Drop all factors."""
+        self._factors.clear()
+
+    def joined(self, factors: _Factors) -> tuple[torch.Tensor, torch.Tensor]:
+        """All their rows."""
         if not factors:
             weight = self.module.weight
             return weight.new_empty((0, weight.shape[0])), weight.new_empty((0, weight.shape[1]))
@@ -242,6 +259,7 @@ class _Once(torch.autograd.Function):
 
 
 def _forward(layer: _Layer, inputs: torch.Tensor) -> torch.Tensor:
+    layer.owner.forget_failures()
     product: torch.Tensor = _Product.apply(layer, inputs, layer.module.weight, layer.module.bias)
     return product
 

@@ -9,6 +9,7 @@ from cases import error_of
 from herringbone import UnsupportedError
 from herringbone.optim import factor_broadcast
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 RANK, WORKERS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.set_num_threads(1)
@@ -82,7 +83,46 @@ def gradients_of_inputs_need_no_other_rank():
         error_of(UnsupportedError, once.pow(2).sum().backward, "sends factors", "cannot be differentiated again")
 
 
+class Fails(torch.autograd.Function):
+    """Whose backward pass fails."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of memory")
+
+
+def a_backward_pass_that_failed_leaves_nothing():
+    for is_wrapped in (True, False):
+        model, reference, _ = layers()
+        if not is_wrapped:
+            model, reference = model[:1], reference[:1]
+        theirs = DistributedDataParallel(reference)
+        for _ in range(2):
+            # The layers' part of the pass is made, what is before them fails.
+            x = Fails.apply(torch.ones(1, 3, requires_grad=True))
+            error_of(RuntimeError, model(x).sum().backward, "out of memory")
+            for each in (model, theirs):
+                each.zero_grad()
+                each(torch.full((1, 3), 1.0 + RANK)).pow(3).sum().backward()
+        torch.testing.assert_close(model[0].weight.grad, reference[0].weight.grad)
+
+
+def passes_within_a_pass_have_their_own_factors():
+    model, reference, _ = layers()
+    theirs = DistributedDataParallel(reference)
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(RANK), requires_grad=True)
+    checkpoint(model, x, use_reentrant=True).pow(3).sum().backward()
+    theirs(x).pow(3).sum().backward()
+    torch.testing.assert_close(model[0].weight.grad, reference[0].weight.grad)
+
+
 dist.init_process_group("herringbone")
+a_backward_pass_that_failed_leaves_nothing()
+passes_within_a_pass_have_their_own_factors()
 gradients_of_inputs_need_no_other_rank()
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-14)):
     factors, model = equals(dtype, None, tolerance)
