@@ -32,7 +32,8 @@ def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: 
     A layer of N outputs and M inputs has as its gradient the sum of u v^T over its rows (batch times tokens), with u of N and v of M numbers. Each
     rank sends its u and v to all, and makes the mean gradient of all ranks from them; it never makes its own. All ranks call this, before
     DistributedDataParallel, which then leaves these layers alone, and get rank 0's parameters of these layers. The gradients
-    are there when ``backward()`` returns; with several calls of it they add up.
+    are there when ``backward()`` returns; with several calls of it they add up. A loss that uses the parameters of these layers
+    elsewhere, too, such as a sum of the weights' squares, is refused in ``backward()``.
 
     Source: Xie et al., "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI 2016).
 
@@ -68,6 +69,7 @@ class FactorBroadcast:
         self._group, self._ranks = group, dist.get_world_size(group)
         self._layers: list[_Layer] = []
         self._others: list[str] = []
+        self._is_removed = False
         self._passes: set[int] = set()
         """The engine's numbers of the backward passes that are to exchange factors at their end."""
         shared = _shared(model)
@@ -75,9 +77,11 @@ class FactorBroadcast:
             if type(module) is not torch.nn.Linear:
                 continue
             size = LayerSize(name or "the model", module.in_features, module.out_features, rows)
-            if id(module.weight) in shared or not module.weight.requires_grad:
-                why = "shared with another layer" if id(module.weight) in shared else "not trained"
-                self._others.append(f"{size.name}: {size.outputs} x {size.inputs}, sends no factors: its weight is {why}")
+            own = module.named_parameters(recurse=False)
+            name_shared = next((name for name, parameter in own if id(parameter) in shared), None)
+            if name_shared is not None or not module.weight.requires_grad:
+                why = f"{name_shared} is shared with another layer" if name_shared is not None else "weight is not trained"
+                self._others.append(f"{size.name}: {size.outputs} x {size.inputs}, sends no factors: its {why}")
             elif rows is not None and not uses_factors(size, self._ranks):
                 self._others.append(explained([size], self._ranks, []))
             else:
@@ -88,13 +92,16 @@ class FactorBroadcast:
                 dist.broadcast(parameter.detach(), group=group, group_src=0)
 
     def explain(self) -> str:
-        """For each linear layer what is sent and why, by the rows of the last step."""
-        return explained([layer.size for layer in self._layers], self._ranks, self._others)
+        """For each linear layer what is sent and why, by the rows of the last step; and what layers that send factors refuse."""
+        refused = ["a gradient of their weights that comes from elsewhere in the loss is refused"] if self._layers else []
+        return explained([layer.size for layer in self._layers], self._ranks, self._others + refused)
 
     def remove(self) -> None:
-        """Have the layers make gradients of their own again, which nobody sums."""
-        for layer in self._layers:
-            del layer.module.forward
+        """Have the layers make gradients of their own again, which nobody sums. A second call does nothing."""
+        if not self._is_removed:
+            self._is_removed = True
+            for layer in self._layers:
+                layer.remove()
 
     def _leave_out(self, model: torch.nn.Module) -> None:
         """Tell DistributedDataParallel which parameters are not its own."""
@@ -167,6 +174,26 @@ class _Layer:
         self.module, self.size, self.owner = module, size, owner
         self._factors: dict[int, _Factors] = {}
         module.forward = functools.partial(_forward, self)  # type: ignore[method-assign]
+        trained = [(name, own) for name, own in module.named_parameters(recurse=False) if own.requires_grad]
+        self._hooks = [
+            own.register_hook(functools.partial(self._refuse, name))  # type: ignore[no-untyped-call]
+            for name, own in trained
+        ]
+
+    def remove(self) -> None:
+        """Make the layer an ordinary one again."""
+        for hook in self._hooks:
+            hook.remove()
+        del self.module.forward
+
+    def _refuse(self, name: str, gradient: torch.Tensor | None) -> None:
+        """A parameter gets a gradient of the engine: it came from elsewhere, and no rank would sum it."""
+        if gradient is not None:
+            raise UnsupportedError(
+                f"factor_broadcast: the {name} of {self.size.name} has a gradient that did not come by the layer, and nobody sums it; "
+                "use it in the layer only, pass weight_decay to the optimizer in place of a term of the loss, or give the layer a "
+                "class of its own, derived of torch.nn.Linear, which stays with DistributedDataParallel"
+            )
 
     def is_wanted(self) -> bool:
         """Whether the backward pass under way is to make gradients of the layer's parameters, and not of other tensors only.

@@ -120,7 +120,28 @@ def passes_within_a_pass_have_their_own_factors():
     torch.testing.assert_close(model[0].weight.grad, reference[0].weight.grad)
 
 
+def gradients_from_elsewhere_are_refused():
+    model, _, factors = layers()
+    weight, bias = model[2].weight, model[2].bias
+    wrong = "has a gradient that did not come by the layer"
+    error_of(UnsupportedError, (model(torch.ones(1, 3)).sum() + weight.square().sum()).backward, f"the weight of 2 {wrong}")
+    error_of(UnsupportedError, bias.sum().backward, f"the bias of 2 {wrong}", "pass weight_decay")
+    model.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    assert weight.grad is not None, "the layer's own gradients come again"
+    assert "comes from elsewhere in the loss is refused" in factors.explain()
+    for _ in range(2):
+        factors.remove()
+    weight.square().sum().backward()
+
+    norm = torch.nn.LayerNorm(64)
+    norm.bias = model[0].bias
+    text = factor_broadcast(torch.nn.Sequential(model[0], norm)).explain()
+    assert "0: 64 x 3, sends no factors: its bias is shared with another layer" in text, text
+
+
 dist.init_process_group("herringbone")
+gradients_from_elsewhere_are_refused()
 a_backward_pass_that_failed_leaves_nothing()
 passes_within_a_pass_have_their_own_factors()
 gradients_of_inputs_need_no_other_rank()
