@@ -12,6 +12,7 @@ import torch
 from ..communicator import Communicator
 from ..errors import ArgumentError, ConfigError
 from ..torch.communicators import communicator_of
+from .agreement import check
 from .exchange import Exchange, Wire
 from .flat import Array, FlatParameters, parameters_of
 from .members import ElasticMembers, FixedMembers
@@ -68,6 +69,7 @@ class Averaging:
 
     def _join(self, group: Any, elastic: bool, **options: Any) -> None:
         """Meet the other ranks, take the state of the one that is furthest, and follow the optimizer's steps from here on."""
+        self._settings = self._all_settings()
         self._members: ElasticMembers | FixedMembers
         if elastic:
             if group is not None and not isinstance(group, Communicator):
@@ -185,6 +187,7 @@ class Averaging:
     def _save(self) -> dict[str, Any]:
         """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""
         return {
+            "settings": self._settings,
             "rounds": self.rounds,
             "common": self._common(),
             "buffers": [buffer.detach() for buffer in self._buffers],
@@ -194,6 +197,7 @@ class Averaging:
 
     def _load(self, state: dict[str, Any]) -> bool:
         """Take the state of the rank that is furthest, if this rank is new or behind; whether it was."""
+        check(self._call, self._settings, "this rank", state["settings"], "the rank that is furthest")
         common = state["common"]
         own = self._common()
         if state["rounds"] == self.rounds and all(map(_equal, own, common)):
@@ -245,6 +249,20 @@ class Averaging:
         fragment = self._rounds.fragment(self.rounds)
         return Exchange(self._contribution(fragment), self._wire, self._name())
 
+    def _all_settings(self) -> dict[str, str]:
+        """What all ranks have to have alike, as texts by name; learning rates are those at the beginning."""
+        wire = self._wire
+        settings = {"the class": self._call, **self._own_settings(), "fragments": str(len(self._fragments))}
+        settings |= {"wire": str(wire.codec), "bucket_bytes": str(wire.bucket_bytes)}
+        for fragment, flat in enumerate(self._fragments):
+            for number, text in enumerate(flat.described()):
+                settings[f"parameter {number} of fragment {fragment}"] = text
+        return settings
+
+    def _own_settings(self) -> dict[str, str]:
+        """What the class adds to these."""
+        return {}
+
     def _common(self) -> list[list[Array]]:
         """What all ranks have alike between rounds, for each fragment."""
         raise NotImplementedError
@@ -279,6 +297,7 @@ class _Shared:
 
     def __init__(self, owner: Averaging) -> None:
         self._owner = owner
+        self.call, self.settings = owner._call, owner._settings
 
     @property
     def rounds(self) -> int:

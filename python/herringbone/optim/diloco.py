@@ -101,6 +101,7 @@ class DiLoCo(Averaging):
         Raises:
             TypeError, ValueError: an argument makes no sense.
             ConfigError: the process group is of another backend.
+            ArgumentError: another rank has another class, wire, ``bucket_bytes``, outer optimizer, fragments or shapes of parameters.
             HerringboneError: the ranks did not come together.
         """
         parts = _fragments_of(self._call, model, fragments)
@@ -120,6 +121,9 @@ class DiLoCo(Averaging):
             else TorchOuter(self._call, outer_optimizer, self._fragments)
         )
         self._join(group, elastic, least=least, wait=wait, on_change=on_change)
+
+    def _own_settings(self) -> dict[str, str]:
+        return self._outer.settings()
 
     def _own_state(self) -> dict[str, Any]:
         common = [FlatParameters.tensors(arrays) for arrays in self._globals]

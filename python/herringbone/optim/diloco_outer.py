@@ -20,6 +20,9 @@ class Outer(Protocol):
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
         """Change a fragment's common parameters in place by the averaged pseudo-gradient, which is overwritten."""
 
+    def settings(self) -> dict[str, str]:
+        """What all ranks have to have alike, as texts by the name of an argument."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state of all fragments, in tensors."""
 
@@ -40,6 +43,11 @@ class NumpyOuter:
     def step(self, fragment: int, common: Sequence[Array], gradient: list[Array]) -> None:
         """As of :class:`Outer`."""
         self._fragments[fragment].step(common, gradient)
+
+    def settings(self) -> dict[str, str]:
+        """As of :class:`Outer`."""
+        first = self._fragments[0]
+        return {"outer_lr": str(first.lr), "outer_momentum": str(first.momentum), "nesterov": str(first.nesterov)}
 
     def state_dict(self) -> dict[str, Any]:
         """As of :class:`Outer`."""
@@ -113,6 +121,18 @@ class TorchOuter:
             flat.write(own)
             for parameter, before in zip(parameters, gradients):
                 parameter.grad = before
+
+    def settings(self) -> dict[str, str]:
+        """As of :class:`Outer`: the classes, and those options that are numbers."""
+        told = []
+        for optimizer in self._own:
+            groups = ({**group, "lr": float(group["lr"])} if "lr" in group else group for group in optimizer.param_groups)
+            options = [
+                ", ".join(f"{name}={value}" for name, value in group.items() if isinstance(value, (int, float, tuple)))
+                for group in groups
+            ]
+            told.append(f"{type(optimizer).__name__}({'; '.join(options)})")
+        return {"outer_optimizer": " and ".join(told)}
 
     def state_dict(self) -> dict[str, Any]:
         """As of :class:`Outer`."""

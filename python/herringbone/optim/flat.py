@@ -45,6 +45,12 @@ class FlatParameters:
                 raise UnsupportedError(f"{call}: {what}; pass parameters of floating types and torch.strided only")
             self._at.setdefault(_WIDE.get(parameter.dtype, np.dtype("f4")), []).append(number)
 
+    def described(self) -> list[str]:
+        """Of each parameter the shape, and the type of its array."""
+        types = {number: dtype for dtype, numbers in self._at.items() for number in numbers}
+        shapes = ("x".join(map(str, parameter.shape)) or "a number" for parameter in self.parameters)
+        return [f"{shape} in {types[number]}" for number, shape in enumerate(shapes)]
+
     def read(self) -> list[Array]:
         """A copy of the values."""
         return self._gather([parameter.detach() for parameter in self.parameters])

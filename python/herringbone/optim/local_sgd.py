@@ -71,6 +71,7 @@ class LocalSGD(Averaging):
         Raises:
             TypeError, ValueError: an argument makes no sense.
             ConfigError: the process group is of another backend.
+            ArgumentError: another rank has another class, wire, ``bucket_bytes`` or shapes of parameters.
             HerringboneError: the ranks did not come together.
         """
         rounds = Rounds.checked(self._call, sync_every)
@@ -133,6 +134,9 @@ class PostLocalSGD(LocalSGD):
         self._made = 0
         self._skips = False
         super().__init__(model, optimizer, sync_every, group, **options)
+
+    def _own_settings(self) -> dict[str, str]:
+        return {"warmup_steps": str(self._warm_up.warmup_steps)}
 
     def _own_state(self) -> dict[str, Any]:
         return {**super()._own_state(), "made": self._made}

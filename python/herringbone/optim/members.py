@@ -9,6 +9,7 @@ from ..communicator import Communicator
 from ..elastic import Elastic
 from ..errors import ConfigError, HerringboneError, PeerLostError
 from ..state import broadcast_state
+from .agreement import agree
 from .exchange import Exchange
 
 __all__ = ["ElasticMembers", "FixedMembers", "State"]
@@ -16,6 +17,11 @@ __all__ = ["ElasticMembers", "FixedMembers", "State"]
 
 class State(Protocol):
     """What all ranks have alike between two rounds, as members give it to each other."""
+
+    call: str
+    """What errors name."""
+    settings: dict[str, str]
+    """What all ranks have alike always, as texts by name."""
 
     @property
     def rounds(self) -> int:
@@ -32,7 +38,12 @@ class FixedMembers:
     """The ranks of one group. If one of them is lost, the exchange fails on all, and the program can pass another group."""
 
     def __init__(self, communicator: Communicator, state: State) -> None:
-        """All ranks of ``communicator`` call this. They get the state of the one that is furthest, at first of rank 0."""
+        """All ranks of ``communicator`` call this. They get the state of the one that is furthest, at first of rank 0.
+
+        Raises:
+            ArgumentError: on all ranks: one has other settings.
+            HerringboneError: the ranks did not come together.
+        """
         self._state = state
         self._is_void = False
         self._communicator = self._meet(communicator)
@@ -78,9 +89,15 @@ class FixedMembers:
 
     def _meet(self, communicator: Communicator) -> Communicator:
         own = communicator.subgroup(range(communicator.size))
-        mine = self._state.save()
-        given = broadcast_state(own, mine, newest=self._state.rounds)
-        self._is_void = given is not mine and self._state.load(given)
+        try:
+            agree(self._state.call, own, self._state.settings)
+            mine = self._state.save()
+            given = broadcast_state(own, mine, newest=self._state.rounds)
+            self._is_void = given is not mine and self._state.load(given)
+        except BaseException:
+            with suppress(HerringboneError):
+                own.close()
+            raise
         return own
 
 

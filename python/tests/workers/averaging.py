@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
-from herringbone.optim import LocalSGD, PostLocalSGD
+from herringbone.optim import DiLoCo, LocalSGD, PostLocalSGD
 
 CASES, case = cases.registry()
 STEPS = 12
@@ -228,6 +228,35 @@ def mistakes_are_named() -> None:
         error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(state), wrong)
     with PostLocalSGD(net, optimizer, 2, 5):
         error_of(herringbone.UnsupportedError, lambda: optimizer.step(lambda: 0.0), "the gradients of a closure come too late")
+
+
+@case
+def ranks_with_other_arguments_are_refused_on_all_ranks() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    own = dist.get_rank()
+    wrong = "PostLocalSGD: warmup_steps is 3 on rank 1 and 2 on rank 0; all ranks have to make the same one"
+    error_of(herringbone.ArgumentError, lambda: PostLocalSGD(net, optimizer, 2, 2 + own), wrong)
+    kinds: list[Any] = [LocalSGD, DiLoCo]
+    wrong = "the class is DiLoCo on rank 1 and LocalSGD on rank 0; outer_lr is 0.7 on rank 1 and none on rank 0"
+    error_of(herringbone.ArgumentError, lambda: kinds[own](net, optimizer, sync_every=2), wrong)
+    part = list(net.parameters())[own:]
+    error_of(
+        herringbone.ArgumentError,
+        lambda: LocalSGD(part, optimizer, 2),
+        "parameter 0 of fragment 0 is 32 in float32 on rank 1 and 32x10 in float32 on rank 0",
+        ", and 1 more differ",
+    )
+    codecs = [None, "int8"]
+    wrong = "wire is int8 on rank 1 and None on rank 0"
+    error_of(herringbone.ArgumentError, lambda: LocalSGD(net, optimizer, 2, wire=codecs[own]), wrong)
+    with LocalSGD(net, optimizer, 2 + own) as averaging:
+        train(net, optimizer.step, range(2 + own))
+        # A rank that joins elastic members compares itself with the rank whose state it gets.
+        theirs = {**averaging._save(), "settings": {**averaging._settings, "wire": "int8"}}
+        wrong = "wire is None on this rank and int8 on the rank that is furthest"
+        error_of(herringbone.ArgumentError, lambda: averaging._load(theirs), wrong)
+        assert averaging.rounds == 1, "each rank has its own sync_every, and no refused one follows the optimizer"
 
 
 def main() -> None:

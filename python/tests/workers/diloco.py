@@ -249,6 +249,22 @@ def a_rank_that_is_behind_gets_the_others_state() -> None:
 
 
 @case
+def ranks_with_another_outer_optimizer_are_refused() -> None:
+    net = model()
+    optimizer, own = sgd(net), dist.get_rank()
+    wrong = "DiLoCo: outer_lr is 1.7 on rank 1 and 0.7 on rank 0; all ranks have to make the same one"
+    error_of(herringbone.ArgumentError, lambda: DiLoCo(net, optimizer, sync_every=6, outer_lr=0.7 + own), wrong)
+    outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.5 * own)
+    wrong = "momentum=0.5"
+    error_of(
+        herringbone.ArgumentError, lambda: DiLoCo(net, optimizer, outer, sync_every=6), "outer_optimizer is SGD(lr=0.7", wrong
+    )
+    error_of(
+        herringbone.ArgumentError, lambda: DiLoCo(net, optimizer, sync_every=6, fragments=1 + own), "fragments is 2 on rank 1"
+    )
+
+
+@case
 def mistakes_are_named() -> None:
     net = model()
     optimizer = sgd(net)
