@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -72,15 +73,16 @@ def alike(net: nn.Module) -> bool:
 
 @case
 def averaging_every_step_is_synchronous_sgd() -> None:
-    for dtype in BOUNDS:
+    momentum = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+    for dtype, options in itertools.product(BOUNDS, ({}, momentum)):
         net = model(dtype, seed=dist.get_rank() + 1)  # all begin with rank 0's
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, **options)
         with LocalSGD(net, optimizer, sync_every=1) as averaging:
             train(net, optimizer.step, range(STEPS), dtype)
             assert averaging.rounds == STEPS
         assert alike(net)
-        assert close(net, synchronous(dtype, STEPS, lr=0.1)), dtype
-        assert not close(net, synchronous(dtype, STEPS, lr=0.11)), "the bound is too wide to see anything"
+        assert close(net, synchronous(dtype, STEPS, lr=0.05, **options)), (dtype, options)
+        assert not close(net, synchronous(dtype, STEPS, lr=0.051, **options)), "the bound is too wide to see anything"
 
 
 @case
