@@ -83,7 +83,8 @@ class DiLoCo(Averaging):
             outer_optimizer: of torch, over the model's parameters, or one for each fragment. If it is left out: SGD on the CPU with
                 the three arguments below.
             sync_every: inner steps in which each fragment is exchanged once: a multiple of the number of fragments.
-            fragments: into how many fragments of about equal size the parameters of one model are cut.
+            fragments: into how many fragments of about equal size the parameters of one model are cut. It is a number; a list of
+                modules goes in place of ``model``.
             fragment_sync_delay: how many inner steps before the end of its round the exchange of a fragment starts.
             fragment_update_alpha: the share of the rank's own parameters in those with which it continues, from 0 to 1.
             outer_lr, outer_momentum, nesterov: of the outer optimizer, without ``outer_optimizer``.
@@ -165,13 +166,16 @@ class DiLoCo(Averaging):
         self._fragments[fragment].write(self._globals[fragment], self._alpha)
 
 
-def _fragments_of(call: str, model: Any, fragments: int) -> list[Any]:
+def _fragments_of(call: str, model: Any, fragments: Any) -> list[Any]:
     """The fragments: modules, or lists of parameters.
 
     Raises:
         TypeError: the model is neither a module, nor modules, nor parameters.
         ValueError: it cannot be cut into that many.
     """
+    if isinstance(fragments, (list, tuple)):
+        what = "pass a list of modules in place of model, and leave fragments out; or pass a number"
+        raise TypeError(f"{call}: fragments is a {type(fragments).__name__}; {what}")
     fragments = whole(call, "fragments", fragments, "a number of fragments")
     if isinstance(model, (list, tuple)) and all(isinstance(part, torch.nn.Module) for part in model):
         if fragments not in (1, len(model)):

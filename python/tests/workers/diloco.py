@@ -277,6 +277,8 @@ def mistakes_are_named() -> None:
     error_of(
         ValueError, lambda: make(fragments=4), "sync_every is 6, which 4 fragments do not divide; pass a multiple, such as 8"
     )
+    wrong = "fragments is a list; pass a list of modules in place of model"
+    error_of(TypeError, lambda: make(fragments=[net[0], net[2]]), wrong)
     error_of(ValueError, lambda: make([net[0], net[2]], fragments=3), "fragments is 3, and model has 2 modules")
     error_of(ValueError, lambda: make([net, net[0]]), "two fragments have a parameter in common")
     error_of(ValueError, lambda: make([]), "model is an empty list")
