@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch.distributed as dist
-from conftest import WORKERS, Group, free_port
+from conftest import START_SECONDS, WORKERS, Group, clean_environment, free_port
 
 from lab.job import place
 from lab.process import Process
@@ -156,3 +159,13 @@ def test_again_and_again(group: Group, kind: str) -> None:
     # A rank that is killed may have been the only one to see the end of a round, which the others then end without it.
     digests = [{digest for digest, _ in found[round]} for round in sorted(found)]
     assert sum(len(each) > 1 for each in digests) <= 4 and len(digests[-1]) == 1, found
+
+
+def test_a_new_process_that_comes_too_late_does_not_wait_in_vain(tmp_path: Path) -> None:
+    """Else it would wait for the others until its timeout, and start again then."""
+    words = ["launch", "-n", "2", "--max-attempts", "5", "--", sys.executable, str(WORKERS / "averaging_late.py")]
+    command = [sys.executable, "-m", "herringbone", *words, str(tmp_path / "marker")]
+    settings = {**clean_environment(), "HERRINGBONE_TIMEOUT_S": str(10 * START_SECONDS)}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=START_SECONDS)
+    assert done.stdout.count("starts again") == 1 and done.returncode == 128 + signal.SIGKILL, done
+    assert "rank 1" in done.stderr and "after the other ranks had left" in done.stderr, done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..communicator import Communicator
@@ -113,6 +115,7 @@ class ElasticMembers:
         self._is_void = False
         self._step: AbstractContextManager[Communicator] | None = None
         self.job = Elastic(state.save, self._load, communicator=communicator, look_every=1, **options)
+        _say_met()
 
     @property
     def communicator(self) -> Communicator:
@@ -191,3 +194,19 @@ class ElasticMembers:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._is_void = self._state.load(state) or self._is_void
+
+
+def _say_met() -> None:
+    """Note for a launcher that starts ranks again that this one has met the others: it does not wait for them in vain.
+
+    The launcher ends the job if a rank has noted nothing while all others have succeeded with this note. It is made here and
+    not at the end of the rounds, which a rank can reach later than others. The file is that of the setting
+    HERRINGBONE_PROGRESS_FILE; numbers that the program itself has written there stay.
+    """
+    path = os.environ.get("HERRINGBONE_PROGRESS_FILE")
+    if path and not Path(path).exists():
+        with suppress(OSError):  # then a rank that comes too late waits until its timeout
+            # By a rename, so that the launcher never reads half of it.
+            file = Path(f"{path}.new")
+            file.write_text("complete")
+            file.replace(path)
