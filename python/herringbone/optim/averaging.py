@@ -175,14 +175,17 @@ class Averaging:
             raise TypeError(f"{call}: pass what state_dict() gave")
         if state["version"] != 1:
             raise ArgumentError(f"{call}: the state is of version {state['version']}, and this knows version 1")
-        flat = self._fragments[self._rounds.fragment(state["rounds"])]
-        averages = None if state["averages"] is None else flat.arrays(call, state, "averages")
+        averages = None if state["averages"] is None else self._loaded_averages(call, state)
         self._load_own_state(call, state)
         if state.get("residuals") is not None and self._wire.residuals is not None:
             self._wire.residuals.load_state_dict(state["residuals"])
         self.rounds, self._step = int(state["rounds"]), int(state["step"])
         self._members.count(self.rounds)
         self._pending = None if averages is None else Exchange.over(averages, self._wire, self._name())
+
+    def _loaded_averages(self, call: str, state: Mapping[str, Any]) -> list[Array]:
+        """The results of an exchange that had started."""
+        return self._fragments[self._rounds.fragment(state["rounds"])].arrays(call, state, "averages")
 
     def _save(self) -> dict[str, Any]:
         """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""

@@ -69,10 +69,18 @@ class FlatParameters:
                     values = torch.lerp(values, parameter.detach().to(values.dtype), own)
                 parameter.copy_(values)
 
-    def write_gradients(self, arrays: Sequence[Array]) -> None:
-        """Make the gradients those of ``arrays``; a parameter without one gets a new one."""
+    def present_gradients(self) -> Array:
+        """For each parameter 1 if it has a gradient, else 0, in float64, which no codec changes."""
+        return np.array([parameter.grad is not None for parameter in self.parameters], np.float64)
+
+    def write_gradients(self, arrays: Sequence[Array], present: Array | None = None) -> None:
+        """Make the gradients those of ``arrays``; a parameter without one gets a new one, unless ``present`` has a 0 for it."""
+        absent = set() if present is None else {id(each) for each, share in zip(self.parameters, present) if not share}
         with torch.no_grad():
             for parameter, values in self._views(arrays):
+                if id(parameter) in absent:
+                    parameter.grad = None
+                    continue
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(values)

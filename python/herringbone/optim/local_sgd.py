@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import ArgumentError, UnsupportedError
@@ -147,6 +148,15 @@ class PostLocalSGD(LocalSGD):
         super()._load_own_state(call, state)
         self._made = int(state["made"])
 
+    def _loaded_averages(self, call: str, state: Mapping[str, Any]) -> list[Array]:
+        flat = self._fragments[0]
+        if not self._warm_up.sums_gradients(state.get("made", 0)):
+            return super()._loaded_averages(call, state)
+        gradients, present = flat.checked(call, "state's 'averages'", state["averages"][:-1]), np.array(state["averages"][-1])
+        if present.shape != (len(flat.parameters),):
+            raise ArgumentError(f"{call}: the state's 'averages' are of {present.size} parameters, not {len(flat.parameters)}")
+        return [*gradients, present]
+
     def _before_step(self, closure: Any = None) -> None:
         if not self._warm_up.sums_gradients(self._made):
             return
@@ -155,7 +165,8 @@ class PostLocalSGD(LocalSGD):
                 f"{self._call}: the gradients of a closure come too late to be averaged; call optimizer.step() without one"
             )
         flat = self._fragments[0]
-        self._pending = self._pending or Exchange(flat.read_gradients(), self._wire, "gradients")
+        if self._pending is None:
+            self._pending = Exchange([*flat.read_gradients(), flat.present_gradients()], self._wire, "gradients")
         averages = self._members.settle(self._pending)
         self._pending = None
         if averages is None:
@@ -163,7 +174,9 @@ class PostLocalSGD(LocalSGD):
             self._optimizer.zero_grad(set_to_none=True)
             self._skips = True
             return
-        flat.write_gradients(averages)
+        # A parameter without a gradient on all ranks keeps none: the optimizer leaves it alone, weight decay, too.
+        *gradients, present = averages
+        flat.write_gradients(gradients, present)
 
     def _after_step(self) -> None:
         if self._skips:

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
 from herringbone.optim import DiLoCo, LocalSGD, PostLocalSGD
+from herringbone.optim.exchange import Exchange
 
 CASES, case = cases.registry()
 STEPS = 12
@@ -121,6 +122,38 @@ def post_local_sgd_is_that_of_torch() -> None:
             both = PostLocalSGDOptimizer(local, PeriodicModelAverager(period=3, warmup_steps=4))
             train(wrapped, both.step, range(STEPS), dtype)
             assert close(net, theirs), (options, dtype)
+
+
+@case
+def a_warm_up_leaves_a_parameter_alone_that_no_rank_uses() -> None:
+    for codec in (None, "int8"):
+        used, mine, unused = (nn.Parameter(torch.ones(2)) for _ in range(3))
+        optimizer = torch.optim.SGD([used, mine, unused], lr=0.1, weight_decay=0.5)
+        with PostLocalSGD([used, mine, unused], optimizer, 2, warmup_steps=3, wire=codec) as averaging:
+            for _ in range(3):
+                optimizer.zero_grad()
+                # Only rank 0 has a gradient of the second one, and nobody of the third.
+                (used.sum() + (mine.sum() if dist.get_rank() == 0 else 0.0)).backward()
+                optimizer.step()
+            assert averaging.rounds == 3 and unused.grad is None and torch.equal(unused, torch.ones(2))
+            assert torch.allclose(mine.grad, torch.full((2,), 1 / dist.get_world_size()), atol=0.01), "the mean over all ranks"
+
+
+@case
+def a_failed_exchange_of_gradients_is_saved_and_loaded() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with PostLocalSGD(net, optimizer, 2, 3) as averaging:
+        flat = averaging._fragments[0]
+        for number, each in enumerate(net.parameters()):
+            each.grad = torch.full_like(each, float(number))
+        averaging._pending = Exchange([*flat.read_gradients(), flat.present_gradients()], averaging._wire, "gradients")
+        state = averaging.state_dict()
+        averaging.load_state_dict(state)
+        net.zero_grad()
+        before = net[0].bias.detach().clone()
+        optimizer.step()
+        assert torch.allclose(net[0].bias, before - 0.1 * 1.0), "the step has the gradients of the saved exchange"
 
 
 @case
