@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 from ..communicator import Communicator
-from ..errors import ArgumentError, ConfigError
+from ..compression import Residuals
+from ..errors import ConfigError
 from ..torch.communicators import communicator_of
 from .agreement import check
 from .exchange import Exchange, Wire
 from .flat import Array, FlatParameters, parameters_of
 from .members import ElasticMembers, FixedMembers
 from .rounds import Due, Rounds
+from .saved import check_state
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -160,6 +162,7 @@ class Averaging:
             "rounds": self.rounds,
             "step": self._step,
             "averages": averages,
+            "parameters": [flat.described() for flat in self._fragments],
             "residuals": self._wire.saved_residuals(),
             **self._own_state(),
         }
@@ -168,18 +171,17 @@ class Averaging:
         """Continue where :meth:`state_dict` was called, on all ranks, after the model's and the inner optimizer's states are loaded.
 
         Raises:
-            TypeError, ArgumentError: it is not what ``state_dict`` of the same class gave, for the same model.
+            TypeError, ArgumentError: it is not what ``state_dict`` of the same class gave, for the same model. Nothing is changed.
         """
         call = f"{self._call}.load_state_dict"
-        if not isinstance(state, Mapping) or not {"version", "rounds", "step", "averages"} <= state.keys():
-            raise TypeError(f"{call}: pass what state_dict() gave")
-        if state["version"] != 1:
-            raise ArgumentError(f"{call}: the state is of version {state['version']}, and this knows version 1")
+        check_state(call, state, [flat.described() for flat in self._fragments])
+        if state.get("residuals") is not None:
+            Residuals().load_state_dict(state["residuals"])  # raises before anything is changed
         averages = None if state["averages"] is None else self._loaded_averages(call, state)
         self._load_own_state(call, state)
         if state.get("residuals") is not None and self._wire.residuals is not None:
             self._wire.residuals.load_state_dict(state["residuals"])
-        self.rounds, self._step = int(state["rounds"]), int(state["step"])
+        self.rounds, self._step = state["rounds"], state["step"]
         self._members.count(self.rounds)
         self._pending = None if averages is None else Exchange.over(averages, self._wire, self._name())
 

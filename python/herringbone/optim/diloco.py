@@ -15,6 +15,7 @@ from .exchange import BUCKET_BYTES, Wire
 from .flat import Array, FlatParameters, parameters_of
 from .outer import difference
 from .rounds import Rounds, cut
+from .saved import list_of
 
 __all__ = ["DiLoCo"]
 
@@ -131,13 +132,14 @@ class DiLoCo(Averaging):
         return {"common": common, "outer": self._outer.state_dict()}
 
     def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
-        given = state.get("common", ())
+        given = list_of(call, state, "common")
         if len(given) != len(self._fragments):
             raise ArgumentError(
                 f"{call}: the state has {len(given)} fragments, and the model {len(self._fragments)}; cut it alike"
             )
-        common = [flat.checked(call, "state's 'common'", arrays) for flat, arrays in zip(self._fragments, given)]
-        self._outer.load_state_dict(state["outer"], common)
+        parts = [{"common": arrays} for arrays in given]
+        common = [flat.arrays(call, part, "common") for flat, part in zip(self._fragments, parts)]
+        self._outer.load_state_dict(state.get("outer"), common)
         self._globals = common
 
     def _common(self) -> list[list[Array]]:

@@ -26,7 +26,7 @@ class Outer(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """The state of all fragments, in tensors."""
 
-    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+    def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
         """Continue with a state; ``common`` are the parameters that it belongs to.
 
         Raises:
@@ -57,9 +57,11 @@ class NumpyOuter:
             found.append(None if velocity is None else FlatParameters.tensors(velocity))
         return {"velocity": found}
 
-    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+    def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
         """As of :class:`Outer`."""
         given = _of_fragments(state, "velocity", len(self._fragments))
+        for each, velocity, parameters in zip(self._fragments, given, common):
+            each.checked({"velocity": velocity}, parameters)  # raises before one is changed
         for each, velocity, parameters in zip(self._fragments, given, common):
             each.load_state_dict({"velocity": velocity}, parameters)
 
@@ -138,7 +140,7 @@ class TorchOuter:
         """As of :class:`Outer`."""
         return {"optimizers": [optimizer.state_dict() for optimizer in self._own]}
 
-    def load_state_dict(self, state: Mapping[str, Any], common: Sequence[Sequence[Array]]) -> None:
+    def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
         """As of :class:`Outer`."""
         for optimizer, given in zip(self._own, _of_fragments(state, "optimizers", len(self._own))):
             optimizer.load_state_dict(given)

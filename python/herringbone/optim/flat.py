@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ArgumentError, UnsupportedError
 from ..torch.shards_refused import is_dtensor
+from .saved import list_of
 
 __all__ = ["FlatParameters", "parameters_of"]
 
@@ -96,9 +97,7 @@ class FlatParameters:
         Raises:
             ArgumentError: they are missing, or of other parameters.
         """
-        if what not in state:
-            raise ArgumentError(f"{call}: the state lacks {what!r}; pass what state_dict() of the same class gave")
-        return self.checked(call, f"state's {what!r}", state[what])
+        return self.checked(call, f"state's {what!r}", list_of(call, state, what))
 
     def checked(self, call: str, what: str, given: Iterable[Any]) -> list[Array]:
         """Copies of tensors or arrays as arrays of this layout.

@@ -13,6 +13,7 @@ from .averaging import Averaging, OnChange
 from .exchange import BUCKET_BYTES, Exchange, Wire
 from .flat import Array, FlatParameters
 from .rounds import Rounds, WarmUp
+from .saved import count_of, list_of
 
 __all__ = ["LocalSGD", "PostLocalSGD"]
 
@@ -143,16 +144,16 @@ class PostLocalSGD(LocalSGD):
         return {**super()._own_state(), "made": self._made}
 
     def _load_own_state(self, call: str, state: Mapping[str, Any]) -> None:
-        if "made" not in state:
-            raise ArgumentError(f"{call}: the state lacks 'made'; pass what state_dict() of the same class gave")
+        made = count_of(call, state, "made")
         super()._load_own_state(call, state)
-        self._made = int(state["made"])
+        self._made = made
 
     def _loaded_averages(self, call: str, state: Mapping[str, Any]) -> list[Array]:
         flat = self._fragments[0]
-        if not self._warm_up.sums_gradients(state.get("made", 0)):
+        if not self._warm_up.sums_gradients(count_of(call, state, "made")):
             return super()._loaded_averages(call, state)
-        gradients, present = flat.checked(call, "state's 'averages'", state["averages"][:-1]), np.array(state["averages"][-1])
+        *given, last = list_of(call, state, "averages") or [()]
+        gradients, present = flat.checked(call, "state's 'averages'", given), np.array(last)
         if present.shape != (len(flat.parameters),):
             raise ArgumentError(f"{call}: the state's 'averages' are of {present.size} parameters, not {len(flat.parameters)}")
         return [*gradients, present]

@@ -72,14 +72,23 @@ class OuterSGD:
         Raises:
             ArgumentError: it is of other parameters, and nothing is changed.
         """
+        arrays = self.checked(state, common)
+        self.velocity = None if arrays is None else [values.copy() for values in arrays]
+
+    @staticmethod
+    def checked(state: Mapping[str, Any], common: Sequence[Array]) -> list[Array] | None:
+        """The momentum of a state, as arrays.
+
+        Raises:
+            ArgumentError: it is of other parameters.
+        """
         import numpy as np
 
         given = state["velocity"]
         if given is None:
-            self.velocity = None
-            return
-        arrays = [np.asarray(values) for values in given]
+            return None
+        arrays = [np.asarray(values) for values in (given if isinstance(given, (list, tuple)) else [given])]
         shapes, own = ([(each.dtype, each.shape) for each in side] for side in (arrays, common))
         if shapes != own:
             raise ArgumentError(f"DiLoCo.load_state_dict: the outer momentum is of {shapes}, and the parameters of {own}")
-        self.velocity = [values.copy() for values in arrays]
+        return arrays

@@ -231,6 +231,48 @@ def narrow_types_and_codecs() -> None:
 
 
 @case
+def a_state_that_makes_no_sense_changes_nothing() -> None:
+    first, second = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2))], [nn.Parameter(torch.ones(2, 3))]
+    for make in (
+        lambda given, sgd: LocalSGD(given, sgd, 2, wire="int8"),
+        lambda given, sgd: PostLocalSGD(given, sgd, 2, 1),
+        lambda given, sgd: DiLoCo(given, sgd, sync_every=2),
+    ):
+        optimizer, other = (torch.optim.SGD(each, lr=0.1) for each in (first, second))
+        with make(first, optimizer) as averaging, make(second, other) as wrong_one:
+            for _ in range(5):
+                for each in first:
+                    each.grad = torch.ones_like(each)
+                optimizer.step()
+            state = averaging.state_dict()
+            wrong = "parameter 0 of fragment 0 is 4 in float32 in the state and 2x3 in float32 in the model"
+            error_of(herringbone.ArgumentError, lambda: wrong_one.load_state_dict(state), wrong)
+            for name in state:
+                if name not in ("version", "parameters", "residuals"):
+                    lacks = {other: value for other, value in state.items() if other != name}
+                    error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(lacks), "lacks", name[:5])
+            for name, value in (
+                ("rounds", -1),
+                ("rounds", 1.5),
+                ("rounds", "x"),
+                ("step", None),
+                ("step", -5),
+                ("averages", 3),
+                ("parameters", 3),
+                ("border" if "border" in state else "common", None),
+                ("outer" if "outer" in state else "border", {"velocity": [3]}),
+                ("version", 2),
+            ):
+                damaged = {**state, name: value}
+                error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(damaged), "load_state_dict: ")
+            error_of(TypeError, lambda: averaging.load_state_dict({**state, "residuals": 3}), "pass what was saved")
+            same = averaging.state_dict()
+            assert (same["rounds"], same["step"]) == (state["rounds"], state["step"])
+            old = {name: value for name, value in state.items() if name != "parameters"}
+            averaging.load_state_dict(old)
+
+
+@case
 def mistakes_are_named() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
