@@ -11,7 +11,7 @@ import torch
 
 from ..communicator import Communicator
 from ..compression import Residuals
-from ..errors import ConfigError
+from ..errors import ClosedError, ConfigError
 from ..torch.communicators import communicator_of
 from .agreement import check
 from .exchange import Exchange, Wire
@@ -60,6 +60,7 @@ class Averaging:
         self._buffers: list[torch.Tensor] = []
         self._optimizer, self._rounds, self._wire = optimizer, rounds, wire
         self._step = 0
+        self._is_closed = False
         self._pending: Exchange | None = None
         self.rounds = 0
         """How many exchanges this rank has applied; equal on all ranks between rounds."""
@@ -120,7 +121,13 @@ class Averaging:
 
         A rank that is behind the others, because the loss ended its exchange only, gets their state. If an exchange has failed,
         it is made again, from the same values.
+
+        Raises:
+            ClosedError: :meth:`close` was called.
+            HerringboneError: the ranks did not come together.
         """
+        if self._is_closed:
+            raise ClosedError(f"{self._call}.regroup: it is closed; make a new {self._call} over the group")
         is_void = self._members.regroup(communicator_of(self._call, group, _LACKS))
         if is_void:
             self._forget_round()
@@ -130,7 +137,13 @@ class Averaging:
             self._members.issue(self._pending)
 
     def close(self) -> None:
-        """Follow the optimizer no longer, and leave the group of the exchanges. The round under way is dropped."""
+        """Follow the optimizer no longer, and leave the group of the exchanges. The round under way is dropped.
+
+        A second call does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for hook in self._hooks:
             hook.remove()
         self._members.close()

@@ -303,6 +303,8 @@ def mistakes_are_named() -> None:
         state["border"] = [torch.ones(2)]
         wrong = "the state's 'border' has 2 values of float32, and the model 385 values of float32"
         error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(state), wrong)
+    averaging.close()  # a second time
+    error_of(herringbone.ClosedError, averaging.regroup, "LocalSGD.regroup: it is closed; make a new LocalSGD")
     with PostLocalSGD(net, optimizer, 2, 5):
         error_of(herringbone.UnsupportedError, lambda: optimizer.step(lambda: 0.0), "the gradients of a closure come too late")
 
