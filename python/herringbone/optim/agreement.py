@@ -25,9 +25,11 @@ def check(call: str, own: Mapping[str, str], where: str, other: Mapping[str, str
     names = [name for name in dict.fromkeys([*other, *own]) if own.get(name) != other.get(name)]
     if not names:
         return
-    told = [f"{name} is {own.get(name, 'none')} on {where} and {other.get(name, 'none')} on {elsewhere}" for name in names]
-    more = f", and {len(told) - _SHOWN} more differ" if len(told) > _SHOWN else ""
-    raise ArgumentError(f"{call}: {'; '.join(told[:_SHOWN])}{more}; all ranks have to make the same one, of the same model")
+    differences = [f"{name} is {own.get(name, 'none')} on {where} and {other.get(name, 'none')} on {elsewhere}" for name in names]
+    more = f", and {len(differences) - _SHOWN} more differ" if len(differences) > _SHOWN else ""
+    raise ArgumentError(
+        f"{call}: {'; '.join(differences[:_SHOWN])}{more}; all ranks have to make the same one, of the same model"
+    )
 
 
 def agree(call: str, communicator: Communicator, settings: Mapping[str, str]) -> None:

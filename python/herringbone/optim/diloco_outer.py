@@ -126,15 +126,15 @@ class TorchOuter:
 
     def settings(self) -> dict[str, str]:
         """As of :class:`Outer`: the classes, and those options that are numbers."""
-        told = []
+        found = []
         for optimizer in self._own:
             groups = ({**group, "lr": float(group["lr"])} if "lr" in group else group for group in optimizer.param_groups)
             options = [
                 ", ".join(f"{name}={value}" for name, value in group.items() if isinstance(value, (int, float, tuple)))
                 for group in groups
             ]
-            told.append(f"{type(optimizer).__name__}({'; '.join(options)})")
-        return {"outer_optimizer": " and ".join(told)}
+            found.append(f"{type(optimizer).__name__}({'; '.join(options)})")
+        return {"outer_optimizer": " and ".join(found)}
 
     def state_dict(self) -> dict[str, Any]:
         """As of :class:`Outer`."""

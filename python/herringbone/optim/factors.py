@@ -116,13 +116,13 @@ class FactorBroadcast:
         ignore = torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, [*before, *names])  # type: ignore[no-untyped-call]
 
-    def heard(self, number: int) -> None:
+    def _heard(self, number: int) -> None:
         """A layer has factors of a backward pass: they are exchanged when all of it is over, in one order on all ranks."""
         if number not in self._passes:
             self._passes.add(number)
             torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self._exchange, number))
 
-    def forget_failures(self) -> None:
+    def _forget_failures(self) -> None:
         """A forward pass begins: if it is not within a backward pass, as with checkpoints of activations, those before have ended.
 
         One that still has factors has failed. Their gradients are lost, as those of other layers can be.
@@ -215,7 +215,7 @@ class _Layer:
         """Keep the factors of a backward pass: (rows, outputs) and (rows, inputs)."""
         dtype, number = self.module.weight.dtype, torch._C._current_graph_task_id()
         self._factors.setdefault(number, []).append((left.detach().to(dtype), right.detach().to(dtype)))
-        self.owner.heard(number)
+        self.owner._heard(number)
 
     def take(self, number: int) -> _Factors:
         """The factors that have come in a backward pass."""
@@ -286,7 +286,7 @@ class _Once(torch.autograd.Function):
 
 
 def _forward(layer: _Layer, inputs: torch.Tensor) -> torch.Tensor:
-    layer.owner.forget_failures()
+    layer.owner._forget_failures()
     product: torch.Tensor = _Product.apply(layer, inputs, layer.module.weight, layer.module.bias)
     return product
 
