@@ -44,7 +44,7 @@ def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: 
 
     Raises:
         TypeError: the model is none.
-        ArgumentError: there is no process group.
+        ArgumentError: there is no process group, or the layers send factors already.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"factor_broadcast: model is a {type(model).__name__}; pass a torch.nn.Module")
@@ -72,11 +72,16 @@ class FactorBroadcast:
         self._is_removed = False
         self._passes: set[int] = set()
         """The engine's numbers of the backward passes that are to exchange factors at their end."""
+        linear = [(name or "the model", each) for name, each in model.named_modules() if type(each) is torch.nn.Linear]
+        for name, module in linear:
+            if "forward" in vars(module):
+                raise ArgumentError(
+                    f"factor_broadcast: {name} has a forward of its own already; if it sends factors, call remove() of what the first "
+                    "factor_broadcast has returned"
+                )
         shared = _shared(model)
-        for name, module in model.named_modules():
-            if type(module) is not torch.nn.Linear:
-                continue
-            size = LayerSize(name or "the model", module.in_features, module.out_features, rows)
+        for name, module in linear:
+            size = LayerSize(name, module.in_features, module.out_features, rows)
             own = module.named_parameters(recurse=False)
             name_shared = next((name for name, parameter in own if id(parameter) in shared), None)
             if name_shared is not None or not module.weight.requires_grad:

@@ -6,7 +6,7 @@ import os
 import torch
 import torch.distributed as dist
 from cases import error_of
-from herringbone import UnsupportedError
+from herringbone import ArgumentError, UnsupportedError
 from herringbone.optim import factor_broadcast
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -130,6 +130,7 @@ def gradients_from_elsewhere_are_refused():
     model(torch.ones(1, 3)).sum().backward()
     assert weight.grad is not None, "the layer's own gradients come again"
     assert "comes from elsewhere in the loss is refused" in factors.explain()
+    error_of(ArgumentError, lambda: factor_broadcast(model), "0 has a forward of its own already", "call remove()")
     for _ in range(2):
         factors.remove()
     weight.square().sum().backward()
