@@ -84,8 +84,7 @@ class DiLoCo(Averaging):
             outer_optimizer: of torch, over the model's parameters, or one for each fragment. If it is left out: SGD on the CPU with
                 the three arguments below.
             sync_every: inner steps in which each fragment is exchanged once: a multiple of the number of fragments.
-            fragments: into how many fragments of about equal size the parameters of one model are cut. It is a number; a list of
-                modules goes in place of ``model``.
+            fragments: into how many of about equal size the parameters of one model are cut; modules go in place of ``model``.
             fragment_sync_delay: how many inner steps before the end of its round the exchange of a fragment starts.
             fragment_update_alpha: the share of the rank's own parameters in those with which it continues, from 0 to 1.
             outer_lr, outer_momentum, nesterov: of the outer optimizer, without ``outer_optimizer``.
