@@ -67,6 +67,8 @@ def bounded() -> None:
 
 def interrupted() -> None:
     """Ctrl-C ends a pull that waits for a worker that does not come."""
+    # A job of a shell's background begins with this signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     servers = herringbone.ParameterServer(rank=0, workers=2)
     table = servers.table("interrupted", rows=3, consistency="sync")
     table.push([0], np.ones((1, 1), np.float32))
