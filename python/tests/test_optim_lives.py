@@ -164,7 +164,7 @@ def test_again_and_again(group: Group, kind: str) -> None:
 def test_a_new_process_that_comes_too_late_does_not_wait_in_vain(tmp_path: Path) -> None:
     """Else it would wait for the others until its timeout, and start again then."""
     words = ["launch", "-n", "2", "--max-attempts", "5", "--", sys.executable, str(WORKERS / "averaging_late.py")]
-    command = [sys.executable, "-m", "herringbone", *words, str(tmp_path / "marker")]
+    command = [sys.executable, "-m", "herringbone", *words, str(tmp_path)]
     settings = {**clean_environment(), "HERRINGBONE_TIMEOUT_S": str(10 * START_SECONDS)}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=START_SECONDS)
     assert done.stdout.count("starts again") == 1 and done.returncode == 128 + signal.SIGKILL, done
