@@ -53,9 +53,12 @@ class Run:
             reason = "not reached: an earlier case has failed, or the job did not start\n"
             pytest.fail(reason + self.output[-800:], pytrace=False)
         outcomes = [ranks.get(case, "not reached") for ranks in self.ranks]
-        wrong = [f"rank {rank}:\n{text}" for rank, text in enumerate(outcomes) if text != "passed"]
+        wrong = {rank: text for rank, text in enumerate(outcomes) if text != "passed"}
         if wrong:
-            pytest.fail("\n".join(wrong) + "\n--- output ---\n" + self.output[-6000:], pytrace=False)
+            # A summary of a run shows the first line alone.
+            heading = "; ".join(f"rank {rank}: {text.splitlines()[-1]}" for rank, text in wrong.items())
+            whole = "\n".join(f"rank {rank}:\n{text}" for rank, text in wrong.items())
+            pytest.fail(f"{heading}\n{whole}\n--- output ---\n{self.output[-6000:]}", pytrace=False)
 
 
 def torchrun(script: str, size: int, folder: Path, forked: bool = True, **environment: str) -> Run:
