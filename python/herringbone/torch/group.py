@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from datetime import timedelta
 from typing import Any
 
@@ -287,6 +288,10 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         self._group_name = ""
         self._group_desc = ""
         self._backend = self._register()
+        if self._backend is not None:
+            self._leave_to_torch("getRank", "rank")
+            self._leave_to_torch("getGroupName", "group_name")
+            self._leave_to_torch("getGroupDesc", "group_desc")
 
     def _register(self) -> BackendHerringbone | None:
         """Show torch a backend for the CPU, where this version lets Python define one (2.14 and later)."""
@@ -297,6 +302,20 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         self._set_default_backend(kind)
         self._register_backend(CPU, kind, backend)
         return backend
+
+    def _leave_to_torch(self, method: str, question: str) -> None:
+        """Let torch's C++ code answer ``question`` itself, where it would call our ``method``; programs still call ours.
+
+        Its flight recorder asks while it holds a lock. A method in Python can lose the GIL there to a thread that waits for
+        this lock with the GIL, and both wait for ever. pybind11 looks for a method once in each class, and a function of C
+        stands for none.
+        """
+        vars(self)[method] = abs
+        try:
+            answer = inspect.getattr_static(dist.ProcessGroup, question)
+            answer.__get__(self) if isinstance(answer, property) else answer(self)
+        finally:
+            del vars(self)[method]
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -348,6 +367,8 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
 
     def setGroupName(self, name: str) -> None:
         """Remember torch's name of this group."""
+        if self._backend is not None:
+            super()._set_group_name(name)
         self._group_name = name
         self._describe()
 
@@ -357,6 +378,8 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
 
     def setGroupDesc(self, desc: str) -> None:
         """Remember the description given to ``new_group``."""
+        if self._backend is not None:
+            super()._set_group_desc(desc)
         self._group_desc = desc
         self._describe()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -199,6 +201,28 @@ def the_flight_recorder_has_our_calls() -> None:
     entries = json.loads(dump(backend="herringbone"))["entries"]
     names = [entry["profiling_name"] for entry in entries if "recorded" in str(entry["process_group"])]
     assert [name.partition(":")[2] for name in names] == ["all_reduce", "barrier"], names
+
+
+@case
+def a_group_answers_torch_itself_while_it_records() -> None:
+    """torch's recorder asks with its lock held, in which Python could lose the GIL to a thread that waits for the lock."""
+    if not hasattr(c10d, "_maybe_attach_flight_recorder"):
+        return
+    group = dist.new_group(group_desc="asked")
+    asked: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name.startswith("get") and "herringbone" in frame.f_code.co_filename:
+            asked.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        dist.all_reduce(mine(), group=group)
+        dist.barrier(group)
+    finally:
+        sys.setprofile(None)
+    assert not asked, asked
+    assert group.group_desc == group.getGroupDesc() == "asked" and group.group_name == group.getGroupName()
 
 
 @case
