@@ -25,6 +25,7 @@ import pytest
 from herringbone.compare.__main__ import main
 from herringbone.compare.architectures import ARCHITECTURES, chosen
 from herringbone.compare.digits import drawn
+from herringbone.compare.files import refusal
 from herringbone.compare.namespaces import Namespaces, NoNamespaces
 from herringbone.compare.options import Slow, parsed, rate_of, slow_of
 from herringbone.compare.slowness import Slowness, next_look
@@ -79,25 +80,73 @@ def rows() -> list[Row]:
     [
         (["--architecture", "all-reduce,ring"], "there is no architecture 'ring'; there are all-reduce, reduction-server, "),
         (["--architecture", "async:3"], "async takes no number: write async, not async:3"),
-        (["--architecture", "local-sgd:0"], "local-sgd:0: behind local-sgd: comes H, the steps, a whole number from 1"),
-        (["--architecture", "bounded:x"], "bounded:x: behind bounded: comes N, the steps, a whole number from 0"),
+        (
+            ["--architecture", "local-sgd:0"],
+            "local-sgd:0: behind local-sgd: comes H, the steps, a whole number from 1 to 1000000",
+        ),
+        (["--architecture", "bounded:x"], "bounded:x: behind bounded: comes N, the steps, a whole number from 0 to 1000000"),
+        (
+            ["--architecture", "bounded:99999999999"],
+            "bounded:99999999999: behind bounded: comes N, the steps, a whole number from 0",
+        ),
+        (["--architecture", f"diloco:{'9' * 5000}"], f"diloco:{'9' * 33}...: behind diloco: comes H, the steps, a whole number"),
+        (["--architecture", "shards:129"], "shards:129: a step has 128 samples; write at most shards:128, or take more workers"),
         (["--architecture", "async,async"], "--architecture names async twice"),
         (["--architecture", ","], "--architecture names none; there are all-reduce"),
         (["--workers", "0"], "--workers 0: pass a whole number from 1 to 64"),
-        (["--steps", "many"], "--steps many: pass a whole number from 1"),
+        (["--workers", "９"], "--workers ９: pass a whole number from 1 to 64"),
+        (["--servers", "65"], "--servers 65: pass a whole number from 1 to 64"),
+        (["--steps", "many"], "--steps many: pass a whole number from 1 to 1000000"),
+        (["--steps", "9" * 5000], f"--steps {'9' * 40}...: pass a whole number from 1 to 1000000"),
         (["--seconds", "0"], "--seconds 0: pass a number from 1 to 86400"),
-        (["--rate", "fast"], "'fast' is no rate from 100kbit to 100Gbit; write, for example, 100Mbit"),
-        (["--slow-worker", "1"], "'1' names no slow worker; write a worker's rank or random"),
-        (["--slow-worker", "4:3x"], "there is no worker 4; the 4 workers have the ranks 0 to 3"),
-        (["--html", "/no/such/folder/page.html"], "--html /no/such/folder/page.html: there is no folder /no/such/folder"),
-        (["--model", "cats"], "invalid choice: 'cats' (choose from "),
+        (["--seconds", "nan"], "--seconds nan: pass a number from 1 to 86400"),
+        (["--seconds", "soon"], "--seconds soon: pass a number from 1 to 86400"),
+        (["--seed", "4294967296"], "--seed 4294967296: pass a whole number from 0 to 4294967295"),
+        (["--seed", "-1"], "--seed -1: pass a whole number from 0 to 4294967295"),
+        (["--rate", "fast"], "--rate fast: pass a rate from 100kbit to 100Gbit, for example 100Mbit"),
+        (["--rate", "100"], "--rate 100 has no unit: write 100Mbit for megabits per second; kbit and Gbit work, too"),
+        (["--rate", "100MB"], "--rate 100MB has the unit MB: write 100Mbit for megabits per second; kbit and Gbit work, too"),
+        (["--rate", "101Gbit"], "--rate 101Gbit: pass a rate from 100kbit to 100Gbit"),
+        (["--slow-worker", "1"], "--slow-worker 1 names no slow worker: pass a worker's rank or random"),
+        (["--slow-worker", "1:101x"], "a colon and a factor from 1 to 100: 1:3x, or random:3x"),
+        (["--slow-worker", "4:3x"], "--slow-worker 4:3x: there is no worker 4; the 4 workers have the ranks 0 to 3"),
+        (["--slow-worker", f"{'4' * 5000}:3x"], f"there is no worker {'4' * 40}...; the 4 workers have the ranks 0 to 3"),
+        (
+            ["--html", "/no/such/folder/page.html"],
+            "--html /no/such/folder/page.html cannot be written: there is no folder /no/such/fo",
+        ),
+        (["--svg", "/"], "--svg / cannot be written: it is a folder"),
+        (["--html", f"/tmp/{'x' * 300}"], "xxx cannot be written: File name too long"),
+        (["--html", "/tmp/a", "--svg", "/tmp/../tmp/a"], "--html and --svg name the same file"),
+        (["--csv", "out.csv"], "--csv takes no file, and prints: write --csv > out.csv"),
+        (["--cvs"], "there is no argument --cvs"),
+        (["--csv", "--json"], "argument --json: not allowed with argument --csv"),
+        (["--model", "cats"], "argument --model: invalid choice: 'cats' (choose from "),
     ],
 )
 def test_what_cannot_be_used_is_said_with_what_can(words: Sequence[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(words)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    usage, reason = capsys.readouterr().err.splitlines()
+    assert usage == "usage: herringbone compare [FLAGS]; herringbone compare --help lists them"
+    assert reason.startswith("herringbone compare: ") and said in reason
+
+
+def test_a_file_is_refused_before_the_training_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (there := tmp_path / "there.html").write_text("before")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (link := tmp_path / "link.html").symlink_to(tmp_path / "target.html")
+    assert [refusal(path) for path in (there, tmp_path / "new.html", link, pipe, Path("/dev/null"))] == [None] * 5
+    assert there.read_text() == "before" and sorted(tmp_path.iterdir()) == [link, pipe, there] and link.is_symlink()
+    assert refusal(there / "page.html") == f"there is no folder {there}"
+
+    def forbidden(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    # The tests may run as root, to whom nothing is forbidden.
+    monkeypatch.setattr(os, "open", forbidden)
+    assert [refusal(path) for path in (there, tmp_path / "new.html")] == ["Permission denied"] * 2
 
 
 def test_the_command_line() -> None:
@@ -106,7 +155,9 @@ def test_the_command_line() -> None:
     )
     assert [choice.label for choice in options.choices] == ["bounded:0", "local-sgd:8", "shards"]
     assert (options.workers, options.servers, options.rate, options.slow) == (3, 3, 2500, Slow(None, 3))
-    assert (rate_of("500kbit"), rate_of("100Mbit/s")) == (0.5, 100)
+    assert (rate_of("500kbit"), rate_of("100Mbit/s"), rate_of("10 Gbit")) == (0.5, 100, 10_000)
+    assert [parsed(["--seed", seed]).seed for seed in ("0", "4294967295")] == [0, 4294967295]
+    assert parsed(["--steps", "0007"]).steps == 7
     assert slow_of("1:2.5", 2) == Slow(1, 2.5)
     assert [chosen(each.name).argument for each in ARCHITECTURES] == [each.default for each in ARCHITECTURES]
 

@@ -7,19 +7,35 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from .architectures import ARCHITECTURES, Choice, chosen, described
+from .files import refusal
+from .ranges import number, shown, whole, whole_within
 
-__all__ = ["WORKLOADS", "Options", "Slow", "parsed", "rate_of", "slow_of"]
+__all__ = ["WORKLOADS", "Network", "Options", "Slow", "parsed", "rate_of", "slow_of"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What can be trained, as far as this is known without torch."""
+
+    about: str
+    batch: int
+    """Samples of one worker in a step."""
+
 
 WORKLOADS = {
-    "digits": "a network of three linear layers, 301,066 parameters, for images of digits",
-    "transformer": "a transformer of two layers, 470,912 parameters, for bytes of text",
+    "digits": Network("a network of three linear layers, 301,066 parameters, for images of digits", 32),
+    "transformer": Network("a transformer of two layers, 470,912 parameters, for bytes of text", 4),
 }
-"""What can be trained."""
+"""By the names that ``--model`` takes."""
 DEFAULTS = ("all-reduce", "reduction-server", "parameter-server", "async", "bounded:4", "local-sgd:8", "diloco:8")
-MOST_WORKERS = 64
+MOST_WORKERS, MOST_STEPS, MOST_SECONDS = 64, 1_000_000, 86_400
+MOST_SEED = 2**32 - 1
+MOST_FACTOR = 100
 UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+RATES = "a rate from 100kbit to 100Gbit"
 
 
 @dataclass(frozen=True)
@@ -62,10 +78,18 @@ def rate_of(text: str) -> float:
     Raises:
         ValueError: it is no such rate.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kbit|mbit|gbit)(?:/s)?", text, re.IGNORECASE)
-    rate = float(found[1]) * UNITS[found[2].lower()] if found else 0.0
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z/]*)", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"--rate {shown(text)}: pass {RATES}, for example 100Mbit")
+    unit = found[2].lower().removesuffix("/s")
+    if unit not in UNITS:
+        what = f"has the unit {shown(found[2])}" if found[2] else "has no unit"
+        raise ValueError(
+            f"--rate {shown(text)} {what}: write {shown(found[1])}Mbit for megabits per second; kbit and Gbit work, too"
+        )
+    rate = float(found[1]) * UNITS[unit]
     if not 0.1 <= rate <= 100_000:
-        raise ValueError(f"{text!r} is no rate from 100kbit to 100Gbit; write, for example, 100Mbit")
+        raise ValueError(f"--rate {shown(text)}: pass {RATES}")
     return rate
 
 
@@ -75,65 +99,91 @@ def slow_of(text: str, workers: int) -> Slow:
     Raises:
         ValueError: it says nothing of the kind, or there is no such worker.
     """
-    found = re.fullmatch(r"(random|\d+):(\d+(?:\.\d+)?)x?", text)
-    if found is None or not 1 <= float(found[2]) <= 100:
-        wanted = "a worker's rank or random, a colon and a factor from 1 to 100: 1:3x, or random:3x"
-        raise ValueError(f"{text!r} names no slow worker; write {wanted}")
-    worker = None if found[1] == "random" else int(found[1])
-    if worker is not None and worker >= workers:
-        raise ValueError(f"{text!r}: there is no worker {worker}; the {workers} workers have the ranks 0 to {workers - 1}")
+    found = re.fullmatch(r"(random|[0-9]+):([0-9]+(?:\.[0-9]+)?)x?", text)
+    if found is None or not 1 <= float(found[2]) <= MOST_FACTOR:
+        wanted = f"a worker's rank or random, a colon and a factor from 1 to {MOST_FACTOR}: 1:3x, or random:3x"
+        raise ValueError(f"--slow-worker {shown(text)} names no slow worker: pass {wanted}")
+    worker = None if found[1] == "random" else whole_within(found[1], 0, workers - 1)
+    if worker is None and found[1] != "random":
+        ranks = f"the {workers} workers have the ranks 0 to {workers - 1}"
+        raise ValueError(f"--slow-worker {shown(text)}: there is no worker {shown(found[1])}; {ranks}")
     return Slow(worker, float(found[2]))
 
 
 def parsed(words: Sequence[str]) -> Options:
-    """The options of a command line. What cannot be used ends the program with status 2 and the reason."""
+    """The options of a command line. What cannot be used ends the program with status 2 and the reason, in its last line."""
     parser = _parser()
-    given = parser.parse_args(words)
+    given, left = parser.parse_known_args(words)
     try:
+        if left:
+            raise ValueError(_unknown(left[0], given.form))
         return _checked(given)
     except ValueError as problem:
         parser.error(str(problem))
 
 
+def _unknown(word: str, form: str) -> str:
+    """What is said of a word that is none of the command's."""
+    if form != "text" and not word.startswith("-"):
+        return f"--{form} takes no file, and prints: write --{form} > {shown(word)}"
+    return f"there is no argument {shown(word)}"
+
+
 def _checked(given: argparse.Namespace) -> Options:
-    workers = _whole("--workers", given.workers, MOST_WORKERS)
-    choices = [chosen(word) for word in given.architecture.split(",") if word]
-    labels = [choice.label for choice in choices]
-    if not choices:
-        raise ValueError(f"--architecture names none; there are {', '.join(each.name for each in ARCHITECTURES)}")
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise ValueError(f"--architecture names {twice} twice")
-    if given.seconds is not None and not 1 <= given.seconds <= 86_400:
-        raise ValueError(f"--seconds {given.seconds:g}: pass a number from 1 to 86400")
-    for flag, path in (("--html", given.html), ("--svg", given.svg)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{flag} {path}: there is no folder {path.parent}")
+    workers = whole("--workers", given.workers, 1, MOST_WORKERS)
+    _check_files(html=given.html, svg=given.svg)
     return Options(
         model=given.model,
         workers=workers,
-        choices=choices,
-        servers=workers if given.servers is None else _whole("--servers", given.servers, MOST_WORKERS),
+        choices=_choices(given.architecture, WORKLOADS[given.model].batch * workers),
+        servers=workers if given.servers is None else whole("--servers", given.servers, 1, MOST_WORKERS),
         rate=None if given.rate is None else rate_of(given.rate),
         slow=None if given.slow_worker is None else slow_of(given.slow_worker, workers),
-        steps=_whole("--steps", given.steps, 1_000_000),
-        seconds=given.seconds,
-        seed=given.seed,
+        steps=whole("--steps", given.steps, 1, MOST_STEPS),
+        seconds=None if given.seconds is None else number("--seconds", given.seconds, 1, MOST_SECONDS),
+        seed=whole("--seed", given.seed, 0, MOST_SEED),
         form=given.form,
         html=given.html,
         svg=given.svg,
     )
 
 
-def _whole(flag: str, text: str, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise ValueError(f"{flag} {text}: pass a whole number from 1 to {most}")
-    return int(text)
+def _choices(words: str, samples: int) -> list[Choice]:
+    """The architectures of a list. A step has so many samples, of all workers."""
+    choices = [chosen(word) for word in words.split(",") if word]
+    labels = [choice.label for choice in choices]
+    if not choices:
+        raise ValueError(f"--architecture names none; there are {', '.join(each.name for each in ARCHITECTURES)}")
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ValueError(f"--architecture names {twice} twice")
+    for choice in choices:
+        if choice.architecture.name == "shards" and choice.argument > samples:
+            raise ValueError(
+                f"{choice.label}: a step has {samples} samples; write at most shards:{samples}, or take more workers"
+            )
+    return choices
 
 
-def _parser() -> argparse.ArgumentParser:
+def _check_files(**paths: Path | None) -> None:
+    """Refuse files that cannot be written, by their flags: hours of training would be lost."""
+    given = {flag: path for flag, path in paths.items() if path is not None}
+    for flag, path in given.items():
+        if why := refusal(path):
+            raise ValueError(f"--{flag} {path} cannot be written: {why}")
+    if len({path.resolve() for path in given.values()}) < len(given):
+        raise ValueError(f"{' and '.join(f'--{flag}' for flag in given)} name the same file")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """The reason is the last line, where a terminal shows it."""
+        self.exit(2, f"usage: {self.prog} [FLAGS]; {self.prog} --help lists them\n{self.prog}: {message}\n")
+
+
+def _parser() -> _Parser:
     listed = "\n".join(f"  {line}" for line in described())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="herringbone compare",
         description="Train one network from one seed under several architectures in turn, and compare what each takes and gets to.",
         epilog=f"architectures:\n{listed}\n\nexit codes: 0 done; 1 an architecture failed; 2 unusable arguments; 3 it cannot start",
@@ -148,8 +198,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--slow-worker", metavar="WHO:Fx", help="1:3x: worker 1 computes 3 times as long; random:3x: one drawn for each step")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", default="200", metavar="N", help="steps of each worker [default: 200]")
-    length.add_argument("--seconds", type=float, metavar="S", help="train for so long, in place of a number of steps")
-    add("--seed", type=int, default=1, help="of the first parameters and the order of samples [default: 1]")
+    length.add_argument("--seconds", metavar="S", help="train for so long, in place of a number of steps")
+    add("--seed", default="1", metavar="N", help="of the first parameters and the order of samples [default: 1]")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", dest="form", action="store_const", const="csv", help="comma-separated values, not a table")
     form.add_argument("--json", dest="form", action="store_const", const="json", help="one JSON object with all curves")

@@ -92,7 +92,7 @@ def _digits(seed: int) -> Workload:
         return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
     samples = Samples(len(inputs), len(inputs) // HELD_OUT, lambda indices: (inputs[indices], wanted[indices]))
-    return Workload(network, samples, 32, 0.05, 0.9, seed, f"{WORKLOADS['digits']}; {about}")
+    return Workload(network, samples, WORKLOADS["digits"].batch, 0.05, 0.9, seed, f"{WORKLOADS['digits'].about}; {about}")
 
 
 class Transformer(nn.Module):
@@ -125,8 +125,8 @@ def _transformer(seed: int) -> Workload:
 
     count = len(text) - CONTEXT
     samples = Samples(count, count // HELD_OUT, at)
-    about = f"{WORKLOADS['transformer']}; {len(text):,} bytes of this Python's library"
-    return Workload(Transformer, samples, 4, 0.1, 0.9, seed, about)
+    about = f"{WORKLOADS['transformer'].about}; {len(text):,} bytes of this Python's library"
+    return Workload(Transformer, samples, WORKLOADS["transformer"].batch, 0.1, 0.9, seed, about)
 
 
 def _text() -> bytearray:

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..ranges import shown, whole_within
+
 __all__ = ["ARCHITECTURES", "Architecture", "Choice", "chosen", "described"]
+
+MOST_ARGUMENT = 1_000_000
+"""The largest number behind a name: nobody trains for more steps."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +150,13 @@ def chosen(word: str) -> Choice:
     name, separator, text = word.partition(":")
     found = next((each for each in ARCHITECTURES if each.name == name), None)
     if found is None:
-        raise ValueError(f"there is no architecture {name!r}; there are {', '.join(each.name for each in ARCHITECTURES)}")
+        raise ValueError(f"there is no architecture {shown(name)!r}; there are {', '.join(each.name for each in ARCHITECTURES)}")
     if not separator:
         return Choice(found, found.default)
     if not found.argument:
-        raise ValueError(f"{name} takes no number: write {name}, not {word}")
-    if not (text.isascii() and text.isdigit() and int(text) >= found.least):
-        raise ValueError(f"{word}: behind {name}: comes {found.argument}, a whole number from {found.least}")
-    return Choice(found, int(text))
+        raise ValueError(f"{name} takes no number: write {name}, not {shown(word)}")
+    number = whole_within(text, found.least, MOST_ARGUMENT)
+    if number is None:
+        wanted = f"{found.argument}, a whole number from {found.least} to {MOST_ARGUMENT}"
+        raise ValueError(f"{shown(word)}: behind {name}: comes {wanted}")
+    return Choice(found, number)
