@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .architectures import Choice
+from .files import write
+from .folder import folder
 from .job import Job, JobFailed, prepare
 from .namespaces import Namespaces, NoNamespaces
 from .options import Options, parsed
@@ -21,7 +23,7 @@ from .pictures import picture
 from .prediction import predicted
 from .progress import Bar
 from .report import as_csv, as_json, table
-from .results import Row, failed, row_of
+from .results import Row, failed, missing, row_of
 
 __all__ = ["main"]
 
@@ -29,6 +31,8 @@ FAILED, CANNOT_START = 1, 3
 """Exit codes, as the command's other verbs have them."""
 INTERRUPTED = 128
 """With the signal's number added, as a shell says it."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""They end a comparison; the rows that there are by then are written."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -38,26 +42,48 @@ def main(words: Sequence[str] | None = None) -> int:
         if importlib.util.find_spec(name) is None:
             _say(f"training needs {name}, and {sys.executable} has none: {sys.executable} -m pip install torch numpy")
             return CANNOT_START
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+    try:
+        with folder() as own:
+            return _compared(options, own)
+    except OSError as error:
+        _say(str(error))
+        return CANNOT_START
+
+
+def _compared(options: Options, own: Path) -> int:
+    """Train, write what there is, and return the exit status."""
+    for number in SIGNALS:
+        # A program under nohup goes on without its terminal.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+    rows: list[Row] = []
+    place, status = "", 0
     try:
         prepare()
         with _hosts(options) as (hosts, place):
             _say(f"{options.workers} workers, {place}")
-            rows = _rows(options, hosts)
-        _write(options, rows, place)
+            for order, choice in enumerate(options.choices):
+                rows.append(_trained(options, choice, hosts, own / str(order)))
     except OSError as error:
         _say(str(error))
-        return CANNOT_START
+        status, reason = FAILED if rows else CANNOT_START, str(error)
     except KeyboardInterrupt as interrupted:
+        name = signal.Signals(interrupted.args[0])
+        status, reason = INTERRUPTED + name, f"{name.name} ended the comparison"
+    if status and rows:
+        rows += [missing(choice.label, reason) for choice in options.choices[len(rows) :]]
+    # Nothing is left to clean up, and a reader of the output may be slow.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    written = not rows or _write(options, rows, place)
+    if status > INTERRUPTED:
         _say("interrupted; all that it started has ended")
-        return INTERRUPTED + int(interrupted.args[0])
-    return FAILED if any(row.error for row in rows) else 0
+    return status or (FAILED if not written or any(row.error for row in rows) else 0)
 
 
 def _stop(number: int, _: Any) -> None:
     """End, by way of all that cleans up; a second signal does not disturb that."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(number)
 
@@ -82,16 +108,8 @@ def _hosts(options: Options) -> Iterator[tuple[Namespaces | None, str]]:
         yield hosts, place
 
 
-def _rows(options: Options, hosts: Namespaces | None) -> list[Row]:
-    """Train under each architecture in turn. One that fails has a row that says why, and the next one begins."""
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="herringbone-compare-") as folder:
-        for number, choice in enumerate(options.choices):
-            rows.append(_trained(options, choice, hosts, Path(folder, str(number))))
-    return rows
-
-
-def _trained(options: Options, choice: Choice, hosts: Namespaces | None, folder: Path) -> Row:
+def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Path) -> Row:
+    """Train under an architecture. One that fails has a row that says why."""
     bar = Bar(choice.label, options.seconds or options.steps)
 
     def report(said: dict[str, Any]) -> None:
@@ -100,7 +118,7 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, folder:
 
     bar.reach(0, "processes start")
     try:
-        with Job(options, choice, hosts, folder) as job:
+        with Job(options, choice, hosts, own) as job:
             measured = job.run(report)
     except JobFailed as failure:
         bar.line(f"failed: {failure}")
@@ -114,18 +132,28 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, folder:
     return row
 
 
-def _write(options: Options, rows: list[Row], place: str) -> None:
-    """Print the rows, and write page and picture."""
-    if options.form == "csv":
-        print(as_csv(rows), end="")
-    elif options.form == "json":
-        print(as_json(options, rows, place))
-    else:
-        print(table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    for path, text in ((options.html, page), (options.svg, picture)):
+def _write(options: Options, rows: list[Row], place: str) -> bool:
+    """Write page and picture, and print the rows. Whether all that worked."""
+    works = True
+    for path, made in ((options.html, page), (options.svg, picture)):
         if path is not None:
-            path.write_text(text(options, rows, place), encoding="utf-8")
-            _say(f"wrote {path}")
+            why = write(path, made(options, rows, place))
+            works = works and why is None
+            _say(f"wrote {path}" if why is None else f"cannot write {path}: {why}")
+    if options.form == "csv":
+        text = as_csv(rows)
+    elif options.form == "json":
+        text = as_json(options, rows, place) + "\n"
+    else:
+        text = table(rows, shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None) + "\n"
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        _say(f"cannot print: {error.strerror}")
+        # Python would write the rest once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return works
 
 
 if __name__ == "__main__":

@@ -124,7 +124,17 @@ class Job:
         host = self.options.workers + index
         tables = ["--tables"] if self.choice.architecture.helpers == "tables" else []
         at = self.hosts.address(host) if self.hosts else "127.0.0.1"
-        words = [sys.executable, "-m", "herringbone.compare.mortal", "serve", "--listen", f"{at}:0", "--json", *tables]
+        words = [
+            sys.executable,
+            "-m",
+            "herringbone.compare.mortal",
+            str(os.getpid()),
+            "serve",
+            "--listen",
+            f"{at}:0",
+            "--json",
+            *tables,
+        ]
         output = self.folder / f"server{index}.txt"
         with output.open("w") as errors:
             process = subprocess.Popen(

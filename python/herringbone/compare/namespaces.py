@@ -48,7 +48,10 @@ def entered(process: int) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Have the system end this process when its parent ends, even if that is killed."""
+    """Have the system end this process when its parent ends, even if that is killed.
+
+    A parent that has ended before that is not noticed: look for it afterwards.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGTERM)
 

@@ -87,7 +87,8 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         cells = [f"<td>{escape(cell)}</td>" for cell in cells_of(row, budgets)]
         if row.error:
-            cells.append(f"<td class='bad' colspan='{len(heads) - 1}'>failed: {escape(row.error)}</td>")
+            why = row.remark if row.missing else f"failed: {row.error}"
+            cells.append(f"<td class='bad' colspan='{len(heads) - 1}'>{escape(why)}</td>")
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table>"
 

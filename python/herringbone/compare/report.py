@@ -82,13 +82,15 @@ def _cell(row: Row, name: str) -> str:
 
 
 def table(rows: Sequence[Row], width: int | None = None) -> str:
-    """The aligned table; figures stand at the right of their columns. Errors follow.
+    """The aligned table; figures stand at the right of their columns. Errors follow, and which ones are missing.
 
     On a terminal of fewer than all its characters (``width``) losses and accuracy are a table of their own.
     """
     budgets = budgets_of(rows)
     lines = [headings(budgets), *(cells_of(row, budgets) for row in rows if not row.error)]
-    errors = [f"{row.label} failed: {row.error}" for row in rows if row.error]
+    errors = [f"{row.label} failed: {row.error}" for row in rows if row.error and not row.missing]
+    if left_out := [row for row in rows if row.missing]:
+        errors.append(f"missing: {', '.join(row.label for row in left_out)} ({left_out[0].error})")
     if len(lines) == 1:
         return "\n".join(errors)
     whole, costs = _aligned(lines), 1 + len(SHOWN)
@@ -116,7 +118,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     for row in rows:
         found = [row.curve.at(axis, getattr(budgets, axis)) for axis in AXES] if budgets else []
         values = [*(row.figures.get(name) for name in COLUMNS), *(found or [None] * len(AXES))]
-        writer.writerow([row.label, *("" if value is None else f"{value:.6g}" for value in values), row.error])
+        writer.writerow([row.label, *("" if value is None else f"{value:.6g}" for value in values), row.remark])
     return out.getvalue()
 
 
@@ -132,7 +134,7 @@ def as_json(options: Options, rows: Sequence[Row], place: str) -> str:
         "architectures": [
             {
                 "architecture": row.label,
-                "error": row.error or None,
+                "error": row.remark or None,
                 **dict(row.figures),
                 "curve": {name: _finite(getattr(row.curve, name)) for name in (*AXES, "losses")},
             }

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["AXES", "Budgets", "Curve", "Row", "Staleness", "budgets_of", "failed", "row_of", "staleness_of"]
+__all__ = ["AXES", "Budgets", "Curve", "Row", "Staleness", "budgets_of", "failed", "missing", "row_of", "staleness_of"]
 
 AXES = ("steps", "seconds", "sent")
 """What a loss is shown against: a worker's steps, seconds, and bytes that it has sent."""
@@ -39,11 +39,18 @@ class Row:
     label: str
     curve: Curve
     error: str = ""
-    """Why it failed; then nothing else is known."""
+    """Why there are no figures: it failed, or it is missing; then nothing else is known."""
+    missing: bool = False
+    """Whether the comparison has ended before this architecture had."""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     """By the names of :data:`herringbone.compare.report.COLUMNS`. None: it does not apply."""
     about: str = ""
     """What was trained."""
+
+    @property
+    def remark(self) -> str:
+        """What a reader is told in place of figures."""
+        return f"missing: {self.error}" if self.missing else self.error
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,11 @@ class Budgets:
 def failed(label: str, error: str) -> Row:
     """The row of an architecture that came to nothing."""
     return Row(label, Curve([], [], [], []), error)
+
+
+def missing(label: str, reason: str) -> Row:
+    """The row of an architecture that was not trained to its end, because the comparison has ended."""
+    return Row(label, Curve([], [], [], []), reason, missing=True)
 
 
 def row_of(label: str, measured: Mapping[str, Any], predicted: float | None, in_step: bool) -> Row:

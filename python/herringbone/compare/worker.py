@@ -9,6 +9,7 @@ import contextlib
 import copy
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import statistics
@@ -50,6 +51,9 @@ def work(job: Mapping[str, Any], rank: int, tell: Connection) -> None:
             enter(job["hosts"][rank])
         # The system forgets this for a process that enters another user namespace.
         end_with_parent()
+        first = multiprocessing.parent_process()
+        if first is None or not first.is_alive():
+            sys.exit("the process that started this one has ended")
         result = trained(job, rank, lambda **said: tell.send_bytes(json.dumps(said).encode()))
     except BaseException as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
