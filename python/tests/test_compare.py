@@ -67,7 +67,7 @@ def test_digits_under_three_architectures(tmp_path: Path) -> None:
     for each in found["architectures"]:
         assert gradients <= each["sent_per_step"] < 1.1 * gradients, each["architecture"]
         assert each["steps"] == 25 and each["cpu_s"] > 0 and each["accuracy"] > 0.3
-    assert summed["predicted_s"] > 0 and served["predicted_s"] is None
+    assert [each["predicted_s"] for each in found["architectures"]] == [None] * 3
     assert apart["staleness"] > 0 and summed["staleness"] is None
     assert "2 workers, all on this host" in outcome.stderr
     assert "async" in written.read_text()

@@ -16,7 +16,7 @@ from herringbone.compare.options import parsed
 from herringbone.compare.page import page
 from herringbone.compare.pictures import curves
 from herringbone.compare.report import as_csv, as_json, duration, size, table
-from herringbone.compare.results import Row, Staleness, budgets_of, failed, row_of, staleness_of
+from herringbone.compare.results import Row, Staleness, budgets_of, failed, missing, row_of, staleness_of
 
 
 def figures_of(steps: int, *, step_seconds: float, loss: float, spans: bool = False) -> dict[str, Any]:
@@ -101,7 +101,32 @@ def test_the_table_is_aligned_and_errors_follow() -> None:
     assert table(rows(), width=len(lines[0])) == table(rows())
     assert table([failed("shards", "no")]) == "shards failed: no"
     assert [duration(value) for value in (2e-7, 0.0123, 0.9999, 123.4)] == ["0.20 us", "12.3 ms", "1.00 s", "123 s"]
+    assert [duration(value) for value in (0.0, -0.0123)] == ["0.00 us", "-12.3 ms"]
     assert [size(value) for value in (12, 999_600, 1.5e9)] == ["12 B", "1.00 MB", "1.50 GB"]
+
+
+def test_what_is_missing_has_one_line_and_rows_of_its_own() -> None:
+    left_out = [missing(label, "SIGTERM ended the comparison") for label in ("async", "diloco:8")]
+    assert table([*rows(), *left_out]).splitlines()[5:] == ["missing: async, diloco:8 (SIGTERM ended the comparison)"]
+    assert ">missing: SIGTERM ended the comparison</td>" in page(parsed([]), [*rows(), *left_out], "")
+
+
+def test_a_figure_that_nothing_has_is_no_column() -> None:
+    """The prediction where links are not limited, and staleness of architectures in step."""
+    [alone] = [row_of("all-reduce", figures_of(40, step_seconds=0.01, loss=2.0), None, in_step=True)]
+    assert {"predicted", "stale", "most"}.isdisjoint(table([alone]).splitlines()[0].split())
+    assert "simulator" not in page(parsed([]), [alone], "here") and "updates of others" not in page(parsed([]), [alone], "here")
+    assert {"predicted", "stale", "most"} <= set(table(rows()).splitlines()[0].split())
+    assert "simulator" in page(parsed([]), rows(), "here") and "updates of others" in page(parsed([]), rows(), "here")
+    assert "predicted_s" in as_csv([alone]).splitlines()[0]
+
+
+def test_computing_that_takes_less_in_the_training_leaves_a_negative_rest() -> None:
+    measured = figures_of(4, step_seconds=1.0, loss=1.0)
+    for worker in measured["workers"]:
+        worker["computing"] = 1.75
+    row = row_of("async", measured, None, in_step=False)
+    assert row.figures["rest_s"] == pytest.approx(-0.25) and "-250 ms" in table([row])
 
 
 def test_csv_and_json_have_every_figure() -> None:

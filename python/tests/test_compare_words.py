@@ -146,15 +146,17 @@ def test_a_python_without_torch_is_told_how_to_get_it(
 
 
 def test_what_the_simulator_is_asked() -> None:
+    """Nothing where links are not limited: its machine is not this one."""
     options = parsed(["--rate", "100Mbit", "--servers", "2"])
 
-    def words(name: str, limited: bool = True) -> str:
-        return " ".join(simulation_of(options, chosen(name), limited, 1000) or [])
+    def words(name: str) -> str:
+        return " ".join(simulation_of(options, chosen(name), 1000) or [])
 
-    assert "--ranks 4" in words("all-reduce") and "--per-host 1 --gbps 0.1" in words("all-reduce")
-    assert "--per-host 4" in words("all-reduce", limited=False) and "--gbps" not in words("all-reduce", limited=False)
+    assert "--bytes 1000 --ranks 4 --per-host 1" in words("all-reduce") and words("all-reduce").endswith("--gbps 0.1")
     assert words("reduction-server").endswith("--reducers 2 --algorithm reduction_server")
     assert words("async") == ""
+    for unknown in ([], ["--rate", "100Mbit", "--workers", "1"]):
+        assert simulation_of(parsed(unknown), chosen("all-reduce"), 1000) is None
 
 
 def test_drawn_digits_can_be_told_apart() -> None:

@@ -126,7 +126,8 @@ def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Pa
     finally:
         bar.close()
     size = measured["workers"][0]["parameter_bytes"]
-    seconds = predicted(options, choice, hosts is not None, size)
+    # On one host processor and memory are the links, of which the simulator knows nothing.
+    seconds = predicted(options, choice, size) if hosts else None
     row = row_of(choice.label, measured, seconds, choice.architecture.in_step)
     bar.line(f"{row.figures['steps']:.0f} steps in {row.figures['seconds']:.1f} s, loss {row.curve.losses[-1]:.3f}")
     return row

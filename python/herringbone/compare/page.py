@@ -8,22 +8,35 @@ from html import escape
 from .options import Options
 from .pictures import curves
 from .report import cells_of, headings
-from .results import Row, budgets_of
+from .results import Row
 
 __all__ = ["COLUMN_NOTES", "page"]
 
 COLUMN_NOTES = (
-    ("steps, time", "the steps of a worker, as a mean, and the seconds of the slowest one"),
-    ("step", "the mean time of a worker's step, without the first one"),
-    ("rest", "a step without computing gradients and sleeping: moving bytes, waiting for other processes, the optimizer"),
-    ("predicted", "what the simulator says of the communication of a step, if it has a plan for it"),
-    ("CPU", "processor seconds of all workers and servers together"),
-    ("sent/step", "payload that a worker sends in a step, as a mean of all steps"),
-    ("stale, most", "how many updates of others servers took between a worker's pull and its push: the mean, and the most"),
-    ("loss", "the mean loss of a twentieth of the steps, the last ones within so many steps, seconds or bytes sent"),
-    ("accuracy", "the share of samples that no worker trains on that the trained network gets right"),
+    ("steps", "steps, time", "the steps of a worker, as a mean, and the seconds of the slowest one"),
+    ("step_s", "step", "the mean time of a worker's step, without the first one"),
+    (
+        "rest_s",
+        "rest",
+        "a step without computing gradients and sleeping: moving bytes, waiting for other processes, the optimizer. Computing is "
+        "measured before the training, while all workers compute; negative: in the training it took less",
+    ),
+    (
+        "predicted_s",
+        "predicted",
+        "what the simulator says of the communication of a step over these links, if it has a plan for it",
+    ),
+    ("cpu_s", "CPU", "processor seconds of all workers and servers together"),
+    ("sent_per_step", "sent/step", "payload that a worker sends in a step, as a mean of all steps and workers"),
+    (
+        "staleness",
+        "stale, most",
+        "how many updates of others the servers took between a worker's pull and its push: the mean, and the most",
+    ),
+    ("steps", "loss", "the mean loss of a twentieth of the steps, the last ones within so many steps, seconds or bytes sent"),
+    ("accuracy", "accuracy", "the fraction of samples that no worker trains on and that the trained network gets right"),
 )
-"""What the columns mean."""
+"""What the columns mean: a figure that the note needs, the headings, and the words."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --paper: #ffffff; --faint: #e4e7ec; --grey: #5b6673; --bad: #b42318; }
@@ -64,7 +77,9 @@ def page(options: Options, rows: Sequence[Row], place: str) -> str:
             "<h2>Architectures</h2>",
             *_list((choice.label, choice.architecture.about) for choice in options.choices),
             "<h2>Columns</h2>",
-            *_list(COLUMN_NOTES),
+            *_list(
+                (name, words) for figure, name, words in COLUMN_NOTES if any(row.figures.get(figure) is not None for row in rows)
+            ),
             "</body></html>\n",
         ]
     )
@@ -81,11 +96,10 @@ def _facts(options: Options, rows: Sequence[Row], place: str) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    budgets = budgets_of(rows)
-    heads = headings(budgets)
+    heads = headings(rows)
     yield f"<table><thead><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr></thead><tbody>"
     for row in rows:
-        cells = [f"<td>{escape(cell)}</td>" for cell in cells_of(row, budgets)]
+        cells = [f"<td>{escape(cell)}</td>" for cell in cells_of(row, rows)]
         if row.error:
             why = row.remark if row.missing else f"failed: {row.error}"
             cells.append(f"<td class='bad' colspan='{len(heads) - 1}'>{escape(why)}</td>")

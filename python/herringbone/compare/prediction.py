@@ -13,27 +13,22 @@ from .options import Options
 __all__ = ["predicted", "simulation_of"]
 
 
-def simulation_of(options: Options, choice: Choice, limited: bool, size: int) -> list[str] | None:
-    """The words of ``herringbone simulate`` for an all-reduce of ``size`` bytes, or None if the architecture has none.
-
-    ``limited`` says whether links are: without that all workers share a host, and a plan would do without reducers.
-    """
-    if choice.architecture.exchange not in ("sum", "average"):
+def simulation_of(options: Options, choice: Choice, size: int) -> list[str] | None:
+    """The words of ``herringbone simulate`` for an all-reduce of ``size`` bytes over links of ``options.rate``, or None if the
+    architecture has none."""
+    if choice.architecture.exchange not in ("sum", "average") or options.rate is None or options.workers == 1:
         return None
-    words = ["simulate", "--json", "--bytes", str(size), "--ranks", str(options.workers)]
-    words += ["--shared-cores", str(len(os.sched_getaffinity(0)))]
-    words += ["--per-host", "1" if limited else str(options.workers)]
-    if limited and options.rate is not None:
-        words += ["--gbps", f"{options.rate / 1000:g}"]
+    words = ["simulate", "--json", "--bytes", str(size), "--ranks", str(options.workers), "--per-host", "1"]
+    words += ["--shared-cores", str(len(os.sched_getaffinity(0))), "--gbps", f"{options.rate / 1000:g}"]
     if choice.architecture.helpers == "reducers":
         words += ["--reducers", str(options.servers), "--algorithm", "reduction_server"]
     return words
 
 
-def predicted(options: Options, choice: Choice, limited: bool, size: int) -> float | None:
-    """Seconds of a step, or None if there is no prediction. Of an average each H steps it is the H-th part."""
-    words = simulation_of(options, choice, limited, size)
-    if words is None or options.workers == 1:
+def predicted(options: Options, choice: Choice, size: int) -> float | None:
+    """Seconds of a step whose links are limited, or None if there is no prediction. Of an average each H steps it is the H-th part."""
+    words = simulation_of(options, choice, size)
+    if words is None:
         return None
     done = subprocess.run([sys.executable, "-m", "herringbone", *words], capture_output=True, text=True)
     if done.returncode != 0:

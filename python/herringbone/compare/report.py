@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .options import Options
-from .results import AXES, Budgets, Row, budgets_of
+from .results import AXES, Row, budgets_of
 
-__all__ = ["COLUMNS", "as_csv", "as_json", "cells_of", "duration", "headings", "size", "table"]
+__all__ = ["COLUMNS", "as_csv", "as_json", "cells_of", "duration", "headings", "shown", "size", "table"]
 
 
 def duration(seconds: float) -> str:
     """Seconds with three digits: ``12.3 ms``."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
     for unit, factor in (("s", 1), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 0.9995 or unit == "us":
             break
@@ -54,26 +56,33 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 """A row's figures: their headings, and how they are written."""
 SHOWN = ("steps", "seconds", "step_s", "rest_s", "predicted_s", "cpu_s", "sent_per_step", "staleness", "most_staleness")
-"""Those of the table, before losses and accuracy."""
+"""Those of the table, before losses and accuracy; one that no architecture has is left out."""
 
 
 def _budget(axis: str, budget: float) -> str:
     return {"steps": f"{budget:.0f} steps", "seconds": duration(budget), "sent": size(budget)}[axis]
 
 
-def headings(budgets: Budgets | None) -> list[str]:
+def shown(rows: Sequence[Row]) -> list[str]:
+    """The figures of a table of these rows, before losses and accuracy."""
+    return [name for name in SHOWN if any(row.figures.get(name) is not None for row in rows)]
+
+
+def headings(rows: Sequence[Row]) -> list[str]:
     """The headings of the table's columns."""
+    budgets = budgets_of(rows)
     losses = [f"loss, {_budget(axis, getattr(budgets, axis))}" for axis in AXES] if budgets else []
-    return ["architecture", *(COLUMNS[name][0] for name in SHOWN), *losses, COLUMNS["accuracy"][0]]
+    return ["architecture", *(COLUMNS[name][0] for name in shown(rows)), *losses, COLUMNS["accuracy"][0]]
 
 
-def cells_of(row: Row, budgets: Budgets | None) -> list[str]:
+def cells_of(row: Row, rows: Sequence[Row]) -> list[str]:
     """A row's cells under :func:`headings`; of a failed architecture the name alone."""
+    budgets = budgets_of(rows)
     if row.error or budgets is None:
         return [row.label]
     losses = [row.curve.at(axis, getattr(budgets, axis)) for axis in AXES]
-    shown = ["-" if loss is None or math.isnan(loss) else f"{loss:.3f}" for loss in losses]
-    return [row.label, *(_cell(row, name) for name in SHOWN), *shown, _cell(row, "accuracy")]
+    fallen = ["-" if loss is None or math.isnan(loss) else f"{loss:.3f}" for loss in losses]
+    return [row.label, *(_cell(row, name) for name in shown(rows)), *fallen, _cell(row, "accuracy")]
 
 
 def _cell(row: Row, name: str) -> str:
@@ -86,14 +95,13 @@ def table(rows: Sequence[Row], width: int | None = None) -> str:
 
     On a terminal of fewer than all its characters (``width``) losses and accuracy are a table of their own.
     """
-    budgets = budgets_of(rows)
-    lines = [headings(budgets), *(cells_of(row, budgets) for row in rows if not row.error)]
+    lines = [headings(rows), *(cells_of(row, rows) for row in rows if not row.error)]
     errors = [f"{row.label} failed: {row.error}" for row in rows if row.error and not row.missing]
     if left_out := [row for row in rows if row.missing]:
         errors.append(f"missing: {', '.join(row.label for row in left_out)} ({left_out[0].error})")
     if len(lines) == 1:
         return "\n".join(errors)
-    whole, costs = _aligned(lines), 1 + len(SHOWN)
+    whole, costs = _aligned(lines), 1 + len(shown(rows))
     if width is not None and len(whole[0]) > width:
         whole = [*_aligned([line[:costs] for line in lines]), "", *_aligned([[line[0], *line[costs:]] for line in lines])]
     return "\n".join([*whole, *errors])

@@ -97,7 +97,7 @@ def row_of(label: str, measured: Mapping[str, Any], predicted: float | None, in_
         "step_s": per_step,
         "computing_s": computing,
         "slept_s": slept,
-        "rest_s": max(0.0, per_step - computing - slept),
+        "rest_s": per_step - computing - slept,
         "predicted_s": predicted,
         "cpu_s": sum(worker["cpu"] for worker in workers) + measured["servers_cpu"],
         "servers_cpu_s": measured["servers_cpu"],
