@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 import xml.etree.ElementTree
@@ -11,12 +12,14 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
+from herringbone.compare.architectures import ARCHITECTURES
 from herringbone.compare.options import parsed
 from herringbone.compare.page import page
-from herringbone.compare.pictures import curves
+from herringbone.compare.pictures import DARK, DASHES, LIGHT, Theme, panels, picture, spread
 from herringbone.compare.report import as_csv, as_json, duration, size, table
-from herringbone.compare.results import Row, Staleness, budgets_of, failed, missing, row_of, staleness_of
+from herringbone.compare.results import Curve, Row, Staleness, budgets_of, failed, missing, row_of, staleness_of
 
 
 def figures_of(steps: int, *, step_seconds: float, loss: float, spans: bool = False) -> dict[str, Any]:
@@ -165,10 +168,92 @@ def test_the_page_is_well_formed_and_needs_no_network() -> None:
     assert "async &lt;1&gt;" in text and "async <1>" not in text and "each on &lt;its&gt; own" in text
     assert "killed by SIGKILL &amp; &quot;more&quot;" in text
     assert text.count("prefers-color-scheme: dark") == 2
-    picture = xml.etree.ElementTree.fromstring(curves(rows()))
-    lines = [line for line in picture.iter("{http://www.w3.org/2000/svg}polyline") if line.get("class", "").startswith("s")]
-    assert len(lines) == 2 * (3 + 1), "each of two curves is in three panels and the legend"
-    for line in lines:
-        for point in str(line.get("points")).split():
-            assert all(0 <= float(number) <= 1200 for number in point.split(","))
-    xml.etree.ElementTree.fromstring(curves([failed("shards", "no")]))
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_each_line_is_drawn_and_has_its_label() -> None:
+    drawn = [*panels(rows()), picture(parsed([]), rows(), "here")]
+    for text, count in zip(drawn, (1, 1, 1, 3)):
+        found = xml.etree.ElementTree.fromstring(text)
+        curves = [line for line in found.iter(f"{SVG}polyline") if line.find(f"{SVG}title") is not None]
+        assert len(curves) == 2 * count
+        width, height = map(float, found.attrib["viewBox"].split()[2:])
+        for line in curves:
+            for x, y in (point.split(",") for point in line.attrib["points"].split()):
+                assert 0 <= float(x) <= width and 0 <= float(y) <= height
+        labels = [each for each in found.iter(f"{SVG}text") if each.text in ("all-reduce", "async <1>")]
+        assert len(labels) == 2 * count
+        for each in labels:
+            assert float(each.attrib["x"]) + 7 * len(str(each.text)) < width
+    assert "no architecture has a curve" in panels([failed("shards", "no")])[0]
+
+
+def test_bytes_have_a_logarithmic_axis_without_zero() -> None:
+    """One worker alone sends nothing, and local-sgd nothing before its first average."""
+    silent = Curve([1, 2], [0.1, 0.2], [0, 0], [2.0, 1.0])
+    assert ["no architecture has a curve" in panel for panel in panels([Row("all-reduce", silent)])] == [False, False, True]
+    seldom = Curve([1, 2, 3], [0.1, 0.2, 0.3], [0, 5e3, 5e6], [2.0, 1.0, 0.5])
+    last = panels([Row("local-sgd:2", seldom)])[2]
+    assert ">10 kB<" in last and ">1 MB<" in last
+    [line] = re.findall("points='([^']*)' class='s0' stroke-width='2.0'", last)
+    assert len(line.split()) == 2
+
+
+def test_labels_keep_apart_and_within() -> None:
+    places = spread([50, 50, 51, 10, 99, 100], 10, 0, 100)
+    ordered = sorted(places)
+    assert all(after - before >= 10 - 1e-9 for before, after in zip(ordered, ordered[1:]))
+    assert min(places) >= 0 and max(places) <= 100
+    assert sorted(range(6), key=lambda number: places[number]) == [3, 0, 1, 2, 4, 5]
+    assert spread([20, 80], 10, 0, 100) == [20, 80]
+
+
+VISION = {
+    "usual": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "without red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "without green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "without blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""Machado et al., "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009): of linear RGB, severity 1."""
+TO_CONES = [
+    [0.4122214708, 0.5363325363, 0.0514459929],
+    [0.2119034982, 0.6806995451, 0.1073969566],
+    [0.0883024619, 0.2817188376, 0.6299787005],
+]
+TO_LAB = [
+    [0.2104542553, 0.7936177850, -0.0040720468],
+    [1.9779984951, -2.4285922050, 0.4505937099],
+    [0.0259040371, 0.7827717662, -0.8086757660],
+]
+"""Ottosson, "A perceptual color space for image processing" (2020): Oklab."""
+
+
+def linear(colour: str) -> Any:
+    """The light of ``#rrggbb``."""
+    part = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_colours_can_be_told_apart_by_everybody(theme: Theme) -> None:
+    for name, vision in VISION.items():
+        seen = [np.array(TO_LAB) @ np.cbrt(np.array(TO_CONES) @ np.clip(vision @ linear(each), 0, 1)) for each in theme.series]
+        for one, other in itertools.combinations(range(len(seen)), 2):
+            # Two grey tones whose Oklab lightness differs by a tenth are easily told apart.
+            assert np.linalg.norm(seen[one] - seen[other]) > 0.1, f"{name}: {theme.series[one]} and {theme.series[other]}"
+    paper = luminance(theme.paper)
+    for colours, least in ((theme.series, 3), ((theme.ink, theme.grey), 4.5)):  # WCAG 2.1, 1.4.11 and 1.4.3
+        for each in colours:
+            dark, bright = sorted((paper, luminance(each)))
+            assert (bright + 0.05) / (dark + 0.05) >= least, each
+
+
+def luminance(colour: str) -> float:
+    return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
+
+
+def test_all_architectures_at_once_have_looks_of_their_own() -> None:
+    looks = {(place % len(LIGHT.series), DASHES[place // len(LIGHT.series)]) for place in range(len(ARCHITECTURES))}
+    assert len(looks) == len(ARCHITECTURES) and len(LIGHT.series) == len(DARK.series)

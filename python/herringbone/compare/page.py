@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from .options import Options
-from .pictures import curves
+from .pictures import DARK, LIGHT, Theme, panels, style
 from .report import cells_of, headings
 from .results import Row
 
@@ -38,11 +38,16 @@ COLUMN_NOTES = (
 )
 """What the columns mean: a figure that the note needs, the headings, and the words."""
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1f2933; --paper: #ffffff; --faint: #e4e7ec; --grey: #5b6673; --bad: #b42318; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ee; --paper: #14181f; --faint: #39414d; --grey: #a3adba; --bad: #ff8787; }
-}
+
+def _variables(theme: Theme, bad: str) -> str:
+    return f"--ink: {theme.ink}; --paper: {theme.paper}; --faint: {theme.faint}; --grey: {theme.grey}; --bad: {bad};"
+
+
+STYLE = f"""
+:root {{ color-scheme: light dark; {_variables(LIGHT, "#b42318")} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK, "#ff8787")} }} }}
+{style()}"""
+STYLE += """
 body { margin: 2rem auto; max-width: 84rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
@@ -51,8 +56,10 @@ p, dd { color: var(--grey); margin: 0 0 .5rem; } dt { font-weight: 600; }
 th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--faint); text-align: right; }
 td { white-space: nowrap; } th { vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; } td.bad { color: var(--bad); text-align: left; white-space: normal; }
-svg { width: 100%; min-width: 50rem; height: auto; }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1rem; }
+svg { width: 100%; max-width: 36rem; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; } dd { margin: 0; }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin: 0 0 .5rem; } }
 """
 
 
@@ -71,8 +78,8 @@ def page(options: Options, rows: Sequence[Row], place: str) -> str:
             *_table(rows),
             "</div>",
             "<h2>Loss</h2>",
-            "<div class='wide'>",
-            curves(rows),
+            "<div class='panels'>",
+            *panels(rows),
             "</div>",
             "<h2>Architectures</h2>",
             *_list((choice.label, choice.architecture.about) for choice in options.choices),

@@ -1,4 +1,8 @@
-"""Curves as SVG: loss against time, steps and bytes, for light and dark surroundings."""
+"""Curves as SVG: loss against steps, time and bytes, for light and dark surroundings.
+
+A line is known by its label at its end, and by its colour and dashes. No two of the colours look alike to people who do not see
+red, green or blue light; a test has their distances.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,38 @@ from html import escape
 from .options import Options
 from .results import Curve, Row
 
-__all__ = ["curves", "picture"]
+__all__ = ["DARK", "DASHES", "LIGHT", "Theme", "panels", "picture", "spread", "style"]
 
-WIDTH, MARGIN = 1200.0, 24.0
-PANEL_WIDTH, PANEL_HEIGHT = 320.0, 260.0
-LEFT, TOP = 44.0, 64.0
-"""Room for the labels of a panel, and for the legend above all of them."""
-LEGEND_COLUMNS, LEGEND_LINE = 5, 22
+PLOT_WIDTH, PLOT_HEIGHT = 240.0, 270.0
+LEFT, TOP, BOTTOM = 46.0, 34.0, 28.0
+"""Room for the marks of the axes, and for the title."""
+LEADER, SAMPLE, LETTER, LABEL_HEIGHT = 22.0, 26.0, 7.2, 15.0
+"""Of a label: the way from a line's end to it, a piece of the line, the width of a letter and the height, in the units of a picture."""
+MARK_APART = 46.0
 MOST_POINTS = 240
-LIGHT = ("#2f6fde", "#c2571a", "#2b8a3e", "#8a3ffc", "#b5179e", "#0b7285", "#8d6e00", "#5c677d", "#c92a2a", "#37474f")
-DARK = ("#7aa7ff", "#ffa657", "#69db7c", "#c29bff", "#ff7edb", "#3bc9db", "#e6c84a", "#a9b4c6", "#ff8787", "#cfd8dc")
-DASHES = ("", "7 4")
-PANELS = (("steps", "steps of a worker"), ("seconds", "seconds"), ("sent", "bytes that a worker has sent"))
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours as ``#rrggbb``."""
+
+    paper: str
+    ink: str
+    grey: str
+    faint: str
+    series: tuple[str, ...]
+
+
+LIGHT = Theme("#ffffff", "#1f2933", "#5b6673", "#e4e7ec", ("#4a7bff", "#f06a00", "#005c38", "#a0159c", "#111111"))
+DARK = Theme("#14181f", "#e6e9ee", "#a3adba", "#39414d", ("#4d80ff", "#f2591a", "#2fdc6a", "#ff9ee0", "#ffffff"))
+DASHES = ("", "9 4", "2 3")
+"""The next one when all colours are taken."""
+AXES = (
+    ("steps", "steps of a worker", False),
+    ("seconds", "seconds", False),
+    ("sent", "bytes that a worker has sent, logarithmic", True),
+)
+"""What losses are shown against, and whether its axis is logarithmic: architectures differ in bytes by factors of hundreds."""
 NAMES = {
     "steps": lambda value: f"{value:g}",
     "seconds": lambda value: f"{value:g} s" if value else "0",
@@ -30,84 +54,160 @@ NAMES = {
 """How marks of an axis are written."""
 
 
-def _style() -> str:
-    """Colours by class, so that one picture serves both."""
+def style() -> str:
+    """The rules of all pictures: colours by class, so that one picture serves both themes."""
     rules = []
-    for theme, (ink, grey, faint, series) in (
-        ("{}", ("#1f2933", "#5b6673", "#e4e7ec", LIGHT)),
-        ("@media (prefers-color-scheme: dark) {{{}}}", ("#e6e9ee", "#a3adba", "#39414d", DARK)),
-    ):
-        own = [f".ink{{fill:{ink}}}.grey{{fill:{grey}}}.grid{{stroke:{faint}}}"]
-        own += [f".s{place}{{stroke:{colour};fill:none}}" for place, colour in enumerate(series)]
-        rules.append(theme.format("".join(own)))
-    return f"<style>{''.join(rules)}</style>"
+    for around, theme in (("{}", LIGHT), ("@media (prefers-color-scheme: dark) {{{}}}", DARK)):
+        own = [f".ink{{fill:{theme.ink}}}.grey{{fill:{theme.grey}}}.paper{{fill:{theme.paper}}}.grid{{stroke:{theme.faint}}}"]
+        own += [f".s{place}{{stroke:{colour};fill:none}}.e{place}{{fill:{colour}}}" for place, colour in enumerate(theme.series)]
+        rules.append(around.format("".join(own)))
+    return "\n".join(rules)
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Where values lie in a panel: linear across, logarithmic upwards."""
+class Axis:
+    """The values of an axis, and how far along it each lies."""
 
-    x: float
-    y: float
-    most: float
     low: float
     high: float
+    logarithmic: bool
 
-    def at(self, value: float, loss: float) -> str:
-        """A point of a polyline."""
-        across = value / self.most
-        up = (math.log(loss) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return f"{self.x + PANEL_WIDTH * across:.1f},{self.y + PANEL_HEIGHT * (1 - up):.1f}"
+    def part(self, value: float) -> float:
+        """From 0 at ``low`` to 1 at ``high``."""
+        if self.logarithmic:
+            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def marks(self) -> list[float]:
+        """Round values."""
+        if self.logarithmic:
+            return _marks(self.low, self.high)
+        apart = _apart(self.high)
+        return [apart * part for part in range(int(self.high / apart + 1e-9) + 1)]
 
 
-def curves(rows: Sequence[Row]) -> str:
-    """The three panels and their legend, as one ``<svg>`` element; only words if there is no curve."""
-    drawn = [(place, row) for place, row in enumerate(rows) if any(_points(row.curve, "steps"))]
-    lines = max(1, -(-len(drawn) // LEGEND_COLUMNS))
-    top = TOP + LEGEND_LINE * (lines - 1)
-    height = top + PANEL_HEIGHT + 48
-    parts = [f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH:.0f} {height:.0f}' role='img'"]
-    parts[0] += " font-family='system-ui, sans-serif'><title>Loss against steps, time and bytes</title>"
-    parts += [_style(), *_legend(drawn)]
-    if not drawn:
-        parts.append(_text(MARGIN, 40, "no architecture has a curve", "ink", 15))
-    for number, (axis, words) in enumerate(PANELS if drawn else ()):
-        x = MARGIN + LEFT + number * (PANEL_WIDTH + LEFT + 20)
-        parts += _panel(drawn, axis, words, x, top)
-    return "\n".join([*parts, "</svg>"])
+@dataclass(frozen=True)
+class Line:
+    """A row's curve in a panel."""
+
+    place: int
+    """Among all rows: it gives colour and dashes."""
+    label: str
+    points: list[tuple[float, float]]
+    """What the loss is shown against, and the loss."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Where values lie in a panel."""
+
+    across: Axis
+    upwards: Axis
+    height: float
+
+    def at(self, value: float, loss: float) -> tuple[float, float]:
+        """The place of a point."""
+        return LEFT + PLOT_WIDTH * self.across.part(value), TOP + self.height * (1 - self.upwards.part(loss))
+
+
+def panels(rows: Sequence[Row]) -> list[str]:
+    """An ``<svg>`` element for each axis; one with words only if there is no curve. :func:`style` has their colours."""
+    width, height = _size(rows)
+    parts = (_panel(rows, *axis) for axis in AXES)
+    return [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}' role='img'"
+        f" font-family='system-ui, sans-serif'><title>Loss against {words}</title>\n{inside}\n</svg>"
+        for (_, words, _), inside in zip(AXES, map("\n".join, parts))
+    ]
 
 
 def picture(options: Options, rows: Sequence[Row], place: str) -> str:
-    """The same as a file."""
-    return f"{curves(rows)}\n"
+    """All panels beside each other, as a file."""
+    width, height = _size(rows)
+    shape = f"viewBox='0 0 {3 * width:.0f} {height + 10:.0f}'"
+    inside = [
+        panel.replace("<svg ", f"<svg x='{number * width:.0f}' y='0' width='{width:.0f}' height='{height:.0f}' ", 1)
+        for number, panel in enumerate(panels(rows))
+    ]
+    lines = [f"<style>{style()}</style>", "<rect class='paper' width='100%' height='100%'/>", *inside]
+    return "\n".join([f"<svg xmlns='http://www.w3.org/2000/svg' {shape} role='img'>", *lines, "</svg>\n"])
 
 
-def _points(curve: Curve, axis: str) -> list[tuple[float, float]]:
+def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Places for labels near the wanted ones: at least ``apart`` from each other, from ``low`` to ``high`` if there is room."""
+    order = sorted(range(len(wanted)), key=lambda number: wanted[number])
+    places = [0.0] * len(wanted)
+    before = low - apart
+    for number in order:
+        places[number] = before = max(wanted[number], before + apart)
+    after = high + apart
+    for number in reversed(order):
+        places[number] = after = min(places[number], after - apart)
+    return places
+
+
+def _size(rows: Sequence[Row]) -> tuple[float, float]:
+    """Width and height of a panel: there is room for all labels."""
+    letters = max((len(row.label) for row in rows if row.curve.losses), default=0)
+    return LEFT + PLOT_WIDTH + LEADER + SAMPLE + LETTER * letters + 12, TOP + _height(rows) + BOTTOM
+
+
+def _height(rows: Sequence[Row]) -> float:
+    return max(PLOT_HEIGHT, LABEL_HEIGHT * sum(1 for row in rows if row.curve.losses))
+
+
+def _points(curve: Curve, axis: str, logarithmic: bool) -> list[tuple[float, float]]:
     """Some of a curve's points, the last one included, without those that a logarithm does not take."""
     every = max(1, len(curve.losses) // MOST_POINTS)
     chosen = [place for place in range(len(curve.losses)) if place % every == 0 or place == len(curve.losses) - 1]
     points = [(getattr(curve, axis)[place], curve.losses[place]) for place in chosen]
-    return [(value, loss) for value, loss in points if math.isfinite(loss) and loss > 0]
+    return [(value, loss) for value, loss in points if math.isfinite(loss) and loss > 0 and (value > 0 or not logarithmic)]
 
 
-def _panel(drawn: Sequence[tuple[int, Row]], axis: str, words: str, x: float, y: float) -> Iterator[str]:
-    found = {place: _points(row.curve, axis) for place, row in drawn}
-    losses = [loss for points in found.values() for _, loss in points]
-    low, high = min(losses) / 1.1, max(losses) * 1.1
-    most = max(value for points in found.values() for value, _ in points) or 1.0
-    frame = Frame(x, y, most, low, high)
-    yield _text(x, y - 10, f"loss against {words}", "ink", 14, weight=600)
-    for loss in _marks(low, high):
-        yield _line([frame.at(0, loss), frame.at(most, loss)], "grid")
-        height = float(frame.at(0, loss).split(",")[1])
-        yield _text(x - 6, height + 4, f"{loss:g}", "grey", 11, "end")
-    apart = _apart(most)
-    for part in range(int(most / apart + 1e-9) + 1):
-        value = apart * part
-        yield _line([frame.at(value, low), frame.at(value, high)], "grid")
-        yield _text(x + PANEL_WIDTH * value / most, y + PANEL_HEIGHT + 18, NAMES[axis](value), "grey", 11, "middle")
-    for place, row in drawn:
-        yield _line([frame.at(*point) for point in found[place]], _series(place), 2.0, row.label, _dash(place))
+def _panel(rows: Sequence[Row], axis: str, words: str, logarithmic: bool) -> Iterator[str]:
+    lines = [Line(place, row.label, _points(row.curve, axis, logarithmic)) for place, row in enumerate(rows)]
+    lines = [line for line in lines if line.points]
+    yield _text(LEFT, TOP - 16, f"loss against {words}", "ink", 14, weight=600)
+    if not lines:
+        yield _text(LEFT, TOP + 20, "no architecture has a curve", "grey", 14)
+        return
+    values, losses = zip(*(point for line in lines for point in line.points))
+    across = Axis(min(values) / 1.1, max(values) * 1.0001, True) if logarithmic else Axis(0.0, max(values) or 1.0, False)
+    plot = Plot(across, Axis(min(losses) / 1.1, max(losses) * 1.1, True), _height(rows))
+    yield from _grid(plot, axis)
+    for line in lines:
+        at = [plot.at(*point) for point in line.points]
+        yield _line(at, _series(line.place), 2.0, line.label, _dash(line.place))
+    yield from _labels(plot, lines)
+
+
+def _grid(plot: Plot, axis: str) -> Iterator[str]:
+    bottom, right = TOP + plot.height, LEFT + PLOT_WIDTH
+    for loss in plot.upwards.marks():
+        y = TOP + plot.height * (1 - plot.upwards.part(loss))
+        yield _line([(LEFT, y), (right, y)], "grid")
+        yield _text(LEFT - 6, y + 4, f"{loss:g}", "grey", 12, "end")
+    last = -math.inf
+    for value in plot.across.marks():
+        x = LEFT + PLOT_WIDTH * plot.across.part(value)
+        yield _line([(x, TOP), (x, bottom)], "grid")
+        if x - last >= MARK_APART:
+            yield _text(x, bottom + 18, NAMES[axis](value), "grey", 12, "middle")
+            last = x
+
+
+def _labels(plot: Plot, lines: Sequence[Line]) -> Iterator[str]:
+    """Right of the plot: a thin line from a curve's end to a piece of it and its name."""
+    ends = [plot.at(*line.points[-1]) for line in lines]
+    half = LABEL_HEIGHT / 2
+    places = spread([y for _, y in ends], LABEL_HEIGHT, TOP + half, TOP + plot.height - half)
+    start = LEFT + PLOT_WIDTH + LEADER
+    for line, end, y in zip(lines, ends, places):
+        colour = line.place % len(LIGHT.series)
+        yield _line([end, (start, y)], f"s{colour}", 0.7)
+        yield f"<circle cx='{end[0]:.1f}' cy='{end[1]:.1f}' r='3' class='e{colour}'/>"
+        yield _line([(start, y), (start + SAMPLE - 6, y)], _series(line.place), 2.5, dash=_dash(line.place))
+        yield _text(start + SAMPLE, y + 4, line.label, "ink", 13)
 
 
 def _apart(most: float) -> float:
@@ -117,7 +217,7 @@ def _apart(most: float) -> float:
 
 
 def _marks(low: float, high: float) -> list[float]:
-    """Round losses between two."""
+    """Round values between two."""
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8), tuple(part / 10 for part in range(10, 100))):
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [step * 10.0**exponent for exponent in exponents for step in steps]
@@ -127,29 +227,20 @@ def _marks(low: float, high: float) -> list[float]:
     return found[:8]
 
 
-def _legend(drawn: Sequence[tuple[int, Row]]) -> Iterator[str]:
-    apart = (WIDTH - 2 * MARGIN) / LEGEND_COLUMNS
-    for number, (place, row) in enumerate(drawn):
-        down, across = divmod(number, LEGEND_COLUMNS)
-        x, y = MARGIN + across * apart, 20.0 + LEGEND_LINE * down
-        yield _line([f"{x:.1f},{y - 4:.1f}", f"{x + 28:.1f},{y - 4:.1f}"], _series(place), 3.0, dash=_dash(place))
-        yield _text(x + 36, y, row.label, "ink", 13)
-
-
 def _bytes(value: float) -> str:
     """A round number of bytes: ``20 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
+        if value >= factor * 0.9995:
             return f"{value / factor:g} {unit}"
     return f"{value:g} B" if value else "0"
 
 
 def _series(place: int) -> str:
-    return f"s{place % len(LIGHT)}"
+    return f"s{place % len(LIGHT.series)}"
 
 
 def _dash(place: int) -> str:
-    return DASHES[place // len(LIGHT) % len(DASHES)]
+    return DASHES[place // len(LIGHT.series) % len(DASHES)]
 
 
 def _text(x: float, y: float, content: str, kind: str, height: int, anchor: str = "start", weight: int = 400) -> str:
@@ -157,8 +248,9 @@ def _text(x: float, y: float, content: str, kind: str, height: int, anchor: str 
     return f"<text x='{x:.1f}' y='{y:.1f}' class='{kind}' {style}>{escape(content)}</text>"
 
 
-def _line(points: Sequence[str], kind: str, width: float = 1.0, tip: str = "", dash: str = "") -> str:
+def _line(points: Sequence[tuple[float, float]], kind: str, width: float = 1.0, tip: str = "", dash: str = "") -> str:
     inside = f"<title>{escape(tip)}</title>" if tip else ""
     dashes = f" stroke-dasharray='{dash}'" if dash else ""
-    shape = f"points='{' '.join(points)}' class='{kind}' stroke-width='{width}' fill='none' stroke-linejoin='round'{dashes}"
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    shape = f"points='{places}' class='{kind}' stroke-width='{width}' fill='none' stroke-linejoin='round'{dashes}"
     return f"<polyline {shape}>{inside}</polyline>"
