@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ... import optim
-from .context import Context, Trainer
+from .context import Context, Stepping, Trainer
 from .summed import optimizer_of
 
 __all__ = ["make"]
@@ -15,32 +14,27 @@ WARM_UP = 0.25
 """The share of all steps in which post-local-sgd averages gradients."""
 
 
-class Averaged(Trainer):
+class Averaged(Stepping):
     """Each worker trains by itself, and an averaging is told of each step by the optimizer."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
-        self._optimizer = optimizer_of(model, context)
+        self.optimizer = optimizer_of(model, context)
         self._made = 0
         self._averaging = self._begun()
 
     def _begun(self) -> Any:
         every = self.context.argument
         if self.context.name == "diloco":
-            return optim.DiLoCo(self.model, self._optimizer, sync_every=every)
+            return optim.DiLoCo(self.model, self.optimizer, sync_every=every)
         if self.context.name == "post-local-sgd":
-            return optim.PostLocalSGD(self.model, self._optimizer, every, int(WARM_UP * self.context.steps))
-        return optim.LocalSGD(self.model, self._optimizer, sync_every=every)
+            return optim.PostLocalSGD(self.model, self.optimizer, every, int(WARM_UP * self.context.steps))
+        return optim.LocalSGD(self.model, self.optimizer, sync_every=every)
 
-    def step(self, number: int, pause: Callable[[], None]) -> float:
+    def update(self) -> None:
         """The optimizer's step averages, if it is the last one of a round."""
-        self._optimizer.zero_grad()
-        loss = self.context.loss_of(self.model, number, self.context.rank, self.context.workers)
-        loss.backward()
-        pause()
-        self._optimizer.step()
-        self._made = number + 1
-        return float(loss.item())
+        super().update()
+        self._made += 1
 
     def finish(self) -> None:
         """Averages once more if the training ends within a round."""

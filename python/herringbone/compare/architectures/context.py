@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Context", "Moved", "Trainer"]
+__all__ = ["Context", "Moved", "Stepping", "Trainer"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,23 @@ class Trainer:
 
     def close(self) -> None:
         """Leaves the servers, if there are some."""
+
+
+class Stepping(Trainer):
+    """A gradient of this worker's samples, a pause, and then all that moves is in the optimizer's step."""
+
+    optimizer: Any
+    """As torch has it; a subclass makes it."""
+
+    def step(self, number: int, pause: Callable[[], None]) -> float:
+        """The pause is between computing and :meth:`update`."""
+        self.optimizer.zero_grad()
+        loss = self.context.loss_of(self.model, number, self.context.rank, self.context.workers)
+        loss.backward()
+        pause()
+        self.update()
+        return float(loss.item())
+
+    def update(self) -> None:
+        """The optimizer's step."""
+        self.optimizer.step()

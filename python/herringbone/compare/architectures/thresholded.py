@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ... import optim
-from .context import Context, Trainer
+from .context import Context, Stepping, Trainer
 
 __all__ = ["make"]
 
@@ -16,27 +15,18 @@ STALENESS = 4
 """A worker is at most so many steps ahead of another one."""
 
 
-class Thresholded(Trainer):
-    """A whole model on each worker, which the updates of all keep alike."""
+class Thresholded(Stepping):
+    """A whole model on each worker, which the updates of all keep alike. A step exchanges updates without waiting for all others."""
 
     def __init__(self, model: Any, context: Context) -> None:
         super().__init__(model, context)
-        self._optimizer: Any = optim.ThresholdSGD(
+        self.optimizer = optim.ThresholdSGD(
             model.parameters(), context.learning_rate, momentum=context.momentum, share=SHARE, staleness=STALENESS
         )
 
-    def step(self, number: int, pause: Callable[[], None]) -> float:
-        """Exchanges updates without waiting for all others."""
-        self._optimizer.zero_grad()
-        loss = self.context.loss_of(self.model, number, self.context.rank, self.context.workers)
-        loss.backward()
-        pause()
-        self._optimizer.step()
-        return float(loss.item())
-
     def finish(self) -> None:
         """Applies what the others have still sent."""
-        self._optimizer.finish()
+        self.optimizer.finish()
 
 
 def make(model: Any, context: Context) -> Trainer:
