@@ -21,6 +21,7 @@ import pytest
 from herringbone.compare import __main__ as program
 from herringbone.compare.namespaces import Namespaces, NoNamespaces
 from herringbone.compare.results import Curve, Row
+from conftest import WORKERS, Group
 from lab.job import environment
 
 SECONDS = 120
@@ -48,18 +49,20 @@ def test_a_process_enters_a_host(as_user: bool) -> None:
     assert re.findall(r"^ *(\w+):", outcome.stdout, re.MULTILINE) == ["lo", spaces.interface]
 
 
-def test_digits_under_three_architectures(tmp_path: Path) -> None:
+def test_digits_under_three_architectures(tmp_path: Path, group: Group) -> None:
     """The two that sum in each step come to the same loss, and a page is written."""
     pytest.importorskip("torch")
     written = tmp_path / "page.html"
-    outcome = compare(
-        *("--workers", "2", "--servers", "1", "--steps", "25", "--slow-worker", "1:1.5x"),
+    group.start(
+        *(str(WORKERS / "comparing.py"), "--workers", "2", "--servers", "1", "--steps", "25", "--slow-worker", "1:1.5x"),
         *("--architecture", "all-reduce,parameter-server,async", "--json", "--html", str(written)),
+        forked=True,
     )
-    assert outcome.returncode == 0, outcome.stderr
-    found = json.loads(outcome.stdout)
+    [(status, output)] = group.finish()
+    assert status == 0, output
+    found = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     summed, served, apart = found["architectures"]
-    assert [each["error"] for each in found["architectures"]] == [None] * 3, outcome.stderr
+    assert [each["error"] for each in found["architectures"]] == [None] * 3, output
     assert summed["curve"]["losses"] == pytest.approx(served["curve"]["losses"], rel=1e-4)
     assert apart["curve"]["losses"][-1] < apart["curve"]["losses"][0]
     assert summed["curve"]["losses"][-1] < 0.7 * summed["curve"]["losses"][0]
@@ -69,7 +72,7 @@ def test_digits_under_three_architectures(tmp_path: Path) -> None:
         assert each["steps"] == 25 and each["cpu_s"] > 0 and each["accuracy"] > 0.3
     assert [each["predicted_s"] for each in found["architectures"]] == [None] * 3
     assert apart["staleness"] > 0 and summed["staleness"] is None
-    assert "2 workers, all on this host" in outcome.stderr
+    assert "2 workers, all on this host" in output
     assert "async" in written.read_text()
 
 

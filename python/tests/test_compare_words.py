@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from herringbone.compare.__main__ import main
 from herringbone.compare.architectures import ARCHITECTURES, chosen
-from herringbone.compare.digits import drawn
+from herringbone.compare.digits import drawn, handwritten
 from herringbone.compare.files import refusal
 from herringbone.compare.options import Slow, parsed, rate_of, slow_of
 from herringbone.compare.prediction import simulation_of
@@ -165,3 +165,11 @@ def test_drawn_digits_can_be_told_apart() -> None:
     assert math.isclose(images.min(), -0.5) and images.max() <= 0.5
     apart = ((images[1400:, None] - images[:1400]) ** 2).sum(axis=2)
     assert (labels[:1400][apart.argmin(axis=1)] == labels[1400:]).mean() > 0.7, "the label of the most similar other image"
+
+
+@pytest.mark.full
+def test_handwritten_digits_are_those_of_scikit_learn() -> None:
+    """The file that is read without an import of the library."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    for read, loaded in zip(handwritten(), datasets.load_digits(return_X_y=True)):
+        assert read.shape == loaded.shape and (read == loaded).all()

@@ -33,7 +33,7 @@ SILENT_SECONDS = 180
 """A training of which nobody says anything for so long has failed."""
 LOOK_SECONDS = 0.5
 FORKING = multiprocessing.get_context("forkserver")
-PRELOADED = ("herringbone.compare.mortal", "herringbone.compare.worker", "herringbone.torch", "torch._dynamo", "sklearn.datasets")
+PRELOADED = ("herringbone.compare.mortal", "herringbone.compare.worker", "herringbone.torch", "torch._dynamo")
 """What the server of workers imports for all of them. DistributedDataParallel imports ``torch._dynamo``, which takes seconds."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -55,7 +55,7 @@ p, dd { color: var(--grey); margin: 0 0 .5rem; } dt { font-weight: 600; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .45rem; border-bottom: 1px solid var(--faint); text-align: right; }
 td { white-space: nowrap; } th { vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; } td.bad { color: var(--bad); text-align: left; white-space: normal; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); } td.bad { color: var(--bad); text-align: left; white-space: normal; }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 1rem; }
 svg { width: 100%; max-width: 36rem; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; } dd { margin: 0; }
@@ -77,7 +77,7 @@ def page(options: Options, rows: Sequence[Row], place: str) -> str:
             "<div class='wide'>",
             *_table(rows),
             "</div>",
-            "<h2>Loss</h2>",
+            "<h2>Loss of a worker</h2>",
             "<div class='panels'>",
             *panels(rows),
             "</div>",

@@ -41,9 +41,9 @@ DARK = Theme("#14181f", "#e6e9ee", "#a3adba", "#39414d", ("#4d80ff", "#f2591a", 
 DASHES = ("", "9 4", "2 3")
 """The next one when all colours are taken."""
 AXES = (
-    ("steps", "steps of a worker", False),
-    ("seconds", "seconds", False),
-    ("sent", "bytes that a worker has sent, logarithmic", True),
+    ("steps", "steps", False),
+    ("seconds", "time", False),
+    ("sent", "bytes sent, logarithmic", True),
 )
 """What losses are shown against, and whether its axis is logarithmic: architectures differ in bytes by factors of hundreds."""
 NAMES = {
