@@ -10,6 +10,7 @@ import re
 import xml.etree.ElementTree
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from herringbone.compare.options import parsed
 from herringbone.compare.page import page
 from herringbone.compare.pictures import DARK, DASHES, LIGHT, Theme, panels, picture, spread
 from herringbone.compare.report import as_csv, as_json, duration, size, table
-from herringbone.compare.results import Curve, Row, Staleness, budgets_of, failed, missing, row_of, staleness_of
+from herringbone.compare.results import AXES, Curve, Row, Staleness, budgets_of, failed, missing, row_of, staleness_of
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def figures_of(steps: int, *, step_seconds: float, loss: float, spans: bool = False) -> dict[str, Any]:
@@ -139,6 +142,19 @@ def test_csv_and_json_have_every_figure() -> None:
     assert read[2]["error"].startswith("worker 1")
     found = json.loads(as_json(parsed([]), rows(), "here"))
     assert [len(each["curve"]["losses"]) for each in found["architectures"]] == [40, 60, 0]
+    # All figures are there whether they apply or not, and the same in both.
+    figures = list(read[0])[1:-1]
+    for line, each in zip(read, found["architectures"]):
+        assert list(each) == ["architecture", "error", *figures, "curve"]
+        assert [line[name] for name in figures] == ["" if each[name] is None else f"{each[name]:.6g}" for name in figures]
+    assert (read[0]["at_steps"], read[0]["at_seconds"], read[0]["at_sent"]) == ("40", "0.6", "40000")
+
+
+def test_the_page_of_the_documentation_has_every_column_and_key() -> None:
+    columns = as_csv(rows()).splitlines()[0].split(",")
+    keys = [*json.loads(as_json(parsed([]), rows(), "here")), *AXES, "losses", "curve"]
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "compare.md").read_text()))
+    assert set(columns) | set(keys) <= documented, set(columns + keys) - documented
 
 
 class Balanced(HTMLParser):

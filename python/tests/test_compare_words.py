@@ -111,10 +111,16 @@ def test_the_command_line() -> None:
 
 
 def test_every_architecture_has_its_module_and_its_row_of_the_page() -> None:
-    page_rows = re.findall(r"^\| `([a-z][a-z-]*)", (ROOT / "docs" / "compare.md").read_text(), re.MULTILINE)
+    section = (ROOT / "docs" / "compare.md").read_text().partition("## Architectures")[2].partition("\n## ")[0]
+    page_rows = re.findall(r"^\| `([a-z][a-z-]*)", section, re.MULTILINE)
     assert page_rows == [each.name for each in ARCHITECTURES]
     for each in ARCHITECTURES:
         assert importlib.util.find_spec(f"herringbone.compare.architectures.{each.module}") is not None, each.name
+
+
+def test_the_documentation_names_the_architectures_of_a_run_without_a_list() -> None:
+    named = (ROOT / "docs" / "compare.md").read_text().partition("If you name no architectures")[2].partition("With the other")[0]
+    assert re.findall(r"`([^`]+)`", named) == [choice.label for choice in parsed([]).choices]
 
 
 def test_a_slow_worker_sleeps_longer_by_its_factor() -> None:

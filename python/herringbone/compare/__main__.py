@@ -110,7 +110,8 @@ def _hosts(options: Options) -> Iterator[tuple[Namespaces | None, str]]:
 
 def _trained(options: Options, choice: Choice, hosts: Namespaces | None, own: Path) -> Row:
     """Train under an architecture. One that fails has a row that says why."""
-    bar = Bar(choice.label, options.seconds or options.steps)
+    width = max(len(each.label) for each in options.choices)
+    bar = Bar(choice.label.rjust(width), options.seconds or options.steps)
 
     def report(said: dict[str, Any]) -> None:
         loss = f"loss {said['loss']:.3f}" if "loss" in said else ""

@@ -186,7 +186,7 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="herringbone compare",
         description="Train one network from one seed under several architectures in turn, and compare what each takes and gets to.",
-        epilog=f"architectures:\n{listed}\n\nexit codes: 0 done; 1 an architecture failed; 2 unusable arguments; 3 it cannot start",
+        epilog=f"architectures:\n{listed}\n\nexit codes: 0 done; 1 an architecture failed, or a file could not be written; 2 unusable arguments; 3 it cannot start; 129, 130, 143 interrupted",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument

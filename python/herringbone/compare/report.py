@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .options import Options
-from .results import AXES, Row, budgets_of
+from .results import AXES, Row, budgets_of, failed
 
 __all__ = ["COLUMNS", "as_csv", "as_json", "cells_of", "duration", "headings", "shown", "size", "table"]
 
@@ -119,13 +119,11 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """A line for each architecture, with all figures in seconds and bytes. Nothing stands where a figure does not apply."""
-    budgets, out = budgets_of(rows), io.StringIO()
+    out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    losses = [f"loss_at_{axis}" for axis in AXES]
-    writer.writerow(["architecture", *COLUMNS, *losses, "error"])
+    writer.writerow(["architecture", *COLUMNS, *_losses(failed("", ""), rows), "error"])
     for row in rows:
-        found = [row.curve.at(axis, getattr(budgets, axis)) for axis in AXES] if budgets else []
-        values = [*(row.figures.get(name) for name in COLUMNS), *(found or [None] * len(AXES))]
+        values = [*(row.figures.get(name) for name in COLUMNS), *_losses(row, rows).values()]
         writer.writerow([row.label, *("" if value is None else f"{value:.6g}" for value in values), row.remark])
     return out.getvalue()
 
@@ -134,22 +132,37 @@ def as_json(options: Options, rows: Sequence[Row], place: str) -> str:
     """All that is known, curves included. ``place`` says over which links."""
     object_of: dict[str, Any] = {
         "model": options.model,
+        "about": next((row.about for row in rows if row.about), None),
         "workers": options.workers,
         "servers": options.servers,
+        "wanted_steps": options.steps if options.seconds is None else None,
+        "wanted_seconds": options.seconds,
         "seed": options.seed,
         "slow_worker": str(options.slow) if options.slow else None,
+        "wanted_rate_mbit_s": options.rate,
         "links": place,
         "architectures": [
             {
                 "architecture": row.label,
                 "error": row.remark or None,
-                **dict(row.figures),
+                **{name: row.figures.get(name) for name in COLUMNS},
+                **_losses(row, rows),
                 "curve": {name: _finite(getattr(row.curve, name)) for name in (*AXES, "losses")},
             }
             for row in rows
         ],
     }
     return json.dumps(object_of)
+
+
+def _losses(row: Row, rows: Sequence[Row]) -> dict[str, float | None]:
+    """For each axis where losses are compared, and the row's loss there: ``at_steps``, ``loss_at_steps``."""
+    budgets, found = budgets_of(rows), dict[str, float | None]()
+    for axis in AXES:
+        budget = getattr(budgets, axis) if budgets else None
+        loss = None if budget is None else row.curve.at(axis, budget)
+        found |= {f"at_{axis}": budget, f"loss_at_{axis}": None if loss is None or math.isnan(loss) else loss}
+    return found
 
 
 def _finite(numbers: Sequence[float]) -> list[float | None]:
