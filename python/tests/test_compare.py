@@ -142,6 +142,19 @@ def test_a_killed_worker_costs_its_row_alone(tmp_path: Path) -> None:
         assert process.returncode == 1
 
 
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """The program takes the signals of its process."""
+    handlers = {each: signal.getsignal(each) for each in program.SIGNALS}
+    # pytest may itself run without a terminal.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("form", ["--csv", "--json", ""])
 def test_a_signal_leaves_the_rows_that_there_are(
@@ -158,12 +171,8 @@ def test_a_signal_leaves_the_rows_that_there_are(
     monkeypatch.setattr(program, "prepare", lambda: None)
     written = tmp_path / "page.html"
     words = ["--architecture", "all-reduce,async,shards", "--html", str(written), *filter(None, [form])]
-    handlers = {each: signal.getsignal(each) for each in program.SIGNALS}
-    try:
+    with handlers_kept():
         assert program.main(words) == 128 + number
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
     output, said = capsys.readouterr()
     reason = f"{number.name} ended the comparison"
     if form == "--csv":
@@ -188,13 +197,26 @@ def test_a_signal_before_the_first_row_writes_nothing(
     """A page of an earlier comparison stays."""
     monkeypatch.setattr(program, "prepare", lambda: signal.raise_signal(signal.SIGTERM))
     (page := tmp_path / "page.html").write_text("earlier")
-    handlers = {each: signal.getsignal(each) for each in program.SIGNALS}
-    try:
+    with handlers_kept():
         assert program.main(["--html", str(page)]) == 128 + signal.SIGTERM
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
     assert capsys.readouterr().out == "" and page.read_text() == "earlier"
+
+
+def test_a_page_that_cannot_be_written_after_all_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk, for one."""
+
+    def trained(_: Any, choice: Any, *__: Any) -> Row:
+        return Row(choice.label, Curve([1.0], [0.5], [100.0], [2.25]), figures={"steps": 1.0})
+
+    monkeypatch.setattr(program, "_trained", trained)
+    monkeypatch.setattr(program, "prepare", lambda: None)
+    with handlers_kept():
+        assert program.main(["--html", "/dev/full", "--svg", "/dev/null"]) == 1
+    output, said = capsys.readouterr()
+    assert "cannot write /dev/full: No space left on device" in said and "wrote /dev/null" in said
+    assert "2.250" in output
 
 
 @pytest.mark.full
@@ -266,6 +288,17 @@ def test_averages_and_updates_of_optim() -> None:
     for name, each in found.items():
         assert each["curve"]["losses"][-1] < each["curve"]["losses"][0], name
         assert each["accuracy"] > 0.4, name
+
+
+def test_under_nohup_the_end_of_a_terminal_is_no_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "_trained", lambda _, choice, *__: Row(choice.label, Curve([], [], [], []), "no training"))
+    monkeypatch.setattr(program, "prepare", lambda: signal.raise_signal(signal.SIGHUP))
+    with handlers_kept():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert program.main(["--architecture", "async"]) == 1
+    assert capsys.readouterr().out == "async failed: no training\n"
 
 
 @pytest.mark.full

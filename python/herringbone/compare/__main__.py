@@ -52,10 +52,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _compared(options: Options, own: Path) -> int:
     """Train, write what there is, and return the exit status."""
-    for number in SIGNALS:
-        # A program under nohup goes on without its terminal.
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _stop)
+    # A program under nohup goes on without its terminal.
+    taken = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, _stop)
     rows: list[Row] = []
     place, status = "", 0
     try:
@@ -73,7 +73,7 @@ def _compared(options: Options, own: Path) -> int:
     if status and rows:
         rows += [missing(choice.label, reason) for choice in options.choices[len(rows) :]]
     # Nothing is left to clean up, and a reader of the output may be slow.
-    for number in SIGNALS:
+    for number in taken:
         signal.signal(number, signal.SIG_DFL)
     written = not rows or _write(options, rows, place)
     if status > INTERRUPTED:

@@ -35,6 +35,12 @@ MOST_WORKERS, MOST_STEPS, MOST_SECONDS = 64, 1_000_000, 86_400
 MOST_SEED = 2**32 - 1
 MOST_FACTOR = 100
 UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+EXITS = """exit codes:
+  0             all were trained
+  1             an architecture failed, or a file could not be written
+  2             unusable arguments
+  3             it cannot start
+  129, 130, 143 interrupted; what was done by then is written"""
 RATES = "a rate from 100kbit to 100Gbit"
 
 
@@ -186,7 +192,7 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="herringbone compare",
         description="Train one network from one seed under several architectures in turn, and compare what each takes and gets to.",
-        epilog=f"architectures:\n{listed}\n\nexit codes: 0 done; 1 an architecture failed, or a file could not be written; 2 unusable arguments; 3 it cannot start; 129, 130, 143 interrupted",
+        epilog=f"architectures:\n{listed}\n\n{EXITS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
