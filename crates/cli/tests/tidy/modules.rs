@@ -181,7 +181,8 @@ const ORDERS: [Order; 8] = [
             "compare/architectures/summed",
             "compare/architectures/context compare/slowness compare/workloads",
             "compare/options",
-            "compare/architectures/__init__ compare/__init__ compare/digits compare/files compare/folder compare/namespaces compare/progress",
+            "compare/architectures/__init__ compare/__init__ compare/digits compare/files compare/folder \
+             compare/namespaces compare/progress",
             "compare/ranges",
             // Horovod's interface: its launcher, its frameworks, and what these share.
             "horovod/runner",
