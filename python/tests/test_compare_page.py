@@ -201,8 +201,10 @@ def test_each_line_is_drawn_and_has_its_label() -> None:
                 assert 0 <= float(x) <= width and 0 <= float(y) <= height
         labels = [each for each in found.iter(f"{SVG}text") if each.text in ("all-reduce", "async <1>")]
         assert len(labels) == 2 * count
-        for each in labels:
-            assert float(each.attrib["x"]) + 7 * len(str(each.text)) < width
+        titles = [each for each in found.iter(f"{SVG}text") if str(each.text).startswith("loss against")]
+        panel = width / count
+        for each, letter in [*((label, 7) for label in labels), *((title, 8) for title in titles)]:
+            assert float(each.attrib["x"]) + letter * len(str(each.text)) < panel, each.text
     assert "no architecture has a curve" in panels([failed("shards", "no")])[0]
 
 
