@@ -256,13 +256,15 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing() -> None:
             (state, (1, 6), "velocity of parameter 1 has 5 elements, and the model's has 6"),
             (state, (1, 5, 2), r"groups of \[2\] parameters, and this has \[3\]"),
             (half, (1, 5), "has no left of parameter 1"),
-            ({**state, "steps": None}, (1, 5), "steps is a NoneType"),
-            ({**state, "steps": -1}, (1, 5), "steps is -1"),
+            ({**state, "steps": None}, (1, 5), "'steps' is None, not a whole number"),
+            ({**state, "steps": -1}, (1, 5), "'steps' is -1, not a whole number"),
             ({**state, "param_groups": settings}, (1, 5), "share is 7"),
-            ({**state, "param_groups": bare}, (1, 5), "the state has no share"),
-            (torch.optim.SGD(parameters, lr=1).state_dict(), (1, 5), "pass what state_dict"),
-            ({}, (1, 5), "pass what state_dict"),
-            (None, (1, 5), "pass what state_dict"),
+            ({**state, "param_groups": bare}, (1, 5), "group 0 of the state lacks 'share'"),
+            (torch.optim.SGD(parameters, lr=1).state_dict(), (1, 5), "group 0 of the state lacks 'share', 'threshold'"),
+            ({**state, "param_groups": 3}, (1, 5), "'param_groups' is a int, not a list"),
+            ({**state, "state": None}, (1, 5), "'state' is a NoneType"),
+            ({}, (1, 5), "the state lacks 'state'"),
+            (None, (1, 5), "the state is a NoneType; pass what state_dict"),
         ]
         for bad, lengths, words in cases:
             other = ThresholdSGD(of(*lengths), lr=0.2, group=group)

@@ -10,6 +10,7 @@ import torch
 from ..errors import ArgumentError
 from .flat import Array, FlatParameters
 from .outer import OuterSGD
+from .saved import check_groups, needed_of
 
 __all__ = ["NumpyOuter", "Outer", "TorchOuter", "own_outer"]
 
@@ -142,7 +143,11 @@ class TorchOuter:
 
     def load_state_dict(self, state: Any, common: Sequence[Sequence[Array]]) -> None:
         """As of :class:`Outer`."""
-        for optimizer, given in zip(self._own, _of_fragments(state, "optimizers", len(self._own))):
+        parts = _of_fragments(state, "optimizers", len(self._own))
+        for number, (optimizer, given) in enumerate(zip(self._own, parts)):
+            call = f"DiLoCo.load_state_dict: outer optimizer {number}"
+            check_groups(call, given, optimizer.param_groups, needed_of(optimizer.defaults))  # raises before one is changed
+        for optimizer, given in zip(self._own, parts):
             optimizer.load_state_dict(given)
 
     def _of(self, fragment: int) -> torch.optim.Optimizer:

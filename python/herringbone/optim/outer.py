@@ -84,6 +84,8 @@ class OuterSGD:
         """
         import numpy as np
 
+        if not isinstance(state, Mapping) or "velocity" not in state:
+            raise ArgumentError("DiLoCo.load_state_dict: the outer state lacks 'velocity'; pass what state_dict() gave")
         given = state["velocity"]
         if given is None:
             return None

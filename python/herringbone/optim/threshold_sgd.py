@@ -24,6 +24,7 @@ import torch
 
 from ..arguments import whole
 from ..errors import ArgumentError
+from .saved import check_groups, count_of
 from .threshold_code import Shape, decode, encode
 from .threshold_exchange import Exchange
 from .threshold_messages import agreed_space, messages_of
@@ -249,29 +250,19 @@ def _checked_state(state: Any, groups: list[dict[str, Any]]) -> int:
         TypeError, ArgumentError: it is not.
     """
     call = "ThresholdSGD.load_state_dict"
-    if not isinstance(state, Mapping) or not {"state", "param_groups", "steps"} <= state.keys():
-        raise TypeError(f"{call}: pass what state_dict() of a ThresholdSGD gave")
-    steps = whole(call, "steps", state["steps"], "a number of steps")
-    if steps < 0:
-        raise ArgumentError(f"{call}: steps is {steps}; pass a state with a number of steps from 0")
-    saved = state["param_groups"]
-    lengths = [len(group["params"]) for group in groups]
-    if [len(group["params"]) for group in saved] != lengths:
-        found = [len(group["params"]) for group in saved]
-        raise ArgumentError(f"{call}: the state has groups of {found} parameters, and this has {lengths}; load the same model's")
+    needed = ("lr", "momentum", "weight_decay", "share", "threshold", "warmup_steps", "masking")
+    check_groups(call, state, groups, needed)
+    steps, saved = count_of(call, state, "steps"), state["param_groups"]
     parameters = [parameter for group in groups for parameter in group["params"]]
     for number, (place, parameter) in enumerate(zip([place for group in saved for place in group["params"]], parameters)):
-        kept = state["state"].get(place, {})
+        kept = state["state"].get(place)
         for what in ("velocity", "left"):
-            if not isinstance(kept.get(what), torch.Tensor):
+            if not isinstance(kept, Mapping) or not isinstance(kept.get(what), torch.Tensor):
                 raise ArgumentError(f"{call}: the state has no {what} of parameter {number}; pass what a ThresholdSGD gave")
             if (count := kept[what].numel()) != parameter.numel():
                 length = parameter.numel()
                 raise ArgumentError(f"{call}: {what} of parameter {number} has {count} elements, and the model's has {length}")
     for settings in saved:
-        missing = {"lr", "momentum", "weight_decay", "share", "threshold", "warmup_steps", "masking"} - settings.keys()
-        if missing:
-            raise ArgumentError(f"{call}: the state has no {', '.join(sorted(missing))}; pass what a ThresholdSGD gave")
         _check(settings)
     return steps
 
@@ -292,5 +283,9 @@ def _check(settings: Mapping[str, Any]) -> None:
         ("warmup_steps", lambda number: number >= 0, "a number of steps from 0"),
     ]
     for name, is_right, meaning in wanted:
-        if not is_right(settings[name]):
+        try:
+            right = is_right(settings[name])
+        except TypeError:  # of a number that is none
+            right = False
+        if not right:
             raise ArgumentError(f"ThresholdSGD: {name} is {settings[name]!r}; pass {meaning}")

@@ -296,7 +296,8 @@ def mistakes_are_named() -> None:
     wrong = "parameter 0 is a DTensor, of which each rank has a part; pass whole parameters"
     error_of(herringbone.UnsupportedError, lambda: LocalSGD([parts.requires_grad_()], optimizer, 2), wrong)
     with LocalSGD(net, optimizer, 2) as averaging:
-        error_of(TypeError, lambda: averaging.load_state_dict([]), "LocalSGD.load_state_dict: pass what state_dict() gave")
+        wrong = "LocalSGD.load_state_dict: the state is a list; pass what state_dict() gave"
+        error_of(TypeError, lambda: averaging.load_state_dict([]), wrong)
         state = {name: value for name, value in averaging.state_dict().items() if name != "border"}
         error_of(herringbone.ArgumentError, lambda: averaging.load_state_dict(state), "the state lacks 'border'")
         state = averaging.state_dict()

@@ -109,6 +109,16 @@ def the_outer_optimizer_may_be_one_of_torch() -> None:
         with DiLoCo(net, optimizer, outers if several else outers[0], sync_every=6, fragments=2) as diloco:
             train(net, optimizer.step, range(STEPS // 2))
             state = diloco.state_dict()
+            bare = copy.deepcopy(state["outer"]["optimizers"])
+            del bare[-1]["param_groups"][0]["lr"]
+            for last, wrong in (({}, "the state lacks 'state'"), (bare[-1], "group 0 of the state lacks 'lr'")):
+                # The first one is right, but has another momentum.
+                first = copy.deepcopy(state["outer"]["optimizers"][:-1])
+                for kept in first:
+                    kept["param_groups"][0]["momentum"] = 0.5
+                damaged = {**state, "outer": {"optimizers": [*first, last]}}
+                error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict(damaged), f"{len(parts) - 1}: {wrong}")
+            assert all(outer.param_groups[0]["momentum"] == 0.9 for outer in outers), "nothing of it is loaded"
             diloco.load_state_dict(state)
             train(net, optimizer.step, range(STEPS // 2, STEPS))
         assert close(net, ours)
@@ -291,7 +301,8 @@ def mistakes_are_named() -> None:
     error_of(ValueError, lambda: make(outer_optimizer=outer), "the outer optimizer of fragment 0 lacks some of its parameters")
     error_of(ValueError, lambda: make(outer_optimizer=[outer, outer]), "2 outer optimizers for 1 fragments")
     with make() as diloco:
-        error_of(TypeError, lambda: diloco.load_state_dict({}), "DiLoCo.load_state_dict: pass what state_dict() gave")
+        wrong = "DiLoCo.load_state_dict: the state lacks 'version'; pass what state_dict() of the same class gave"
+        error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict({}), wrong)
         state = diloco.state_dict()
         state["common"] = [[torch.ones(3)]]
         error_of(herringbone.ArgumentError, lambda: diloco.load_state_dict(state), "3 values of float32, and the model 385")
