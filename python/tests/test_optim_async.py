@@ -72,7 +72,7 @@ ADAMW = lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=1e-12)
         pytest.param(NESTEROV, 1e-6, id="nesterov", marks=pytest.mark.full),
         pytest.param(ADAGRAD, 1e-6, id="adagrad", marks=pytest.mark.full),
         pytest.param(RMSPROP, 1e-6, id="rmsprop", marks=pytest.mark.full),
-        pytest.param(ADAMW, 1e-5, id="adamw"),
+        pytest.param(ADAMW, 1e-5, id="adamw", marks=pytest.mark.full),
     ],
 )
 def test_one_worker_trains_as_torch_does(servers: Servers, make: Any, tolerance: float, request: Any) -> None:
@@ -148,7 +148,13 @@ def test_servers_update_by_the_mean_of_the_first_gradients(servers: Servers) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"max_staleness": 0}, {"max_staleness": 2}, {"first_k": 2}], ids=["async", "0", "2", "first"]
+    "options",
+    [
+        pytest.param({}, id="async", marks=pytest.mark.full),
+        pytest.param({"max_staleness": 0}, id="0", marks=pytest.mark.full),
+        pytest.param({"max_staleness": 2}, id="2"),
+        pytest.param({"first_k": 2}, id="first", marks=pytest.mark.full),
+    ],
 )
 def test_all_finish_with_the_same_parameters(servers: Servers, options: Any, request: Any) -> None:
     """Also where one makes fewer steps, and after more steps again; a learning rate that was passed on stays."""
@@ -173,7 +179,14 @@ def test_all_finish_with_the_same_parameters(servers: Servers, options: Any, req
         one.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"max_staleness": 2}, {"first_k": 2}], ids=["async", "bounded", "first"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="async", marks=pytest.mark.full),
+        pytest.param({"max_staleness": 2}, id="bounded"),
+        pytest.param({"first_k": 2}, id="first", marks=pytest.mark.full),
+    ],
+)
 def test_a_training_goes_on_from_a_snapshot_on_new_servers(tmp_path: Any, options: Any) -> None:
     """Its first values are the snapshot's, and not rank 0's; one worker had made a step more."""
     make = lambda model: MOMENTUM(model.parameters())
@@ -212,12 +225,107 @@ def test_a_worker_that_comes_back_goes_on_with_the_servers_parameters(servers: S
     connected[0].close()
 
 
+def test_a_name_is_of_one_training(servers: Servers) -> None:
+    """Another one would train the first one's parameters in place of its own. Only a lost worker's name is taken again."""
+    first, second = network(1), network(2)
+
+    def make(model: torch.nn.Module, connected: Any, **options: Any) -> AsyncSGD:
+        return AsyncSGD(torch.optim.SGD(model.parameters(), lr=0.1), connected, name="used", **options)
+
+    with servers.connect() as connected:
+        optimizer = make(first, connected)
+        before = [parameter.clone() for parameter in second.parameters()]
+        with pytest.raises(
+            herringbone.ArgumentError, match="name 'used' was made over this ParameterServer already; pass another"
+        ):
+            make(second, connected)
+        optimizer.finish()
+        backward(first, 0)
+        optimizer.step()
+    with servers.connect() as connected:  # its steps went on after finish()
+        optimizer = make(again := network(3), connected)
+        assert same(again, first)
+        optimizer.finish()
+    with servers.connect() as connected:
+        with pytest.raises(
+            herringbone.ArgumentError, match="'used' on these servers has ended with finish.*restore=True to continue"
+        ):
+            make(second, connected)
+        assert all(map(torch.equal, second.parameters(), before))
+        optimizer = make(second, connected, restore=True)
+        assert same(second, first)
+        backward(second, 1)
+        optimizer.step()
+    with servers.connect() as connected:
+        make(again, connected)
+        assert same(again, second), "which is a training that has not ended"
+
+
+def test_numbers_of_a_state_reach_the_servers(servers: Servers) -> None:
+    model, reference = network(1), network(1)
+    with servers.connect() as connected:
+        optimizer = AsyncSGD(MOMENTUM(model.parameters()), connected, staleness="none", name="numbers")
+        plain = MOMENTUM(reference.parameters())
+        for step in range(6):
+            backward(model, step)
+            backward(reference, step)
+            if step == 2:
+                state = optimizer.state_dict()
+                state["param_groups"][0] |= {"momentum": 0.5, "weight_decay": 0.1}
+                optimizer.load_state_dict(state)
+                plain.param_groups[0].update(momentum=0.5, weight_decay=0.1)
+            if step == 4:
+                optimizer.param_groups[0]["momentum"] = plain.param_groups[0]["momentum"] = 0.7
+            optimizer.step()
+            plain.step()
+        for one, other in zip(model.parameters(), reference.parameters()):
+            assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
+        state = optimizer.state_dict()
+        [group] = state["param_groups"]
+        cases: list[tuple[Any, str]] = [
+            ({}, "load_state_dict: the state lacks 'state'"),
+            (None, "the state is a NoneType; pass what state_dict"),
+            ({**state, "steps": None}, "'steps' is None, not a whole number"),
+            (torch.optim.SGD(model.parameters(), lr=1).state_dict(), "the state lacks 'steps'"),
+            (
+                {**torch.optim.Adam(model.parameters()).state_dict(), "steps": 1},
+                "group 0 of the state lacks 'momentum', 'dampening'; pass what",
+            ),
+            ({**state, "param_groups": [group, group]}, r"groups of \[4, 4\] parameters, and this has \[4\]"),
+            ({**state, "param_groups": [{**group, "lr": "x"}]}, "lr is 'x'; pass a number"),
+            ({**state, "param_groups": [{**group, "dampening": 0.5}]}, "servers have SGD with dampening=0 only"),
+            (
+                {**state, "param_groups": [{**group, "momentum": 0}]},
+                "momentum 0.7, and would be sgd with momentum 0.0; servers change",
+            ),
+            ({**state, "param_groups": [{**group, "nesterov": True}]}, "and would be nag"),
+        ]
+        for bad, words in cases:
+            with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
+                optimizer.load_state_dict(bad)
+            assert repr(optimizer.state_dict()) == repr(state)
+        optimizer.param_groups[0]["momentum"] = 0
+        steps = state["steps"]
+        with pytest.raises(herringbone.ArgumentError, match="AsyncSGD.step: group 0 was made as sgd"):
+            optimizer.step()
+        assert optimizer.state_dict()["steps"] == steps, "nothing is pushed"
+
+
 class Lost(Exception):
     """A worker ends here."""
 
 
-@pytest.mark.parametrize("options", [{}, {"max_staleness": 0}, {"first_k": 2}], ids=["async", "sync", "first"])
-@pytest.mark.parametrize("is_half", [False, True], ids=["none", "half"])
+@pytest.mark.parametrize(
+    "options, is_half",
+    [
+        pytest.param({}, False, id="async-none", marks=pytest.mark.full),
+        pytest.param({}, True, id="async-half"),
+        pytest.param({"max_staleness": 0}, False, id="sync-none", marks=pytest.mark.full),
+        pytest.param({"max_staleness": 0}, True, id="sync-half", marks=pytest.mark.full),
+        pytest.param({"first_k": 2}, False, id="first-none", marks=pytest.mark.full),
+        pytest.param({"first_k": 2}, True, id="first-half", marks=pytest.mark.full),
+    ],
+)
 def test_nobody_trains_without_the_first_values_of_rank_0(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, options: Any, is_half: bool, request: Any
 ) -> None:
@@ -242,8 +350,18 @@ def test_nobody_trains_without_the_first_values_of_rank_0(
     assert "the first values of rank 0 never came" in str(together([first, second])[1])
 
 
-@pytest.mark.parametrize("options", [{"max_staleness": 0}, {"first_k": 2}], ids=["sync", "first"])
-@pytest.mark.parametrize("victim, where", [(0, "meet"), (1, "meet"), (0, "assign")])
+@pytest.mark.parametrize(
+    "victim, where, options",
+    [
+        pytest.param(0, "assign", {"max_staleness": 0}, id="0-assign-sync"),
+        *(
+            pytest.param(victim, where, options, id=f"{victim}-{where}-{kind}", marks=pytest.mark.full)
+            for victim, where in ((0, "meet"), (1, "meet"), (0, "assign"))
+            for kind, options in (("sync", {"max_staleness": 0}), ("first", {"first_k": 2}))
+            if (where, kind) != ("assign", "sync")
+        ),
+    ],
+)
 def test_a_worker_that_is_lost_while_all_begin_is_replaced(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, victim: int, where: str, options: Any, request: Any
 ) -> None:
@@ -305,10 +423,10 @@ def test_a_gradient_with_a_nan_leaves_nothing_of_its_step_behind(servers: Server
                 parameter.detach().fill_(1)
                 parameter.grad = torch.ones_like(parameter)
             assert parameters[1].grad is not None
-            parameters[1].grad[1, 2] = torch.nan
+            parameters[1].grad[1, 2] = torch.inf if number else torch.nan
             sgd = torch.optim.SGD(parameters, lr=0.5)
             optimizer = AsyncSGD(sgd, connected, name=f"nan {number}", staleness="none", **options)
-            with pytest.raises(herringbone.TableError, match=r"parameter 1 of group 0, of shape \(2, 3\), has a NaN"):
+            with pytest.raises(herringbone.TableError, match=r"1 of group 0, of shape \(2, 3\), has a NaN.*take a smaller lr"):
                 optimizer.step()
             for parameter in parameters:
                 parameter.grad = None
@@ -317,7 +435,10 @@ def test_a_gradient_with_a_nan_leaves_nothing_of_its_step_behind(servers: Server
             assert optimizer.state_dict()["steps"] == 2, "one for the first values, and one without gradients"
 
 
-@pytest.mark.parametrize("work, statuses", [("sync", [0, 0, 0]), ("killed", [0, -signal.SIGKILL, 0])])
+@pytest.mark.parametrize(
+    "work, statuses",
+    [("sync", [0, 0, 0]), pytest.param("killed", [0, -signal.SIGKILL, 0], marks=pytest.mark.full)],
+)
 def test_jobs(group: Group, servers: Servers, work: str, statuses: list[int]) -> None:
     if work == "sync":
         group.start(

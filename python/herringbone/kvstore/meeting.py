@@ -64,6 +64,11 @@ class Meeting:
             self._table.push_range(0, np.zeros((1, 2)))
             present = self._table.pull_range(0, 1)[0][1]
 
+    def close(self) -> None:
+        """Take part no more: the barriers of others do without this worker."""
+        self._table.close()
+        self._messages.close()
+
     def tell(self, message: Any) -> None:
         """Have the others read an array of bytes."""
         self._messages.push_range(0, row_of(message, MESSAGE).reshape(1, MESSAGE))

@@ -9,7 +9,7 @@ from ..arguments import whole
 from ..errors import ArgumentError
 from ..tables import WORKERS_MOST
 
-__all__ = ["check_scaled", "checked_bounds", "consistency_of", "factor_of", "gradient_share", "rule_of"]
+__all__ = ["check_change", "check_scaled", "checked_bounds", "consistency_of", "factor_of", "gradient_share", "rule_of"]
 
 Numbers = dict[str, float]
 
@@ -66,8 +66,15 @@ def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
     """The servers' name for torch's optimizer ``kind``, and its numbers; ``settings`` are those of a group of parameters.
 
     Raises:
-        ArgumentError: servers have no such optimizer, or not with these settings.
+        ArgumentError: servers have no such optimizer, or not with these settings, or one of them is no number.
     """
+
+    def number(name: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ArgumentError(f"AsyncSGD: {name} is {value!r}; pass a number") from None
+
     if kind not in PLAIN:
         raise ArgumentError(f"AsyncSGD: servers have no {kind}; pass one of torch.optim's {', '.join(PLAIN)}")
     for setting, plain in PLAIN[kind].items():
@@ -75,18 +82,38 @@ def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
             raise ArgumentError(
                 f"AsyncSGD: {setting} is {settings[setting]!r}; servers have {kind} with {setting}={plain!r} only"
             )
-    numbers = {"learning_rate": float(settings["lr"]), "wd": float(settings["weight_decay"])}
+    numbers = {"learning_rate": number("lr", settings["lr"]), "wd": number("weight_decay", settings["weight_decay"])}
     if kind == "SGD":
-        numbers["momentum"] = float(settings["momentum"])
+        numbers["momentum"] = number("momentum", settings["momentum"])
         return ("nag" if settings["nesterov"] else "sgd"), numbers
-    numbers["epsilon"] = float(settings["eps"])
+    numbers["epsilon"] = number("eps", settings["eps"])
     if kind == "RMSprop":
-        numbers["rho"] = float(settings["alpha"])
+        numbers["rho"] = number("alpha", settings["alpha"])
     elif kind in ("Adam", "AdamW"):
-        numbers["beta1"], numbers["beta2"] = (float(beta) for beta in settings["betas"])
+        beta1, beta2 = settings["betas"]
+        numbers["beta1"], numbers["beta2"] = number("betas", beta1), number("betas", beta2)
     # AdamW of newer versions is an Adam that says so.
     decays_apart = kind == "Adam" and settings.get("decoupled_weight_decay", False)
     return ("adamw" if decays_apart else kind.lower()), numbers
+
+
+def check_change(call: str, group: int, before: tuple[str, Numbers], after: tuple[str, Numbers]) -> None:
+    """Refuse what servers cannot change in a training: which optimizer they have, and whether it has a momentum.
+
+    Raises:
+        ArgumentError: the settings of this group of parameters have changed so.
+    """
+    (old, old_numbers), (new, numbers) = before, after
+    has_changed = new != old
+    if new == old == "sgd":
+        # Servers keep a velocity from the beginning, or none.
+        has_changed = bool(numbers["momentum"]) != bool(old_numbers["momentum"])
+    if has_changed:
+        described = [f"{rule} with momentum {of['momentum']}" if "momentum" in of else rule for rule, of in (before, after)]
+        raise ArgumentError(
+            f"{call}: group {group} was made as {described[0]}, and would be {described[1]}; servers change its numbers only, so make an "
+            "AsyncSGD of another name with the new optimizer"
+        )
 
 
 def factor_of(staleness: int) -> float:

@@ -15,6 +15,7 @@ This module imports torch.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -27,12 +28,16 @@ from ..errors import ArgumentError, TableError
 from ..kvstore.meeting import Meeting
 from ..tables import TYPES, ParameterServer, Table
 from .async_rows import WIDTH, places_of, rows_of, runs_of
-from .async_rules import check_scaled, checked_bounds, consistency_of, factor_of, gradient_share, rule_of
+from .async_rules import check_change, check_scaled, checked_bounds, consistency_of, factor_of, gradient_share, rule_of
+from .saved import check_groups, count_of, needed_of
 
 __all__ = ["AsyncSGD"]
 
-WHOLE = np.ones(1, np.uint8)
-"""Rank 0's mark: its first values are whole."""
+WHOLE, FINISHED = np.full(1, 1, np.uint8), np.full(1, 2, np.uint8)
+"""Rank 0's marks: its first values are whole; all workers have come to :meth:`AsyncSGD.finish`, and rank 0 makes no steps."""
+
+_names: weakref.WeakKeyDictionary[ParameterServer, set[str]] = weakref.WeakKeyDictionary()
+"""The names of trainings over each connection of this process."""
 
 
 class AsyncSGD(torch.optim.Optimizer):
@@ -42,8 +47,8 @@ class AsyncSGD(torch.optim.Optimizer):
     servers. ``step()`` pushes this worker's gradients, which the servers apply by their own optimizer, and pulls the parameters.
 
     The servers' optimizer is that of torch which is given, with its settings: SGD, Adagrad, RMSprop, Adam or AdamW, as
-    docs/tables.md has them. A change of ``lr`` in ``param_groups``, as by a scheduler that is made for this object, is passed on by
-    rank 0.
+    docs/tables.md has them. Changes of numbers in ``param_groups``, as of ``lr`` by a scheduler that is made for this object, are passed
+    on by rank 0.
 
     Sources: Dean et al., "Large Scale Distributed Deep Networks" (NIPS 2012), Zhang et al., "Staleness-aware Async-SGD" (IJCAI 2016),
     and Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
@@ -71,12 +76,15 @@ class AsyncSGD(torch.optim.Optimizer):
                 Staleness counts such changes. Gradients of a change that is never whole have no effect. Without ``max_staleness``.
             max_staleness: a worker waits in its pull for others that have ended fewer steps than it by more than this.
                 0 is synchronous: a step's gradients are averaged with the bits of an all-reduce. ``None`` waits for nobody.
-            name: what the tables are called by. Trainings that share servers have names of their own.
-            restore: begin as the servers' newest snapshot is, if there is one: :meth:`snapshot`.
+            name: what the tables are called by. Trainings that share servers, also one after the other, have names of their own: under a
+                name that a worker of this rank has used, a new process takes that worker's place.
+            restore: begin as the servers' newest snapshot is, if there is one: :meth:`snapshot`. It also continues a training that has
+                ended with :meth:`finish`, on servers that still run.
 
         Raises:
             TypeError: the optimizer or the server is none.
-            ArgumentError: servers have no such optimizer or type of elements, or an argument makes no sense.
+            ArgumentError: servers have no such optimizer or type of elements, or an argument makes no sense, or the name is of a
+                training that has ended, or of another one over this connection.
             TableError: rank 0 was lost before its parameters were on the servers.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -86,7 +94,8 @@ class AsyncSGD(torch.optim.Optimizer):
             raise TypeError(f"AsyncSGD: server is a {type(server).__name__}; pass a herringbone.ParameterServer")
         first_k, max_staleness = checked_bounds(staleness, first_k, max_staleness)
         name = text("AsyncSGD", "name", name, "a name")
-        self._rules = [rule_of(type(optimizer).__name__, group) for group in optimizer.param_groups]
+        self._kind = type(optimizer).__name__
+        self._rules = [rule_of(self._kind, group) for group in optimizer.param_groups]
         groups = [_by_type(group["params"]) for group in optimizer.param_groups]
         scales = staleness == "scale" and max_staleness != 0
         if scales:
@@ -95,7 +104,9 @@ class AsyncSGD(torch.optim.Optimizer):
         self.last_staleness: int | None = None
         """How many updates by others lay between this worker's last pull and its last push; ``None`` if nobody has counted."""
         self._rank, self._version, self._first_k = server.rank, 0, first_k or 1
-        self._meeting = Meeting(server, name)
+        self._tells_all = False
+        self._meeting = _met(server, name, restore)
+        self._has_finished = self._meeting.message().tolist() == FINISHED.tolist()
         self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
         share = gradient_share(server.workers, first_k, max_staleness)
         consistency = consistency_of(first_k, max_staleness)
@@ -153,7 +164,8 @@ class AsyncSGD(torch.optim.Optimizer):
         until the others are near enough, and a worker that is lost is waited for as long as the servers' ``--patience`` says.
 
         Raises:
-            TableError: a gradient has a NaN. This step has pushed nothing, and is not ended.
+            TableError: a gradient has a NaN or an infinity. This step has pushed nothing, and is not ended.
+            ArgumentError: ``param_groups`` were changed in a way that servers do not have. This step has pushed nothing.
             TableServerLostError: a server is lost, and there is no copy of what it had.
         """
         loss = None
@@ -162,6 +174,9 @@ class AsyncSGD(torch.optim.Optimizer):
                 loss = closure()
         self._refuse_nan()
         self._tune()
+        if self._has_finished and self._rank == 0:
+            self._meeting.tell(WHOLE)
+        self._has_finished = False
         factor = 1.0
         if self._clock is not None:
             self.last_staleness = self._updates() - self._version
@@ -177,10 +192,11 @@ class AsyncSGD(torch.optim.Optimizer):
         """Raise the error for a NaN before anything is pushed: the servers would refuse one table and have taken the others."""
         for stretch in self._stretches:
             for number, parameter in zip(stretch.numbers, stretch.parameters):
-                if parameter.grad is not None and _dense(parameter.grad).isnan().any():
+                if parameter.grad is not None and not _dense(parameter.grad).isfinite().all():
                     raise TableError(
                         f"AsyncSGD: the gradient of parameter {number} of group {stretch.group}, of shape {tuple(parameter.shape)}, has a "
-                        f"NaN. This step has pushed nothing; call step() again with gradients of None, or take a smaller lr if training diverges",
+                        'NaN or an infinity. If training diverges, take a smaller lr, staleness="scale" or a smaller max_staleness. This '
+                        "step has pushed nothing; to leave it out, call step() again with gradients of None",
                         stretch.table.name,
                     )
 
@@ -198,16 +214,21 @@ class AsyncSGD(torch.optim.Optimizer):
 
     def _tune(self) -> None:
         """Pass on numbers that have changed. Only rank 0 does: a slower worker would take the servers back to older ones."""
-        for number, group in enumerate(self.param_groups):
-            rule, told = self._rules[number]
-            rate = float(group["lr"])
-            if rate == told["learning_rate"]:
-                continue
-            self._rules[number] = rule, {**told, "learning_rate": rate}
-            if self._rank == 0:
+        rules = self._rules_of("AsyncSGD.step", self.param_groups)
+        for number, ((_, told), (_, numbers)) in enumerate(zip(self._rules, rules)):
+            changed = {name: value for name, value in numbers.items() if self._tells_all or value != told[name]}
+            if self._rank == 0 and changed:
                 for stretch in self._stretches:
                     if stretch.group == number:
-                        stretch.table.tune(learning_rate=rate)
+                        stretch.table.tune(**changed)
+        self._rules, self._tells_all = rules, False
+
+    def _rules_of(self, call: str, groups: list[dict[str, Any]]) -> list[Any]:
+        """What servers are told of groups of parameters, which differ from those that they know in numbers only."""
+        rules = [rule_of(self._kind, group) for group in groups]
+        for number, (before, after) in enumerate(zip(self._rules, rules)):
+            check_change(call, number, before, after)
+        return rules
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse more parameters: each group has its tables from the beginning.
@@ -235,6 +256,9 @@ class AsyncSGD(torch.optim.Optimizer):
             stretch.table = stretch.open_table()
         self._pull()
         self._meeting.meet("AsyncSGD.finish")
+        if self._rank == 0:
+            self._meeting.tell(FINISHED)
+        self._has_finished = True
 
     def snapshot(self) -> None:
         """Have the servers write parameters and the optimizer's state to their ``--data``, while training goes on. One worker calls it.
@@ -252,8 +276,20 @@ class AsyncSGD(torch.optim.Optimizer):
         return {**super().state_dict(), "steps": self._stretches[0].table.step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the settings of :meth:`state_dict`. Parameters are the servers'; load the model before this object is made."""
+        """Take the settings of :meth:`state_dict`; rank 0's next step passes their numbers on.
+
+        Parameters are the servers'; load the model before this object is made.
+
+        Raises:
+            TypeError, ArgumentError: it is not what ``state_dict`` gave for the same groups of parameters, or servers cannot change to
+                its settings. Nothing is loaded then.
+        """
+        call = "AsyncSGD.load_state_dict"
+        check_groups(call, state_dict, self.param_groups, needed_of(self.defaults))
+        count_of(call, state_dict, "steps")
+        self._rules_of(call, state_dict["param_groups"])
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "steps"})
+        self._tells_all = True
 
     def close(self) -> None:
         """Take part no more: other workers do not wait for this one."""
@@ -261,6 +297,30 @@ class AsyncSGD(torch.optim.Optimizer):
             stretch.table.close()
         if self._clock is not None:
             self._clock.close()
+        self._meeting.close()
+
+
+def _met(server: ParameterServer, name: str, restore: bool) -> Meeting:
+    """The meeting of the workers of a training, if there can be one of this name.
+
+    Raises:
+        ArgumentError: another one over this connection has it, or one that has ended and is not to go on.
+    """
+    names = _names.setdefault(server, set())
+    if name in names:
+        raise ArgumentError(
+            f"AsyncSGD: an AsyncSGD of the name {name!r} was made over this ParameterServer already; pass another name, or make a new "
+            "ParameterServer to take that one's place"
+        )
+    meeting = Meeting(server, name)
+    if meeting.comes_back and not restore and meeting.message().tolist() == FINISHED.tolist():
+        meeting.close()
+        raise ArgumentError(
+            f"AsyncSGD: the training of the name {name!r} on these servers has ended with finish(); pass another name to begin a new one, "
+            "or restore=True to continue it"
+        )
+    names.add(name)
+    return meeting
 
 
 class _Stretch:
