@@ -433,7 +433,8 @@ def _first(name: str, consistency: str | int) -> int | None:
     if not isinstance(consistency, str) or not consistency.startswith("first:"):
         return None
     count = consistency.removeprefix("first:")
-    if not count.isascii() or not count.isdecimal() or not 1 <= int(count) <= WORKERS_MOST:
+    # Compared as text, so that a number has one form.
+    if not count.isdecimal() or count != str(int(count)) or not 1 <= int(count) <= WORKERS_MOST:
         raise ArgumentError(f"table {name!r}: consistency is {consistency!r}; write first:K, with K from 1 to {WORKERS_MOST}")
     return int(count)
 

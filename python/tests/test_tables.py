@@ -139,7 +139,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_lost(address: str) -> None:
             (herringbone.ArgumentError, "no optimizer is called", lambda: servers.table("u", rows=9, optimizer="lamb")),
             (herringbone.ArgumentError, "elements of int32", lambda: servers.table("u", rows=9, dtype=np.int32)),
             (herringbone.ArgumentError, "a number of steps", lambda: servers.table("u", rows=9, consistency="eventual")),
-            (herringbone.ArgumentError, "write first:K", lambda: servers.table("u", rows=9, consistency="first:0")),
+            *(
+                (herringbone.ArgumentError, "write first:K", lambda text=text: servers.table("u", rows=9, consistency=text))
+                for text in ("first:0", "first:02", "first:+2", "first: 2", "first:\u0662", "first:", "first:65537")
+            ),
             (herringbone.ArgumentError, "rows is 9.5; pass a whole number", lambda: servers.table("u", rows=9.5)),
             (herringbone.ArgumentError, "width is -1", lambda: servers.table("u", rows=9, width=-1)),
             (
