@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Communicator", "made"]
+__all__ = ["Communicator", "before_close", "made"]
 
 made: list[Communicator] = []
 """Those that :func:`init` has made in this process and nobody has closed."""
+before_close: list[Callable[[Communicator], None]] = []
+"""What is called with a communicator that is about to be closed; none of these raises."""
 
 
 class Communicator:
@@ -553,6 +555,8 @@ class Communicator:
                 It is left all the same. While another exception is under way this is only printed.
             PeerLostError: a rank has left such a group without one of its last calls; as before.
         """
+        for call in before_close:
+            call(self)
         if self in made:
             made.remove(self)
         tell(close_each([self._native]))

@@ -189,11 +189,27 @@ def test_updates_come_once_in_order_and_not_too_late(staleness: int) -> None:
 
 
 def test_a_length_that_no_update_has_is_refused() -> None:
-    for length in (0, -2, 101, 1 << 60):
+    for length in (0, -3, 101, 1 << 60):
         wires = Wires(2)
         wires.between(1, 0, -7001).put(np.array([length]).tobytes())
         with pytest.raises(herringbone.errors.ProtocolError, match=f"rank 1 announces an update of {length} bytes"):
             list(Exchange(End(wires, 0), 0, 100).step(b"1"))
+
+
+def test_a_peer_that_has_left_is_missed_where_a_step_of_it_is_needed() -> None:
+    for staleness in (0, 2):
+        wires = Wires(2)
+        wires.between(1, 0, -7001).put(np.array([-2]).tobytes())
+        exchange = Exchange(End(wires, 0), staleness, 100)
+        for _ in range(staleness):
+            assert list(exchange.step(b"1")) == [b"1"]
+        with pytest.raises(
+            herringbone.PeerLostError, match="rank 1 has left the training of a ThresholdSGD without finish"
+        ) as error:
+            list(exchange.step(b"1"))
+        assert list(error.value.ranks) == [1]
+        with pytest.raises(herringbone.PeerLostError):
+            list(exchange.finish())
 
 
 def place() -> dict[str, str]:
@@ -204,16 +220,18 @@ def digests(group: Group, case: str) -> list[str]:
     return re.findall(rf"{case} (\w+)", "".join(group.lines))
 
 
-@pytest.mark.parametrize("work", ["ours", "torchs"])
+@pytest.mark.parametrize("work", ["ours", pytest.param("torchs", marks=pytest.mark.full)])
 def test_peers_train_in_step_and_apart(group: Group, work: str) -> None:
     group.start_ranks("optim_threshold.py", 3, work, **place())
     statuses = [status for status, _ in group.finish()]
     assert statuses == [0, 0, 0], "".join(group.lines)
-    for case in ("lockstep", "apart", "beside40", "beside30"):
+    assert "leaving before" not in "".join(group.lines), "a group waits at its end for messages that nobody takes"
+    for case in ("lockstep", "apart", "beside40", "beside30", "left0", "left2"):
         found = digests(group, case)
         assert len(found) == 3 and len(set(found)) == 1, found
 
 
+@pytest.mark.full
 def test_the_others_go_on_without_a_peer_that_is_killed(group: Group) -> None:
     group.start_ranks("optim_threshold.py", 3, "killed", **place())
     statuses = [status for status, _ in group.finish()]

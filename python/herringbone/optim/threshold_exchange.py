@@ -1,25 +1,33 @@
 """Updates go to all peers, and come from them, without a step that all take together. Needs numpy alone.
 
 A worker sends each update as two messages, its length and its bytes. It takes from each peer what has come, in the peer's order. It
-waits for a peer only if that is more steps behind than the bound says. A length of -1 says that a worker makes no more steps.
+waits for a peer only if that is more steps behind than the bound says. A length of -1 says that a worker makes no more steps, and
+-2 that it has left without the others.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ProtocolError
+from ..closing import at_exit
+from ..communicator import before_close
+from ..errors import HerringboneError, PeerLostError, ProtocolError
 from .threshold_messages import Handle, Messages
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "under_way"]
 
-END = -1
+END, LEFT = -1, -2
+DRAIN_SECONDS, LOOK_SECONDS = 2.0, 0.001
+_GONE = (HerringboneError, RuntimeError)
+"""What calls of a group that is gone, or of which a rank is, raise; by torch's, also RuntimeError."""
 FIRST_TAG = -7001
 """Tags of messages that no program is likely to use itself go down from this, two for each space."""
 
@@ -34,7 +42,7 @@ class Exchange:
         """
         self._messages, self._staleness = messages, staleness
         self._tags = FIRST_TAG - 2 * space, FIRST_TAG - 2 * space - 1
-        self._step = 0
+        self._step, self._has_ended = 0, False
         self._sending: list[tuple[Handle, Array]] = []
         ranks = [rank for rank in range(messages.size) if rank != messages.rank]
         self._peers = {rank: _Peer(messages, rank, most_bytes, self._tags) for rank in ranks}
@@ -68,12 +76,34 @@ class Exchange:
         These are step by step, in the order of ranks: with a bound of 0 ranks that go on have applied them in the same order.
         """
         self._send(END, b"")
+        self._has_ended = True
         while any(not peer.has_ended for peer in self._peers.values()):
             for peer in self._peers.values():
                 if (taken := peer.take(waits=True)) is not None:
                     yield taken
         for handle, _ in self._sending:
             handle.wait()
+        under_way.discard(self)
+
+    def leave(self) -> None:
+        """Make no more steps, and let peers fail that wait for one.
+
+        A group waits at its end for what is under way. So this takes what peers have sent until they leave, too, or nothing has come
+        for :data:`DRAIN_SECONDS`.
+        """
+        under_way.discard(self)
+        if not self._has_ended:
+            with suppress(*_GONE):
+                self._send(LEFT, b"")
+        waiting, until = list(self._peers.values()), time.monotonic() + DRAIN_SECONDS
+        while (waiting := [peer for peer in waiting if not (peer.has_ended or peer.has_left)]) and time.monotonic() < until:
+            for peer in waiting:
+                try:
+                    while peer.take(waits=False) is not None:
+                        until = time.monotonic() + DRAIN_SECONDS
+                except _GONE:
+                    peer.has_left = True
+            time.sleep(LOOK_SECONDS)
 
     def _send(self, length: int, update: bytes) -> None:
         """To all peers. What has arrived is let go."""
@@ -97,6 +127,8 @@ class _Peer:
         self._steps = 0
         self.has_ended = False
         """Whether it makes no more steps."""
+        self.has_left = False
+        """Whether it does not even end with the others: whoever needs a step of it fails, and nobody else."""
 
     def is_too_late(self, step: int, staleness: int) -> bool:
         """Whether a worker that has made so many steps waits for it."""
@@ -107,14 +139,24 @@ class _Peer:
 
         Raises:
             ProtocolError: it says a length that no update of this model has.
+            PeerLostError: it has left, and this ``waits``.
         """
-        if self.has_ended or not self._is_here(waits):
+        if self.has_left and waits:
+            raise PeerLostError(
+                f"rank {self._rank} has left the training of a ThresholdSGD without finish(): its program has failed or ended there, or "
+                "called close(); call finish() on all ranks after the last step",
+                [self._rank],
+            )
+        if self.has_ended or self.has_left or not self._is_here(waits):
             return None
         if self._bytes is None:
             length = int(self._length[0])
             if length == END:
                 self.has_ended = True
                 return None
+            if length == LEFT:
+                self.has_left = True
+                return self.take(waits)
             if not 0 < length <= self._most:
                 what = f"an update of {length} bytes, where the longest of this model has {self._most}"
                 raise ProtocolError(f"rank {self._rank} announces {what}: do all peers train the same model?")
@@ -134,3 +176,19 @@ class _Peer:
             self._receiving.wait()
             return True
         return False
+
+
+under_way: set[Exchange] = set()
+"""Those that their owners leave to this module's care: each waits for a message of every peer until it has ended."""
+
+
+def _leave_all(group: Any = None) -> list[Exception]:
+    """Leave the exchanges over a group that is about to be closed, or all of them."""
+    for exchange in list(under_way):
+        if group is None or exchange._messages.group is group:
+            exchange.leave()
+    return []
+
+
+before_close.append(_leave_all)
+at_exit(_leave_all)

@@ -2,13 +2,11 @@
 
 ::
 
-    with herringbone.init() as group:
-        optimizer = ThresholdSGD(model.parameters(), lr=0.05, share=0.005, staleness=4, group=group)
+    with herringbone.init() as group, ThresholdSGD(model.parameters(), lr=0.05, share=0.005, staleness=4, group=group) as optimizer:
         for batch, targets in data:
             optimizer.zero_grad()
             loss(model(batch), targets).backward()
             optimizer.step()                                # not DDP: this exchanges updates
-        optimizer.finish()
 
 This module imports torch.
 """
@@ -17,18 +15,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ..arguments import whole
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ClosedError
 from .saved import check_groups, count_of
 from .threshold_code import Shape, decode, encode
-from .threshold_exchange import Exchange
+from .threshold_exchange import Exchange, under_way
 from .threshold_messages import agreed_space, messages_of
 from .threshold_residual import Residual, apply, share_at
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ThresholdSGD"]
 
@@ -38,7 +40,7 @@ class ThresholdSGD(torch.optim.Optimizer):
 
     Each worker keeps a whole model and adds up its own updates. In each step it takes the elements of which most has added up, changes
     them by the threshold, and tells all peers, who do the same as soon as they hear of it. What is left stays with the worker
-    (:class:`Residual`). The model is a plain one, without DistributedDataParallel. A message costs two bytes for each element that it
+    (:class:`Residual`). As a context manager it calls :meth:`finish` at the end, or :meth:`close` after an error. The model is a plain one, without DistributedDataParallel. A message costs two bytes for each element that it
     changes; the worker sends it to each of its peers.
 
     Sources: Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (INTERSPEECH 2015); Lin et al., "Deep
@@ -97,6 +99,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         self.sent_bytes = 0
         """So many bytes of updates this worker has sent to its peers."""
         self._keep_state()
+        self._exchange: Exchange | None = None
         self.rejoin(group, root=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -118,9 +121,10 @@ class ThresholdSGD(torch.optim.Optimizer):
         What a lost peer has sent may have come to some ranks only. So all go on with the mean of their parameters, or, if some ranks are
         new, with those of rank ``root``. This sends all parameters once. What each rank has left to send stays.
         """
+        self.close()
+        self._is_closed = False
         self._messages = messages_of("ThresholdSGD", group)
         self._space = agreed_space("ThresholdSGD", self._messages, self._model())
-        self._exchange: Exchange | None = None
         self._give(root)
 
     def _model(self) -> str:
@@ -147,8 +151,11 @@ class ThresholdSGD(torch.optim.Optimizer):
 
         Raises:
             ArgumentError: a gradient has a NaN or an infinity. This step has sent nothing; peers wait for this worker.
-            PeerLostError: a peer is lost. Shrink the group, and :meth:`rejoin`.
+            PeerLostError: a peer is lost, or has left without :meth:`finish`. Shrink the group, and :meth:`rejoin`.
+            ClosedError: :meth:`close` was called.
         """
+        if self._is_closed:
+            raise ClosedError("ThresholdSGD.step: it is closed; call rejoin() on all ranks to go on")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -169,6 +176,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         update = encode(self._shape, changes)
         if self._exchange is None:
             self._exchange = Exchange(self._messages, self._staleness, self._shape.most_bytes, self._space)
+            under_way.add(self._exchange)
         self.sent_bytes += len(update) * (self._messages.size - 1)
         self._apply(self._exchange.step(update))
         return loss
@@ -185,6 +193,26 @@ class ThresholdSGD(torch.optim.Optimizer):
             self._exchange = None
         if self._staleness:
             self._give(0)
+
+    def close(self) -> None:
+        """Leave without the others: what is under way is dropped, and peers that wait for this rank get a ``PeerLostError``.
+
+        After :meth:`finish` nothing is under way. A second call does nothing, and :meth:`rejoin` begins again.
+        """
+        self._is_closed = True
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None and not self._is_closed:
+                self.finish()
+        finally:
+            self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, and of each parameter of this rank its ``velocity`` and what is ``left`` to send; and how many ``steps`` were made.

@@ -110,6 +110,34 @@ def diverged(group):
         assert "parameter 0" in str(error) and "smaller lr, less momentum or a larger share" in str(error), error
 
 
+def left(group):
+    """A rank that fails leaves, and those that need a step of it get an error; close() does without finish()."""
+    for staleness in (0, 2):
+        model = network(RANK)
+        with ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=staleness, group=group) as optimizer:
+            train(model, optimizer, range(3 + (RANK if staleness else 0)))
+        print(f"left{staleness} {digest(model)}", flush=True)
+        try:
+            optimizer.step()
+            raise AssertionError("it is closed")
+        except herringbone.ClosedError:
+            pass
+        try:
+            with ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=staleness, group=group) as optimizer:
+                train(model, optimizer, range(2))
+                if RANK == 1:
+                    raise ZeroDivisionError
+                train(model, optimizer, range(2, 20))
+            raise AssertionError("rank 1 is not there")
+        except (ZeroDivisionError, herringbone.PeerLostError) as error:
+            assert RANK == 1 or "ThresholdSGD without finish()" in str(error), error
+        optimizer = ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=staleness, group=group)
+        train(model, optimizer, range(3))
+        optimizer.close()
+    # Nobody finishes these.
+    return [ThresholdSGD(network(RANK).parameters(), lr=0.02, staleness=staleness, group=group) for staleness in (0, 2)]
+
+
 def ours():
     with herringbone.init() as group:
         lockstep(group)
@@ -117,6 +145,9 @@ def ours():
         unlike(group)
         beside(group)
         diverged(group)
+        for optimizer in left(group):
+            for _ in range(3):
+                optimizer.step()
 
 
 def torchs():
@@ -127,6 +158,7 @@ def torchs():
     apart(dist.group.WORLD)
     unlike(None)
     beside(None)
+    left(None)
     dist.destroy_process_group()
 
 
