@@ -131,7 +131,7 @@ def test_codecs_are_for_arrays_of_float32_and_feed_back_by_slice() -> None:
 class Job:
     """An elastic job of which a rank is lost in the first step. The others have another state then, if it is given."""
 
-    def __init__(self, save: Any, load: Any, *, given: Any = None, **_: Any) -> None:
+    def __init__(self, state: Any, load: Any, *, given: Any = None, **_: Any) -> None:
         self.load, self.given, self.steps, self.communicator = load, given, 0, Group(fails_at=0)
 
     @contextmanager
@@ -163,7 +163,7 @@ class State:
 def test_a_lost_rank_repeats_the_exchange_unless_others_have_its_result(
     monkeypatch: pytest.MonkeyPatch, theirs: int | None, ends: bool
 ) -> None:
-    monkeypatch.setattr(members, "Elastic", Job)
+    monkeypatch.setattr(members, "Job", Job)
     given = None if theirs is None else {"rounds": theirs}
     state = State()
     own = members.ElasticMembers(state, None, given=given)

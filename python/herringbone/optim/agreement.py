@@ -10,41 +10,44 @@ from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..state import broadcast_state
 
-__all__ = ["agree", "check"]
+__all__ = ["agree", "differences"]
 
 _SHOWN = 3
 """So many differences are in an error."""
 
 
-def check(call: str, own: Mapping[str, str], where: str, other: Mapping[str, str], elsewhere: str) -> None:
-    """Compare the settings of two ranks, as texts by name; ``where`` and ``elsewhere`` name the ranks.
-
-    Raises:
-        ArgumentError: they differ; it names the first differences.
-    """
+def differences(own: Mapping[str, str], where: str, other: Mapping[str, str], elsewhere: str) -> str:
+    """What differs between the settings of two ranks, as texts by name; ``where`` and ``elsewhere`` name the ranks."""
     names = [name for name in dict.fromkeys([*other, *own]) if own.get(name) != other.get(name)]
-    if not names:
-        return
-    differences = [f"{name} is {own.get(name, 'none')} on {where} and {other.get(name, 'none')} on {elsewhere}" for name in names]
-    more = f", and {len(differences) - _SHOWN} more differ" if len(differences) > _SHOWN else ""
-    raise ArgumentError(
-        f"{call}: {'; '.join(differences[:_SHOWN])}{more}; all ranks have to make the same one, of the same model"
-    )
+    texts = [f"{name} is {own.get(name, 'none')} on {where} and {other.get(name, 'none')} on {elsewhere}" for name in names]
+    more = f", and {len(texts) - _SHOWN} more differ" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
 
 
-def agree(call: str, communicator: Communicator, settings: Mapping[str, str]) -> None:
-    """Have all ranks of a group compare their settings; all of them call this. It sends 32 bytes if they are the same.
+def agree(call: str, communicator: Communicator, settings: Mapping[str, str], rounds: int = 0) -> str:
+    """Have all ranks of a group compare their settings; all of them call this. It sends 40 bytes if they are the same.
+
+    Those of the rank that has made most ``rounds`` are right. Where one has made any, ranks with the same settings continue, and get
+    as a text what differs on another rank; it is empty if nothing does.
 
     Raises:
-        ArgumentError: on all ranks: one has other settings than rank 0.
+        ArgumentError: this rank has other settings than that one; or, before the first round, any rank has: on all ranks.
         HerringboneError: the group failed.
     """
     import numpy as np
 
     digest = hashlib.sha256(json.dumps(dict(settings)).encode()).digest()
-    digests = communicator.all_gather(np.frombuffer(digest, np.uint8).copy()).reshape(-1, len(digest))
-    others = [rank for rank, each in enumerate(digests) if not np.array_equal(each, digests[0])]
+    mine = np.frombuffer(digest + rounds.to_bytes(8, "little"), np.uint8).copy()
+    given = [each.tobytes() for each in communicator.all_gather(mine).reshape(-1, len(mine))]
+    digests, made = [each[:-8] for each in given], [int.from_bytes(each[-8:], "little") for each in given]
+    furthest = made.index(max(made))
+    others = [rank for rank, each in enumerate(digests) if each != digests[furthest]]
     if not others:
-        return
-    first, other = (broadcast_state(communicator, dict(settings), root=rank) for rank in (0, others[0]))
-    check(call, other, f"rank {others[0]}", first, "rank 0")
+        return ""
+    right, wrong = (broadcast_state(communicator, dict(settings), root=rank) for rank in (furthest, others[0]))
+    is_other = communicator.rank in others
+    named, shown = (communicator.rank, settings) if is_other else (others[0], wrong)
+    text = differences(shown, f"rank {named}", right, f"rank {furthest}")
+    if is_other or max(made) == 0:
+        raise ArgumentError(f"{call}: {text}; all ranks have to make the same one, of the same model")
+    return text

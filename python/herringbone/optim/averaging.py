@@ -13,7 +13,6 @@ from ..communicator import Communicator
 from ..compression import Residuals
 from ..errors import ClosedError, ConfigError
 from ..torch.communicators import communicator_of
-from .agreement import check
 from .exchange import Exchange, Wire
 from .flat import Array, FlatParameters, parameters_of
 from .members import ElasticMembers, FixedMembers
@@ -205,7 +204,6 @@ class Averaging:
     def _save(self) -> dict[str, Any]:
         """What a joining rank gets: what all ranks have alike, and this rank's buffers and optimizer state to begin with."""
         return {
-            "settings": self._settings,
             "rounds": self.rounds,
             "common": self._common(),
             "buffers": [buffer.detach() for buffer in self._buffers],
@@ -215,7 +213,6 @@ class Averaging:
 
     def _load(self, state: dict[str, Any]) -> bool:
         """Take the state of the rank that is furthest, if this rank is new or behind; whether it was."""
-        check(self._call, self._settings, "this rank", state["settings"], "the rank that is furthest")
         common = state["common"]
         own = self._common()
         if state["rounds"] == self.rounds and all(map(_equal, own, common)):

@@ -38,8 +38,10 @@ class FlatParameters:
         self._at: dict[np.dtype[Any], list[int]] = {}
         for number, parameter in enumerate(self.parameters):
             if is_dtensor(parameter):
+                shape = "x".join(map(str, parameter.shape))
                 raise UnsupportedError(
-                    f"{call}: parameter {number} is a DTensor, of which each rank has a part; pass whole parameters"
+                    f"{call}: parameter {number}, of shape {shape}, is a DTensor, of which each rank has a part, as FSDP2 and tensor "
+                    "parallelism make them; pass a model with whole parameters, without fully_shard and parallelize_module"
                 )
             if not parameter.is_floating_point() or parameter.layout != torch.strided:
                 what = f"parameter {number} is of {parameter.dtype} and {parameter.layout}"

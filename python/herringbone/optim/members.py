@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ from ..state import broadcast_state
 from .agreement import agree
 from .exchange import Exchange
 
-__all__ = ["ElasticMembers", "FixedMembers", "State"]
+__all__ = ["ElasticMembers", "FixedMembers", "Job", "State"]
 
 
 class State(Protocol):
@@ -103,10 +105,30 @@ class FixedMembers:
         return own
 
 
+class Job(Elastic):
+    """Elastic members that compare their settings whenever some of them have come or gone. Its steps are the rounds."""
+
+    def __init__(self, state: State, load: Callable[[Any], None], **options: Any) -> None:
+        """``load`` takes a state that another rank has saved; ``options`` are those of :class:`herringbone.Elastic`.
+
+        Raises:
+            ArgumentError: this rank has other settings than those that have made rounds; or, before the first round, any rank has.
+        """
+        self._shared = state
+        super().__init__(state.save, load, look_every=1, **options)
+
+    def _share_state(self) -> None:
+        differ = agree(self._shared.call, self.communicator, self._shared.settings, self._shared.rounds)
+        if differ:
+            text = f"{self._shared.call}: {differ}; that rank gets an error, and the others continue without it"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        super()._share_state()
+
+
 class ElasticMembers:
     """The ranks that live. An exchange in which some are lost is made again by the others, and new processes join between rounds.
 
-    A :class:`herringbone.Elastic` agrees on the members. Its steps are the rounds.
+    A :class:`Job` agrees on the members.
     """
 
     def __init__(self, state: State, communicator: Communicator | None, **options: Any) -> None:
@@ -114,7 +136,7 @@ class ElasticMembers:
         self._state = state
         self._is_void = False
         self._step: AbstractContextManager[Communicator] | None = None
-        self.job = Elastic(state.save, self._load, communicator=communicator, look_every=1, **options)
+        self.job = Job(state, self._load, communicator=communicator, **options)
         _say_met()
 
     @property

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
 from herringbone.optim import DiLoCo, LocalSGD, PostLocalSGD
+from herringbone.optim.agreement import agree
 from herringbone.optim.exchange import Exchange
 
 CASES, case = cases.registry()
@@ -293,8 +294,8 @@ def mistakes_are_named() -> None:
         "pass its module",
     )
     parts = torch.ones(4).as_subclass(type("DTensor", (torch.Tensor,), {}))  # to import the class takes seconds
-    wrong = "parameter 0 is a DTensor, of which each rank has a part; pass whole parameters"
-    error_of(herringbone.UnsupportedError, lambda: LocalSGD([parts.requires_grad_()], optimizer, 2), wrong)
+    wrong = "parameter 0, of shape 4, is a DTensor, of which each rank has a part", "whole parameters, without fully_shard"
+    error_of(herringbone.UnsupportedError, lambda: LocalSGD([parts.requires_grad_()], optimizer, 2), *wrong)
     with LocalSGD(net, optimizer, 2) as averaging:
         wrong = "LocalSGD.load_state_dict: the state is a list; pass what state_dict() gave"
         error_of(TypeError, lambda: averaging.load_state_dict([]), wrong)
@@ -332,11 +333,23 @@ def ranks_with_other_arguments_are_refused_on_all_ranks() -> None:
     error_of(herringbone.ArgumentError, lambda: LocalSGD(net, optimizer, 2, wire=codecs[own]), wrong)
     with LocalSGD(net, optimizer, 2 + own) as averaging:
         train(net, optimizer.step, range(2 + own))
-        # A rank that joins elastic members compares itself with the rank whose state it gets.
-        theirs = {**averaging._save(), "settings": {**averaging._settings, "wire": "int8"}}
-        wrong = "wire is None on this rank and int8 on the rank that is furthest"
-        error_of(herringbone.ArgumentError, lambda: averaging._load(theirs), wrong)
         assert averaging.rounds == 1, "each rank has its own sync_every, and no refused one follows the optimizer"
+
+
+@case
+def a_rank_that_comes_later_with_other_arguments_is_refused_and_the_others_are_told() -> None:
+    own = dist.get_rank()
+    with LocalSGD(net := model(), torch.optim.SGD(net.parameters(), lr=0.1), 2) as averaging:
+        group = averaging.communicator
+        assert agree("LocalSGD", group, {"wire": "int8"}, 3 * own) == ""
+        wrong = "wire is None on rank 0 and int8 on rank 1"
+        given = {"wire": str([None, "int8"][own])}
+        if own == 0:
+            error_of(
+                herringbone.ArgumentError, lambda: agree("LocalSGD", group, given, 0), f"LocalSGD: {wrong}; all ranks have to"
+            )
+        else:
+            assert agree("LocalSGD", group, given, 3) == wrong
 
 
 def main() -> None:
