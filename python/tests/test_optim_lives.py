@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 from conftest import START_SECONDS, WORKERS, Group, clean_environment, free_port
 
-from lab.job import place
+from lab.job import place, python
 from lab.process import Process
 
 ROUNDS = 8
@@ -38,7 +38,7 @@ def rounds_of(output: str) -> dict[int, tuple[str, int]]:
 @pytest.mark.parametrize(
     "kind, victim, dies",
     [
-        ("diloco", 1, (3, 2)),  # among its inner steps
+        pytest.param("diloco", 1, (3, 2), marks=pytest.mark.full),  # among its inner steps
         ("streaming", 2, (3, 2)),  # once its exchange has started
         pytest.param("streaming", 0, (2, 3), marks=pytest.mark.full),
         pytest.param("local", 0, (0, 1), marks=pytest.mark.full),
@@ -86,7 +86,7 @@ def test_a_rank_dies_among_the_calls_of_an_exchange() -> None:
 @pytest.mark.parametrize(
     "kind, victim",
     [
-        ("streaming", 1),
+        pytest.param("streaming", 1, marks=pytest.mark.full),
         pytest.param("diloco", 0, marks=pytest.mark.full),
         pytest.param("local", 2, marks=pytest.mark.full),
         pytest.param("post", 1, marks=pytest.mark.full),
@@ -109,7 +109,23 @@ def test_a_new_process_joins_between_rounds(group: Group, kind: str, victim: int
     assert [size for _, size in old.values()][-1] == 3
 
 
-@pytest.mark.parametrize("kind", ["diloco", pytest.param("local", marks=pytest.mark.full)])
+@pytest.mark.full
+def test_a_new_process_with_other_arguments_is_refused_by_name(group: Group) -> None:
+    store = f"127.0.0.1:{free_port()}"
+    ranks = [begin(group, rank, store, "diloco", *((2, 1) if rank == 1 else ()), waits=4) for rank in range(3)]
+    assert ranks[1].wait() == -signal.SIGKILL
+    begin(group, 1, store, "local")
+    outcomes = group.finish()
+    del outcomes[1]
+    assert [status for status, _ in outcomes] == [0, 0, 1], outcomes
+    wrong = "the class is LocalSGD on rank 1 and DiLoCo on rank 0"
+    assert f"ArgumentError: LocalSGD: {wrong}" in outcomes[2][1], outcomes
+    for _, output in outcomes[:2]:
+        assert f"RuntimeWarning: DiLoCo: {wrong}" in output and "others continue without it" in output, output
+        assert rounds_of(output)[ROUNDS][1] == 2, output
+
+
+@pytest.mark.parametrize("kind", [pytest.param("diloco", marks=pytest.mark.full), pytest.param("local", marks=pytest.mark.full)])
 def test_a_group_of_torch_that_is_formed_again_ends_the_round(group: Group, kind: str) -> None:
     if not hasattr(dist.ProcessGroup, "reconfigure"):
         pytest.skip("torch has its reconfigure interface from 2.14 on")
@@ -161,9 +177,10 @@ def test_again_and_again(group: Group, kind: str) -> None:
     assert sum(len(each) > 1 for each in digests) <= 4 and len(digests[-1]) == 1, found
 
 
+@pytest.mark.full
 def test_a_new_process_that_comes_too_late_does_not_wait_in_vain(tmp_path: Path) -> None:
     """Else it would wait for the others until its timeout, and start again then."""
-    words = ["launch", "-n", "2", "--max-attempts", "5", "--", sys.executable, str(WORKERS / "averaging_late.py")]
+    words = ["launch", "-n", "2", "--max-attempts", "5", "--", python(), str(WORKERS / "averaging_late.py")]
     command = [sys.executable, "-m", "herringbone", *words, str(tmp_path)]
     settings = {**clean_environment(), "HERRINGBONE_TIMEOUT_S": str(10 * START_SECONDS)}
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=START_SECONDS)
