@@ -10,11 +10,14 @@ This module imports torch.
 
 from __future__ import annotations
 
+import copy
 import functools
+import types
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import unserializable_hook
 
 from ..arguments import whole
 from ..errors import ArgumentError, UnsupportedError
@@ -33,7 +36,8 @@ def factor_broadcast(model: torch.nn.Module, *, rows: int | None = None, group: 
     rank sends its u and v to all, and makes the mean gradient of all ranks from them; it never makes its own. All ranks call this, before
     DistributedDataParallel, which then leaves these layers alone, and get rank 0's parameters of these layers. The gradients
     are there when ``backward()`` returns; with several calls of it they add up. A loss that uses the parameters of these layers
-    elsewhere, too, such as a sum of the weights' squares, is refused in ``backward()``.
+    elsewhere, too, such as a sum of the weights' squares, is refused in ``backward()``. A copy of the model, by ``copy.deepcopy`` or
+    ``torch.save``, is one without factors; the names in ``state_dict()`` stay as they are.
 
     Source: Xie et al., "Lighter-Communication Distributed Machine Learning via Sufficient Factor Broadcasting" (UAI 2016).
 
@@ -74,7 +78,7 @@ class FactorBroadcast:
         """The engine's numbers of the backward passes that are to exchange factors at their end."""
         linear = [(name or "the model", each) for name, each in model.named_modules() if type(each) is torch.nn.Linear]
         for name, module in linear:
-            if "forward" in vars(module):
+            if not _is_plain(module):
                 raise ArgumentError(
                     f"factor_broadcast: {name} has a forward of its own already; if it sends factors, call remove() of what the first "
                     "factor_broadcast has returned"
@@ -119,7 +123,13 @@ class FactorBroadcast:
         ]
         before = getattr(model, "_ddp_params_and_buffers_to_ignore", [])
         ignore = torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
-        ignore(model, [*before, *names])  # type: ignore[no-untyped-call]
+        ignore(model, _LeftOut(before, names))  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedError(
+            "factor_broadcast: what it has returned is of one model in this process, and cannot be copied or saved; copy the model, whose "
+            "copy sends no factors, and call factor_broadcast for the copy"
+        )
 
     def _heard(self, number: int) -> None:
         """A layer has factors of a backward pass: they are exchanged when all of it is over, in one order on all ranks."""
@@ -172,16 +182,28 @@ class FactorBroadcast:
         return whole[:, : left.shape[1]], whole[:, left.shape[1] :]
 
 
+class _LeftOut(list[str]):
+    """Names of parameters that DistributedDataParallel leaves alone; for a copy of the model those that it leaves alone anyway."""
+
+    def __init__(self, before: list[str], names: list[str]) -> None:
+        super().__init__([*before, *names])
+        self._before = [*before]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (self._before,)
+
+
 class _Layer:
     """A linear layer that keeps its factors in the backward pass, in place of a gradient."""
 
     def __init__(self, module: torch.nn.Linear, size: LayerSize, owner: FactorBroadcast) -> None:
         self.module, self.size, self.owner = module, size, owner
         self._factors: dict[int, _Factors] = {}
-        module.forward = functools.partial(_forward, self)  # type: ignore[method-assign]
+        module.forward = _Forward(self)  # type: ignore[assignment, method-assign]
         trained = [(name, own) for name, own in module.named_parameters(recurse=False) if own.requires_grad]
         self._hooks = [
-            own.register_hook(functools.partial(self._refuse, name))  # type: ignore[no-untyped-call]
+            # No warning if the model is saved: a copy has no such hooks.
+            own.register_hook(unserializable_hook(functools.partial(self._refuse, name)))  # type: ignore[no-untyped-call]
             for name, own in trained
         ]
 
@@ -290,10 +312,30 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _forward(layer: _Layer, inputs: torch.Tensor) -> torch.Tensor:
-    layer.owner._forget_failures()
-    product: torch.Tensor = _Product.apply(layer, inputs, layer.module.weight, layer.module.bias)
-    return product
+class _Forward:
+    """In place of a layer's own ``forward``. In a copy of the layer that is its own again."""
+
+    def __init__(self, layer: _Layer) -> None:
+        self._layer = layer
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        layer = self._layer
+        layer.owner._forget_failures()
+        product: torch.Tensor = _Product.apply(layer, inputs, layer.module.weight, layer.module.bias)
+        return product
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return types.MethodType(torch.nn.Linear.forward, copy.deepcopy(self._layer.module, memo))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # The layer is made by then, and has nothing of its own yet: this finds its class's.
+        return getattr, (self._layer.module, "forward")
+
+
+def _is_plain(module: torch.nn.Linear) -> bool:
+    """Whether a layer has the forward of its class; copies of layers that send factors have it by themselves."""
+    own = vars(module).get("forward")
+    return own is None or getattr(own, "__func__", None) is torch.nn.Linear.forward
 
 
 def _shared(model: torch.nn.Module) -> set[int]:

@@ -1,7 +1,9 @@
 """Ranks whose linear layers send factors; started by test_optim_factors.py."""
 
 import copy
+import io
 import os
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -141,7 +143,39 @@ def gradients_from_elsewhere_are_refused():
     assert "0: 64 x 3, sends no factors: its bias is shared with another layer" in text, text
 
 
+def copies_send_no_factors():
+    model, reference, factors = layers()
+    assert [*model.state_dict()] == [*reference.state_dict()]
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.save(model, file)
+    file.seek(0)
+    x = torch.full((1, 3), 1.0 + RANK)
+    for each in (copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model)), torch.load(file, weights_only=False)):
+        assert not hasattr(each, "_ddp_params_and_buffers_to_ignore") or each._ddp_params_and_buffers_to_ignore == []
+        for parameter in each.parameters():
+            parameter.detach().mul_(2)
+        assert not torch.equal(each(x), model(x)), "it computes with its own parameters"
+        theirs = copy.deepcopy(reference)
+        theirs.load_state_dict(each.state_dict())
+        # This is of one rank alone.
+        for network in (each, theirs) if RANK == 0 else ():
+            network(x).sum().backward()
+        assert RANK or torch.equal(each[0].weight.grad, theirs[0].weight.grad)
+        wrapped, plain = DistributedDataParallel(each), DistributedDataParallel(theirs)
+        for network in (wrapped, plain):
+            network.zero_grad()
+            network(x).sum().backward()
+        assert torch.equal(each[0].weight.grad, theirs[0].weight.grad)
+        factor_broadcast(each, rows=1).remove()
+    error_of(UnsupportedError, lambda: copy.deepcopy(factors), "cannot be copied or saved; copy the model")
+    factors.remove()
+    assert "forward" not in vars(model[0])
+
+
 dist.init_process_group("herringbone")
+copies_send_no_factors()
 gradients_from_elsewhere_are_refused()
 a_backward_pass_that_failed_leaves_nothing()
 passes_within_a_pass_have_their_own_factors()
