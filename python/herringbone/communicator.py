@@ -28,7 +28,7 @@ __all__ = ["Communicator", "before_close", "made"]
 
 made: list[Communicator] = []
 """Those that :func:`init` has made in this process and nobody has closed."""
-before_close: list[Callable[[Communicator], None]] = []
+before_close: list[Callable[[Communicator], object]] = []
 """What is called with a communicator that is about to be closed; none of these raises."""
 
 
