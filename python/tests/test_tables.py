@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import herringbone
@@ -45,6 +46,19 @@ def test_workers_push_and_pull(group: Group, work: str) -> None:
     group.start("-m", "herringbone", "launch", "-n", "3", "--tables", "2", "--", python(), str(WORKERS / "tables.py"), work)
     [(status, output)] = group.finish()
     assert status == 0, output
+
+
+def test_a_job_continues_with_the_tables_of_the_one_before(tmp_path: Path) -> None:
+    """All servers of the first one have ended, and those of the second have copies."""
+    program = (
+        "import herringbone; servers = herringbone.ParameterServer(); "
+        "table = servers.table('w', rows=9, consistency='sync', restore=True); print('begins with', table.pull_range(0, 9).sum()); "
+        "table.push_range(0, [[1.0]] * 9); table.snapshot(); servers.close()"
+    )
+    for more, total in (([], 0.0), (["--replicas", "1"], 9.0)):
+        words = ["launch", "-n", "1", "--tables", "2", *more, "--tables-data", str(tmp_path / "kept"), "--", python(), "-c", program]
+        done = subprocess.run([python(), "-m", "herringbone", *words], env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0 and f"begins with {total}" in done.stdout, done
 
 
 def test_the_others_go_on_without_a_worker_that_is_killed(group: Group, address: str) -> None:

@@ -37,7 +37,8 @@ use std::process::{Command, Stdio};
 /// from 0. A rank that fails K times without progress ends the job. Progress is another number in the file that
 /// HERRINGBONE_PROGRESS_FILE names, such as the number of the last checkpoint, written by the program. Programs with RABIT's
 /// interface do all this by themselves. A rank that succeeds is done, and no rank starts again once the job ends. If all others have
-/// written `complete` in place of a number and succeeded, a rank that fails would wait for them in vain, so it ends the job.
+/// written `complete` in place of a number and succeeded, a rank that fails would wait for them in vain, so it ends the job. Programs
+/// with RABIT's interface write it at their end, and ranks of `herringbone.optim` with elastic=True once they have met.
 ///
 /// If a rank ends the job, the others have 2 seconds to say what they saw of it. Then SIGTERM ends them, and SIGKILL after 30
 /// seconds more. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT are passed on; a second one kills the ranks. SIGUSR1 and
@@ -60,6 +61,10 @@ pub(crate) struct Options {
     /// How many copies each range of a table has on other servers; 0: none, and a server that dies loses what it has
     #[arg(long, value_name = "K", requires = "tables", default_value_t = 0)]
     replicas: u32,
+    /// Where the servers write tables, as those of `herringbone serve --tables --data DIR` do: a later job whose program asks for the
+    /// tables with `restore` continues with them
+    #[arg(long, value_name = "DIR", requires = "tables")]
+    tables_data: Option<String>,
     /// How often a rank's program starts until it succeeds or makes progress; 1: a rank that fails ends the job
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 1)]
     max_attempts: u32,
@@ -157,11 +162,19 @@ fn common(
         false => None,
     };
     if let Some(tables) = options.tables {
+        let mut more = vec!["--tables"];
+        more.extend(options.tables_data.iter().flat_map(|folder| ["--data", folder]));
         let addresses = match options.replicas {
-            0 => processes.start_reducers(tables, own, token.as_deref(), &["--tables"])?,
+            0 => processes.start_reducers(tables, own, token.as_deref(), &more)?,
             replicas => {
                 let addresses: Vec<String> = ports[2..].iter().map(address).collect();
-                start_group(&addresses, replicas, own, token.as_deref(), processes)?
+                let (all, replicas) = (addresses.join(","), replicas.to_string());
+                // They have to know all addresses, because they have copies of each other's ranges.
+                more.extend(["--servers", &all, "--replicas", &replicas]);
+                for address in &addresses {
+                    processes.start_reducer(own, token.as_deref(), address, &more)?;
+                }
+                all
             }
         };
         set.push(("HERRINGBONE_TABLES", addresses));
@@ -199,22 +212,6 @@ fn log_format(options: &Options) -> LogFormat {
     // Ranks refuse a name that is none.
     let set = || env::var(LOG_FORMAT).ok()?.parse().ok();
     options.log_format.or_else(set).unwrap_or_default()
-}
-
-/// Starts servers that have copies of each other's ranges: they have to know all addresses.
-fn start_group(
-    addresses: &[String],
-    replicas: u32,
-    own: &OwnCommand,
-    token: Option<&str>,
-    processes: &mut Processes,
-) -> Result<String, Failure> {
-    let (all, replicas) = (addresses.join(","), replicas.to_string());
-    for address in addresses {
-        let group = ["--tables", "--servers", &all, "--replicas", &replicas];
-        processes.start_reducer(own, token, address, &group)?;
-    }
-    Ok(all)
 }
 
 fn drawn_token() -> Result<String, Failure> {

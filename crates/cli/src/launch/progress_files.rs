@@ -11,7 +11,7 @@ use std::{env, fs, io};
 pub(super) const PROGRESS_FILE: &str = "HERRINGBONE_PROGRESS_FILE";
 /// More than the largest number and the end of its line take, in bytes.
 const LONGEST: u64 = 24;
-/// What a program writes in place of a number once all ranks have come to its end, before they leave.
+/// What a program writes in place of a number once a rank that starts again would need ranks that have not left.
 const COMPLETE: &str = "complete";
 
 /// What a rank's file has.
@@ -21,7 +21,7 @@ pub(super) enum NotedProgress {
     Nothing,
     /// The number.
     At(u64),
-    /// All ranks have come to the end of the program: who starts again finds nobody if the others have left.
+    /// A rank that starts again needs the others, and finds nobody if they have left.
     Complete,
 }
 

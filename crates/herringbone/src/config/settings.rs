@@ -260,8 +260,10 @@ pub(crate) const SLICE_BYTES: Setting = setting(
 );
 pub(crate) const PROGRESS_FILE: Setting = setting(
     "HERRINGBONE_PROGRESS_FILE",
-    "where a program writes a decimal number at each checkpoint, another one each time, and `complete` once all ranks have come to \
-     the end: only failures since then count against the launcher's --max-attempts",
+    "where a program writes a decimal number at each checkpoint, another one each time, and `complete` once a rank \
+     that starts again would need the others (RABIT's interface: at the end; elastic averaging: once the ranks have \
+     met): only failures since the last new number count against the launcher's --max-attempts, and a rank that \
+     fails after all others have succeeded with `complete` ends the job",
     "a path, as herringbone launch --max-attempts sets it",
     "none: nobody reads it",
     WORKERS,
