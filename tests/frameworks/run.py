@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -146,15 +147,34 @@ def the_page():
 
 
 def replicas():
-    """torchft's replicas, one of which is killed, its ways to average beside ours, and the programs of the page about workers that come and go."""
+    """torchft's replicas, one of which is killed, and the programs of the page about workers that come and go."""
+    way = "`python/tests/test_torchft.py` and the programs of `docs/elastic.md`"
+    wanted = ["python/tests/test_torchft.py", "tests/docs/test_docs.py", "-k", "torchft or (test_block and elastic)"]
+    return of_torchft(way, wanted, lambda output, last: f"tests: {last.split(',')[0]}")
+
+
+def averages():
+    """torchft's ways to average over Herringbone, beside ours."""
+    way = "`LocalSGD`, `DiLoCo` and streaming `DiLoCo` over `herringbone.torchft`, beside those of `herringbone.optim`"
+    return of_torchft(way, ["-rP", "python/tests/test_optim_torchft.py"], distances)
+
+
+def distances(output, last):
+    """How far the parameters of each pair are apart on the rank where that is most."""
+    found = re.findall(r"'(local|diloco|streaming)': ([\d.e+-]+)", output)
+    names = {"local": "LocalSGD", "diloco": "DiLoCo", "streaming": "streaming DiLoCo"}
+    most = {kind: max(float(distance) for of, distance in found if of == kind) for kind in names}
+    apart = [f"{names[kind]} {distance:.2g}" for kind, distance in most.items()]
+    return f"parameters differ, relative to the largest one, by: {', '.join(apart)}"
+
+
+def of_torchft(way, words, result_of):
+    """A row for tests with torchft; `result_of` says by their output and its last line what it is if they pass."""
     began = time.monotonic()
-    places = ["python/tests/test_torchft.py", "python/tests/test_optim_torchft.py", "tests/docs/test_docs.py"]
-    wanted = "torchft or (test_block and elastic)"
-    status, output = run(["-m", "pytest", "-q", "-rs", *places, "-k", wanted])
+    status, output = run(["-m", "pytest", "-q", "-rs", *words])
     last = output.strip().splitlines()[-1] if output.strip() else ""
     right = status == 0 and "skipped" not in last
-    result, wrong = (f"tests: {last.split(',')[0]}", None) if right else ("", output[-6000:])
-    way = "`python/tests/test_torchft.py`, `python/tests/test_optim_torchft.py` and the programs of `docs/elastic.md`"
+    result, wrong = (result_of(output, last), None) if right else ("", output[-6000:])
     return row("torchft", way, result, wrong, time.monotonic() - began, version("torchft-nightly"))
 
 
@@ -181,6 +201,7 @@ def main():
         done(each)
     if not options.only:
         done(replicas())
+        done(averages())
         done(the_page())
     if not options.json:
         print(table(rows))
