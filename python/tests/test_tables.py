@@ -56,7 +56,20 @@ def test_a_job_continues_with_the_tables_of_the_one_before(tmp_path: Path) -> No
         "table.push_range(0, [[1.0]] * 9); table.snapshot(); servers.close()"
     )
     for more, total in (([], 0.0), (["--replicas", "1"], 9.0)):
-        words = ["launch", "-n", "1", "--tables", "2", *more, "--tables-data", str(tmp_path / "kept"), "--", python(), "-c", program]
+        words = [
+            "launch",
+            "-n",
+            "1",
+            "--tables",
+            "2",
+            *more,
+            "--tables-data",
+            str(tmp_path / "kept"),
+            "--",
+            python(),
+            "-c",
+            program,
+        ]
         done = subprocess.run([python(), "-m", "herringbone", *words], env=environment(), capture_output=True, text=True)
         assert done.returncode == 0 and f"begins with {total}" in done.stdout, done
 
