@@ -13,33 +13,11 @@ from herringbone.optim import members
 from herringbone.optim.exchange import Exchange, Wire, slices
 from herringbone.optim.outer import OuterSGD, difference
 
-RNG = np.random.default_rng(5)
-
 
 def test_the_difference_is_the_common_minus_the_own() -> None:
     common, own = [np.array([1.0, 2.0]), np.array([3.0])], [np.array([0.5, 3.0]), np.array([3.0])]
     assert [values.tolist() for values in difference(common, own)] == [[0.5, -1.0], [0.0]]
     assert common[0].tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("momentum, nesterov", [(0.0, False), (0.9, False), (0.9, True)])
-def test_the_outer_step_is_that_of_torch(dtype: Any, momentum: float, nesterov: bool) -> None:
-    torch = pytest.importorskip("torch")
-    values = [RNG.normal(size=size).astype(dtype) for size in (7, 3)]
-    theirs = [torch.nn.Parameter(torch.from_numpy(each.copy())) for each in values]
-    optimizer = torch.optim.SGD(theirs, lr=0.7, momentum=momentum, nesterov=nesterov)
-    ours = OuterSGD(0.7, momentum, nesterov)
-    for _ in range(5):
-        gradient = [RNG.normal(size=each.size).astype(dtype) for each in values]
-        for parameter, change in zip(theirs, gradient):
-            parameter.grad = torch.from_numpy(change.copy())
-        optimizer.step()
-        ours.step(values, gradient)
-    bound = 1e-6 if dtype == np.float32 else 1e-14
-    for mine, parameter in zip(values, theirs):
-        assert mine.dtype == dtype
-        np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=bound, atol=bound)
 
 
 def test_the_momentum_is_saved_by_value_and_checked() -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import herringbone
 import numpy as np
 import pytest
-import torch
 from conftest import Group, free_port
-from herringbone.optim import ThresholdSGD
 from herringbone.optim.threshold_code import BLOCK, Change, Shape, decode, encode
 from herringbone.optim.threshold_exchange import Exchange
 from herringbone.optim.threshold_residual import Residual, apply, share_at, threshold_of
@@ -253,67 +251,3 @@ def test_digits_are_read_as_well_with_a_hundredth_of_the_bytes(group: Group) -> 
         mine = [(float(accuracy), float(share)) for kind, accuracy, share in found if kind == wanted]
         assert mine[0][0] > dense - less, text
         assert sum(share for _, share in mine) / len(mine) < 0.01, text
-
-
-def test_a_state_of_something_else_is_refused_and_changes_nothing() -> None:
-    def of(*lengths: int) -> list[torch.nn.Parameter]:
-        return [torch.nn.Parameter(torch.ones(length)) for length in lengths]
-
-    with herringbone.init(rank=0, size=1, store=f"127.0.0.1:{free_port()}") as group:
-        parameters = of(1, 5)
-        optimizer = ThresholdSGD(parameters, lr=0.1, momentum=0.5, share=0.2, group=group)
-        for parameter in parameters:
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-        state = optimizer.state_dict()
-        half = {**state, "state": {**state["state"], 1: {"velocity": torch.zeros(5)}}}
-        settings = [{**state["param_groups"][0], "share": 7}]
-        bare = [{key: value for key, value in state["param_groups"][0].items() if key != "share"}]
-        cases: list[tuple[Any, tuple[int, ...], str]] = [
-            (state, (4, 5), "velocity of parameter 0 has 1 elements, and the model's has 4"),
-            (state, (1, 6), "velocity of parameter 1 has 5 elements, and the model's has 6"),
-            (state, (1, 5, 2), r"groups of \[2\] parameters, and this has \[3\]"),
-            (half, (1, 5), "has no left of parameter 1"),
-            ({**state, "steps": None}, (1, 5), "'steps' is None, not a whole number"),
-            ({**state, "steps": -1}, (1, 5), "'steps' is -1, not a whole number"),
-            ({**state, "param_groups": settings}, (1, 5), "share is 7"),
-            ({**state, "param_groups": bare}, (1, 5), "group 0 of the state lacks 'share'"),
-            (torch.optim.SGD(parameters, lr=1).state_dict(), (1, 5), "group 0 of the state lacks 'share', 'threshold'"),
-            ({**state, "param_groups": 3}, (1, 5), "'param_groups' is a int, not a list"),
-            ({**state, "state": None}, (1, 5), "'state' is a NoneType"),
-            ({}, (1, 5), "the state lacks 'state'"),
-            (None, (1, 5), "the state is a NoneType; pass what state_dict"),
-        ]
-        for bad, lengths, words in cases:
-            other = ThresholdSGD(of(*lengths), lr=0.2, group=group)
-            before = repr(other.state_dict())
-            with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
-                other.load_state_dict(bad)
-            assert repr(other.state_dict()) == before, words
-        with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
-            optimizer.add_param_group({"params": of(3)})
-        assert len(optimizer.param_groups) == 1
-        other = ThresholdSGD(of(1, 5), lr=0.2, group=group)
-        other.load_state_dict(state)
-        assert repr(other.state_dict()) == repr(state)
-
-
-def test_arguments_that_make_no_sense_are_named() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(3))]
-    cases: list[tuple[type[Exception], str, Any]] = [
-        (herringbone.ArgumentError, "share is 0; pass a part of the elements", lambda: ThresholdSGD(parameters, 0.1, share=0)),
-        (herringbone.ArgumentError, "momentum is 1", lambda: ThresholdSGD(parameters, 0.1, momentum=1)),
-        (herringbone.ArgumentError, "threshold is -1", lambda: ThresholdSGD(parameters, 0.1, threshold=-1)),
-        (herringbone.ArgumentError, "masking is 'yes'", lambda: ThresholdSGD(parameters, 0.1, masking="yes")),  # type: ignore[arg-type]
-        (herringbone.ArgumentError, "staleness is -1", lambda: ThresholdSGD(parameters, 0.1, staleness=-1)),
-        (
-            herringbone.ArgumentError,
-            "0 is torch.float64",
-            lambda: ThresholdSGD([torch.nn.Parameter(torch.zeros(3).double())], 0.1),
-        ),
-        (herringbone.ArgumentError, "there is no group", lambda: ThresholdSGD(parameters, 0.1)),
-        (TypeError, "group is a str|there is no group", lambda: ThresholdSGD(parameters, 0.1, group="world")),
-    ]
-    for kind, words, call in cases:
-        with pytest.raises((kind, herringbone.ArgumentError), match=words):
-            call()

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import cases
+import numpy as np
 import torch
 import torch.distributed as dist
 from averaging import BOUNDS, STEPS, alike, close, model, synchronous, train, weights
@@ -17,6 +18,7 @@ from torch import nn
 
 import herringbone
 from herringbone.optim import DiLoCo, LocalSGD
+from herringbone.optim.outer import OuterSGD
 
 CASES, case = cases.registry()
 
@@ -76,6 +78,26 @@ def by_hand(steps: int, every: int, fragments: list[list[int]], delay: int, alph
                     parameters[at].copy_(torch.lerp(common[at], parameters[at], alpha))
             round += 1
     return net
+
+
+@case
+def the_outer_step_is_that_of_torch() -> None:
+    drawing = np.random.default_rng(5)
+    for dtype, bound in ((np.float32, 1e-6), (np.float64, 1e-14)):
+        for momentum, nesterov in ((0.0, False), (0.9, False), (0.9, True)):
+            values: list[Any] = [drawing.normal(size=size).astype(dtype) for size in (7, 3)]
+            theirs = [nn.Parameter(torch.from_numpy(each.copy())) for each in values]
+            optimizer = torch.optim.SGD(theirs, lr=0.7, momentum=momentum, nesterov=nesterov)
+            ours = OuterSGD(0.7, momentum, nesterov)
+            for _ in range(5):
+                gradient: list[Any] = [drawing.normal(size=each.size).astype(dtype) for each in values]
+                for parameter, change in zip(theirs, gradient):
+                    parameter.grad = torch.from_numpy(change.copy())
+                optimizer.step()
+                ours.step(values, gradient)
+            for mine, parameter in zip(values, theirs):
+                assert mine.dtype == dtype
+                np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=bound, atol=bound)
 
 
 @case

@@ -9,6 +9,7 @@ import sys
 import time
 
 import herringbone
+import pytest
 import torch
 from herringbone.optim import ThresholdSGD
 
@@ -138,6 +139,72 @@ def left(group):
     return [ThresholdSGD(network(RANK).parameters(), lr=0.02, staleness=staleness, group=group) for staleness in (0, 2)]
 
 
+def other_states(group):
+    """A state of something else is refused, and changes nothing."""
+
+    def of(*lengths):
+        return [torch.nn.Parameter(torch.ones(length)) for length in lengths]
+
+    parameters = of(1, 5)
+    optimizer = ThresholdSGD(parameters, lr=0.1, momentum=0.5, share=0.2, group=group)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    state = optimizer.state_dict()
+    half = {**state, "state": {**state["state"], 1: {"velocity": torch.zeros(5)}}}
+    settings = [{**state["param_groups"][0], "share": 7}]
+    bare = [{key: value for key, value in state["param_groups"][0].items() if key != "share"}]
+    cases = [
+        (state, (4, 5), "velocity of parameter 0 has 1 elements, and the model's has 4"),
+        (state, (1, 6), "velocity of parameter 1 has 5 elements, and the model's has 6"),
+        (state, (1, 5, 2), r"groups of \[2\] parameters, and this has \[3\]"),
+        (half, (1, 5), "has no left of parameter 1"),
+        ({**state, "steps": None}, (1, 5), "'steps' is None, not a whole number"),
+        ({**state, "steps": -1}, (1, 5), "'steps' is -1, not a whole number"),
+        ({**state, "param_groups": settings}, (1, 5), "share is 7"),
+        ({**state, "param_groups": bare}, (1, 5), "group 0 of the state lacks 'share'"),
+        (torch.optim.SGD(parameters, lr=1).state_dict(), (1, 5), "group 0 of the state lacks 'share', 'threshold'"),
+        ({**state, "param_groups": 3}, (1, 5), "'param_groups' is a int, not a list"),
+        ({**state, "state": None}, (1, 5), "'state' is a NoneType"),
+        ({}, (1, 5), "the state lacks 'state'"),
+        (None, (1, 5), "the state is a NoneType; pass what state_dict"),
+    ]
+    for bad, lengths, words in cases:
+        other = ThresholdSGD(of(*lengths), lr=0.2, group=group)
+        before = repr(other.state_dict())
+        with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
+            other.load_state_dict(bad)
+        assert repr(other.state_dict()) == before, words
+    with pytest.raises(herringbone.ArgumentError, match="add_param_group: all parameters are given at the beginning"):
+        optimizer.add_param_group({"params": of(3)})
+    assert len(optimizer.param_groups) == 1
+    other = ThresholdSGD(of(1, 5), lr=0.2, group=group)
+    other.load_state_dict(state)
+    assert repr(other.state_dict()) == repr(state)
+
+
+def mistakes():
+    """Arguments that make no sense are named."""
+    parameters = [torch.nn.Parameter(torch.zeros(3))]
+    cases = [
+        (herringbone.ArgumentError, "share is 0; pass a part of the elements", lambda: ThresholdSGD(parameters, 0.1, share=0)),
+        (herringbone.ArgumentError, "momentum is 1", lambda: ThresholdSGD(parameters, 0.1, momentum=1)),
+        (herringbone.ArgumentError, "threshold is -1", lambda: ThresholdSGD(parameters, 0.1, threshold=-1)),
+        (herringbone.ArgumentError, "masking is 'yes'", lambda: ThresholdSGD(parameters, 0.1, masking="yes")),
+        (herringbone.ArgumentError, "staleness is -1", lambda: ThresholdSGD(parameters, 0.1, staleness=-1)),
+        (
+            herringbone.ArgumentError,
+            "0 is torch.float64",
+            lambda: ThresholdSGD([torch.nn.Parameter(torch.zeros(3).double())], 0.1),
+        ),
+        (herringbone.ArgumentError, "there is no group", lambda: ThresholdSGD(parameters, 0.1)),
+        (TypeError, "group is a str|there is no group", lambda: ThresholdSGD(parameters, 0.1, group="world")),
+    ]
+    for kind, words, call in cases:
+        with pytest.raises((kind, herringbone.ArgumentError), match=words):
+            call()
+
+
 def ours():
     with herringbone.init() as group:
         lockstep(group)
@@ -145,6 +212,8 @@ def ours():
         unlike(group)
         beside(group)
         diverged(group)
+        other_states(group.subgroup([RANK]))
+        mistakes()
         for optimizer in left(group):
             for _ in range(3):
                 optimizer.step()
