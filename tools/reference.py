@@ -84,6 +84,15 @@ CONSTRUCTED = {
     "ThresholdSGD": "herringbone.optim",
 }
 """The classes that programs make with arguments, and from where they import them; calls return objects of the others."""
+PIECES = {
+    "Communicator": [
+        ("collectives/calls.py", "Calls"),
+        ("collectives/folds.py", "Folds"),
+        ("collectives/moves.py", "Moves"),
+        ("collectives/messages.py", "Messages"),
+    ],
+}
+"""The classes that a class is made of, whose methods the page lists as its own, before the rest."""
 
 
 def output_of(binary, *words):
@@ -146,7 +155,12 @@ def tree(file):
 
 def named(body, name):
     """The class or function of a name."""
-    return next(item for item in body if getattr(item, "name", None) == name)
+    return next(item for item in body if getattr(item, "name", None) == name and not is_overload(item))
+
+
+def is_overload(item):
+    """Whether it only declares types for some of a function's arguments."""
+    return any(getattr(each, "id", None) == "overload" for each in getattr(item, "decorator_list", []))
 
 
 def entries(prefix, module, names):
@@ -157,6 +171,8 @@ def entries(prefix, module, names):
             yield prose(ast.get_docstring(item))
             if name in CONSTRUCTED:
                 yield entry(CONSTRUCTED[name], named(item.body, "__init__"), name)
+            for file, piece in PIECES.get(name, []):
+                yield from members(named(tree(file).body, piece), prefix)
             yield from members(item, prefix)
         else:
             yield entry(prefix, item)
@@ -165,7 +181,7 @@ def entries(prefix, module, names):
 def members(item, prefix):
     """A class's own methods, or its fields with the text below each."""
     for index, each in enumerate(item.body):
-        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not is_overload(each):
             yield entry(prefix, each)
         elif isinstance(each, ast.AnnAssign):
             text = item.body[index + 1].value.value

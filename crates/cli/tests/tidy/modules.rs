@@ -224,6 +224,7 @@ const ORDERS: [Order; 8] = [
             "elastic torch/rendezvous torch/rendezvous_server",
             "dependency hosts joining shards state torch/frames torch/handles torch/shards_step",
             "communicator torch/work",
+            "collectives",
             "torch/futures torch/rearranged torch/shards_refused torch/shards_sums",
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/shards_loading torch/tensors",

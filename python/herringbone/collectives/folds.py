@@ -1,0 +1,130 @@
+"""The collectives that fold the arrays of all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._herringbone import Kind
+from ..arrays import fold_type, new_array, same_size, wrong_op
+from ..compression import LOAD, Residuals, compressed
+from ..kinds import kind_of
+from .calls import Calls
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Folds"]
+
+
+class Folds(Calls):
+    """Collectives whose result is folded: a sum, an average, a minimum."""
+
+    def all_reduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+        compression: str | None = None,
+        tensor: str | None = None,
+        residuals: Residuals | None = None,
+    ) -> Any:
+        """Fold ``array`` over all ranks, element by element, into ``out`` (default: in place) on every rank.
+
+        Args:
+            array: any shape, the same number of elements and type on every rank.
+            op: ``"sum"``, ``"average"``, ``"product"``, ``"min"``, ``"max"``, or, of integers, ``"bit_and"``, ``"bit_or"``
+                or ``"bit_xor"``.
+            out: an array of the same type and size; it may be ``array``, or overlap it.
+            compression: a codec for sums and averages of float32: ``"bf16"``, ``"fp16"``, ``"int8"``,
+                ``"onebit:THRESHOLD"``, ``"twobit:THRESHOLD"``, ``"sign"``, ``"topk:SHARE"``, ``"randomk:SHARE"``,
+                ``"threshold:THRESHOLD"`` or ``"exact"``; the same on all ranks. ``"auto"`` takes bf16 or int8 where the plan
+                expects less time, and needs ``HERRINGBONE_CALIBRATION``.
+            tensor: a name, so that what the codec loses goes with what is sent of this tensor next (error feedback).
+            residuals: who keeps what is lost, if the communicator does not: one for each model that has tensors of the same names.
+
+        Returns:
+            The result array, or a :class:`Work`.
+
+        Raises:
+            UnsupportedError: the engine does not fold this type.
+            ValueError: an array is read-only or not C-contiguous, or they do not fit each other, or ``op`` is no name.
+            TypeError: something else stands where an array or the name ``op`` belongs.
+            HerringboneError: the collective failed; with ``async_op`` mostly where its work is waited for.
+        """
+        kind = self._folding("all_reduce", array, op)
+        if out is None:
+            out = array
+        else:
+            same_size("all_reduce", array, out, array.size)
+        coded = compressed("all_reduce", compression, tensor, residuals)
+        return self._run(kind, array.size, 0, array, out, async_op, timeout, priority, coded)
+
+    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
+        """What compression has left of this rank's tensors that have no other owner: see :meth:`Residuals.state_dict`."""
+        return Residuals(self._native.residuals).state_dict()
+
+    def load_compression_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on with what was left when :meth:`compression_state_dict` was called, in place of what is left now.
+
+        Raises:
+            TypeError, ArgumentError: it is not what that gave, and nothing is changed.
+        """
+        Residuals(self._native.residuals)._load(LOAD, state)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Like :meth:`all_reduce`, but only ``root`` receives the result; elsewhere ``out`` is left alone."""
+        kind = self._folding("reduce", array, op)
+        if out is None:
+            out = array
+        else:
+            same_size("reduce", array, out, array.size)
+        root = self._root("reduce", root)
+        return self._run(kind, array.size, root, array, out, async_op, timeout, priority)
+
+    def reduce_scatter(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """Fold ``array`` over all ranks and give rank ``i`` the ``i``-th of ``size`` equal parts.
+
+        Args:
+            array: shape ``(size * n, ...)``.
+            out: shape ``(n, ...)``; made if it is not given.
+        """
+        kind = self._folding("reduce_scatter", array, op)
+        if array.ndim == 0 or array.shape[0] % self.size:
+            raise ValueError(f"reduce_scatter: the first length of {array.shape} has to be a multiple of the {self.size} ranks")
+        if out is None:
+            out = new_array("reduce_scatter", (array.shape[0] // self.size, *array.shape[1:]), array.dtype)
+        same_size("reduce_scatter", array, out, array.size // self.size)
+        return self._run(kind, out.size, 0, array, out, async_op, timeout, priority)
+
+    def _folding(self, name: str, array: Array, op: str) -> Kind:
+        """The kind of a call that folds ``array``."""
+        dtype = fold_type(name, array, op)
+        try:
+            return kind_of(name, dtype, op)
+        except (TypeError, ValueError):
+            raise wrong_op(f"{name} on rank {self.rank}", op) from None

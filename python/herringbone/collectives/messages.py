@@ -1,0 +1,85 @@
+"""Messages from one rank to another, and the barrier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import check_seconds, message_tag
+from ..arrays import move_type, readable, writable
+from ..kinds import BARRIER
+from ..work import Work
+from .calls import Calls
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Messages"]
+
+
+class Messages(Calls):
+    """Calls of two ranks, and the one that only waits for all."""
+
+    def send(self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
+
+        Returns once the receiver has it, or has a place for it and it has left.
+        At most 16,384 messages to a rank can be announced to it and unanswered; further ones wait here for their turn.
+
+        Args:
+            array: any shape; the receiver's has as many elements of the same type.
+            to: a rank of the group. It may be this one, with ``async_op``.
+            tag: a whole number of 64 bits, by which the receiver tells messages apart.
+            async_op: return a :class:`Work` at once; the array may not be changed until it has finished.
+            timeout: seconds that it may take.
+
+        Raises:
+            MismatchError: the receiver's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("send", array)
+        to, tag = self._root("send", to, "to"), message_tag("send", tag)
+        source = readable("send", array)
+        check_seconds("send", timeout)
+        handle = self._native.send(to, (dtype, array.size * scale, tag, source, array, timeout))
+        work = Work("send", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def recv(
+        self,
+        array: Array,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive into ``array`` what rank ``source`` sends with this tag, or any rank if it is ``None``.
+
+        Receives of one tag are served in the order of their calls, and messages of one sender and tag in the order in
+        which they were sent.
+
+        Returns:
+            The rank that has sent it, or a :class:`Work`, whose ``source`` tells.
+
+        Raises:
+            MismatchError: the sender's array has another length or type; on both ranks.
+        """
+        dtype, scale = move_type("recv", array)
+        of = None if source is None else self._root("recv", source, "source")
+        tag = message_tag("recv", tag)
+        target = writable("recv", array)
+        check_seconds("recv", timeout)
+        handle = self._native.receive(of, (dtype, array.size * scale, tag, target, array, timeout))
+        work = Work("recv", handle, array)
+        if async_op:
+            return work
+        work.wait()
+        return work.source
+
+    def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Return once every rank has called it."""
+        return self._run(BARRIER, 0, 0, None, None, async_op, timeout, 0)
