@@ -20,6 +20,7 @@ TESTS := target/tests
 TESTED := target/debug/herringbone
 IN_TESTS := "$(CURDIR)/$(TESTS)/bin/python"
 FRAMEWORKS := target/frameworks
+EDITORS := target/editors
 SITE := target/site-tools
 CHECKERS := target/deploy-tools
 PACKAGERS := target/package-tools
@@ -33,7 +34,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret launchers matrix verify-large docs reference \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -143,6 +144,9 @@ sanitize: | rust ## Tests under the address and thread sanitizers and Miri, with
 
 frameworks: $(FRAMEWORKS)/requirements.stamp ## Lightning, Accelerate and Trainer over Herringbone, beside Gloo. Table to record/
 	@$(FRAMEWORKS)/bin/python tests/frameworks/run.py --record record/frameworks.md $(ARGS)
+
+editors: $(EDITORS)/requirements.stamp ## What an editor shows of programs: types, completions and texts, by pyright (0.1 GB, once)
+	@$(EDITORS)/bin/python tests/editors/run.py $(ARGS)
 
 validate-simulator: setup program ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
 	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
@@ -262,10 +266,15 @@ $(TESTS)/wheel.stamp: $(TESTS)/requirements.stamp $(WHEEL_SOURCES) | rust
 	$(IN_TESTS) -m pip install --quiet --force-reinstall --no-deps --no-index $(TESTS)/wheels/*.whl
 	@touch $@
 
-# One more, with what these frameworks bring: torch is that of .venv, pytest that of the tests.
+# Two more, with what frameworks and editors bring: torch is that of .venv, pytest that of the tests.
 $(FRAMEWORKS)/requirements.stamp: tests/frameworks/requirements.txt $(TESTS)/wheel.stamp
 	$(IN_TESTS) tools/environment.py $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --requirement tests/frameworks/requirements.txt
+	@touch $@
+
+$(EDITORS)/requirements.stamp: tests/editors/requirements.txt $(TESTS)/wheel.stamp
+	$(IN_TESTS) tools/environment.py $(EDITORS)
+	$(EDITORS)/bin/python -m pip install --quiet --requirement tests/editors/requirements.txt
 	@touch $@
 
 # Four more, which need no torch.

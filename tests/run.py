@@ -287,6 +287,7 @@ def targets():
     if os.environ.get("RABIT"):
         yield Target(rust, "conformance-rabit", why_not="RABIT's sources")
     yield Target(python, "frameworks", "--record target/frameworks.md", why_not="a download")
+    yield Target(python, "editors", why_not="a download")
     yield Target(python, "matrix", "--record target/matrix.md", why_not="a download of 8 GB")
 
 

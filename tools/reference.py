@@ -137,9 +137,22 @@ def python():
     for heading, prefix, file, names in PARTS:
         parts.append(f"## {heading}")
         parts += entries(prefix, tree(file), names)
+    parts.append("## Names of arguments")
+    parts.append(
+        "Type checkers and editors know them as types, of `herringbone`. A program may compute such a name as a string, too."
+    )
+    parts.append("\n".join(aliases(tree("names.py").body)))
     parts.append("## Errors\n\n[Troubleshooting](../troubleshooting.md) says what to do about each.")
     parts.append("\n".join(error(item) for item in tree("errors.py").body if isinstance(item, ast.ClassDef)))
     return "\n\n".join(parts) + "\n"
+
+
+def aliases(body):
+    """The names of each type of a file, in a line of a list, behind the text below it."""
+    for item, text in zip(body, body[1:]):
+        if isinstance(item, ast.Assign) and isinstance(text, ast.Expr):
+            names = [f"`{each.value}`" for each in ast.walk(item.value) if isinstance(each, ast.Constant)]
+            yield f"* `{ast.unparse(item.targets[0])}`: {marked(ast.literal_eval(text.value))} {', '.join(names)}."
 
 
 def error(item):

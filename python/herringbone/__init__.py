@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .dependency import Engine
     from .elastic import Elastic
     from .joining import empty, finalize, init
+    from .names import Algorithm, Codec, Collective, FoldOrder, Operation, Transport
     from .options import Options
     from .shards import ShardGroup
     from .state import broadcast_state
@@ -36,14 +37,20 @@ if TYPE_CHECKING:
     from .work import Work
 
 __all__ = [
+    "Algorithm",
+    "Codec",
+    "Collective",
     "Communicator",
     "Elastic",
     "Engine",
+    "FoldOrder",
+    "Operation",
     "Options",
     "ParameterServer",
     "Residuals",
     "ShardGroup",
     "Table",
+    "Transport",
     "Work",
     "__version__",
     "broadcast_state",
@@ -54,14 +61,20 @@ __all__ = [
 __all__ += errors.__all__
 
 _PLACES = {
+    "Algorithm": "names",
+    "Codec": "names",
+    "Collective": "names",
     "Communicator": "communicator",
     "Elastic": "elastic",
     "Engine": "dependency",
+    "FoldOrder": "names",
+    "Operation": "names",
     "Options": "options",
     "ParameterServer": "tables",
     "Residuals": "compression",
     "ShardGroup": "shards",
     "Table": "tables",
+    "Transport": "names",
     "Work": "work",
     "__version__": "_herringbone",
     "broadcast_state": "state",

@@ -10,11 +10,12 @@ import ctypes
 import math
 import sys
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from . import _herringbone
 from .arguments import lengths
 from .errors import ConfigError, UnsupportedError
+from .names import Operation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,7 @@ FOLDED = {
 }
 """numpy's names (``bfloat16``: of ml_dtypes) of the types that the engine can fold."""
 
-OPS = ("sum", "average", "product", "min", "max", "bit_and", "bit_or", "bit_xor")
+OPS: tuple[str, ...] = get_args(Operation)
 SYNONYMS = {
     "mean": "average",
     "avg": "average",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .names import Codec, Collective
+
     Array = np.ndarray[Any, np.dtype[Any]]
 
 __all__ = ["Communicator", "before_close", "made"]
@@ -195,7 +197,11 @@ class Communicator(Folds, Moves, Messages):
         self._native.mark_step()
 
     def explain(
-        self, count: int, dtype: npt.DTypeLike = "float32", collective: str = "all_reduce", compression: str | None = None
+        self,
+        count: int,
+        dtype: npt.DTypeLike = "float32",
+        collective: Collective = "all_reduce",
+        compression: Codec | None = None,
     ) -> str:
         """The algorithm that a collective takes, and why.
 

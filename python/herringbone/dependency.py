@@ -21,6 +21,8 @@ from .work import Work
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .names import Operation
+
 __all__ = ["Engine", "OnComplete", "Variable"]
 
 MOST_THREADS = 256
@@ -121,7 +123,7 @@ class Engine:
         self,
         communicator: Communicator,
         array: Any,
-        op: str = "sum",
+        op: Operation = "sum",
         *,
         var: Variable | None = None,
         priority: int = 0,
@@ -163,7 +165,7 @@ class Engine:
         order = self.variable_of(communicator)
 
         def issue(done: OnComplete) -> None:
-            work: Work = run(async_op=True)
+            work: Work[Any] = run(async_op=True)
             done.release(order)
             done.follow(work._handle)
 

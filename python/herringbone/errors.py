@@ -59,7 +59,7 @@ class PeerLostError(HerringboneError):
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message, tuple(ranks))
-        self.ranks = tuple(ranks)
+        self.ranks: tuple[int, ...] = tuple(ranks)
 
     @property
     def rank(self) -> int:
@@ -75,7 +75,7 @@ class ReducerLostError(HerringboneError):
 
     def __init__(self, message: str, address: str) -> None:
         super().__init__(message, address)
-        self.address = address
+        self.address: str = address
 
 
 class TableError(HerringboneError):
@@ -86,7 +86,7 @@ class TableError(HerringboneError):
 
     def __init__(self, message: str, table: str) -> None:
         super().__init__(message, table)
-        self.table = table
+        self.table: str = table
 
 
 class TableServerLostError(HerringboneError):
@@ -97,7 +97,7 @@ class TableServerLostError(HerringboneError):
 
     def __init__(self, message: str, address: str) -> None:
         super().__init__(message, address)
-        self.address = address
+        self.address: str = address
 
 
 class MismatchError(HerringboneError):
@@ -109,7 +109,7 @@ class MismatchError(HerringboneError):
 
     def __init__(self, message: str, calls: Sequence[tuple[Sequence[int], str]] = ()) -> None:
         super().__init__(message, tuple(calls))
-        self.calls = {rank: call for ranks, call in calls for rank in ranks}
+        self.calls: dict[int, str] = {rank: call for ranks, call in calls for rank in ranks}
 
 
 class OperationTimeoutError(HerringboneError):
@@ -120,7 +120,7 @@ class OperationTimeoutError(HerringboneError):
 
     def __init__(self, message: str, missing: Sequence[str] = ()) -> None:
         super().__init__(message, tuple(missing))
-        self.missing = tuple(missing)
+        self.missing: tuple[str, ...] = tuple(missing)
 
 
 class OutOfMemoryError(HerringboneError):
@@ -131,7 +131,7 @@ class OutOfMemoryError(HerringboneError):
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message, rank)
-        self.rank = rank
+        self.rank: int = rank
 
 
 class OwnMemoryError(OutOfMemoryError, MemoryError):
@@ -158,7 +158,7 @@ class RendezvousError(HerringboneError):
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message, tuple(ranks))
-        self.ranks = tuple(ranks)
+        self.ranks: tuple[int, ...] = tuple(ranks)
 
 
 class ConnectionLostError(HerringboneError):
@@ -181,7 +181,7 @@ class LinkLostError(HerringboneError):
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message, tuple(ranks))
-        self.ranks = tuple(ranks)
+        self.ranks: tuple[int, ...] = tuple(ranks)
 
 
 class ForkedError(HerringboneError):

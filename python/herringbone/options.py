@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .arguments import text
+from .names import Algorithm, FoldOrder, Transport
 
 __all__ = ["Options"]
 
@@ -21,13 +22,13 @@ class Options:
     reducers: Sequence[str] | None = None
     """Addresses ``host:port`` of running ``herringbone serve`` processes (``HERRINGBONE_REDUCERS``)."""
 
-    algorithm: str | None = None
+    algorithm: Algorithm | None = None
     """Name of the algorithm that every all-reduce has to use (``HERRINGBONE_ALGORITHM``)."""
 
-    transport: str | None = None
+    transport: Transport | None = None
     """``"shm"`` or ``"tcp"``: the only transport between processes (``HERRINGBONE_TRANSPORT``)."""
 
-    fold_order: str | None = None
+    fold_order: FoldOrder | None = None
     """``"ranks"`` or ``"hosts"``: which order numbers are added in (``HERRINGBONE_FOLD_ORDER``)."""
 
     token: str | None = None

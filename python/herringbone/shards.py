@@ -13,6 +13,7 @@ from .arrays import FOLDED, fold_type, readable, wrong_op, writable
 from .communicator import Communicator
 from .errors import ArgumentError, UnsupportedError
 from .kinds import kind_of
+from .names import Operation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +112,7 @@ class ShardGroup:
         self.mine = range(*self._native.mine)
         """The shards that this rank carries."""
 
-    def all_reduce(self, gradients: Mapping[int, Array | None], op: str = "sum") -> Array | None:
+    def all_reduce(self, gradients: Mapping[int, Array | None], op: Operation = "sum") -> Array | None:
         """Fold what all shards give, element by element, in the order that only the shards' numbers say.
 
         Args:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Generic, TypeVar
 
 from . import _herringbone
 from .arguments import check_seconds
 from .errors import OperationTimeoutError
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
-
 __all__ = ["Work"]
 
+Result = TypeVar("Result", covariant=True)
 
-class Work:
+
+class Work(Generic[Result]):
     """A running collective or message; it owns its buffers until it has finished."""
 
-    def __init__(self, name: str, handle: _herringbone.Pending, result: Array | None) -> None:
+    def __init__(self, name: str, handle: _herringbone.Pending, result: Result) -> None:
         self._name = name
         self._handle = handle
         self._result = result
 
-    def wait(self, timeout: float | None = None) -> Array | None:
+    def wait(self, timeout: float | None = None) -> Result:
         """Block until it has finished, without the GIL, and return the result array (``None`` for a barrier).
 
         Args:

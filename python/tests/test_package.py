@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
+from typing import Any, get_args
 
 import pytest
 from conftest import clean_environment
 
 import herringbone
 from herringbone import errors
-from herringbone._herringbone import Kind
+from herringbone._herringbone import Communicator, Kind, codecs
 from herringbone.kinds import kind_of
 
 
@@ -128,6 +130,29 @@ def test_a_kind_of_calls_is_one_object_and_has_names_of_the_engine() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             kind_of(*names)
+
+
+def test_types_of_names_have_those_of_the_engine() -> None:
+    for collective in get_args(herringbone.Collective):
+        assert kind_of(collective, "u8").collective == collective
+    for op in get_args(herringbone.Operation):
+        kind_of("all_reduce", "u8", op)
+
+    def fixed(names: Any) -> set[str]:
+        return set(get_args(get_args(names)[0]))
+
+    assert fixed(herringbone.Codec) == {codec for codec in codecs() if ":" not in codec} | {"auto"}
+    for setting, names in (("algorithm", fixed(herringbone.Algorithm)), ("transport", set(get_args(herringbone.Transport)))):
+        assert offered(setting) == names
+    assert offered("fold_order") == set(get_args(herringbone.FoldOrder))
+
+
+def offered(setting: str) -> set[str]:
+    """What the engine says a setting may be, without the parameters of algorithms."""
+    with pytest.raises(errors.ConfigError) as refused:
+        Communicator.connect(rank=0, size=1, store="127.0.0.1:1", **{setting: "nothing"})
+    names = re.split(r": use |one of ", re.sub(r"\(.*?\)", "", str(refused.value)))[-1]
+    return set(re.split(r", | or ", names))
 
 
 def test_errors_survive_copying_and_pickling() -> None:

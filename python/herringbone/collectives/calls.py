@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _herringbone
 from .._herringbone import Extras, Kind
@@ -13,7 +13,8 @@ from ..work import Work
 if TYPE_CHECKING:
     import numpy as np
 
-    Array = np.ndarray[Any, np.dtype[Any]]
+    Scalar = TypeVar("Scalar", bound=np.generic)
+    Array = np.ndarray[Any, np.dtype[Scalar]]
 
 __all__ = ["Calls"]
 
@@ -46,8 +47,8 @@ class Calls:
         kind: Kind,
         count: int,
         root: int,
-        array: Array | None,
-        out: Array | None,
+        array: Array[Any] | None,
+        out: Array[Any] | None,
         async_op: bool,
         timeout: float | None,
         priority: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._herringbone import Kind
 from ..arrays import fold_type, new_array, same_size, wrong_op
@@ -11,9 +11,9 @@ from ..kinds import kind_of
 from .calls import Calls
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from ..names import Codec, Operation
+    from ..work import Work
+    from .calls import Array, Scalar
 
 __all__ = ["Folds"]
 
@@ -21,16 +21,58 @@ __all__ = ["Folds"]
 class Folds(Calls):
     """Collectives whose result is folded: a sum, an average, a minimum."""
 
+    @overload
     def all_reduce(
         self,
-        array: Array,
-        op: str = "sum",
+        array: Array[Scalar],
+        op: Operation = "sum",
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+        compression: Codec | None = None,
+        tensor: str | None = None,
+        residuals: Residuals | None = None,
+    ) -> Array[Scalar]: ...
+    @overload
+    def all_reduce(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+        compression: Codec | None = None,
+        tensor: str | None = None,
+        residuals: Residuals | None = None,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def all_reduce(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+        compression: Codec | None = None,
+        tensor: str | None = None,
+        residuals: Residuals | None = None,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def all_reduce(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
         priority: int = 0,
-        compression: str | None = None,
+        compression: Codec | None = None,
         tensor: str | None = None,
         residuals: Residuals | None = None,
     ) -> Any:
@@ -77,13 +119,49 @@ class Folds(Calls):
         """
         Residuals(self._native.residuals)._load(LOAD, state)
 
+    @overload
     def reduce(
         self,
-        array: Array,
+        array: Array[Scalar],
         root: int = 0,
-        op: str = "sum",
+        op: Operation = "sum",
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def reduce(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def reduce(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def reduce(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
         priority: int = 0,
@@ -97,12 +175,45 @@ class Folds(Calls):
         root = self._root("reduce", root)
         return self._run(kind, array.size, root, array, out, async_op, timeout, priority)
 
+    @overload
     def reduce_scatter(
         self,
-        array: Array,
-        op: str = "sum",
+        array: Array[Scalar],
+        op: Operation = "sum",
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def reduce_scatter(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def reduce_scatter(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def reduce_scatter(
+        self,
+        array: Array[Scalar],
+        op: Operation = "sum",
+        *,
+        out: Array[Scalar] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
         priority: int = 0,
@@ -121,7 +232,7 @@ class Folds(Calls):
         same_size("reduce_scatter", array, out, array.size // self.size)
         return self._run(kind, out.size, 0, array, out, async_op, timeout, priority)
 
-    def _folding(self, name: str, array: Array, op: str) -> Kind:
+    def _folding(self, name: str, array: Array[Any], op: Operation) -> Kind:
         """The kind of a call that folds ``array``."""
         dtype = fold_type(name, array, op)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..arguments import check_seconds, message_tag
 from ..arrays import move_type, readable, writable
@@ -11,9 +11,7 @@ from ..work import Work
 from .calls import Calls
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from .calls import Array, Scalar
 
 __all__ = ["Messages"]
 
@@ -21,7 +19,19 @@ __all__ = ["Messages"]
 class Messages(Calls):
     """Calls of two ranks, and the one that only waits for all."""
 
-    def send(self, array: Array, to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
+    @overload
+    def send(
+        self, array: Array[Scalar], to: int, tag: int = 0, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> None: ...
+    @overload
+    def send(
+        self, array: Array[Scalar], to: int, tag: int = 0, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def send(
+        self, array: Array[Scalar], to: int, tag: int = 0, *, async_op: bool, timeout: float | None = None
+    ) -> Work[Array[Scalar]] | None: ...
+    def send(self, array: Array[Scalar], to: int, tag: int = 0, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Send ``array`` to rank ``to``, which receives it by :meth:`recv` with the same tag; any type.
 
         Returns once the receiver has it, or has a place for it and it has left.
@@ -48,9 +58,33 @@ class Messages(Calls):
         work.wait()
         return None
 
+    @overload
     def recv(
         self,
-        array: Array,
+        array: Array[Scalar],
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> int: ...
+    @overload
+    def recv(
+        self,
+        array: Array[Scalar],
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def recv(
+        self, array: Array[Scalar], source: int | None = None, tag: int = 0, *, async_op: bool, timeout: float | None = None
+    ) -> int | Work[Array[Scalar]]: ...
+    def recv(
+        self,
+        array: Array[Scalar],
         source: int | None = None,
         tag: int = 0,
         *,
@@ -80,6 +114,12 @@ class Messages(Calls):
         work.wait()
         return work.source
 
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False, timeout: float | None = None) -> None: ...
+    @overload
+    def barrier(self, *, async_op: Literal[True], timeout: float | None = None) -> Work[None]: ...
+    @overload
+    def barrier(self, *, async_op: bool, timeout: float | None = None) -> Work[None] | None: ...
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Return once every rank has called it."""
         return self._run(BARRIER, 0, 0, None, None, async_op, timeout, 0)

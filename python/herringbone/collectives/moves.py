@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .._herringbone import Extras
 from ..arguments import whole
@@ -12,9 +12,8 @@ from ..kinds import kind_of
 from .calls import Calls
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from ..work import Work
+    from .calls import Array, Scalar
 
 __all__ = ["Moves"]
 
@@ -22,9 +21,27 @@ __all__ = ["Moves"]
 class Moves(Calls):
     """Collectives that change no value, so they take arrays of any type."""
 
+    @overload
     def broadcast(
         self,
-        array: Array,
+        array: Array[Scalar],
+        root: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def broadcast(
+        self, array: Array[Scalar], root: int = 0, *, async_op: Literal[True], timeout: float | None = None, priority: int = 0
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def broadcast(
+        self, array: Array[Scalar], root: int = 0, *, async_op: bool, timeout: float | None = None, priority: int = 0
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def broadcast(
+        self,
+        array: Array[Scalar],
         root: int = 0,
         *,
         async_op: bool = False,
@@ -36,11 +53,44 @@ class Moves(Calls):
         count, root = array.size * scale, self._root("broadcast", root)
         return self._run(kind_of("broadcast", dtype), count, root, array, array, async_op, timeout, priority)
 
+    @overload
     def all_gather(
         self,
-        array: Array,
+        array: Array[Scalar],
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def all_gather(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def all_gather(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def all_gather(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
         counts: Sequence[int] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
@@ -58,12 +108,48 @@ class Moves(Calls):
         """
         return self._gathered("all_gather", array, None, out, counts, async_op, timeout, priority)
 
+    @overload
     def gather(
         self,
-        array: Array,
+        array: Array[Scalar],
         root: int = 0,
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | None: ...
+    @overload
+    def gather(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar] | None]: ...
+    @overload
+    def gather(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar] | None] | None: ...
+    def gather(
+        self,
+        array: Array[Scalar],
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
         counts: Sequence[int] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
@@ -83,12 +169,48 @@ class Moves(Calls):
         """
         return self._gathered("gather", array, self._root("gather", root), out, counts, async_op, timeout, priority)
 
+    @overload
     def scatter(
         self,
-        array: Array | None,
+        array: Array[Scalar] | None,
         root: int = 0,
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def scatter(
+        self,
+        array: Array[Scalar] | None,
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def scatter(
+        self,
+        array: Array[Scalar] | None,
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
+        counts: Sequence[int] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def scatter(
+        self,
+        array: Array[Scalar] | None,
+        root: int = 0,
+        *,
+        out: Array[Scalar] | None = None,
         counts: Sequence[int] | None = None,
         async_op: bool = False,
         timeout: float | None = None,
@@ -127,11 +249,47 @@ class Moves(Calls):
         count = out.size * scale
         return self._run(kind_of("scatter", dtype), count, root, array, out, async_op, timeout, priority, extras)
 
+    @overload
     def all_to_all(
         self,
-        array: Array,
+        array: Array[Scalar],
         *,
-        out: Array | None = None,
+        out: Array[Scalar] | None = None,
+        sends: Sequence[int] | None = None,
+        receives: Sequence[int] | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar]: ...
+    @overload
+    def all_to_all(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
+        sends: Sequence[int] | None = None,
+        receives: Sequence[int] | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Work[Array[Scalar]]: ...
+    @overload
+    def all_to_all(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
+        sends: Sequence[int] | None = None,
+        receives: Sequence[int] | None = None,
+        async_op: bool,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Array[Scalar] | Work[Array[Scalar]]: ...
+    def all_to_all(
+        self,
+        array: Array[Scalar],
+        *,
+        out: Array[Scalar] | None = None,
         sends: Sequence[int] | None = None,
         receives: Sequence[int] | None = None,
         async_op: bool = False,
@@ -168,9 +326,9 @@ class Moves(Calls):
     def _gathered(
         self,
         name: str,
-        array: Array,
+        array: Array[Any],
         root: int | None,
-        out: Array | None,
+        out: Array[Any] | None,
         counts: Sequence[int] | None,
         async_op: bool,
         timeout: float | None,
@@ -194,7 +352,7 @@ class Moves(Calls):
         count = array.size * scale
         return self._run(kind_of(name, dtype), count, root or 0, array, out, async_op, timeout, priority, extras)
 
-    def _lengths(self, name: str, array: Array, counts: Sequence[int] | None) -> list[int] | None:
+    def _lengths(self, name: str, array: Array[Any], counts: Sequence[int] | None) -> list[int] | None:
         """The first lengths of the parts of ``array`` where they are given; refuses what does not make it up."""
         if array.ndim == 0 or (counts is None and array.shape[0] % self.size):
             raise ValueError(f"{name}: the first length of {array.shape} has to be a multiple of the {self.size} ranks")

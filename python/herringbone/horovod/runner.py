@@ -13,7 +13,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .called import CALL, CALLED, FAILURE, RESULT, dumps, leave
 from .flags import parse, variables_of
@@ -23,9 +23,11 @@ from .processes import StartError, say
 
 __all__ = ["run"]
 
+Result = TypeVar("Result")
+
 
 def run(
-    func: Callable[..., Any],
+    func: Callable[..., Result],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     np: int | None = None,
@@ -44,7 +46,7 @@ def run(
     verbose: int | None = None,
     executable: str | None = None,
     **without_effect: Any,
-) -> list[Any]:
+) -> list[Result]:
     """Call ``func(*args, **kwargs)`` in ``np`` new processes of this host, which are the ranks of a job.
 
     The function and its arguments reach the processes through a file that only this user can read, and so do the results:

@@ -9,6 +9,7 @@ import torch
 
 from ..arguments import whole
 from ..errors import ArgumentError
+from ..names import Codec
 from .averaging import Averaging, OnChange
 from .diloco_outer import Outer, TorchOuter, own_outer
 from .exchange import BUCKET_BYTES, Wire
@@ -67,7 +68,7 @@ class DiLoCo(Averaging):
         outer_momentum: float = 0.9,
         nesterov: bool = True,
         should_quantize: bool = False,
-        wire: str | None = None,
+        wire: Codec | None = None,
         feedback: bool = True,
         bucket_bytes: int = BUCKET_BYTES,
         group: Any = None,

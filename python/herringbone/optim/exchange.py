@@ -77,7 +77,7 @@ class Exchange:
         """``values`` are this rank's, of one dimension, of the same types and lengths on all ranks; they must not change."""
         self.values, self._wire, self._name = list(values), wire, name
         self._results: list[Array] = []
-        self._works: list[Work] = []
+        self._works: list[Work[Any]] = []
         self._group: Communicator | None = None
         self._is_over = False
 

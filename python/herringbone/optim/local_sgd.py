@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..errors import ArgumentError, UnsupportedError
+from ..names import Codec
 from .averaging import Averaging, OnChange
 from .exchange import BUCKET_BYTES, Exchange, Wire
 from .flat import Array, FlatParameters
@@ -47,7 +48,7 @@ class LocalSGD(Averaging):
         sync_every: int,
         group: Any = None,
         *,
-        wire: str | None = None,
+        wire: Codec | None = None,
         feedback: bool = True,
         bucket_bytes: int = BUCKET_BYTES,
         elastic: bool = False,

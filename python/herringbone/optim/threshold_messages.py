@@ -25,7 +25,7 @@ _spaces: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 class Handle(Protocol):
     """A message under way. Its array is left alone until it is done."""
 
-    def wait(self) -> None:
+    def wait(self) -> object:
         """Return once it is done, or raise why it cannot be."""
 
     def done(self) -> bool:

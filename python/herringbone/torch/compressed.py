@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from .._herringbone import Extras
 from ..compression import Residuals, compressed
+from ..names import Codec
 
 __all__ = ["compression", "current_compression"]
 
@@ -18,7 +19,7 @@ current_compression = _codec.get
 
 
 @contextlib.contextmanager
-def compression(codec: str, tensor: str | None = None, residuals: Residuals | None = None) -> Iterator[None]:
+def compression(codec: Codec, tensor: str | None = None, residuals: Residuals | None = None) -> Iterator[None]:
     """Compress the all-reduces of float32 that the body starts on this thread, the same on all ranks.
 
     Sums and averages of float32 are, and of complex64, which torch gives as pairs of these; everything else that the body starts is

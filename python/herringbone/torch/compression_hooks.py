@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import _herringbone, errors
 from ..arguments import text
 from ..compression import Residuals
+from ..names import Codec
 from .collectives import collectives_of
 from .compressed import compression
 from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
@@ -35,7 +36,7 @@ class CompressionHook:
 
     def __init__(
         self,
-        codec: str,
+        codec: Codec,
         *,
         feedback: bool = True,
         start_after: int = 0,
@@ -195,7 +196,7 @@ def _index_of(tensor: str) -> int:
 
 
 def compression_hook(
-    codec: str,
+    codec: Codec,
     *,
     feedback: bool = True,
     start_after: int = 0,

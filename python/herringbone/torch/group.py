@@ -16,6 +16,7 @@ from .. import errors
 from .._herringbone import write_torch_records
 from ..arguments import check_explained
 from ..closing import close_each, tell
+from ..names import Codec, Collective
 from ..options import Options
 from .calls import hidden, observed
 from .collectives import Collectives
@@ -107,7 +108,11 @@ class Named:
         return self.member.communicator.describe()
 
     def explain(
-        self, count: int, dtype: torch.dtype = torch.float32, collective: str = "all_reduce", compression: str | None = None
+        self,
+        count: int,
+        dtype: torch.dtype = torch.float32,
+        collective: Collective = "all_reduce",
+        compression: Codec | None = None,
     ) -> str:
         """The algorithm that a collective takes, and why.
 

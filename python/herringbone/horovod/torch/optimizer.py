@@ -48,7 +48,7 @@ def DistributedOptimizer(
     groups: Groups | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
+) -> Passes:
     """``optimizer`` with steps of all ranks' gradients: each is reduced as soon as ``backward()`` has it.
 
     The result is of a class that inherits the optimizer's, and shares its parameters, options and state.
@@ -83,7 +83,7 @@ def DistributedOptimizer(
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
         kind = _MergingSteps
     made: Any = type(type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__})
-    wrapped = made.__new__(made)
+    wrapped: Passes = made.__new__(made)
     # A learning rate's schedule has put its own `step` into the optimizer, which would go past this one.
     vars(wrapped).update({name: value for name, value in vars(optimizer).items() if name != "step"})
     wrapped._parameter_names = _named(optimizer, named_parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from ...torch.tensors import Lacking, or_lacking
 from ..common.operations import ReduceOp
 from ..common.process_sets import ProcessSet
 from .compression import Compressor
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 __all__ = ["Groups", "Passes", "gradient_of"]
 
@@ -55,6 +58,15 @@ class Passes(torch.optim.Optimizer):
             TypeError, ArgumentError: it is not what that gave, and nothing is changed.
         """
         self._residuals.load_state_dict(state)
+
+    if TYPE_CHECKING:  # each kind has its own
+
+        def synchronize(self) -> None:
+            """Wait until all gradients are reduced, for instance to clip them before the step."""
+
+        def skip_synchronize(self) -> AbstractContextManager[None]:
+            """A block in which ``step()`` does not wait for the gradients: ``synchronize()`` has been called before it."""
+            ...
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many ``backward()`` come before each ``step()``, from now on."""

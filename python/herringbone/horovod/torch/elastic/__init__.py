@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ...common.basics import init, shutdown
 from ...common.elastic import ObjectState, State, run_fn
@@ -12,15 +12,17 @@ from .state import TorchState
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
+
+def run(func: Function) -> Function:
     """Make ``func(state, ...)`` a loop that goes on when workers come and go.
 
     Before each round all ranks get the same state. A lost worker ends the round on the others, which go on from the last
     ``state.commit()``; a new one is taken in at a commit, and nothing is lost. The launcher starts new processes:
     ``herringbone horovodrun --min-np`` does.
     """
-    return run_fn(func, _reset)
+    return cast(Function, run_fn(func, _reset))
 
 
 def _reset() -> None:
