@@ -151,7 +151,7 @@ def aliases(body):
     """The names of each type of a file, in a line of a list, behind the text below it."""
     for item, text in zip(body, body[1:]):
         if isinstance(item, ast.Assign) and isinstance(text, ast.Expr):
-            names = [f"`{each.value}`" for each in ast.walk(item.value) if isinstance(each, ast.Constant)]
+            names = [f"`{ast.unparse(each)}`" for each in ast.walk(item.value) if isinstance(each, ast.Constant)]
             yield f"* `{ast.unparse(item.targets[0])}`: {marked(ast.literal_eval(text.value))} {', '.join(names)}."
 
 
