@@ -1,15 +1,17 @@
-"""Herringbone: all gradients, one sum.
+"""Herringbone: all gradients, one sum. It sums arrays over the processes of a training, with the same bits every time.
 
-With torch::
+With torch, DistributedDataParallel and the rest of ``torch.distributed`` use it after::
 
     torch.distributed.init_process_group("herringbone")
 
-and everything of ``torch.distributed`` that DistributedDataParallel uses goes over the engine. Without torch::
+With numpy, in a program that ``herringbone launch -n 4 -- python train.py`` starts::
 
-    with herringbone.init() as group:      # RANK, WORLD_SIZE, HERRINGBONE_STORE from the environment
-        group.all_reduce(array)            # a numpy array, in place
+    with herringbone.init() as group:
+        group.all_reduce(array, "average")
 
-Importing this package does not import torch.
+Other interfaces: ``herringbone.horovod.torch``, ``herringbone.kvstore`` (MXNet), ``herringbone.rabit``, and ``herringbone.optim``
+for training that sums less often. ``help(herringbone.Communicator)`` has all collectives, ``herringbone doctor`` checks a machine.
+Documentation: https://github.com/herringbone-rs/herringbone/blob/main/docs/README.md
 """
 
 from __future__ import annotations
@@ -84,6 +86,9 @@ _PLACES = {
 }
 """The module of each name. It is imported when the name is first asked for: every ``import torch`` imports this package."""
 
+_FACES = {"embedding", "horovod", "kvstore", "optim", "rabit", "torch", "torchft"}
+"""The modules that programs import by themselves."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
@@ -96,8 +101,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    modules = {place for place in _PLACES.values() if place != "_herringbone"}
-    return sorted({*__all__, "errors", *modules, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, "errors", *(_FACES & globals().keys()), *(name for name in globals() if name.startswith("__"))})
 
 
 register_once_torch_is_there()

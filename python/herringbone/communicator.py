@@ -34,7 +34,11 @@ before_close: list[Callable[[Communicator], object]] = []
 
 
 class Communicator(Folds, Moves, Messages):
-    """This process's membership in a group of ranks; :func:`init` makes the first one.
+    """This process's membership in a group of ranks, with the collectives of numpy arrays; :func:`init` makes the first one::
+
+        with herringbone.init() as group:
+            total = group.all_reduce(array, "sum")
+            work = group.all_reduce(array, "average", async_op=True)
 
     All ranks of the group call the same collectives in the same order. The results of ``all_reduce``, ``reduce``
     and ``reduce_scatter`` have the same bits whatever the algorithm, transport, number of reducers and timing.

@@ -23,13 +23,13 @@ Coded = tuple[str, "str | None", "_herringbone.Residuals | None"]
 
 
 class Residuals:
-    """Error feedback of one owner, such as an optimizer: what codecs have left of its tensors on this rank.
-
-    Without one, ``tensor=`` names a tensor of the communicator. Two models that are trained over one communicator and have tensors
-    of the same names need an owner each::
+    """Error feedback of one owner, such as an optimizer: what codecs have left of its tensors on this rank::
 
         generator = herringbone.Residuals()
-        comm.all_reduce(gradient, "average", compression="int8", tensor="layer1", residuals=generator)
+        group.all_reduce(gradient, "average", compression="int8", tensor="layer1", residuals=generator)
+
+    Without one, ``tensor=`` names a tensor of the communicator. Two models that are trained over one communicator and have tensors
+    of the same names need an owner each.
 
     What is left belongs to one codec, one group and one length, too. If one of these changes, it is dropped, and a warning says so
     once.

@@ -32,7 +32,11 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
-    """A dependency engine, as MXNet has one: it runs functions on threads of its own.
+    """A dependency engine, as MXNet has one: it runs functions on threads of its own, in the order of what they use::
+
+        with herringbone.Engine() as engine:
+            engine.push(load, mutates=[batch])
+            engine.push(train, reads=[batch], mutates=[weights])
 
     A program pushes its functions in the order in which it would call them. What it computes is what the calls would compute,
     one after the other: reads at the head of a variable's queue run together, a write runs alone.

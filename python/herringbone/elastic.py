@@ -35,9 +35,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class Elastic:
-    """A job that goes on with the ranks that are left, and takes new processes in for those that were lost.
-
-    Use it as the context of each step::
+    """A job that goes on with the ranks that are left, and takes new processes in for those that were lost::
 
         job = herringbone.Elastic(save, load, least=2)
         while job.steps < 1000 and not job.leaving:

@@ -28,13 +28,20 @@ import torch
 
 from .arguments import whole
 from .errors import ArgumentError
+from .listing import listing
 from .tables import Table
 
 __all__ = ["TableEmbedding"]
 
+__dir__ = listing(__name__)
+
 
 class TableEmbedding(torch.nn.Module):
-    """As ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; ``padding_idx`` is the only one of its options.
+    """As ``torch.nn.Embedding``, with its weight in a :class:`herringbone.Table`; ``padding_idx`` is the only one of its options::
+
+        embedding = TableEmbedding(servers.table("words", rows=1_000_000, width=64, optimizer="adagrad"))
+        model(embedding(words)).sum().backward()
+        embedding.push()
 
     Its rows are no parameters of the module: the optimizer of the table changes them on the servers. So a worker needs memory for the rows of
     a batch only, and embeddings may be larger than any machine. The tables are those of Li et al., "Scaling Distributed Machine Learning with

@@ -35,6 +35,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 SHRINK = "shrink() the group to the ranks that are left, or restart the job"
 """What a program does about lost ranks that calls the engine directly, as the engine's errors say it."""
 

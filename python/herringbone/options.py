@@ -13,9 +13,12 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a group of workers; what is ``None`` comes from the environment, else has its default.
+    """Settings of a group of workers; what is ``None`` comes from the environment, else has its default::
 
-    Pass it to :func:`herringbone.init`, or to torch as ``init_process_group("herringbone", pg_options=...)``.
+        options = herringbone.Options(transport="tcp")
+        group = herringbone.init(options=options)
+        torch.distributed.init_process_group("herringbone", pg_options=options)
+
     Every rank gives the same values; only rank 0's ``reducers`` count.
     """
 

@@ -41,6 +41,7 @@ from .arguments import whole
 from .arrays import fold_type, move_type, readable, writable
 from .errors import HerringboneError
 from .kinds import Call, kind_of
+from .listing import listing
 from .needs import needs
 from .plain import describe, pack, unpack
 
@@ -70,6 +71,8 @@ __all__ = [
     "tracker_print",
     "version_number",
 ]
+
+__dir__ = listing(__name__)
 
 MAX, MIN, SUM, BITOR = 0, 1, 2, 3
 _OPS = {MAX: "max", MIN: "min", SUM: "sum", BITOR: "bit_or"}

@@ -74,14 +74,14 @@ def explained(shards: int, lengths: list[int], why: str) -> str:
 
 
 class ShardGroup:
-    """The ranks of a communicator, which carry the shards of a training.
-
-    A training has a fixed number of **shards**, each with its own samples and its own gradient. Each rank carries a run of
-    consecutive ones. What all shards give is folded in the canonical tree over the shards' numbers, wherever they lie, so results
-    are the same bits on 1, 2, 3 or more ranks. Ranks beyond the number of shards carry none, and take part::
+    """The ranks of a communicator, which carry the shards of a training::
 
         group = herringbone.ShardGroup(communicator, shards=8)
         mean = group.all_reduce({shard: gradient_of(shard) for shard in group.mine}, "average")
+
+    A training has a fixed number of **shards**, each with its own samples and its own gradient. Each rank carries a run of
+    consecutive ones. What all shards give is folded in the canonical tree over the shards' numbers, wherever they lie, so results
+    are the same bits on 1, 2, 3 or more ranks. Ranks beyond the number of shards carry none, and take part.
 
     All ranks make the group with the same number of shards, and equally many of them.
     """

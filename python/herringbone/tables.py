@@ -56,7 +56,11 @@ class _Spec:
 
 
 class ParameterServer:
-    """One logical parameter server, of one or more processes ``herringbone serve --tables``.
+    """One logical parameter server, of one or more processes ``herringbone serve --tables``::
+
+        with herringbone.ParameterServer(["10.0.0.5:7070"]) as servers:
+            table = servers.table("embedding", rows=1_000_000, width=64, optimizer="adagrad")
+            rows = table.pull(keys)
 
     Each worker of a job makes one, and opens the same tables. Leaving it as a context, or ``close()``, says goodbye: the steps of
     other workers do without this one. A worker that dies is waited for as long as its servers' ``--patience`` says.
@@ -202,7 +206,11 @@ _open: weakref.WeakSet[ParameterServer] = weakref.WeakSet()
 
 
 class Table:
-    """A table on a parameter server; :meth:`ParameterServer.table` opens it.
+    """A table of rows on a parameter server; :meth:`ParameterServer.table` opens it::
+
+        rows = table.pull(keys)
+        table.push(keys, gradients)
+        table.end_step()
 
     Its calls can be made by several threads. ``name``, ``rows``, ``width`` and ``optimizer`` are as they were given. Keep the
     object: a table that Python collects is closed.

@@ -14,7 +14,14 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Work(Generic[Result]):
-    """A running collective or message; it owns its buffers until it has finished."""
+    """A running collective or message, which ``async_op=True`` returns; :meth:`wait` gives the result::
+
+        work = group.all_reduce(array, async_op=True)
+        ...  # compute something else
+        array = work.wait()
+
+    It owns its buffers until it has finished.
+    """
 
     def __init__(self, name: str, handle: _herringbone.Pending, result: Result) -> None:
         self._name = name

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import importlib
+import inspect
 import os
 import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from importlib.metadata import distribution
 from typing import Any, get_args
 
@@ -40,7 +44,7 @@ def test_importing_torch_imports_little_of_it() -> None:
 def test_names_come_from_their_modules_when_they_are_asked_for() -> None:
     code = """import herringbone, sys
 shown = {name for name in dir(herringbone) if name[:2] != "__"}
-print(shown - set(herringbone.__all__) == {"errors"} | shown & set(herringbone._PLACES.values()), "herringbone.tables" in sys.modules)
+print(shown - set(herringbone.__all__) == {"errors"}, "herringbone.tables" in sys.modules)
 print(herringbone.tables.Table is herringbone.Table, all(hasattr(herringbone, name) for name in dir(herringbone)), "__doc__" in dir(herringbone))
 print(hasattr(herringbone, "nothing"), hasattr(herringbone, "torch"))"""
     assert python("-c", code).stdout == "True False\nTrue True True\nFalse False\n"
@@ -182,3 +186,68 @@ def test_a_process_without_a_job_is_a_job_of_one() -> None:
     code = "import herringbone, numpy; print(herringbone.init().all_reduce(numpy.ones(2, numpy.float32)))"
     outcome = python("-c", code)
     assert outcome.stdout == "[1. 1.]\n", outcome.stderr
+
+
+FACES = (
+    "herringbone",
+    "herringbone.errors",
+    "herringbone.compare",
+    "herringbone.embedding",
+    "herringbone.horovod",
+    "herringbone.horovod.numpy",
+    "herringbone.horovod.torch",
+    "herringbone.horovod.torch.elastic",
+    "herringbone.kvstore",
+    "herringbone.optim",
+    "herringbone.rabit",
+    "herringbone.torch",
+)
+
+
+def test_a_prompt_is_shown_public_names_only() -> None:
+    pytest.importorskip("torch")
+    code = f"""import importlib, types
+for name in {FACES}:
+    module = importlib.import_module(name)
+    shown = {{each for each in dir(module) if each[:2] != "__"}}
+    listed = set(getattr(module, "__all__", shown)) - {{"__version__"}}
+    print(name, sorted(shown ^ listed), [each for each in sorted(shown) if type(getattr(module, each)) is types.ModuleType])"""
+    others = {"herringbone": "['errors'] ['errors']", "herringbone.horovod.torch": "[] ['elastic']"}
+    assert python("-c", code).stdout.splitlines() == [f"{name} {others.get(name, '[] []')}" for name in FACES]
+
+
+USED = {
+    "herringbone": [
+        "Communicator",
+        "Elastic",
+        "Engine",
+        "Options",
+        "ParameterServer",
+        "Residuals",
+        "ShardGroup",
+        "Table",
+        "Work",
+    ],
+    "herringbone.embedding": ["TableEmbedding"],
+    "herringbone.horovod.numpy": ["DistributedTrainer"],
+    "herringbone.kvstore": ["KVStore"],
+    "herringbone.optim": ["AsyncSGD", "DiLoCo", "LocalSGD", "PostLocalSGD", "ThresholdSGD"],
+    "herringbone.torch": ["Shards"],
+}
+
+
+def test_a_class_says_first_what_it_is_for_and_how_it_is_used() -> None:
+    pytest.importorskip("torch")
+    for module, names in USED.items():
+        for name in names:
+            text = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+            first, example = re.match(r"(.*)::\n\n((?:    .*\n)+)", text).groups()
+            assert len(first) < 140, first
+            ast.parse(textwrap.dedent(example))
+
+
+def test_help_begins_with_what_a_program_needs() -> None:
+    lines = (herringbone.__doc__ or "").splitlines()
+    assert len(lines) < 20
+    for wanted in ("init_process_group(", "herringbone.init()", "all_reduce(", "docs/README.md"):
+        assert any(wanted in line for line in lines), wanted

@@ -16,6 +16,7 @@ and ``broadcast`` return at once.
 
 from __future__ import annotations
 
+from ..listing import listing
 from .creation import create
 from .optimizer import Optimizer, create_optimizer
 from .placement import placement
@@ -23,3 +24,5 @@ from .sparse import RowSparse
 from .store import KVStore
 
 __all__ = ["KVStore", "Optimizer", "RowSparse", "create", "create_optimizer", "placement"]
+
+__dir__ = listing(__name__)

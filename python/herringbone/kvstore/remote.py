@@ -28,7 +28,11 @@ CHUNK = 1 << 14
 
 
 class RemoteKVStore(KVStore):
-    """A store whose values are in tables on servers; :func:`~herringbone.kvstore.create` makes one.
+    """A store whose values are in tables on servers; :func:`~herringbone.kvstore.create` makes one::
+
+        kv = kvstore.create("dist_async")
+        kv.set_optimizer(kvstore.create_optimizer("sgd", learning_rate=0.1))
+        kv.push(3, gradient)
 
     A push is one worker's: the servers apply the optimizer to it at once. A pull has the pushes that have come, among them all of
     this worker.

@@ -31,7 +31,11 @@ __all__ = ["KVStore"]
 
 
 class KVStore:
-    """Values by key; :func:`~herringbone.kvstore.create` makes one.
+    """Values by key, summed over arrays and workers; :func:`~herringbone.kvstore.create` makes one::
+
+        kv = kvstore.create("dist_sync")
+        kv.init(3, weight)
+        kv.pushpull(3, gradient, out=gradient)
 
     Keys are whole numbers or texts, never both in a store. A call takes one key with an array, or with a list of arrays of as many
     devices; or a list of keys with a list of these. All workers make the same calls in the same order.

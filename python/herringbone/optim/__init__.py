@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..listing import listing
+
 if TYPE_CHECKING:
     from .async_sgd import AsyncSGD as AsyncSGD
     from .diloco import DiLoCo as DiLoCo
@@ -36,6 +38,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
 
 
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+__dir__ = listing(__name__)

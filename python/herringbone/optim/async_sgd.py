@@ -41,7 +41,11 @@ _names: weakref.WeakKeyDictionary[ParameterServer, set[str]] = weakref.WeakKeyDi
 
 
 class AsyncSGD(torch.optim.Optimizer):
-    """Trains a model whose parameters are on a parameter server; workers do not wait for each other.
+    """Trains a model whose parameters are on a parameter server; workers do not wait for each other::
+
+        optimizer = AsyncSGD(torch.optim.SGD(model.parameters(), lr=0.05), herringbone.ParameterServer())
+        loss.backward()
+        optimizer.step()
 
     Each worker has a model of the same shape, and makes one of these after its model; rank 0's parameters are the first ones on the
     servers. ``step()`` pushes this worker's gradients, which the servers apply by their own optimizer, and pulls the parameters.

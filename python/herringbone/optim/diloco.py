@@ -22,9 +22,7 @@ __all__ = ["DiLoCo"]
 
 
 class DiLoCo(Averaging):
-    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al., 2023).
-
-    The training loop stays as it is::
+    """Many steps of an inner optimizer on each rank, then one of an outer optimizer on the mean difference (Douillard et al., 2023)::
 
         with herringbone.optim.DiLoCo(model, optimizer, sync_every=100, wire="int8") as diloco:
             while diloco.rounds < 50:
@@ -33,7 +31,7 @@ class DiLoCo(Averaging):
                 criterion(model(inputs), targets).backward()
                 optimizer.step()
 
-    All ranks begin a round with common parameters. After its inner steps each rank gives what these have changed, the
+    The training loop stays as it is. All ranks begin a round with common parameters. After its inner steps each rank gives what these have changed, the
     pseudo-gradient, and the mean over all ranks is the gradient of one step of the outer optimizer, which gives the next common
     parameters. The names of the arguments are those of torchft's ``DiLoCo``, which takes a ``Manager`` in place of a group.
 

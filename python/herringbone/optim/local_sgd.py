@@ -20,9 +20,7 @@ __all__ = ["LocalSGD", "PostLocalSGD"]
 
 
 class LocalSGD(Averaging):
-    """Average the parameters of all ranks after every ``sync_every`` steps of an optimizer (Stich, ICLR 2019).
-
-    The training loop stays as it is::
+    """Average the parameters of all ranks after every ``sync_every`` steps of an optimizer (Stich, ICLR 2019)::
 
         with herringbone.optim.LocalSGD(model, optimizer, sync_every=8):
             for inputs, targets in batches:
@@ -30,7 +28,7 @@ class LocalSGD(Averaging):
                 criterion(model(inputs), targets).backward()
                 optimizer.step()
 
-    ``model`` is no DistributedDataParallel, which would sum the gradients at every step. All ranks begin with the parameters of
+    The training loop stays as it is. ``model`` is no DistributedDataParallel, which would sum the gradients at every step. All ranks begin with the parameters of
     rank 0. State of the optimizer, such as momentum, and buffers of the model, such as those of batch norm, stay each rank's own.
 
     Ranks can make different numbers of steps in a round: each passes its own ``sync_every``, or calls :meth:`sync`. A round takes
@@ -105,7 +103,11 @@ class LocalSGD(Averaging):
 
 
 class PostLocalSGD(LocalSGD):
-    """Average gradients before each of the first steps, and parameters now and then after these (Lin et al., ICLR 2020).
+    """Average gradients before each of the first steps, and parameters now and then after these (Lin et al., ICLR 2020)::
+
+        with herringbone.optim.PostLocalSGD(model, optimizer, sync_every=8, warmup_steps=100):
+            for inputs, targets in batches:
+                ...  # a training loop, as without it
 
     Its results are those of torch's ``PostLocalSGDOptimizer`` with a ``PeriodicModelAverager`` of the same numbers, over a
     DistributedDataParallel whose gradients are averaged over all ranks in the warm-up and not at all later. The first average of

@@ -36,7 +36,11 @@ __all__ = ["ThresholdSGD"]
 
 
 class ThresholdSGD(torch.optim.Optimizer):
-    """SGD with momentum whose workers tell each other, of each tensor, which elements change by plus or minus one magnitude.
+    """SGD with momentum whose workers tell each other, of each tensor, which elements change by plus or minus one magnitude::
+
+        optimizer = ThresholdSGD(model.parameters(), lr=0.1, momentum=0.9, share=0.005)
+        loss.backward()
+        optimizer.step()
 
     Each worker keeps a whole model and adds up its own updates. In each step it takes the elements of which most has added up, changes
     them by the threshold, and tells all peers, who do the same as soon as they hear of it. What is left stays with the worker

@@ -35,6 +35,7 @@ def check_version(version: str) -> None:
 
 check_version(torch.__version__)
 
+from ..listing import listing
 from ..options import Options
 from .coalescing import mend_coalescing
 from .compressed import compression
@@ -93,6 +94,8 @@ def __getattr__(name: str) -> Any:
         return Shards
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+
+__dir__ = listing(__name__)
 
 # Of programs that import this module before torch's import is over, or that read no entry points.
 register()

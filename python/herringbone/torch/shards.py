@@ -40,11 +40,7 @@ MACHINE = ("torch", "processor level", "probe of arithmetic")
 
 
 class Shards:
-    """A training whose bits do not depend on the number of workers: they carry a fixed number of shards.
-
-    Each shard has its own samples, its own random numbers and its own gradient at every step, whoever carries it, and the gradients
-    are summed in the canonical tree over the shards. So the parameters after every step are the same bits on 1, 2, 3 or 8 workers,
-    also if workers die, leave and come within the training::
+    """A training whose bits do not depend on the number of workers: they carry a fixed number of shards::
 
         shards = herringbone.torch.Shards(8, seed=1)
         batches = shards.loader(dataset, batch=8)
@@ -53,6 +49,10 @@ class Shards:
                 inputs, targets = shard.batch(batches)
                 loss = criterion(model(inputs), targets)
                 loss.backward()
+
+    Each shard has its own samples, its own random numbers and its own gradient at every step, whoever carries it, and the gradients
+    are summed in the canonical tree over the shards. So the parameters after every step are the same bits on 1, 2, 3 or 8 workers,
+    also if workers die, leave and come within the training.
 
     The logical world is fixed and the workers only carry it, as EasyScale (Li et al., SC 2023) does for GPUs.
     """

@@ -229,7 +229,8 @@ const ORDERS: [Order; 8] = [
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/shards_loading torch/tensors",
             "arrays compression kinds options plain_kinds shards_data torch/measured torch/shards_surroundings",
-            "_herringbone aliases arguments closing errors names needs unlike",
+            "aliases arguments closing errors needs",
+            "_herringbone listing names unlike",
         ],
     },
 ];

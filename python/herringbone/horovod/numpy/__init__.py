@@ -3,6 +3,7 @@
 ``import herringbone.horovod.numpy as hvd``. Operations are synchronous, and take a ``priority``.
 """
 
+from ...listing import listing as _listing
 from ...needs import needs as _needs
 
 _needs("herringbone.horovod.numpy", "numpy")
@@ -10,3 +11,5 @@ _needs("herringbone.horovod.numpy", "numpy")
 from ..common.interface import *
 from .operations import *
 from .training import *
+
+__dir__ = _listing(__name__)

@@ -71,7 +71,13 @@ class DistributedOptimizer:
 
 
 class DistributedTrainer:
-    """Steps of an optimizer over parameters, with gradients of all ranks: ``trainer.step(batch_size)`` after each batch."""
+    """Steps of an optimizer over parameters, with gradients of all ranks: ``trainer.step(batch_size)`` after each batch::
+
+        trainer = hvd.DistributedTrainer({"weight": hvd.Parameter(weight)}, optimizer)
+        trainer.step(batch_size)
+
+    The optimizer has a method ``update(index, weight, grad, state)``.
+    """
 
     def __init__(
         self,

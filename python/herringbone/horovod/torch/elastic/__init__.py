@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from ....listing import listing
 from ...common.basics import init, shutdown
 from ...common.elastic import ObjectState, State, run_fn
 from .sampler import ElasticSampler
 from .state import TorchState
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+
+__dir__ = listing(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
