@@ -29,6 +29,7 @@ __all__ = [
     "Variable",
     "__version__",
     "accumulator",
+    "advice",
     "aligned_shards",
     "choose_shard_runs",
     "codec",
@@ -50,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def end_log() -> None:
     """Hand what the engine has logged to ``logging``, and take no more; called at the end of the process."""
+
+def advice() -> dict[str, str]:
+    """What the engine's errors advise, as they say it, by a name of what has happened: "lost", "closed" or "late"."""
 
 def codec(name: str, or_auto: bool = False) -> str:
     """The name of a codec, written in full, or with ``or_auto`` also ``"auto"``; raises ``ValueError`` if it is none."""

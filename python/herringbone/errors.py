@@ -39,15 +39,6 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-SHRINK = "shrink() the group to the ranks that are left, or restart the job"
-"""What a program does about lost ranks that calls the engine directly, as the engine's errors say it."""
-
-
-def with_remedy(text: str, remedy: str) -> str:
-    """The ``text`` of an error for a program in whose interface ``remedy`` is what to do about lost ranks."""
-    return text.replace(SHRINK, remedy)
-
-
 class HerringboneError(RuntimeError):
     """Base of all errors of the engine. ``args[0]`` is the text, further ones are the values that it speaks of."""
 

@@ -37,6 +37,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
+from .advice import in_words_of
 from .arguments import whole
 from .arrays import fold_type, move_type, readable, writable
 from .errors import HerringboneError
@@ -104,6 +105,7 @@ def init(args: Iterable[str | bytes] | None = None) -> None:
     _joined = _herringbone.Rabit([item.decode() if isinstance(item, bytes) else item for item in given])
 
 
+@in_words_of("rabit")
 def finalize() -> None:
     """Wait until all ranks have come to their end, and leave. A process that ends without this is taken for lost.
 
@@ -178,7 +180,7 @@ def allreduce(data: Array, op: int, prepare_fun: Callable[[Array], object] | Non
     result = data if is_in_place else np.array(data, order="C", ndmin=1)
     span = writable("allreduce", result)
     call: Call = (kind, result.size, 0, span, span, result, None, 0, None)
-    rabit.call(call, _place(), None if prepare_fun is None else partial(prepare_fun, result))
+    _make(rabit, call, _place(), None if prepare_fun is None else partial(prepare_fun, result))
     return data if is_in_place else result.reshape(data.shape)
 
 
@@ -211,7 +213,7 @@ def broadcast(data: Any, root: int) -> Any:
 def _moved(rabit: _herringbone.Rabit, array: Array, root: int, place: int) -> None:
     span = writable("broadcast", array)
     call: Call = (kind_of("broadcast", "u8"), array.nbytes, root, span, span, array, None, 0, None)
-    rabit.call(call, place)
+    _make(rabit, call, place)
 
 
 def allgather(data: Array) -> Array:
@@ -229,10 +231,11 @@ def allgather(data: Array) -> Array:
     result = np.empty((rabit.place()[1], *data.shape), data.dtype)
     spans = readable("allgather", data), writable("allgather", result)
     call: Call = (kind_of("all_gather", dtype), data.size * scale, 0, *spans, (data, result), None, 0, None)
-    rabit.call(call, _place())
+    _make(rabit, call, _place())
     return result
 
 
+@in_words_of("rabit")
 def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
     """The last checkpoint: its version, the model that all ranks have, and, ``with_local``, this rank's own.
 
@@ -249,6 +252,7 @@ def load_checkpoint(with_local: bool = False) -> tuple[Any, ...]:
     return version, *(None if model is None else _unpacked(model) for model in models)
 
 
+@in_words_of("rabit")
 def checkpoint(global_model: Any, local_model: Any = None) -> None:
     """End a version: a process that starts from now on begins with these models. Returns when all ranks have called it.
 
@@ -268,6 +272,7 @@ def checkpoint(global_model: Any, local_model: Any = None) -> None:
     rabit.checkpoint(*spans, (held, local))
 
 
+@in_words_of("rabit")
 def lazy_checkpoint(global_model: Any) -> None:
     """End a version, as :func:`checkpoint`, and copy nothing: the model is read only if a process is lost.
 
@@ -289,6 +294,11 @@ def _unpacked(model: bytes) -> Any:
     import numpy as np
 
     return unpack("load_checkpoint", np.frombuffer(model, np.uint8))
+
+
+@in_words_of("rabit")
+def _make(rabit: _herringbone.Rabit, call: Call, place: int, prepare: Callable[[], object] | None = None) -> None:
+    rabit.call(call, place, prepare)
 
 
 def _rabit(call: str) -> _herringbone.Rabit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _herringbone
 from ._herringbone import accumulator, aligned_shards, even_shards, round_shard_sum
@@ -86,7 +86,9 @@ class ShardGroup:
     All ranks make the group with the same number of shards, and equally many of them.
     """
 
-    def __init__(self, communicator: Communicator, shards: int, *, runs: str | Sequence[int] = "aligned") -> None:
+    def __init__(
+        self, communicator: Communicator, shards: int, *, runs: Literal["aligned", "even"] | Sequence[int] = "aligned"
+    ) -> None:
         """Make the group. It is made here, and waits for nobody: if a rank has other shards, the first call says so.
 
         Args:

@@ -1,7 +1,8 @@
 //! The engine's errors as instances of the classes of `herringbone/errors.py`.
 
-use herringbone::{Error, ErrorKind};
+use herringbone::{ADVICE, Error, ErrorKind};
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 
 /// The exception classes. Each is imported when it is first needed.
 mod class {
@@ -28,6 +29,12 @@ mod class {
     import_exception!(herringbone.errors, TableError);
     import_exception!(herringbone.errors, TableServerLostError);
     import_exception!(herringbone.errors, UnsupportedError);
+}
+
+/// What the engine's errors advise, by a name of what has happened; :mod:`herringbone.advice` has it for each interface.
+#[pyfunction]
+pub(crate) fn advice() -> BTreeMap<&'static str, &'static str> {
+    ADVICE.into()
 }
 
 /// `error` for Python, with its text and the values that a program may want.

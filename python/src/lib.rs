@@ -43,6 +43,8 @@ mod _herringbone {
     #[pymodule_export]
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
     #[pymodule_export]
+    use super::errors::advice;
+    #[pymodule_export]
     use super::flight::write_torch_records;
     #[pymodule_export]
     use super::logging::end_log;

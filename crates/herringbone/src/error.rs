@@ -17,13 +17,23 @@ struct Inner {
     operation: Option<String>,
 }
 
+/// What a program does about an error, as programs do that call the engine directly. An interface with other names replaces each text
+/// by its own words, so errors have them whole.
+#[doc(hidden)]
+pub const ADVICE: [(&str, &str); 3] = [("lost", LOST), ("closed", CLOSED), ("late", LATE)];
+
+const LOST: &str = "shrink() the group to the ranks that are left, or restart the job";
+const CLOSED: &str = "this rank has closed the communicator; close it when all its operations have ended, or make a new one (shrink() and \
+                      replace() end the group that they follow)";
+const LATE: &str = "raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)";
+
 /// What happened. See docs of each kind for whether the group can go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Ranks died, left or aborted the group while an operation needed them. The group is finished: restart the job, or form a new
     /// group.
-    #[error("{} lost: {reason}; the group cannot go on without {}: shrink() the group to the ranks that are left, or restart the job", ranks_are(.ranks), if .ranks.len() == 1 { "it" } else { "them" })]
+    #[error("{} lost: {reason}; the group cannot go on without {}: {LOST}", ranks_are(.ranks), if .ranks.len() == 1 { "it" } else { "them" })]
     PeerLost {
         /// The lost ranks, by their numbers in the job.
         ranks: Vec<Rank>,
@@ -79,7 +89,7 @@ pub enum ErrorKind {
     },
     /// An operation took longer than its timeout. The group stays usable if the missing ranks come back, unless they have never made
     /// it, and it is one [without a name](crate::Communicator::subgroup_of).
-    #[error("the operation timed out: its timeout of {} s passed on rank {}{}; if the ranks are only slow, raise the timeout (the call's, the process group's or HERRINGBONE_TIMEOUT_S)", .after.as_secs_f64(), .rank, waited_for(.missing))]
+    #[error("the operation timed out: its timeout of {} s passed on rank {}{}; if the ranks are only slow, {LATE}", .after.as_secs_f64(), .rank, waited_for(.missing))]
     Timeout {
         /// The rank that gave up; it may be one that was not late itself.
         rank: Rank,
@@ -151,10 +161,7 @@ pub enum ErrorKind {
     )]
     Forked,
     /// The communicator was closed, or aborted while the operation was under way.
-    #[error(
-        "this rank has closed the communicator; close it when all its operations have ended, or make a new one (shrink() and \
-         replace() end the group that they follow)"
-    )]
+    #[error("{CLOSED}")]
     Closed,
     /// The request is one that cannot be served.
     #[error("{problem}")]
@@ -180,6 +187,16 @@ pub enum ErrorKind {
         /// The system's words.
         problem: String,
     },
+}
+
+impl ErrorKind {
+    /// What happened, without what a program does about it, if ranks are lost: for interfaces that do something about it themselves.
+    pub(crate) fn seen(&self) -> String {
+        match self {
+            Self::PeerLost { ranks, reason } => format!("{} lost: {reason}", ranks_are(ranks)),
+            kind => kind.to_string(),
+        }
+    }
 }
 
 fn ranks_are(ranks: &[Rank]) -> String {
@@ -377,6 +394,17 @@ mod tests {
             later.starts_with("herringbone, on rank 0: barrier (operation 8): the ranks disagree"),
             "{later}"
         );
+    }
+
+    #[test]
+    fn an_interface_finds_each_advice_in_the_error_that_gives_it() {
+        let lost = ErrorKind::PeerLost { ranks: vec![1], reason: "it was killed".to_owned() };
+        let late = ErrorKind::Timeout { rank: 0, after: Duration::from_secs(1), missing: Vec::new() };
+        for (kind, (name, advice)) in [&lost, &ErrorKind::Closed, &late].into_iter().zip(ADVICE) {
+            assert!(kind.to_string().contains(advice), "{name}: {kind}");
+        }
+        assert_eq!(lost.seen(), "rank 1 is lost: it was killed");
+        assert_eq!(late.seen(), late.to_string());
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub use config::{
     transport_from_env,
 };
 pub use descriptors::raise_limit_of_descriptors;
-pub use error::{Error, ErrorCode, ErrorKind, Result};
+pub use error::{ADVICE, Error, ErrorCode, ErrorKind, Result};
 pub use herringbone_sys::{heap::Mapped, plain::Plain, region::Region};
 pub use local::{local, local_with};
 #[cfg(feature = "named")]

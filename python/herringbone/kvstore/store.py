@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..advice import in_words_of
 from ..arguments import level
 from ..communicator import Communicator
 from ..dependency import Engine, Variable
@@ -358,6 +359,7 @@ class KVStore:
             # Else the error keeps this frame, and the frame the error: what the call made would live on, and tell it again.
             failures.clear()
 
+    @in_words_of("kvstore")
     def wait_all(self) -> None:
         """Wait for all that goes on behind this store, and raise what has failed."""
         try:
@@ -493,6 +495,7 @@ class KVStore:
         with contextlib.suppress(Exception):
             self._engine.wait(settled)
 
+    @in_words_of("kvstore")
     def _wait(self, thing: Any) -> None:
         try:
             self._engine.wait(thing)

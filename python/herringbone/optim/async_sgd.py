@@ -18,7 +18,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class AsyncSGD(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer,
         server: ParameterServer,
         *,
-        staleness: str = "scale",
+        staleness: Literal["scale", "none"] = "scale",
         first_k: int | None = None,
         max_staleness: int | None = None,
         name: str = "async",

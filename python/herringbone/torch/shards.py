@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Shards:
         group: Any = None,
         job: Elastic | None = None,
         threads: int = 1,
-        runs: str = "auto",
+        runs: Literal["auto", "aligned", "even"] = "auto",
         other_machines: bool = False,
     ) -> None:
         """Fix what the bits depend on.

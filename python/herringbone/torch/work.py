@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from .. import errors
 from .._herringbone import Communicator, Pending
+from ..advice import advised
 from .callbacks import CallbackThreads
 from .calls import CALLS, hidden
 from .futures import take_turns
@@ -277,9 +278,6 @@ class Finished(Numbered):
         return future
 
 
-FORM_ANEW = "restart the job (torchrun --max-restarts), or form the group anew of the ranks that are left (dist._reconfigure)"
-"""What a program of torch does about lost ranks."""
-
 _torch_types: dict[type[BaseException], type[BaseException]] = {}
 
 
@@ -295,6 +293,6 @@ def torch_error(error: BaseException, name: str = "") -> BaseException:
         body = {"__module__": kind.__module__, "__doc__": kind.__doc__}
         _torch_types[kind] = type(kind.__name__, (kind, dist.DistBackendError), body)
     text, *values = error.args
-    text = errors.with_remedy(text, FORM_ANEW)
+    text = advised(text, "torch")
     own = text.split("the ranks disagree", 1)[0]
     return _torch_types[kind](text if name in own else f"{name}: {text}", *values)

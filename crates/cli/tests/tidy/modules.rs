@@ -229,6 +229,7 @@ const ORDERS: [Order; 8] = [
             "work",
             "extents plain torch/callbacks torch/calls torch/compressed torch/priorities torch/shards_loading torch/tensors",
             "arrays compression kinds options plain_kinds shards_data torch/measured torch/shards_surroundings",
+            "advice",
             "aliases arguments closing errors needs",
             "_herringbone listing names unlike",
         ],

@@ -237,7 +237,7 @@ impl Recoveries {
     fn tell(&mut self, resume: &Resume, left: u32, links: &Links) {
         let who = format!("rank {}", links.rank);
         let on = match left {
-            0 => "without reducers".to_owned(),
+            0 => "with no reducer left".to_owned(),
             1 => "with one reducer".to_owned(),
             _ => format!("with {left} reducers"),
         };

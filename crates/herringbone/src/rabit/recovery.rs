@@ -60,7 +60,10 @@ impl Rabit {
             ErrorKind::PeerLost { .. } | ErrorKind::LinkLost { .. } => {
                 self.member.lost();
                 let who = format!("rank {}", self.rank());
-                crate::log::info(&who, format_args!("it waits until a lost rank is started again: {error}"));
+                crate::log::info(
+                    &who,
+                    format_args!("it waits until a lost rank is started again: {}", error.kind().seen()),
+                );
                 Ok(())
             }
             ErrorKind::Mismatch { sequence, calls } => {

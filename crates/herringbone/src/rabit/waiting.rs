@@ -121,7 +121,7 @@ impl PatientWaits {
 fn problem_of(error: &Error) -> String {
     match error.kind() {
         ErrorKind::Rendezvous { problem } => problem.clone(),
-        kind => kind.to_string(),
+        kind => kind.seen(),
     }
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _herringbone
 from ...arguments import factor, text
-from ...errors import with_remedy
+from ...advice import advised
 from .calls import is_grouped, operation_of
 from .exceptions import HorovodInternalError
 from .operations import Adasum, ReduceOp
@@ -202,7 +202,7 @@ def _refused(error: RuntimeError) -> Exception:
 
 def failed(error: Exception) -> HorovodInternalError:
     """Why the job cannot go on as it is, and what a program of Horovod does about it."""
-    return HorovodInternalError(with_remedy(str(error), "run the training by hvd.elastic.run, or restart the job"))
+    return HorovodInternalError(advised(str(error), "horovod"))
 
 
 def _keep(running: _Running) -> int:

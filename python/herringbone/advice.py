@@ -1,0 +1,78 @@
+"""What errors advise, in the words of each interface: the engine's own speak of calls that only its programs have."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ._herringbone import advice
+from .errors import HerringboneError
+
+__all__ = ["Interface", "advised", "in_words_of"]
+
+Interface = Literal["torch", "horovod", "kvstore", "rabit"]
+"""Whose programs get an error."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a program does about an error."""
+
+    lost: str
+    """Other ranks are gone."""
+
+    closed: str
+    """This rank has left the group. It begins with that."""
+
+    late: str
+    """A timeout has passed, and the ranks may only be slow."""
+
+
+ENGINE = Advice(**advice())
+"""As the engine says it to programs that call it directly."""
+
+ADVICE: dict[Interface, Advice] = {
+    "torch": Advice(
+        lost="restart the job (torchrun --max-restarts), or let the ranks that are left call destroy_process_group() and "
+        "init_process_group() again, or dist._reconfigure()",
+        closed="this rank has ended the process group; call destroy_process_group() when all its operations have ended, or make "
+        "another group",
+        late="raise the timeout: the call's, or init_process_group(timeout=...)",
+    ),
+    "horovod": Advice(
+        lost="run the training by hvd.elastic.run, or restart the job",
+        closed="this rank has called hvd.shutdown(); call it when all operations have ended, or call hvd.init() again",
+        late="raise the timeout (HERRINGBONE_TIMEOUT_S)",
+    ),
+    "kvstore": Advice(
+        lost="restart the job from the values that the program has saved; kv.num_dead_node() counts lost workers",
+        closed="the communicator of this store is closed; close it after the store's last call, or create another store",
+        late="raise the timeout (HERRINGBONE_TIMEOUT_S)",
+    ),
+    "rabit": Advice(
+        lost="let `herringbone launch --max-attempts` start the job, which starts lost processes again from the last checkpoint",
+        closed="this process has called rabit.finalize(); call it last",
+        late="raise the timeout (rabit_timeout_sec or HERRINGBONE_TIMEOUT_S)",
+    ),
+}
+"""The words of each interface."""
+
+
+def advised(text: str, interface: Interface) -> str:
+    """The ``text`` of one of the engine's errors, with what a program of ``interface`` does about it."""
+    for own, others in zip(vars(ENGINE).values(), vars(ADVICE[interface]).values()):
+        text = text.replace(own, others)
+    return text
+
+
+@contextlib.contextmanager
+def in_words_of(interface: Interface) -> Iterator[None]:
+    """A block, or as a decorator a function, whose errors of the engine advise what a program of ``interface`` does."""
+    try:
+        yield
+    except HerringboneError as error:
+        if error.args:
+            error.args = (advised(str(error), interface), *error.args[1:])
+        raise
