@@ -119,7 +119,8 @@ class Engine:
         """Push ``function(done)``, whose operation ends when ``done`` is used, which may be later and on any thread.
 
         ``done.complete()`` ends it well, ``done.fail(error)`` ends it as failed, and ``done.release(variable)`` lets later
-        operations have a variable before the end. If ``done`` is dropped unused, the operation fails.
+        operations have a variable before the end. If ``done`` is dropped unused, the operation fails. To end it a second time is a
+        :class:`HerringboneError`, and to release a variable that it does not use a :class:`ValueError`, which change nothing.
         """
         self._native.push_async(*self._said("push_async", function, reads, mutates, priority, name))
 
@@ -247,6 +248,13 @@ class Engine:
         for argument, things in (("reads", reads), ("mutates", mutates)):
             if not isinstance(things, (list, tuple)):
                 raise TypeError(f"{call}: {argument} is a {type(things).__name__}; pass a list of variables or arrays")
+        for thing in mutates:
+            if getattr(getattr(thing, "flags", None), "writeable", True) is False:
+                whose = "" if name is None else f" of operation {name!r}"
+                raise ValueError(
+                    f"{call}: an array of shape {thing.shape} in mutates{whose} is read-only; pass one that can be written, or name it "
+                    "in reads"
+                )
         variables = [[self.variable_of(thing) for thing in things] for things in (reads, mutates)]
         called = [thing for thing in (*reads, *mutates) if isinstance(thing, Communicator)]
         if called:

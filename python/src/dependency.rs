@@ -2,18 +2,19 @@
 
 use crate::{errors, pending::Pending, waiting};
 use herringbone::dependency::{
-    DependencyEngine, DependencyError, DependencyResult, Follower, OnComplete, OperationFailure, Uses,
-    Variable,
+    DependencyEngine, DependencyError, DependencyResult, Follower, OnComplete, OperationFailure, Unfinished,
+    Uses, Variable,
 };
-use pyo3::{
-    exceptions::{PyRuntimeError, PyValueError},
-    prelude::*,
-};
+use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     error::Error,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
+
+/// What a program is told whose function has forgotten to end its operation.
+const UNFINISHED: &str = "its function returned without using `done`, and nothing holds it any more; call done.complete(), \
+                          done.fail(error) or done.follow(work), or keep it for the thread that does";
 
 /// A thing that operations read and mutate, of one engine.
 #[pyclass(frozen, module = "herringbone._herringbone", name = "Variable")]
@@ -37,12 +38,20 @@ impl PyVariable {
 pub(crate) struct PyOnComplete {
     ticket: Mutex<Option<OnComplete>>,
     follower: Follower,
+    /// Its operation, in texts.
+    label: String,
 }
 
 impl PyOnComplete {
-    fn take(&self) -> PyResult<OnComplete> {
+    /// The ticket, for the method of a name. It is used once.
+    fn take(&self, method: &str) -> PyResult<OnComplete> {
         let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
-        ticket.ok_or_else(|| PyRuntimeError::new_err("the operation has ended already; it ends once"))
+        ticket.ok_or_else(|| {
+            let label = &self.label;
+            errors::plain(format!(
+                "done.{method} of {label}: it has ended already; call one of complete, fail and follow, once"
+            ))
+        })
     }
 }
 
@@ -50,14 +59,14 @@ impl PyOnComplete {
 impl PyOnComplete {
     /// End the operation well.
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
-        let ticket = self.take()?;
+        let ticket = self.take("complete")?;
         py.detach(|| ticket.complete());
         Ok(())
     }
 
     /// End it as failed, with an exception.
     fn fail(&self, py: Python<'_>, error: Bound<'_, PyAny>) -> PyResult<()> {
-        let (ticket, error) = (self.take()?, PyErr::from_value(error));
+        let (ticket, error) = (self.take("fail")?, PyErr::from_value(error));
         py.detach(|| ticket.fail(error));
         Ok(())
     }
@@ -68,12 +77,17 @@ impl PyOnComplete {
             let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
             ticket.as_ref().map_or(Ok(()), |ticket| ticket.release(&variable.0))
         });
-        released.map_err(|error| raised(py, &error))
+        released.map_err(|error| match error {
+            DependencyError::Foreign | DependencyError::Unused { .. } => {
+                PyValueError::new_err(format!("done.release of {}: {error}", self.label))
+            }
+            error => raised(py, &error),
+        })
     }
 
     /// End it when a collective that is under way is over, and as that does.
     fn follow(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
-        let ticket = self.take()?;
+        let ticket = self.take("follow")?;
         let boxed = |error: herringbone::Error| Box::new(error) as Box<dyn Error + Send + Sync>;
         py.detach(|| self.follower.follow(ticket, pending.0.clone(), boxed));
         Ok(())
@@ -251,12 +265,14 @@ impl Drop for PyDependencyEngine {
 
 /// Calls a function that ends its operation later; one that raises fails it, unless it has ended it already.
 fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: OnComplete, follower: Follower) {
-    let done = PyOnComplete { ticket: Mutex::new(Some(done)), follower };
+    let label = done.label();
+    let done = PyOnComplete { ticket: Mutex::new(Some(done)), follower, label };
     let Ok(done) = Py::new(py, done) else { return };
     if let Err(error) = function.call1((done.clone_ref(py),)) {
-        match done.get().take() {
-            Ok(ticket) => py.detach(|| ticket.fail(error)),
-            Err(_) => error.write_unraisable(py, Some(&function)),
+        let ticket = done.get().ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match ticket {
+            Some(ticket) => py.detach(|| ticket.fail(error)),
+            None => error.write_unraisable(py, Some(&function)),
         }
     }
 }
@@ -280,6 +296,10 @@ fn raised(py: Python<'_>, error: &DependencyError) -> PyErr {
 fn of_function(py: Python<'_>, failure: &OperationFailure) -> PyErr {
     if let Some(error) = failure.error().downcast_ref::<PyErr>() {
         return error.clone_ref(py);
+    }
+    if failure.error().is::<Unfinished>() {
+        let text = failure.to_string().replace(&Unfinished.to_string(), UNFINISHED);
+        return errors::plain(text);
     }
     match failure.error().downcast_ref::<herringbone::Error>() {
         Some(error) => errors::of(error, failure.name()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,58 @@ def test_a_ticket_releases_variables_of_its_own_engine_alone() -> None:
     engine.push(lambda: seen.append(len(errors)), tags)
     engine.wait_all()
     assert seen == [3] and all("another dependency engine" in error for error in errors)
+
+
+def test_a_release_of_what_an_operation_does_not_use_is_an_error_and_the_operation_goes_on() -> None:
+    engine, errors = herringbone.Engine(1), []
+    tag, other = engine.var("weights"), engine.var("gradients")
+
+    def begin(done: herringbone.dependency.OnComplete) -> None:
+        done.release(tag)
+        for variable in (other, tag):
+            try:
+                done.release(variable)
+            except ValueError as error:
+                errors.append(str(error))
+        done.complete()
+        done.release(other)  # there is nothing left to release
+
+    engine.push_async(begin, [], [tag], name="load")
+    engine.wait_all()
+    begun = r"done.release of operation 0 \(load\): operation 0 \(load\) cannot release variable \d+ \(%s\): "
+    assert [bool(re.match(begun % name, text)) for name, text in zip(("gradients", "weights"), errors)] == [True] * 2, errors
+    assert tag.version == 1
+
+
+def test_an_operation_ends_once_and_what_fails_after_its_end_is_printed() -> None:
+    program = """
+import herringbone
+engine = herringbone.Engine(1)
+tag, ran = engine.var("tag"), []
+def twice(done):
+    done.complete()
+    done.complete()
+engine.push_async(twice, [], [tag], name="load")
+engine.push(lambda: ran.append(tag.version), [tag])
+engine.wait_all()
+print(ran)
+"""
+    done = run(program)
+    assert done.returncode == 0 and done.stdout == "[1]\n", done.stderr
+    assert "done.complete of operation 0 (load): it has ended already" in done.stderr, done.stderr
+
+
+def test_a_read_only_array_is_read_and_never_mutated() -> None:
+    engine, array = herringbone.Engine(1), np.ones((2, 3))
+    frozen = array[1:]
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match=r"push: an array of shape \(1, 3\) in mutates of operation 'scale' is read-only"):
+        engine.push(lambda: None, mutates=[array, frozen], name="scale")
+    assert engine.pending == 0
+    seen: list[float] = []
+    engine.push(lambda: seen.append(float(frozen.sum())), [frozen])
+    engine.wait_all()
+    assert seen == [3.0]
 
 
 def test_a_forked_child_is_told_and_never_hangs() -> None:

@@ -47,5 +47,5 @@ mod trace;
 pub use buffer::EngineBuffer;
 pub use collectives::Follower;
 pub use engine::{DependencyEngine, DependencyResult, Uses, Variable, VariableWait};
-pub use failure::{DependencyError, OperationFailure};
+pub use failure::{DependencyError, OperationFailure, Unfinished};
 pub use scheduler::OnComplete;

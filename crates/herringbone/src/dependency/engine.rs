@@ -385,7 +385,7 @@ impl OnComplete {
     /// does not spoil it.
     ///
     /// # Errors
-    /// [`Foreign`](DependencyError::Foreign) or [`Forked`](DependencyError::Forked).
+    /// [`Foreign`](DependencyError::Foreign), [`Unused`](DependencyError::Unused) or [`Forked`](DependencyError::Forked).
     pub fn release(&self, variable: &Variable) -> DependencyResult<()> {
         let Some(scheduler) = self.scheduler() else { return Ok(()) };
         if scheduler.is_forked() {
@@ -394,8 +394,7 @@ impl OnComplete {
         if !Arc::ptr_eq(scheduler, &variable.0.scheduler) {
             return Err(DependencyError::Foreign);
         }
-        self.release_number(variable.0.number);
-        Ok(())
+        self.release_number(variable.0.number)
     }
 }
 

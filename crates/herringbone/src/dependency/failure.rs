@@ -55,15 +55,31 @@ impl OperationFailure {
 
 impl fmt::Display for OperationFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => {
-                write!(f, "operation {} ({name}) of the dependency engine failed: ", self.operation())?
-            }
-            None => write!(f, "operation {} of the dependency engine failed: ", self.operation())?,
-        }
-        self.0.error.fmt(f)
+        let label = labelled("operation", self.operation(), self.name());
+        write!(f, "{label} of the dependency engine failed: {}", self.0.error)
     }
 }
+
+/// A thing of an engine in texts: its number, and its name if it has one.
+pub(crate) fn labelled(thing: &str, number: u64, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("{thing} {number} ({name})"),
+        None => format!("{thing} {number}"),
+    }
+}
+
+/// Why an operation failed whose function was to end it later: its `OnComplete` was dropped.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Unfinished;
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its function dropped the ticket that ends the operation, or panicked")
+    }
+}
+
+impl Error for Unfinished {}
 
 impl Error for OperationFailure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
@@ -79,6 +95,13 @@ pub enum DependencyError {
     Failed(OperationFailure),
     /// A variable of another engine.
     Foreign,
+    /// An operation releases a variable that it does not use.
+    Unused {
+        /// The operation, by its number and name.
+        operation: String,
+        /// The variable, likewise.
+        variable: String,
+    },
     /// A function of the engine waits for the engine.
     Inside,
     /// The engine was closed.
@@ -92,6 +115,13 @@ impl fmt::Display for DependencyError {
         f.write_str(match self {
             Self::Failed(failure) => return failure.fmt(f),
             Self::Foreign => "a variable belongs to another dependency engine; make it with var() of this one",
+            Self::Unused { operation, variable } => {
+                return write!(
+                    f,
+                    "{operation} cannot release {variable}: it was pushed without it, or has released it; release a variable \
+                     that it reads or mutates"
+                );
+            }
             Self::Inside => {
                 "a function of the dependency engine may not wait for the engine, which may wait for it; declare what it \
                  reads, or push another operation"

@@ -4,7 +4,7 @@
 //! a write holds it alone. An operation is ready when it holds all its variables. As a push enters all its queues at once,
 //! all queues have one order, and no circle of operations waits for each other.
 
-use super::failure::OperationFailure;
+use super::failure::{OperationFailure, labelled};
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap, HashMap, VecDeque},
@@ -206,6 +206,17 @@ impl<B> Queues<B> {
         self.let_go(access, None);
         self.settle();
         true
+    }
+
+    /// An operation that is not over, in texts.
+    pub(crate) fn label(&self, operation: u32) -> String {
+        let Pending { number, name, .. } = &self.operations[operation];
+        labelled("operation", *number, name.as_deref())
+    }
+
+    /// A variable in texts.
+    pub(crate) fn variable_label(&self, variable: u32) -> String {
+        labelled("variable", variable.into(), self.variables[variable].name.as_deref())
     }
 
     /// The earliest failure that nobody has been told of; clears all.

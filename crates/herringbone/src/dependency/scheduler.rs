@@ -1,7 +1,7 @@
 //! The threads that run what the queues say is ready, and those that wait for it.
 
 use super::{
-    failure::OperationFailure,
+    failure::{DependencyError, OperationFailure, Unfinished},
     queues::{Pushed, Queues, VariableUse},
     recorder::Recorder,
     sync::{Condvar, Mutex, MutexGuard, YIELDS, generation, inside, set_inside, thread},
@@ -399,12 +399,26 @@ impl OnComplete {
     }
 
     /// Lets later operations have a variable before the end, by its number in the engine.
-    pub(crate) fn release_number(&self, variable: u32) {
-        if let Some(Ticket { scheduler, operation, .. }) = &self.0 {
-            let mut state = scheduler.lock();
-            state.queues.release(*operation, variable);
-            scheduler.tell(state, 0);
-        }
+    pub(crate) fn release_number(&self, variable: u32) -> Result<(), DependencyError> {
+        let Some(Ticket { scheduler, operation, .. }) = &self.0 else { return Ok(()) };
+        let mut state = scheduler.lock();
+        let released = match state.queues.release(*operation, variable) {
+            true => Ok(()),
+            false => {
+                let (operation, variable) =
+                    (state.queues.label(*operation), state.queues.variable_label(variable));
+                Err(DependencyError::Unused { operation, variable })
+            }
+        };
+        scheduler.tell(state, 0);
+        released
+    }
+
+    /// Its operation, by its number and name.
+    #[doc(hidden)]
+    pub fn label(&self) -> String {
+        let label = |Ticket { scheduler, operation, .. }: &Ticket| scheduler.lock().queues.label(*operation);
+        self.0.as_ref().map(label).unwrap_or_default()
     }
 
     fn end(&mut self, result: Result<(), BoxedError>) {
@@ -419,7 +433,7 @@ impl OnComplete {
 
 impl Drop for OnComplete {
     fn drop(&mut self) {
-        self.end(Err("its function dropped the ticket that ends the operation, or panicked".into()));
+        self.end(Err(Unfinished.into()));
     }
 }
 
