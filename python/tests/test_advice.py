@@ -19,7 +19,7 @@ FOREIGN = {
     "rabit": ["shrink()", "replace()", "init_process_group", "hvd."],
 }
 """Of each interface, what its programs cannot call."""
-TOLD = {
+SAID = {
     "numpy": ["shrink() the group", "make a new one"],
     "torch": ["torchrun --max-restarts", "call destroy_process_group()"],
     "horovod": ["hvd.elastic.run", "use hvd.init()"],
@@ -29,18 +29,18 @@ TOLD = {
 """Of each interface, what its programs are told about a lost rank, and after their own end."""
 
 
-@pytest.mark.parametrize("interface", [*TOLD])
+@pytest.mark.parametrize("interface", [*SAID])
 def test_a_lost_rank_and_an_end_are_told_in_the_words_of_the_interface(interface: str, group: Group) -> None:
     if interface == "torch":
         pytest.importorskip("torch")
     group.start_ranks("lost_and_closed.py", 3, interface, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     *survivors, _ = group.finish(START_SECONDS)
     for status, output in survivors:
-        told = [line for line in output.splitlines() if "Error: " in line]
-        assert status == 0 and len(told) == 2, output
-        for line, wanted in zip(told, TOLD[interface]):
+        errors = [line for line in output.splitlines() if "Error: " in line]
+        assert status == 0 and len(errors) == 2, output
+        for line, wanted in zip(errors, SAID[interface]):
             assert wanted in line, output
-        for line in told:
+        for line in errors:
             assert not [word for word in FOREIGN[interface] if word in line], line
 
 
