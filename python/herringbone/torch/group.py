@@ -315,12 +315,12 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         this lock with the GIL, and both wait for ever. pybind11 looks for a method once in each class, and a function of C
         stands for none.
         """
-        vars(self)[method] = abs
+        self.__dict__[method] = abs
         try:
             answer = inspect.getattr_static(dist.ProcessGroup, question)
             answer.__get__(self) if isinstance(answer, property) else answer(self)
         finally:
-            del vars(self)[method]
+            del self.__dict__[method]
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -370,7 +370,7 @@ class ProcessGroupHerringbone(Named, Called, dist.ProcessGroup):  # type: ignore
         """torch's name of this group."""
         return self._group_name
 
-    def setGroupName(self, name: str) -> None:
+    def setGroupName(self, name: Any) -> None:
         """Remember torch's name of this group."""
         if self._backend is not None:
             super()._set_group_name(name)
