@@ -1,5 +1,6 @@
 """The native module. Private: its users are the modules of this package."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -40,6 +41,7 @@ __all__ = [
     "main",
     "optimizers",
     "ps_lite_serve",
+    "read_user_text",
     "round_shard_sum",
     "write_torch_records",
 ]
@@ -488,6 +490,9 @@ def write_torch_records() -> None:
 
 def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int]]]:
     """A tree for each device of a topology as the root: its edges from parent to child, a parent's before its children's."""
+
+def read_user_text(path: str | os.PathLike[str]) -> str:
+    """The text of a regular file of at most 64 MiB; OSError, or ValueError for what is none."""
 
 def ps_lite_serve() -> None:
     """Be the scheduler or server that the environment says this process is, until the job is over."""

@@ -9,6 +9,7 @@ mod codecs;
 mod communicator;
 mod dependency;
 mod errors;
+mod files;
 mod flight;
 mod logging;
 mod memory;
@@ -44,6 +45,8 @@ mod _herringbone {
     use super::dependency::{PyDependencyEngine, PyOnComplete, PyVariable};
     #[pymodule_export]
     use super::errors::advice;
+    #[pymodule_export]
+    use super::files::read_user_text;
     #[pymodule_export]
     use super::flight::write_torch_records;
     #[pymodule_export]

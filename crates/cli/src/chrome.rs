@@ -7,11 +7,10 @@ pub(crate) use check::check;
 pub(crate) use reader::EventReader;
 
 use herringbone::core::trace::{Argument, ChromeEvent, MomentScope, TracePhase, TraceRow};
-use rustix::fs::OFlags;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Opens a file of events.
@@ -19,16 +18,7 @@ use std::path::Path;
 /// # Errors
 /// If it cannot be read, or is no regular file: a FIFO would be waited for without end, and some files are read twice.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    // Then to open a FIFO takes no time.
-    let options = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = File::options().read(true).custom_flags(options).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is no regular file: write the events into one first",
-        )),
-    }
+    Ok(herringbone::open_user_file(path)?)
 }
 
 /// Whether two paths lead to one file that is there.

@@ -2,7 +2,8 @@
 
 use crate::{failure::Failure, names::Completed, outcome::Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
-use herringbone::settings::{ALL, Environment, Found, Setting};
+use herringbone::log::warn;
+use herringbone::settings::{ALL, Environment, Found, Setting, unknown};
 use herringbone::{Error, ErrorKind, nearest_name};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -25,8 +26,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// The setting that is called so.
-fn named(text: &str) -> Result<&'static str, String> {
+/// The setting that is called so, or that takes the variable of this name in its place.
+pub(crate) fn named(text: &str) -> Result<&'static str, String> {
     let name = text.trim().to_ascii_uppercase().replace('-', "_");
     let short = |name: &'static str| name.strip_prefix("HERRINGBONE_").unwrap_or(name);
     let wanted = name.strip_prefix("HERRINGBONE_").unwrap_or(&name);
@@ -46,6 +47,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let rows = ALL.iter().filter(is_shown);
     let rows = rows.map(|setting| Ok(Row { setting, found: setting.find(&environment)? }));
     let rows = rows.collect::<Result<Vec<Row>, Failure>>()?;
+    for name in unknown(&environment) {
+        warn("settings", name);
+    }
     let mut problems = environment.problems();
     if !options.names.is_empty() {
         problems.retain(|problem| rows.iter().any(|row| row.has(problem)));

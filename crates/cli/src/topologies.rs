@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use herringbone::core::topology::{self, Topology};
+use herringbone::{read_user_stream, read_user_text};
 use std::fs;
 
 /// Reads `FILE`, or one topology of a file with several as `FILE#NAME`; `-` is standard input. Warnings go to standard error.
@@ -10,7 +11,7 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
         Some((path, name)) => (path, Some(name)),
         None => (file, None),
     };
-    let text = if path == "-" { std::io::read_to_string(std::io::stdin()) } else { fs::read_to_string(path) };
+    let text = if path == "-" { read_user_stream(std::io::stdin()) } else { read_user_text(path) };
     let text = text.map_err(|error| Failure::Usage {
         problem: format!("cannot read the topology {path}: {error}"),
         hint: "name a text of nvidia-smi topo -m, NCCL's XML, or a matrix as JSON or CSV",

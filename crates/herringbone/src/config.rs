@@ -17,9 +17,9 @@ mod transport;
 mod trees;
 
 pub use admin::AdminSettings;
-pub(crate) use exposure::check_exposure;
+pub use exposure::check_exposure;
 pub use nearest::{UnknownName, nearest as nearest_name, parse_algorithm};
-pub use reading::{token_from_env, token_from_file, token_of_listener, transport_from_env};
+pub use reading::{token_from_env, token_from_file, token_of_listener, token_openness, transport_from_env};
 pub(crate) use route::on_the_way_to;
 pub use route::{Route, is_own_address, route_to};
 pub use transport::Transport;

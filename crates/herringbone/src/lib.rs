@@ -83,6 +83,7 @@ mod tcp_table;
 #[expect(clippy::disallowed_methods, reason = "its threads wait for what happens")]
 mod timeline;
 mod transport;
+mod user_file;
 mod work;
 #[cfg(any(test, feature = "simulator"))]
 mod world;
@@ -99,9 +100,9 @@ pub use communicator::{
     view::{JobFigures, JobPlace, JobView},
 };
 pub use config::{
-    AdminSettings, Config, Rendezvous, Route, Transport, UnknownName, is_own_address, nearest_name,
-    parse_algorithm, route_to, settings, token_from_env, token_from_file, token_of_listener,
-    transport_from_env,
+    AdminSettings, Config, Rendezvous, Route, Transport, UnknownName, check_exposure, is_own_address,
+    nearest_name, parse_algorithm, route_to, settings, token_from_env, token_from_file, token_of_listener,
+    token_openness, transport_from_env,
 };
 pub use descriptors::raise_limit_of_descriptors;
 pub use error::{ADVICE, Error, ErrorCode, ErrorKind, Result};
@@ -119,6 +120,9 @@ pub use rendezvous::{Store, StoreError};
 pub use request::{Compression, MessageRequest, Request};
 pub use residuals::{Residual, Residuals};
 pub use transport::stats::{Moved, Stats};
+pub use user_file::{
+    FileError, LARGEST_FILE, open_user_file, read_user_file, read_user_stream, read_user_text,
+};
 pub use work::Pending;
 
 #[cfg(feature = "simulator")]

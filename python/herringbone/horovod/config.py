@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+from .._herringbone import read_user_text
 
 __all__ = ["flags_of"]
 
@@ -77,9 +78,9 @@ def flags_of(path: str) -> tuple[list[str], list[str]]:
 
 def _text_of(path: str) -> str:
     try:
-        return Path(path).read_text()
-    except UnicodeDecodeError:
-        raise ValueError(f"--config-file {path}: it is no text") from None
+        return read_user_text(path)
+    except ValueError as error:
+        raise ValueError(f"--config-file {error}") from None
 
 
 def _switch(flag: str, value: str, where: str) -> list[str]:

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+from .._herringbone import read_user_text
 
 __all__ = ["Discovery", "Hosts", "Slot", "address_of", "is_here", "place_again", "slots_of", "surplus"]
 
@@ -89,9 +90,10 @@ def _asked(options: argparse.Namespace) -> list[tuple[str, int]]:
         return _read(options.hosts.split(","), default, "-H")
     if options.hostfile is not None:
         try:
-            return _read(Path(options.hostfile).read_text().splitlines(), default, options.hostfile)
-        except UnicodeDecodeError:
-            raise ValueError(f"-hostfile {options.hostfile}: it is no text of lines such as: host1 slots=2") from None
+            text = read_user_text(options.hostfile)
+        except ValueError as error:
+            raise ValueError(f"-hostfile {error}; write lines such as: host1 slots=2") from None
+        return _read(text.splitlines(), default, options.hostfile)
     if options.host_discovery_script:
         return _discovered(options)
     return []

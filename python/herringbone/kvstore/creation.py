@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 
 from .. import _herringbone
 from ..communicator import Communicator
@@ -105,6 +104,6 @@ def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine |
 def _trees_of(topology: str) -> Trees:
     path, _, name = topology.partition("#")
     try:
-        return _herringbone.device_trees(pathlib.Path(path).read_text(), name or None)
+        return _herringbone.device_trees(_herringbone.read_user_text(path), name or None)
     except ValueError as error:
         raise ArgumentError(f"create: the topology {topology}: {error}") from None

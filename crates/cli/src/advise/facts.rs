@@ -5,9 +5,9 @@
 //! one that waits. Other time is computing.
 
 use crate::failure::Failure;
-use herringbone::DType;
+use herringbone::{DType, read_user_text};
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::path::Path;
 
 const HINT: &str = "write {\"size\": group.size, \"stats\": group.stats(), \"recent\": group.recent()} from Python, or \
                     name what `herringbone bench --json` or `herringbone status --json` has printed";
@@ -31,7 +31,7 @@ pub(super) struct JobFacts {
 pub(super) fn read(path: &Path) -> Result<JobFacts, Failure> {
     let wrong =
         |problem: String| Failure::Usage { problem: format!("{}: {problem}", path.display()), hint: HINT };
-    let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let text = read_user_text(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     of_text(&text).map_err(wrong)
 }
 

@@ -104,7 +104,7 @@ const ORDERS: [Order; 8] = [
             "completion config seen",
             "request",
             "flight residuals",
-            "clock descriptors error feedback log rendezvous svg tcp_table",
+            "clock descriptors error feedback log rendezvous svg tcp_table user_file",
             "memory",
         ],
     },
@@ -163,7 +163,7 @@ const ORDERS: [Order; 8] = [
             "optimizer",
             "call",
             "pending ps_lite residuals",
-            "codecs errors flight logging memory restarter store trees turn waiting",
+            "codecs errors files flight logging memory restarter store trees turn waiting",
         ],
     },
     Order {

@@ -9,7 +9,7 @@ const TOKEN_CHARACTERS: usize = 16;
 ///
 /// # Errors
 /// [`ErrorKind::Auth`], which says how to set one.
-pub(crate) fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
+pub fn check_exposure(address: std::net::SocketAddr, token: Option<&str>) -> Result<()> {
     let ip = address.ip();
     let characters = token.map_or(0, |token| token.chars().count());
     if characters >= TOKEN_CHARACTERS || ip.is_loopback() {

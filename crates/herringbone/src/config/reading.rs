@@ -20,11 +20,21 @@ use crate::{
         topology::{self, LinkMatrix},
     },
     tcp_table::variable_of_listener,
+    user_file::read_user_text,
 };
-use std::{fmt, fs, net::ToSocketAddrs, os::unix::fs::MetadataExt, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    net::ToSocketAddrs,
+    os::unix::fs::MetadataExt,
+    str::FromStr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 impl Environment {
-    /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together.
+    /// What is wrong with it: each setting that cannot be used by itself, or else how they do not go together. Names that are
+    /// no settings are [`settings::unknown`].
     pub fn problems(&self) -> Vec<Error> {
         let alone = |setting: &Setting| {
             let names = setting.fallbacks.iter().flat_map(|names| names.iter()).chain([&setting.name]);
@@ -32,7 +42,8 @@ impl Environment {
             Config::new(0, 1, Rendezvous::Tcp(String::new())).with_environment(&environment)?.check()
         };
         let each = settings::ALL.iter().map(|setting| alone(setting));
-        let problems: Vec<Error> = each.chain([settings::check(self)]).filter_map(Result::err).collect();
+        let problems: Vec<Error> =
+            each.chain([settings::check_values(self)]).filter_map(Result::err).collect();
         if problems.is_empty() {
             let together = Config::from_environment(self).and_then(|config| config.check());
             return together.err().into_iter().collect();
@@ -76,7 +87,7 @@ impl Environment {
         let Some(found) = settings::CALIBRATION.find(self)? else { return Ok(None) };
         let path = found.text.as_str();
         let wrong = |why: &dyn fmt::Display| Error::config(&found.variable, format_args!("{path}: {why}"));
-        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let text = read_user_text(path).map_err(|error| wrong(&error))?;
         Calibration::parse(&text).map(Some).map_err(|error| wrong(&error))
     }
 
@@ -126,7 +137,7 @@ impl Environment {
             None => (found.text.as_str(), None),
         };
         let wrong = |why: &dyn fmt::Display| Error::config(&found.variable, format_args!("{path}: {why}"));
-        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let text = read_user_text(path).map_err(|error| wrong(&error))?;
         let topology = topology::read(&text, name).map_err(|error| wrong(&error))?;
         let links = LinkMatrix::of(&topology).map_err(|error| wrong(&error))?;
         links.check_connected().map_err(|error| wrong(&error))?;
@@ -314,8 +325,10 @@ pub fn token_of_listener(address: &str) -> Option<String> {
 /// The token that a file holds, which is called `name` in errors.
 fn token_in(path: &str, name: &str) -> Result<String> {
     let problem = |problem: &dyn fmt::Display| Error::config(name, format_args!("{path}: {problem}"));
-    let text = fs::read_to_string(path).map_err(|error| problem(&error))?;
-    if let Some(open) = openness(path) {
+    let text = read_user_text(path).map_err(|error| problem(&error))?;
+    if let Some(open) = token_openness(path)
+        && is_first_warning(path)
+    {
         crate::log::warn("settings", format_args!("{name}: {open}"));
     }
     match text.trim() {
@@ -324,8 +337,14 @@ fn token_in(path: &str, name: &str) -> Result<String> {
     }
 }
 
-/// Why a file keeps no secret, if everybody on this machine may read or change it.
-fn openness(path: &str) -> Option<String> {
+/// Whether this process has not warned of a file yet: a rank reads its token for its place, and again for its settings.
+fn is_first_warning(path: &str) -> bool {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
+}
+
+/// Why a token's file keeps no secret, if everybody on this machine may read or change it.
+pub fn token_openness(path: &str) -> Option<String> {
     let mode = fs::metadata(path).ok()?.mode() & 0o777;
     let what = match mode & 0o007 {
         0 | 0o001 => return None,
@@ -481,7 +500,7 @@ mod tests {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let expected =
                 warning.map(|what| format!("everybody may {what} {path} (mode {mode:03o}), so the token"));
-            let said = openness(path);
+            let said = token_openness(path);
             assert_eq!(said.is_some(), expected.is_some(), "{mode:o}");
             assert!(
                 said.iter().zip(expected).all(|(said, expected)| said.starts_with(&expected)),
@@ -489,6 +508,7 @@ mod tests {
             );
             assert_eq!(token_from_file(path).unwrap(), "a token of the tests");
         }
+        assert!(!is_first_warning(path), "each file is warned about once");
         fs::remove_file(&file).unwrap();
     }
 

@@ -394,6 +394,18 @@ pub struct UnknownSetting {
     nearest: Option<&'static str>,
 }
 
+impl UnknownSetting {
+    /// The name as it stands in the environment.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The setting that was probably meant, if one is near.
+    pub fn nearest(&self) -> Option<&'static str> {
+        self.nearest
+    }
+}
+
 const PREFIX: &str = "HERRINGBONE_";
 /// How many letters may be wrong in a name whose beginning is wrong, too.
 const WRONG: usize = 2;
@@ -412,7 +424,7 @@ fn begins_nearly(name: &str) -> bool {
 }
 
 /// The names that begin like a setting's, or nearly so, in whatever case, and are none, in the order of the alphabet.
-pub(crate) fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
+pub fn unknown(environment: &Environment) -> Vec<UnknownSetting> {
     let is_known = |name: &str| ALL.iter().any(|setting| setting.name == name);
     let judge = |name: &str| match name.strip_prefix(PREFIX) {
         Some(rest) => {
@@ -455,6 +467,20 @@ pub fn check(environment: &Environment) -> Result<()> {
 /// [`check`] on a worker. Ranks mostly have the same environment, so one of them warns; to the others it is information.
 pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     static WARNED: Once = Once::new();
+    check_values(environment)?;
+    WARNED.call_once(|| {
+        for name in unknown(environment) {
+            match rank {
+                0 => crate::log::warn("settings", name),
+                _ => crate::log::info("settings", name),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The part of [`check`] that refuses values, without a warning of names.
+pub(super) fn check_values(environment: &Environment) -> Result<()> {
     if let Some(found) = LOG.find(environment)?
         && crate::log::Level::named(&found.text).is_none()
     {
@@ -478,14 +504,6 @@ pub(crate) fn check_on(rank: u32, environment: &Environment) -> Result<()> {
     if let Some(found) = FLIGHT_SIGNAL.find(environment)?.filter(|found| !matches!(&*found.text, "0" | "1")) {
         return Err(FLIGHT_SIGNAL.refuse(&found));
     }
-    WARNED.call_once(|| {
-        for name in unknown(environment) {
-            match rank {
-                0 => crate::log::warn("settings", name),
-                _ => crate::log::info("settings", name),
-            }
-        }
-    });
     Ok(())
 }
 

@@ -1,0 +1,19 @@
+//! Files that a user names to the Python half: read by the engine's rule.
+
+use herringbone::FileError;
+use pyo3::{exceptions::PyValueError, prelude::*};
+use std::{io, path::PathBuf};
+
+/// The text of a regular file of at most 64 MiB. A pipe or a device is refused at once, and not waited for.
+///
+/// Raises OSError if the system refuses it, ValueError if it is no such file; both name it.
+#[pyfunction]
+pub(crate) fn read_user_text(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    py.detach(|| herringbone::read_user_text(&path)).map_err(|error| {
+        let text = format!("{}: {error}", path.display());
+        match error {
+            FileError::System(error) => io::Error::new(error.kind(), text).into(),
+            _ => PyValueError::new_err(text),
+        }
+    })
+}
