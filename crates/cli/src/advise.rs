@@ -2,6 +2,7 @@
 
 mod facts;
 
+use crate::numbers::{above_zero, decimal, whole};
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
 use facts::JobFacts;
 use herringbone::{
@@ -23,19 +24,19 @@ pub(crate) struct AdviseOptions {
     #[command(flatten)]
     training: TrainingOptions,
     /// Gbit/s of a worker's port, each way
-    #[arg(long, value_name = "G", value_parser = positive)]
+    #[arg(long, value_name = "G", value_parser = above_zero(1e9))]
     worker_gbps: f64,
     /// Gbit/s of a reducer's port, each way
-    #[arg(long, value_name = "G", value_parser = positive)]
+    #[arg(long, value_name = "G", value_parser = above_zero(1e9))]
     reducer_gbps: f64,
     /// Price of a worker's hour
-    #[arg(long, value_name = "P", value_parser = not_negative, requires = "price_reducer")]
+    #[arg(long, value_name = "P", value_parser = decimal(0.0..=1e9), requires = "price_reducer")]
     price_worker: Option<f64>,
     /// Price of a reducer's hour
-    #[arg(long, value_name = "P", value_parser = not_negative, requires = "price_worker")]
+    #[arg(long, value_name = "P", value_parser = decimal(0.0..=1e9), requires = "price_worker")]
     price_reducer: Option<f64>,
     /// The most reducers; a few more than are enough unless said
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=65536))]
     most: Option<u32>,
     /// One JSON object
     #[arg(long, conflicts_with = "csv")]
@@ -56,38 +57,17 @@ struct TrainingOptions {
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// Machines that train
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), required_unless_present = "from")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=65536), required_unless_present = "from")]
     workers: Option<u32>,
     /// Bytes that are summed in a step: of all gradients, such as 1.3G
     #[arg(long, value_name = "B", required_unless_present = "from")]
     bytes: Option<Bytes>,
     /// Milliseconds of computing in a step, without communication
-    #[arg(long, value_name = "MS", value_parser = positive, required_unless_present = "from")]
+    #[arg(long, value_name = "MS", value_parser = above_zero(1e9), required_unless_present = "from")]
     step_ms: Option<f64>,
     /// The part of computing behind which communication can hide, from 0 to 1, as DDP does it; 0 unless said
-    #[arg(long, value_name = "F", value_parser = part)]
+    #[arg(long, value_name = "F", value_parser = decimal(0.0..=1.0))]
     overlap: Option<f64>,
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number| *number > 0.0 && *number <= 1e9)
-        .ok_or_else(|| "expected a number above 0".to_owned())
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number| (0.0..=1e9).contains(number))
-        .ok_or_else(|| "expected a number from 0".to_owned())
-}
-
-fn part(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number| (0.0..=1.0).contains(number))
-        .ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 /// The most rows that a table has unless they are asked for.

@@ -14,7 +14,7 @@ mod table;
 pub(crate) use options::Options;
 
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
-use crate::{job, outcome::Outcome, progress::LateBar};
+use crate::{job, numbers, outcome::Outcome, progress::LateBar};
 use half::{bf16, f16};
 use herringbone::{Collective, Communicator, DType, settings::Bytes};
 use rustix::process::Signal;
@@ -120,9 +120,11 @@ fn rows_of<T: Sample>(
         printer.head(&communicator.describe())?;
     }
     let budget = Duration::from_secs_f64(options.seconds);
-    let progress = printer.is_some().then(|| LateBar::of(options.sizes.0.len() as u64));
+    let rounded = |bytes| numbers::elements(options.collective, communicator.size(), bytes, size_of::<T>());
+    let sizes = options.sizes.distinct(rounded);
+    let progress = printer.is_some().then(|| LateBar::of(sizes.len() as u64));
     let mut wrong = 0;
-    for bytes in &options.sizes.0 {
+    for bytes in &sizes {
         progress.iter().for_each(|progress| progress.tell(format!("{} now", Bytes(*bytes))));
         let case = measure::Case::<T>::new(communicator, options.collective, options.op(), *bytes);
         let row = case.row(options.ways.mapped, budget)?;

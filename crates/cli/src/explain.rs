@@ -5,7 +5,7 @@ mod compressed;
 
 use crate::codecs::Codecs;
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
-use crate::numbers::{Sizes, elements};
+use crate::numbers::{Sizes, elements, whole};
 use crate::{layout, outcome::Outcome, progress::LateBar, table};
 use candidates::Candidates;
 use compressed::CodecComparison;
@@ -38,16 +38,16 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Workers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
     ranks: u32,
     /// Workers on each host, which are consecutive ranks; all on one host unless said
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
     per_host: Option<u32>,
     /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
     #[arg(long, value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
     /// Reducers
-    #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=4096))]
     reducers: u32,
     /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said

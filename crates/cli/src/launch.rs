@@ -12,6 +12,7 @@ mod restarts;
 pub use restarter::Restarter;
 pub use restarts::RankDecision;
 
+use crate::numbers::whole;
 use crate::parent::{HeldPorts, OwnCommand, end_with_parent};
 use crate::{failure::Failure, outcome::Outcome};
 use herringbone::AdminSettings;
@@ -53,20 +54,20 @@ pub(crate) struct Options {
     #[arg(short = 'n', long, value_name = "N", value_parser = ranks, required_unless_present = "child")]
     ranks: Option<u32>,
     /// Start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=256))]
     reducers: Option<u32>,
     /// Start M servers of tables as well, for programs with a ParameterServer
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=256))]
     tables: Option<u32>,
     /// How many copies each range of a table has on other servers; 0: none, and a server that dies loses what it has
-    #[arg(long, value_name = "K", requires = "tables", default_value_t = 0)]
+    #[arg(long, value_name = "K", requires = "tables", default_value_t = 0, value_parser = whole(0..=255))]
     replicas: u32,
     /// Where the servers write tables, as those of `herringbone serve --tables --data DIR` do: a later job whose program asks for the
     /// tables with `restore` continues with them
     #[arg(long, value_name = "DIR", requires = "tables")]
     tables_data: Option<String>,
     /// How often a rank's program starts until it succeeds or makes progress; 1: a rank that fails ends the job
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 1)]
+    #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), default_value_t = 1)]
     max_attempts: u32,
     /// Run a program that asks torch.distributed for this backend on Herringbone, without an edit
     #[arg(long, value_name = "BACKEND", value_parser = ["gloo"])]

@@ -5,8 +5,44 @@ use herringbone::settings::{Bytes, ParseBytesError};
 use std::{
     collections::BTreeSet,
     fmt::{self, Display},
+    ops::RangeInclusive,
     str::FromStr,
 };
+
+/// A parser of an option that takes a whole number of a range, both ends included. Its error says which range.
+pub(crate) fn whole(
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    move |text| within(text, &range)
+}
+
+/// As [`whole`], up to 64 bits.
+pub(crate) fn whole_of_64_bits(text: &str) -> Result<u64, String> {
+    within(text, &(0..=u64::MAX))
+}
+
+fn within<T: PartialOrd + Display + FromStr>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
+    let found = text.trim().parse().ok().filter(|number| range.contains(number));
+    found.ok_or_else(|| format!("write a whole number from {} to {}", range.start(), range.end()))
+}
+
+/// A parser of an option that takes a number of a range, both ends included, with a fraction if need be.
+pub(crate) fn decimal(
+    range: RangeInclusive<f64>,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let found = text.trim().parse().ok().filter(|number| range.contains(number));
+        found.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// A parser of an option that takes a number above 0, up to `most`, with a fraction if need be.
+pub(crate) fn above_zero(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let found = text.trim().parse().ok().filter(|number| *number > 0.0 && *number <= most);
+        found.ok_or_else(|| format!("write a number above 0, up to {most}"))
+    }
+}
 
 /// A set of whole numbers: `8`, `2..64` with both ends, or a list of those.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +82,7 @@ pub(crate) enum NumberError {
     Set(String),
     /// More than can be meant.
     #[error("{0} is above 65536")]
-    Large(u32),
+    Large(String),
     /// For [`Sizes`].
     #[error("`{0}` is no size and no range of sizes: write 4, 64K, 1.5M, 1G or 1K..16M (doubling)")]
     Size(String),
@@ -67,10 +103,13 @@ impl FromStr for Set {
     type Err = NumberError;
 
     fn from_str(text: &str) -> Result<Self, NumberError> {
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|digit| digit.is_ascii_digit());
         let number = |part: &str| match part.trim().parse() {
+            Ok(number @ 1..=65_536) => Ok(number),
+            // There may be more digits than any number here has.
+            Ok(65_537..) => Err(NumberError::Large(part.trim().to_owned())),
+            Err(_) if is_number(part.trim()) => Err(NumberError::Large(part.trim().to_owned())),
             Ok(0) | Err(_) => Err(NumberError::Set(text.to_owned())),
-            Ok(number @ 65_537..) => Err(NumberError::Large(number)),
-            Ok(number) => Ok(number),
         };
         let mut set = BTreeSet::new();
         for part in text.split(',') {
@@ -86,6 +125,14 @@ impl FromStr for Set {
 /// Sizes of messages in bytes: `4`, `64K`, `1.5M`, `1GiB`, `1e6`, ranges that double like `1K..16M`, or a list of those.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+impl Sizes {
+    /// Each size once as `elements` rounds it, in their order: the first of those that come to the same number of elements.
+    pub(crate) fn distinct(&self, elements: impl Fn(usize) -> usize) -> Vec<usize> {
+        let mut seen = BTreeSet::new();
+        self.0.iter().copied().filter(|bytes| seen.insert(elements(*bytes))).collect()
+    }
+}
 
 impl FromStr for Sizes {
     type Err = NumberError;
@@ -152,6 +199,31 @@ mod tests {
         for text in ["", "0", "a", "5..2", "1..", "-1", "2..70000"] {
             assert_eq!(set(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_answered_with_the_range() {
+        let said = |text: &str| whole(1..=4096)(text).unwrap_err();
+        for text in ["0", "-3", "4097", "1.5", "many", "", "99999999999999999999"] {
+            assert_eq!(said(text), "write a whole number from 1 to 4096");
+        }
+        assert_eq!(
+            (whole(1..=4096)(" 16 "), whole_of_64_bits("18446744073709551615")),
+            (Ok(16), Ok(u64::MAX))
+        );
+        assert_eq!(above_zero(1e6)("0").unwrap_err(), "write a number above 0, up to 1000000");
+        for text in ["-1", "NaN", "inf", "1.1", "x"] {
+            assert_eq!(decimal(0.0..=1.0)(text).unwrap_err(), "write a number from 0 to 1");
+        }
+        let far = "1,99999999999999999999".parse::<Set>().unwrap_err();
+        assert_eq!(far.to_string(), "99999999999999999999 is above 65536");
+    }
+
+    #[test]
+    fn sizes_that_round_to_the_same_are_there_once() {
+        let sizes = |text: &str| text.parse::<Sizes>().unwrap().distinct(|bytes| bytes.div_ceil(4));
+        assert_eq!(sizes("1..16"), [1, 8, 16]);
+        assert_eq!(sizes("0,8,4,3,7"), [0, 8, 4]);
     }
 
     #[test]

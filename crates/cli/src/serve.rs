@@ -3,6 +3,7 @@
 mod notify;
 
 use crate::failure::{Failure, RUN};
+use crate::numbers::whole;
 use crate::{outcome::Outcome, parent::end_with_parent, token::token_at};
 use clap::builder::UnknownArgumentValueParser;
 use herringbone::log::{LogFormat, set_format};
@@ -89,10 +90,10 @@ struct TableArguments {
     #[arg(long, value_name = "ADDR:PORT,...", requires = "tables", value_delimiter = ',', value_parser = parse_address)]
     servers: Vec<String>,
     /// Which of --servers this one is, counted from 0; found by --listen if nothing is said
-    #[arg(long, value_name = "I", requires = "servers")]
+    #[arg(long, value_name = "I", requires = "servers", value_parser = whole(0..=u32::MAX))]
     place: Option<u32>,
     /// How many copies each range has beside its owner's: so many servers may be lost at once
-    #[arg(long, value_name = "K", requires = "servers", default_value_t = 1)]
+    #[arg(long, value_name = "K", requires = "servers", default_value_t = 1, value_parser = whole(0..=u32::MAX))]
     replicas: u32,
 }
 

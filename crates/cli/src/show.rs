@@ -1,7 +1,7 @@
 //! `herringbone show`: a schedule, as text.
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::{layout, names, outcome::Outcome, progress::LateBar};
+use crate::{layout, names, numbers::whole, outcome::Outcome, progress::LateBar};
 use herringbone::core::algorithm::Layout;
 use herringbone::{Algorithm, Collective, FoldOrder};
 use serde_json::json;
@@ -18,23 +18,23 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     algorithm: Algorithm,
     /// Workers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
     ranks: u32,
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
     /// The fold order, for workers of several hosts
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=4096))]
     reducers: Option<u32>,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all or
     /// barrier
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
     collective: Collective,
     /// Only this rank's program: workers count from 0, reducers follow
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole(0..=u32::MAX))]
     rank: Option<u32>,
     /// One JSON object per rank instead of the text: rank, steps, and what was asked for
     #[arg(long)]

@@ -11,7 +11,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use crate::{chrome, failure::Failure, outcome::Outcome, simulate};
+use crate::{chrome, failure::Failure, numbers::above_zero, outcome::Outcome, simulate};
 use herringbone::core::trace::timeline;
 use page::Page;
 use std::{
@@ -65,7 +65,7 @@ struct ReportOptions {
     #[arg(long)]
     json: bool,
     /// Gbit/s of each host's port, each way [default: that of the built-in constants]
-    #[arg(long, value_name = "G")]
+    #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
     gbps: Option<f64>,
 }
 

@@ -6,6 +6,7 @@ use crate::{
     drawing::{self, DrawnEdge},
     failure::Failure,
     names,
+    numbers::{decimal, whole_of_64_bits},
     outcome::Outcome,
     table, topologies,
 };
@@ -32,10 +33,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "best", value_parser = names::one_of::<TreeMode>(&TreeMode::ALL.map(TreeMode::name)))]
     mode: TreeMode,
     /// By what mxnet multiplies a link's weight for each tree that uses it
-    #[arg(long, default_value_t = 0.7, value_name = "FACTOR")]
-    penalty: f32,
+    #[arg(long, default_value_t = 0.7, value_name = "FACTOR", value_parser = decimal(0.0..=1e6))]
+    penalty: f64,
     /// The seed of mxnet's shuffles; given, Kernighan and Lin's clusters are tried for 8 ranks and fewer too
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole_of_64_bits)]
     seed: Option<u64>,
     /// The roots, like 0,2 or 0..3 with both ends, each once; each rank unless said
     #[arg(long, value_name = "A,B")]
@@ -65,7 +66,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let useless = [("--seed", seed.is_some() && !is_mxnet), ("--penalty", penalty != 0.7 && !is_mxnet)];
     Failure::if_useless(&useless, format!("--mode {}", mode.name()), "leave it out, or use --mode mxnet")?;
     let roots = roots.as_ref().map_or_else(Vec::new, |Roots(roots)| roots.clone());
-    let set = plan(&links, &TreeRequest { mode, roots, penalty, seed }).map_err(unusable)?;
+    let set = plan(&links, &TreeRequest { mode, roots, penalty: penalty as f32, seed }).map_err(unusable)?;
     if let Some(path) = &options.svg {
         topologies::write(path, &drawn(&topology, &set))?;
     }

@@ -6,7 +6,7 @@ mod summary;
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
 use crate::names::{self, Completed};
-use crate::numbers::Set;
+use crate::numbers::{Set, whole};
 use crate::progress::LateBar;
 use crate::{layout, outcome::Outcome, table};
 use case::{Case, Row};
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SET")]
     reducers: Option<Set>,
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     per_host: Option<u32>,
     /// The fold order, for workers of several hosts
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]

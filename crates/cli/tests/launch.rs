@@ -339,7 +339,7 @@ fn what_cannot_be_started_is_refused_with_a_hint() {
         (&["-n", "2", "no-such-command", "--lr", "1"], "no command `no-such-command` in any folder of PATH"),
         (&["-n", "2", "./no-such-file"], "there is no file `./no-such-file`"),
         (&["-n", "2", &format!("{here}/Cargo.toml")], "a file that may be executed"),
-        (&["-n", "2", "--max-attempts", "0", "--", "true"], "0 is not in 1.."),
+        (&["-n", "2", "--max-attempts", "0", "--", "true"], "write a whole number from 1 to 4294967295"),
         (&["-n", "2", "--replace", "nccl", "--", "true"], "[possible values: gloo]"),
     ];
     for (args, part) in cases {

@@ -2,9 +2,13 @@
 
 use super::{Options, codecs::CompressedOptions, measure::time};
 use crate::{codecs::Codecs, failure::Failure, outcome::Outcome};
-use herringbone::{Communicator, Compression, ReduceOp, core::codec::CodecChoice};
+use herringbone::{Communicator, Compression, ReduceOp, core::codec::CodecChoice, read_user_file};
 use serde_json::json;
-use std::{fs, io::Write, path::Path, time::Duration};
+use std::{
+    io::{self, Write},
+    path::Path,
+    time::Duration,
+};
 
 /// What one codec gave.
 struct Row {
@@ -42,7 +46,7 @@ pub(super) fn rows(
         let [size, codec, time, times, sent, error] = names;
         writeln!(out, "#{size:>11} {codec:>16} {time:>12} {times:>8} {sent:>8} {error:>9}")?;
     }
-    for bytes in &options.sizes.0 {
+    for bytes in &options.sizes.distinct(|bytes| bytes / 4) {
         let values = values(communicator.rank(), bytes / 4, file.as_deref());
         let mut plain = None;
         for codec in [CodecChoice::default()].iter().chain(codecs) {
@@ -57,9 +61,14 @@ pub(super) fn rows(
     Ok(Outcome::Passed)
 }
 
+/// How many bytes a file of gradients may have: a gigabyte of parameters and more.
+const GRADIENTS: u64 = 4 << 30;
+
 /// The numbers of a file of f32, little-endian.
 fn numbers_of(path: &Path) -> Result<Vec<f32>, Failure> {
-    let bytes = fs::read(path).map_err(Failure::system(format!("cannot read {}", path.display())))?;
+    let bytes = read_user_file(path, GRADIENTS)
+        .map_err(io::Error::from)
+        .map_err(Failure::system(format!("cannot read {}", path.display())))?;
     match bytes.as_chunks::<4>() {
         (numbers @ [_, ..], []) => Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
         _ => Err(Failure::Usage {

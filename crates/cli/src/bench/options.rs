@@ -1,7 +1,8 @@
 //! What is timed, and how.
 
 use super::codecs::CompressedOptions;
-use crate::{names::one_of, numbers::Sizes};
+use crate::names::one_of;
+use crate::numbers::{Sizes, whole};
 use herringbone::{Collective, DType, ReduceOp};
 use std::{path::PathBuf, time::Duration};
 
@@ -20,10 +21,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = one_of::<Collective>(&COLLECTIVES))]
     pub(super) collective: Collective,
     /// The rank that a reduce or gather ends at and a broadcast or scatter starts from: 0 unless said
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", value_parser = whole(0..=u32::MAX))]
     pub(super) root: Option<u32>,
     /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
-    /// up to whole elements
+    /// up to whole elements, and each measured once
     #[arg(long, default_value = "4,1K,64K,1M,25M", value_name = "LIST")]
     pub(super) sizes: Sizes,
     /// The elements' type
@@ -39,13 +40,13 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) json: bool,
     /// Run N ranks as threads of this process
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=1024))]
     pub(super) local: Option<u32>,
     /// Start N processes on this machine, one rank each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=1024))]
     pub(super) processes: Option<u32>,
     /// With --processes: start M reducers as well, and send all-reduces through them unless HERRINGBONE_ALGORITHM is set
-    #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "M", requires = "processes", conflicts_with_all = ["local", "rig"], value_parser = whole(1..=256))]
     pub(super) reducers: Option<u32>,
     /// Fulfil the contract of the comparison rigs: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, BENCH_SIZES,
     /// BENCH_BUDGET_S, and a reducer at port 7070 of each of BENCH_EXTRA_HOSTS; a line per size goes to r<RANK>.jsonl in
@@ -66,7 +67,7 @@ pub(crate) struct BenchWays {
     #[arg(long)]
     pub(super) mapped: bool,
     /// 1, 50 and N all-reduces in a row, as a KVStore pushes and pulls: one by one, and as operations of a dependency engine
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with_all = ["collective", "root", "dtype", "op", "seconds", "rig", "mapped"])]
+    #[arg(long, value_name = "N", value_parser = whole(1..=100_000), conflicts_with_all = ["collective", "root", "dtype", "op", "seconds", "rig", "mapped"])]
     pub(super) pushpull: Option<u32>,
     /// Time a few sums, fit the constants of `simulate` and of choices by predicted times to them, and write them to a file,
     /// herringbone.calibration unless said. They begin as HERRINGBONE_CALIBRATION's, if that is set

@@ -42,7 +42,7 @@ pub(super) fn run(
     counts.retain(|count| *count <= most);
     counts.dedup();
     let mut all_wrong = 0;
-    for bytes in &options.sizes.0 {
+    for bytes in &options.sizes.distinct(|bytes| bytes.div_ceil(size_of::<f32>())) {
         for count in &counts {
             let row = Row::measured(communicator, *bytes, *count)?;
             all_wrong += row.wrong;

@@ -1,6 +1,7 @@
 //! What is simulated: a schedule, the machines, a call.
 
 use super::parts::PartsOption;
+use crate::numbers::{above_zero, decimal, whole, whole_of_64_bits};
 use crate::{failure::Failure, layout, names, topologies};
 use herringbone::{
     Algorithm, Collective, DType, FoldOrder, ReduceOp,
@@ -17,9 +18,10 @@ use herringbone::{
         topology::LinkMatrix,
         verify::{Verified, verify},
     },
+    read_user_text,
     settings::{Bytes, Environment},
 };
-use std::{fs, path::PathBuf, str::FromStr};
+use std::{io, path::PathBuf, str::FromStr};
 
 /// Say how long a collective takes on machines that you describe
 ///
@@ -43,7 +45,7 @@ pub(super) struct Question {
     pub(super) machines: RigOptions,
     /// The most messages that are gone through one by one, those of the rank that stands for all if one does; of more, a part is
     /// simulated and the rest goes on at its pace. 0: no limit
-    #[arg(long, default_value_t = MOST_MESSAGES, value_name = "N")]
+    #[arg(long, default_value_t = MOST_MESSAGES, value_name = "N", value_parser = whole_of_64_bits)]
     pub(super) most_messages: u64,
 }
 
@@ -74,7 +76,7 @@ pub(super) struct CallOptions {
     #[arg(long, value_name = "B,B,...", conflicts_with_all = ["bytes", "schedule"])]
     pub(super) parts: Option<PartsOption>,
     /// So many calls at once
-    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = whole(1..=1024))]
     pub(super) operations: u32,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all
     #[arg(long, default_value = "all_reduce", value_name = "NAME", value_parser = names::collective(), hide_possible_values = true)]
@@ -88,22 +90,22 @@ pub(super) struct CallOptions {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RigOptions {
     /// Workers; as many as the topology or the schedule has unless said
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RANKS)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     pub(super) ranks: Option<u32>,
     /// Reducers, each on a host of its own
-    #[arg(long, default_value_t = 0, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=4096))]
     pub(super) reducers: u32,
     /// Workers on each host, which are consecutive ranks
-    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=4096))]
     pub(super) per_host: u32,
     /// Gbit/s of each host's port, each way
-    #[arg(long, value_name = "G", value_parser = above_zero)]
+    #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
     pub(super) gbps: Option<f64>,
     /// Gbit/s of each reducer's port, if that is another
-    #[arg(long, value_name = "G", value_parser = above_zero)]
+    #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
     pub(super) reducer_gbps: Option<f64>,
     /// Microseconds from a host to another
-    #[arg(long, value_name = "L", value_parser = not_negative)]
+    #[arg(long, value_name = "L", value_parser = decimal(0.0..=1e6))]
     pub(super) latency_us: Option<f64>,
     /// Links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps trees are made
     /// for these links, and messages go through ports
@@ -113,10 +115,10 @@ pub(super) struct RigOptions {
     #[arg(long, value_name = "RANK:F")]
     pub(super) slow: Vec<Slow>,
     /// Percent of each port that other traffic takes all the time
-    #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..100))]
+    #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = whole(0..=99))]
     pub(super) background: u32,
     /// Cores that all ranks share, as where one computer plays all hosts; 0: each rank has its own
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    #[arg(long, value_name = "N", value_parser = whole(0..=65536))]
     pub(super) shared_cores: Option<u32>,
     /// Constants of the machines; HERRINGBONE_CALIBRATION's unless said
     #[arg(long, value_name = "FILE")]
@@ -157,20 +159,6 @@ impl FromStr for Slow {
         });
         parsed.ok_or_else(|| "expected RANK:F with F from 1 to 1000, such as 3:1.5".to_owned())
     }
-}
-
-fn above_zero(text: &str) -> Result<f64, String> {
-    number(text)
-        .filter(|number| *number > 0.0)
-        .ok_or_else(|| "expected a number above 0, up to a million".to_owned())
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    number(text).ok_or_else(|| "expected a number from 0 to a million".to_owned())
-}
-
-fn number(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|number| (0.0..=1e6).contains(number))
 }
 
 /// Everything that a simulation needs.
@@ -422,7 +410,7 @@ impl Question {
 
 /// Reads a file of constants.
 pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| Failure::Usage {
+    let text = read_user_text(path).map_err(|error| Failure::Usage {
         problem: format!("cannot read the constants {}: {error}", path.display()),
         hint: "`herringbone simulate --constants > FILE` writes some to begin with",
     })?;
@@ -441,8 +429,9 @@ fn links(file: &str) -> Result<LinkMatrix, Failure> {
 }
 
 fn listed(path: &PathBuf) -> Result<Schedule, Failure> {
-    let text =
-        fs::read_to_string(path).map_err(Failure::system(format!("cannot read {}", path.display())))?;
+    let text = read_user_text(path)
+        .map_err(io::Error::from)
+        .map_err(Failure::system(format!("cannot read {}", path.display())))?;
     Schedule::parse(&text).map_err(|error| Failure::Usage {
         problem: format!("{}, {error}", path.display()),
         hint: "herringbone show prints schedules in this form",
