@@ -32,7 +32,7 @@ use crate::{
         collective::Collective,
         group::{FoldOrder, Group},
         plan::Guidance,
-        session::{formation::JobName, is_unseen},
+        session::{PARAMETERS_BYTES, formation::JobName, is_unseen},
         topology::LinkMatrix,
     },
     rendezvous::Store,
@@ -366,6 +366,7 @@ impl Config {
 
     fn check_reducers(&self) -> Result<()> {
         check_addresses(settings::REDUCERS.name, &self.reducers)?;
+        self.check_room()?;
         for reducer in &self.reducers {
             // Rank 0's token is everybody's; names are looked up, and checked, when they are called.
             if let (0, Ok(address)) = (self.rank, reducer.parse()) {
@@ -373,6 +374,31 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Whether the reducers' addresses fit the message in which rank 0 tells all ranks the job's parameters, beside its other
+    /// parts. Some bytes stay free for those that have no list.
+    fn check_room(&self) -> Result<()> {
+        const OTHERS: usize = 1 << 10;
+        let text = |text: &str| text.len() + size_of::<u16>();
+        let links = self.trees.links.as_ref().map_or(0, |links| links.to_bytes().len());
+        let rules: usize = self.guidance.rules.texts().iter().map(|rule| text(rule)).sum();
+        let taken = OTHERS + links + rules + size_of_val(&self.guidance.numbers()[..]);
+        let room = PARAMETERS_BYTES.saturating_sub(taken);
+        let sums = self.reducers.iter().scan(0, |sum, address| {
+            *sum += text(address);
+            Some(*sum)
+        });
+        let fit = sums.take_while(|sum| *sum <= room).count();
+        if fit == self.reducers.len() {
+            return Ok(());
+        }
+        let problem = format_args!(
+            "it names {} reducers, and only the first {fit} fit the message that tells all ranks of them, which has at most \
+             {PARAMETERS_BYTES} bytes: name fewer, or by shorter names",
+            self.reducers.len()
+        );
+        Err(Error::config(settings::REDUCERS.name, problem))
     }
 
     /// The address of the interface that is asked for; `None` if none is. `usual` is the address that this process has
@@ -475,7 +501,27 @@ pub(crate) fn resolve(setting: &str, address: &str) -> Result<std::net::SocketAd
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
+    use crate::{
+        ErrorKind,
+        core::session::{Parameters, control::Message},
+    };
+
+    #[test]
+    fn more_reducers_than_a_message_takes_are_refused_with_how_many_fit() {
+        let config = |count: usize| {
+            let reducers: Vec<String> = (0..count).map(|at| format!("127.0.0.1:{}", 10_000 + at)).collect();
+            Config::new(0, 2, Rendezvous::Tcp("127.0.0.1:1".to_owned())).reducers(reducers)
+        };
+        let text = config(4200).check().unwrap_err().to_string();
+        assert!(text.contains("HERRINGBONE_REDUCERS: it names 4200 reducers, and only the first "), "{text}");
+        let fit =
+            text.split("the first ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+        config(fit).check().unwrap();
+        assert!(config(fit + 1).check().is_err());
+        let parameters = Box::new(Parameters { reducers: config(fit).reducers, ..Parameters::default() });
+        let message = Message::Parameters { group: 0, parameters };
+        message.encode(|_| 0).expect("as many as are said to fit do");
+    }
 
     #[test]
     fn addresses_are_a_host_and_a_port() {
