@@ -12,6 +12,7 @@ pub(crate) mod control;
 pub(crate) mod decline;
 pub(crate) mod dial;
 pub(crate) mod election;
+mod enter;
 pub(crate) mod formation;
 pub(crate) mod greet;
 mod hub_address;

@@ -48,10 +48,11 @@ impl Communicator {
         }
     }
 
-    /// Tells the other ranks of the job that `config` describes that rank 0 does not come, because its settings cannot be
-    /// used: they get the same error at once, and not one about rank 0 when their timeouts have passed. Returns when all
-    /// have heard it, after five seconds at the latest. On other ranks it does nothing. [`from_env`](Self::from_env) and
-    /// [`connect`](Self::connect) do this themselves; it is for programs that read a [`Config`] by themselves.
+    /// Tells the other ranks of the job that `config` describes that this rank does not come, because its settings cannot be
+    /// used: they get the same error at once, and not one about a missing rank when their timeouts have passed. Rank 0 tells all
+    /// others; another rank tells rank 0, which passes it on. Returns after five seconds at the latest.
+    /// [`from_env`](Self::from_env) and [`connect`](Self::connect) do this themselves; it is for programs that read a [`Config`] by
+    /// themselves.
     pub fn decline(config: &Config, why: &Error) {
         decline::tell(config, why);
     }

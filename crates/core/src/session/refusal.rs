@@ -154,6 +154,16 @@ pub enum Refusal {
         /// What is wrong with it, and what would be right.
         problem: String,
     },
+    /// Another rank than rank 0 has a setting that it cannot use, so the job does not start.
+    #[error("rank {rank} cannot use {setting}: {problem}")]
+    UnusableAt {
+        /// That rank.
+        rank: Rank,
+        /// The setting.
+        setting: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
     /// The process at this address was started again since its address was learnt.
     #[error("{role} {rank} was started again: the job has to be formed again to take it in")]
     Restarted {
@@ -230,6 +240,9 @@ impl Refusal {
                 to.u32(*theirs);
             }
             Refusal::Unusable { setting, problem } => write_texts(to, 15, [setting, problem]),
+            Refusal::UnusableAt { rank, setting, problem } => {
+                about(to, 17, *rank, &[setting, problem]);
+            }
             Refusal::Absent { missing } => {
                 to.u8(11);
                 to.ranks(&missing[..missing.len().min(RANKS_SENT)]);
@@ -257,6 +270,7 @@ impl Refusal {
             11 => Refusal::Absent { missing: from.ranks()? },
             12 => Refusal::Build { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },
             15 => Refusal::Unusable { setting: from.text()?, problem: from.text()? },
+            17 => Refusal::UnusableAt { rank: from.u32()?, setting: from.text()?, problem: from.text()? },
             16 => Refusal::User { ours: from.u32()?, theirs: from.u32()? },
             13 => Refusal::NoReducer { address: from.text()?, reason: from.text()? },
             14 => Refusal::OtherJob { rank: from.u32()?, ours: from.text()?, theirs: from.text()? },

@@ -106,6 +106,11 @@ fn any_refusal() -> impl Strategy<Value = Refusal> {
         }),
         (any_text(), any_text()).prop_map(|(address, reason)| Refusal::NoReducer { address, reason }),
         (any_text(), any_text()).prop_map(|(setting, problem)| Refusal::Unusable { setting, problem }),
+        (any::<u32>(), any_text(), any_text()).prop_map(|(rank, setting, problem)| Refusal::UnusableAt {
+            rank,
+            setting,
+            problem
+        }),
     ]
 }
 

@@ -4,21 +4,22 @@ use super::{
     acceptor::Acceptor,
     answer::Inquiry,
     connection::Connection,
-    dial,
-    greet::{self, GreetError, Stream},
+    decline,
+    enter::{OneWarning, enter},
+    greet::{self, GreetError},
     hub_address::{self, OpenHub},
     reducers::Greetings,
 };
 use crate::{
     Error, Result,
-    config::{Config, Rendezvous, check_exposure, host_name, settings},
+    config::{Config, check_exposure, host_name, settings},
     core::algorithm::Algorithm,
     core::prepare::cutting,
     core::session::{
         Ranks, Refusal, Role,
         control::{ControlChannel, Message},
         formation::{self, Formation, JobName, Join, Progress, Settings},
-        handshake::{Claim, Expected, Hello, Identity, Policy, Purpose, Versions},
+        handshake::{Claim, Hello, Identity, Policy, Purpose, Versions},
         membership::{MEMBERS, Process},
     },
     descriptors::raise_limit_of_descriptors,
@@ -35,8 +36,6 @@ use std::{
 };
 
 const PAUSE: Duration = Duration::from_millis(50);
-/// After how long a rank says for whom it waits.
-const WORTH_A_WARNING: Duration = Duration::from_secs(10);
 
 /// A world that has formed.
 pub(crate) struct World {
@@ -108,13 +107,24 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
 /// A rank that has proved itself and wants in.
 type Applicant = (TcpStream, ControlChannel, Join, String);
 
+/// What a rank has to say that has proved itself.
+enum Caller {
+    Joins(Box<Applicant>),
+    /// It has a setting that it cannot use, and does not come.
+    Declines {
+        rank: u32,
+        setting: String,
+        problem: String,
+    },
+}
+
 /// Rank 0's end of the ranks that have joined, by rank, with the life of each.
 type Joined = BTreeMap<u32, (TcpStream, ControlChannel, u64)>;
 
 /// What comes of the threads that hear what ranks say who have proved themselves.
 #[derive(Clone)]
 struct JoinQueue {
-    sender: mpsc::Sender<Applicant>,
+    sender: mpsc::Sender<Caller>,
     bell: Arc<Bell>,
 }
 
@@ -130,7 +140,7 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
     let mut formation = Formation::new(own_join(config, incarnation, address))
         .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
-    let (sender, applicants) = mpsc::channel::<Applicant>();
+    let (sender, applicants) = mpsc::channel::<Caller>();
     let queue = JoinQueue { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };
     let (mut joined, mut refused) = (Joined::new(), BTreeMap::<u32, String>::new());
     let (mut warning, began) = (OneWarning::of(0), Instant::now());
@@ -151,8 +161,15 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
             });
         }
         match applicants.try_recv() {
-            Ok(applicant) => {
-                if let Err((rank, why)) = take_in(&mut formation, &mut joined, applicant) {
+            Ok(Caller::Declines { rank, setting, problem }) => {
+                // A second process of a rank that is there has no say.
+                if !joined.contains_key(&rank) {
+                    let refusal = Refusal::UnusableAt { rank, setting, problem };
+                    return Err(pass_on(config, acceptor, joined, &applicants, refusal));
+                }
+            }
+            Ok(Caller::Joins(applicant)) => {
+                if let Err((rank, why)) = take_in(&mut formation, &mut joined, *applicant) {
                     crate::log::warn("rank 0", format_args!("rank {rank} was refused: {why}"));
                     refused.insert(rank, why);
                 }
@@ -174,13 +191,19 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
     let formed = formation
         .found(drawn_number()?)
         .ok_or_else(|| Error::rendezvous("the roster is incomplete").at(0))?;
-    for applicant in applicants.try_iter() {
-        // It is told so, and the world has formed without it.
-        let _refused = take_in(&mut formation, &mut Joined::new(), applicant);
-    }
+    turn_away(&mut formation, &applicants);
     let connections = tell_all(joined, &formed, config.waits.patience)?;
     let (listener, names) = (acceptor.into_listener(), formation.job().to_vec());
     Ok(World { formed, token, incarnation, listener, from, connections, away, names })
+}
+
+/// Tells those that came too late that the world has formed without them.
+fn turn_away(formation: &mut Formation, applicants: &mpsc::Receiver<Caller>) {
+    for caller in applicants.try_iter() {
+        if let Caller::Joins(applicant) = caller {
+            let _refused = take_in(formation, &mut Joined::new(), *applicant);
+        }
+    }
 }
 
 /// Tells each rank the world that it is in.
@@ -218,6 +241,31 @@ fn refuse_all(joined: &mut Joined, refusal: &Refusal) {
         // Whoever does not hear it runs into its own timeout.
         let _unheard = greet::send(stream, channel, &Message::Refuse(refusal.clone()));
     }
+}
+
+/// Tells all ranks, those that come late, too, that one of them has a setting that it cannot use. Returns the error.
+fn pass_on(
+    config: &Config,
+    acceptor: Acceptor<TcpListener>,
+    mut joined: Joined,
+    applicants: &mpsc::Receiver<Caller>,
+    refusal: Refusal,
+) -> Error {
+    refuse_all(&mut joined, &refusal);
+    let Refusal::UnusableAt { rank, setting, problem } = &refusal else { return Error::rendezvous(refusal) };
+    let heard = joined.keys().copied().chain([*rank]).collect();
+    // Some have been let in, and say only now that they want to join.
+    let refuse = |caller| match caller {
+        Caller::Declines { rank, .. } => rank,
+        Caller::Joins(applicant) => {
+            let (mut stream, mut channel, join, _) = *applicant;
+            // It is refused whether or not it hears why.
+            let _unheard = greet::send(&mut stream, &mut channel, &Message::Refuse(refusal.clone()));
+            join.rank
+        }
+    };
+    decline::answer(acceptor, config, &refusal, heard, || applicants.try_iter().map(refuse).collect());
+    greet::unusable_at(*rank, setting, problem).at(0)
 }
 
 /// Founds the world without the reducers that cannot be used, which are called again later. Where they are forced it is an
@@ -262,23 +310,6 @@ fn take_in(
     }
 }
 
-/// What a rank says once, if it waits for long.
-struct OneWarning(Option<u32>);
-
-impl OneWarning {
-    fn of(rank: u32) -> Self {
-        Self(Some(rank))
-    }
-
-    fn say_after(&mut self, began: Instant, what: impl FnOnce() -> String) {
-        if began.elapsed() >= WORTH_A_WARNING
-            && let Some(rank) = self.0.take()
-        {
-            crate::log::warn(&format!("rank {rank}"), what());
-        }
-    }
-}
-
 /// Sleeps until somebody calls or wants in, for a moment at most.
 fn wait(acceptor: &Acceptor<TcpListener>, bell: &Bell, deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now()).min(PAUSE);
@@ -304,6 +335,7 @@ fn receive_join(
     queue: &JoinQueue,
 ) -> Result<(), GreetError> {
     let from = stream.peer_addr()?.to_string();
+    let caller = claim.hello().identity;
     if claim.hello().purpose != Purpose::Join {
         let Identity { role, rank, .. } = claim.hello().identity;
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });
@@ -312,14 +344,24 @@ fn receive_join(
     let mut channel = greet::channel(greet::welcome(&mut stream, claim, own)?);
     match greet::receive(&mut stream, &mut channel, Instant::now() + greet::DEADLINE)? {
         Message::Join(join) => {
-            if let Err(mpsc::SendError((mut stream, mut channel, join, _))) =
-                queue.sender.send((stream, channel, join, from))
+            let applicant = Box::new((stream, channel, join, from));
+            if let Err(mpsc::SendError(Caller::Joins(applicant))) =
+                queue.sender.send(Caller::Joins(applicant))
             {
+                let (mut stream, mut channel, join, _) = *applicant;
                 // Rank 0 has formed its world, or given up, in the meantime.
                 let refusal = Refusal::Unexpected { role: Role::Worker, rank: join.rank };
                 greet::send(&mut stream, &mut channel, &Message::Refuse(refusal))?;
             }
             // Rank 0 looks again soon in any case.
+            let _rung = queue.bell.ring();
+            Ok(())
+        }
+        Message::Refuse(Refusal::UnusableAt { rank, setting, problem })
+            if rank == caller.rank && caller.world == own.world =>
+        {
+            // Who has formed a world in the meantime has no use for it.
+            let _unheard = queue.sender.send(Caller::Declines { rank, setting, problem });
             let _rung = queue.bell.ring();
             Ok(())
         }
@@ -401,6 +443,9 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
             }
         }
         Ok(Message::Refuse(Refusal::DuplicateRank { .. })) if may_try_again => return Ok(None),
+        Ok(Message::Refuse(Refusal::UnusableAt { rank, setting, problem })) => {
+            return Err(greet::unusable_at(rank, &setting, &problem).at(config.rank));
+        }
         Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
         Ok(_) => Err(GreetError::Protocol("it sent another message than the protocol expects")),
         Err(GreetError::Late) => {
@@ -436,42 +481,4 @@ fn check_formed(formed: &formation::Formed, config: &Config, incarnation: u64) -
         ));
     }
     Ok(())
-}
-
-/// A connection to rank 0 that speaks, where that was, and the secret that counts.
-type Entered = (TcpStream, ControlChannel, (String, Option<String>));
-
-/// Connects to rank 0, trying again while it is not there. A store may at first have what a process before this rank 0 has left
-/// there, so each attempt asks it again.
-fn enter(config: &Config, hello: Hello, deadline: Instant) -> Result<Entered> {
-    let (mut hub, mut token) = hub_address::find_hub(config, deadline)?;
-    let (mut warning, began) = (OneWarning::of(config.rank), Instant::now());
-    loop {
-        let expected = Expected { role: Role::Worker, rank: Some(0), incarnation: None };
-        let secret = token.as_deref().unwrap_or_default().as_bytes();
-        let attempt = dial::dial(&hub, None, |_| Ok(())).and_then(|mut stream| {
-            let channel = greet::channel(greet::greet(&mut stream, hello, expected, secret)?);
-            stream.limit(greet::DEADLINE)?;
-            Ok((stream, channel))
-        });
-        match attempt {
-            Ok((stream, channel)) => return Ok((stream, channel, (hub, token))),
-            Err(error) if !error.may_pass() || Instant::now() + PAUSE >= deadline => {
-                let unreachable = matches!(error, GreetError::Io(_));
-                let whom =
-                    format!("rank 0 at {hub}{}", if unreachable { " (does it run there?)" } else { "" });
-                return Err(error.at(&whom).at(config.rank));
-            }
-            Err(error) => {
-                let what = || {
-                    format!("nobody answers as rank 0 at {hub} yet ({error}); it is tried again and again")
-                };
-                warning.say_after(began, what);
-                std::thread::sleep(PAUSE);
-            }
-        }
-        if matches!(config.rendezvous, Rendezvous::Store { .. }) {
-            (hub, token) = hub_address::find_hub(config, deadline)?;
-        }
-    }
 }

@@ -117,9 +117,19 @@ impl GreetError {
             GreetError::Handshake(HandshakeError::Refused(Refusal::Unusable { setting, problem })) => {
                 Error::config(setting, format_args!("{problem} (says {whom})"))
             }
+            GreetError::Handshake(HandshakeError::Refused(Refusal::UnusableAt {
+                rank,
+                setting,
+                problem,
+            })) => unusable_at(*rank, setting, problem),
             error => Error::rendezvous(format_args!("{whom}: {error}")),
         }
     }
+}
+
+/// The error on all ranks if one other than rank 0 cannot use a setting.
+pub(super) fn unusable_at(rank: u32, setting: &str, problem: &str) -> Error {
+    Error::config(setting, format_args!("{problem} (says rank {rank})"))
 }
 
 pub(super) fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
