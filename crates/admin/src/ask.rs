@@ -267,7 +267,9 @@ fn heard(
 impl Round {
     /// Whether no process answers, and the one at an address that was named refuses this command: then none will.
     pub fn is_refused(&self) -> bool {
-        let refuses = |error: &AskError| matches!(error, AskError::Token(_) | AskError::Stranger(_));
+        let refuses = |error: &AskError| {
+            matches!(error, AskError::Token(_) | AskError::Release(_) | AskError::Stranger(_))
+        };
         self.silent_for.is_some() && self.roster.is_none() && self.problems().any(|(_, error)| refuses(error))
     }
 

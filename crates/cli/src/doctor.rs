@@ -4,103 +4,127 @@ mod finding;
 mod machine;
 mod network;
 mod programs;
+mod python;
+mod servers;
+mod within;
 
 use crate::{failure::Failure, outcome::Outcome, table};
 use comfy_table::{ColumnConstraint, Width};
-use finding::{Finding, Severity};
-use herringbone::Config;
+use finding::{DoctorVerdict, Finding};
+use herringbone::core::algorithm::Algorithm;
+use herringbone::settings::Environment;
+use herringbone::{Config, Rendezvous};
 use machine::HostFiles;
+use servers::ServerKind;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The widest columns' widths, so that a line fits a wide terminal.
-const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(64));
-const COMMAND_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(48));
+/// The widest column's width, so that a line fits a wide terminal.
+const SENTENCE_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::Fixed(88));
 
 /// Check this machine before a job: what is wrong, and the command that mends it
 ///
-/// It looks at settings, launchers, ports, names, the network interface, limits, memory, the scheduler and torch, and
-/// changes nothing. Run it in the shell, or in the script of the launcher, that starts the ranks: then it reads the variables
-/// and limits that the ranks get.
+/// It looks at settings, launchers, ports, names, the network interface, limits, memory, the scheduler and the Python, calls the
+/// reducers of HERRINGBONE_REDUCERS and the servers of HERRINGBONE_TABLES, and changes nothing. Run it in the shell, or in the script of
+/// the launcher, that starts the ranks: then it reads the variables and limits that the ranks get. It takes ten seconds at the most
+/// for what does not answer.
 ///
-/// "wrong" means that a job fails here, and makes the exit code 1. "warning" means that some jobs fail or are slow here, and
-/// the sentence says which.
+/// "wrong" means that a job fails here. "warning" means that some jobs fail or are slow here, and the sentence says which. Below
+/// the table stands what to do: lines of a shell, with comments, that can be pasted. The last line says whether a job can start
+/// here: the exit code is 0 if it can, also with warnings, and 1 if it cannot.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DoctorOptions {
-    /// The Python whose torch is looked at; python3 on the path unless said
+    /// The Python that runs your programs: one without herringbone is wrong; python3 on the path unless said
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// The host of rank 0, to which the network interface is chosen; HERRINGBONE_STORE's unless said
     #[arg(long, value_name = "HOST")]
     rank0: Option<String>,
-    /// One JSON object per check instead of the table: check, level (ok, warning or wrong), says, command
+    /// One JSON object per check instead of the table: check, level (ok, warning or wrong), says, advice, command; the last one is
+    /// the verdict, with can_start and how many are wrong and warnings
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(options: &DoctorOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
     let findings = examine(options, &HostFiles::this());
+    let verdict = DoctorVerdict::of(&findings);
     if options.json {
         for finding in &findings {
             writeln!(out, "{}", finding.object())?;
         }
+        writeln!(out, "{}", verdict.object())?;
     } else {
         print(&findings, out)?;
     }
-    Ok(Outcome::passed_if(findings.iter().all(|finding| finding.level != Severity::Wrong)))
+    Ok(Outcome::passed_if(verdict.can_start()))
 }
 
 /// Every check, in the order in which a job would meet them.
 fn examine(options: &DoctorOptions, machine: &HostFiles) -> Vec<Finding> {
-    let mut findings = programs::settings();
-    let config = Config::new(0, 1, herringbone::Rendezvous::Tcp(String::new())).with_env();
-    findings.push(programs::launcher());
-    // Settings that cannot be read are among the findings.
-    if let Ok(config) = config {
-        findings.extend(network::check(&config, options.rank0.as_deref()));
+    let environment = Environment::of_process();
+    let mut findings = programs::settings(&environment);
+    findings.push(programs::launcher(&environment));
+    // Settings that cannot be read are among the findings, and the others are checked as if these were not set.
+    let plain = || Config::new(0, 1, Rendezvous::Tcp(String::new()));
+    let read = plain().with_environment(&environment);
+    let token = herringbone::token_from_env();
+    let config = read.unwrap_or_else(|_| plain());
+    findings.extend(network::check(&config, options.rank0.as_deref(), token.as_ref().ok()));
+    // With a token that cannot be read all servers would refuse.
+    if let Ok(token) = &token {
+        let is_forced = config.guided_by().forced.as_ref().is_some_and(Algorithm::needs_reducers);
+        for (kind, name) in [
+            (ServerKind::Reducer { is_forced }, "HERRINGBONE_REDUCERS"),
+            (ServerKind::Tables, "HERRINGBONE_TABLES"),
+        ] {
+            let addresses = network::listed(&environment, name);
+            findings.extend(servers::check(kind, &addresses, token.as_deref()));
+        }
     }
     findings.extend(machine.check());
-    findings.push(programs::torch(options.python.as_deref()));
+    findings.push(python::check(options.python.as_deref()));
     findings
 }
 
+/// A table of what was found, what to do as a script that does nothing but that, and the verdict.
 fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
-    let columns = ["check", "result", "what was found", "what to do"];
+    let columns = ["check", "result", "what was found"];
     let narrow = ColumnConstraint::ContentWidth;
-    let widths = [(0, narrow), (1, narrow), (2, SENTENCE_WIDTH), (3, COMMAND_WIDTH)];
+    let widths = [(0, narrow), (1, narrow), (2, SENTENCE_WIDTH)];
     writeln!(out, "{}", table::sentences(&columns, &widths, findings.iter().map(Finding::cells)))?;
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let (wrong, warnings) = (count(Severity::Wrong), count(Severity::Warning));
-    let sum = match (wrong, warnings) {
-        (0, 0) => "All is well: a job can start here.".to_owned(),
-        (0, 1) => "A job can start here; 1 check warns.".to_owned(),
-        (0, warnings) => format!("A job can start here; {warnings} checks warn."),
-        (wrong, warnings) => format!("{wrong} wrong, {warnings} with a warning."),
-    };
-    Ok(writeln!(out, "\n{sum}")?)
+    let mut titled = false;
+    for finding in findings {
+        let Some(remedy) = &finding.remedy else { continue };
+        if !std::mem::replace(&mut titled, true) {
+            writeln!(out, "\nWhat to do:")?;
+        }
+        writeln!(out, "\n# {}: {}\n{}", finding.check, remedy.prose, remedy.command)?;
+    }
+    Ok(writeln!(out, "\n{}", DoctorVerdict::of(findings).says())?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use finding::Remedy;
 
     #[test]
-    fn the_last_line_says_how_many_and_rows_say_what_to_do() {
+    fn commands_stand_alone_on_their_lines_and_the_verdict_comes_last() {
         let text = |findings: &[Finding]| {
             let mut out = Vec::new();
             print(findings, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let fine = Finding::ok("ports", "a port is free");
-        assert!(text(std::slice::from_ref(&fine)).ends_with("\nAll is well: a job can start here.\n"));
-        let slow = Finding::warning("autogroup", "it is on", "sysctl -w x=0");
-        assert!(text(&[fine.clone(), slow.clone()]).ends_with("start here; 1 check warns.\n"));
-        let wrong = Finding::wrong("names", "there is no such host", "hostname");
+        assert!(text(std::slice::from_ref(&fine)).ends_with("\nA job can start here.\n"));
+        assert!(!text(std::slice::from_ref(&fine)).contains("What to do"));
+        let slow = Finding::warning("autogroup", "it is on", Remedy::new("turn it off", "sysctl -w x=0"));
+        let wrong = Finding::wrong("names", "there is no such host", Remedy::new("see its name", "hostname"));
         let all = text(&[fine, slow, wrong]);
-        assert!(all.ends_with("\n1 wrong, 1 with a warning.\n"), "{all}");
-        assert!(
-            all.lines().any(|line| line.contains("autogroup") && line.contains("sysctl -w x=0")),
-            "{all}"
-        );
+        assert!(all.ends_with("\nNo job can start here: 1 problem, and 1 warning.\n"), "{all}");
+        let lines: Vec<&str> = all.lines().collect();
+        let at = lines.iter().position(|line| *line == "# autogroup: turn it off").unwrap();
+        assert_eq!(lines[at + 1], "sysctl -w x=0");
     }
 }

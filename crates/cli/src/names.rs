@@ -1,7 +1,8 @@
 //! Names on the command line.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use herringbone::{Algorithm, Collective, parse_algorithm};
+use herringbone::settings::ALL;
+use herringbone::{Algorithm, Collective, nearest_name, parse_algorithm};
 use std::str::FromStr;
 
 /// What other programs call some of our names. The help does not show them.
@@ -24,6 +25,21 @@ const ALIASES: [(&str, &[&str]); 17] = [
     ("i64", &["int64", "long"]),
     ("u64", &["uint64"]),
 ];
+
+/// The setting that is called so, or that takes the variable of this name in its place.
+pub(crate) fn setting_named(text: &str) -> Result<&'static str, String> {
+    let name = text.trim().to_ascii_uppercase().replace('-', "_");
+    let short = |name: &'static str| name.strip_prefix("HERRINGBONE_").unwrap_or(name);
+    let wanted = name.strip_prefix("HERRINGBONE_").unwrap_or(&name);
+    let found = ALL.iter().find(|setting| short(setting.name) == wanted);
+    let of_others =
+        || ALL.iter().find(|setting| setting.fallbacks.iter().any(|names| names.contains(&name.as_str())));
+    found.or_else(of_others).map(|setting| setting.name).ok_or_else(|| {
+        let near = nearest_name(wanted, ALL.map(|setting| short(setting.name)));
+        let near = near.map(|near| format!("; did you mean HERRINGBONE_{near}?")).unwrap_or_default();
+        format!("no setting is called so; `herringbone settings` lists them{near}")
+    })
+}
 
 /// Takes one of these names, or what other programs call it; of any other clap says what is nearest.
 pub(crate) fn one_of<T>(names: &[&'static str]) -> impl TypedValueParser<Value = T>

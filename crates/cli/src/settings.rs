@@ -1,10 +1,15 @@
 //! `herringbone settings`: every variable of the environment that Herringbone reads, and what counts here and now.
 
-use crate::{failure::Failure, names::Completed, outcome::Outcome, table};
+use crate::{
+    failure::Failure,
+    names::{Completed, setting_named},
+    outcome::Outcome,
+    table,
+};
 use comfy_table::{ColumnConstraint, Width};
 use herringbone::log::warn;
 use herringbone::settings::{ALL, Environment, Found, Setting, unknown};
-use herringbone::{Error, ErrorKind, nearest_name};
+use herringbone::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -19,26 +24,11 @@ const MEANING_WIDTH: ColumnConstraint = ColumnConstraint::UpperBoundary(Width::F
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only these settings; HERRINGBONE_ may be left out, and capitals do not count. All unless said
-    #[arg(value_name = "NAME", value_parser = Completed::new(named, ALL.map(|setting| setting.name).to_vec()), hide_possible_values = true)]
+    #[arg(value_name = "NAME", value_parser = Completed::new(setting_named, ALL.map(|setting| setting.name).to_vec()), hide_possible_values = true)]
     names: Vec<&'static str>,
     /// One JSON object per setting instead of the table
     #[arg(long)]
     json: bool,
-}
-
-/// The setting that is called so, or that takes the variable of this name in its place.
-pub(crate) fn named(text: &str) -> Result<&'static str, String> {
-    let name = text.trim().to_ascii_uppercase().replace('-', "_");
-    let short = |name: &'static str| name.strip_prefix("HERRINGBONE_").unwrap_or(name);
-    let wanted = name.strip_prefix("HERRINGBONE_").unwrap_or(&name);
-    let found = ALL.iter().find(|setting| short(setting.name) == wanted);
-    let of_others =
-        || ALL.iter().find(|setting| setting.fallbacks.iter().any(|names| names.contains(&name.as_str())));
-    found.or_else(of_others).map(|setting| setting.name).ok_or_else(|| {
-        let near = nearest_name(wanted, ALL.map(|setting| short(setting.name)));
-        let near = near.map(|near| format!("; did you mean HERRINGBONE_{near}?")).unwrap_or_default();
-        format!("no setting is called so; `herringbone settings` lists them{near}")
-    })
 }
 
 pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Failure> {

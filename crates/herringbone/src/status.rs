@@ -47,6 +47,8 @@ pub struct Answer {
 pub struct Clocks {
     /// Who it is.
     pub identity: Identity,
+    /// The protocol version that both processes speak.
+    pub version: u16,
     /// In the order in which it was asked.
     pub samples: Vec<ClockSample>,
 }
@@ -108,7 +110,10 @@ pub enum AskError {
     /// The token is not that job's, or none is set where one is needed.
     #[error("{0}")]
     Token(String),
-    /// Something else is there, or another release.
+    /// A process of another release, with which this one has no protocol version in common.
+    #[error("{0}")]
+    Release(String),
+    /// Something else is there.
     #[error("{0}")]
     Stranger(String),
 }
@@ -159,7 +164,7 @@ pub fn ask_clock(
             }
         };
         let samples = (0..times).map(sample).collect::<Result<_, GreetError>>()?;
-        Ok(Clocks { identity: talk.identity, samples })
+        Ok(Clocks { identity: talk.identity, version: talk.version, samples })
     })
 }
 
@@ -196,6 +201,7 @@ struct Conversation {
     stream: TcpStream,
     channel: ControlChannel,
     identity: Identity,
+    version: u16,
     deadline: Instant,
 }
 
@@ -233,8 +239,9 @@ fn conversation<R>(
     let answer = || {
         stream.set_nodelay(true)?;
         let established = greet::greet_anyone(&mut stream, hello, token, deadline)?;
-        let (identity, channel) = (established.other, greet::channel(established));
-        ask(&mut Conversation { stream, channel, identity, deadline })
+        let (identity, version) = (established.other, established.version);
+        let channel = greet::channel(established);
+        ask(&mut Conversation { stream, channel, identity, version, deadline })
     };
     answer().map_err(|error| unanswered(error, within))
 }
@@ -261,6 +268,9 @@ fn unanswered(error: GreetError, within: Duration) -> AskError {
         GreetError::Io(error) => AskError::Absent(error),
         GreetError::Handshake(HandshakeError::Refused(Refusal::Token) | HandshakeError::Unproven) => {
             AskError::Token(error.to_string())
+        }
+        GreetError::Handshake(HandshakeError::Refused(Refusal::Version { .. })) => {
+            AskError::Release(error.to_string())
         }
         error => AskError::Stranger(error.to_string()),
     }

@@ -1,6 +1,6 @@
 //! Limits, memory and the scheduler: what the kernel tells of itself in files.
 
-use super::finding::Finding;
+use super::finding::{Finding, Remedy, by_root};
 use rustix::fs::{MemfdFlags, StatVfs, ftruncate, memfd_create, statvfs};
 use std::fs;
 use std::path::PathBuf;
@@ -75,20 +75,25 @@ fn descriptors(limit: Option<Limit>) -> Finding {
     let Some(hard) = hard else { return Finding::ok(CHECK, "a process may have any number of files open") };
     let ranks = hard.saturating_sub(OWN_FILES) / FILES_PER_RANK;
     let says = format!("a process may have {hard} files open, enough for a job of about {ranks} ranks");
-    let command = "LimitNOFILE=65536 in the unit, or nofile in /etc/security/limits.conf".to_owned();
+    let remedy = Remedy::new(
+        "this raises it for this shell and what it starts; LimitNOFILE=65536 in a unit of systemd, --ulimit nofile=65536 of docker \
+         run, or nofile in /etc/security/limits.conf does so for good",
+        by_root("prlimit --pid $$ --nofile=65536:65536"),
+    );
     match hard {
         USUAL_FILES.. => Finding::ok(CHECK, says),
-        FEWEST_FILES.. => Finding::warning(CHECK, says, command),
+        FEWEST_FILES.. => Finding::warning(CHECK, says, remedy),
         _ => Finding::wrong(
             CHECK,
             format!("a process may have {hard} files open, which is too few for a rank with torch"),
-            command,
+            remedy,
         ),
     }
 }
 
 fn address_space(limit: Option<Limit>) -> Finding {
     const CHECK: &str = "address space";
+    let remedy = || unlimited(limit, 'v', "as");
     match limit.and_then(|limit| limit.soft) {
         None if limit.is_none() => Finding::ok(CHECK, UNKNOWN),
         None => Finding::ok(CHECK, "a process may map any amount of memory"),
@@ -98,13 +103,24 @@ fn address_space(limit: Option<Limit>) -> Finding {
                 "a process may map {}, so buffers of Communicator.empty may be ordinary memory",
                 size(bytes)
             ),
-            "ulimit -v unlimited",
+            remedy(),
         ),
         Some(bytes) => Finding::wrong(
             CHECK,
             format!("a process may map {}, which is too little for shared memory between ranks", size(bytes)),
-            "ulimit -v unlimited",
+            remedy(),
         ),
+    }
+}
+
+/// Raises a limit of this shell, by the letter of `ulimit` or, beyond the hard limit, by the name of `prlimit`.
+fn unlimited(limit: Option<Limit>, letter: char, name: &str) -> Remedy {
+    let prose = "this raises it for this shell and what it starts";
+    match limit {
+        Some(Limit { hard: Some(_), .. }) => {
+            Remedy::new(prose, by_root(&format!("prlimit --pid $$ --{name}=unlimited:unlimited")))
+        }
+        _ => Remedy::new(prose, format!("ulimit -S -{letter} unlimited")),
     }
 }
 
@@ -120,7 +136,7 @@ fn locked_memory(limit: Option<Limit>, has_infiniband: bool) -> Finding {
                 "a process may lock {}; NCCL over InfiniBand, beside Herringbone, needs more",
                 size(bytes)
             ),
-            "ulimit -l unlimited",
+            unlimited(limit, 'l', "memlock"),
         ),
         Some(Limit { soft: Some(bytes), .. }) => {
             Finding::ok(CHECK, format!("a process may lock {}; Herringbone locks none", size(bytes)))
@@ -138,7 +154,10 @@ fn shared_memory() -> Finding {
         Err(error) => Finding::warning(
             CHECK,
             format!("the system makes no memory that processes share: {error}; ranks of this host use TCP"),
-            "export HERRINGBONE_TRANSPORT=tcp",
+            Remedy::new(
+                "say so, on every rank, and the log has no warning of it",
+                "export HERRINGBONE_TRANSPORT=tcp",
+            ),
         ),
     }
 }
@@ -151,12 +170,14 @@ fn space(of: &StatVfs) -> (u64, u64) {
 /// Herringbone does not use it, and what runs beside it does.
 fn device(space: Option<(u64, u64)>) -> Finding {
     const CHECK: &str = "/dev/shm";
-    const COMMAND: &str = "mount -o remount,size=8G /dev/shm (docker run --shm-size=8g)";
     let Some((all, free)) = space else {
         return Finding::warning(
             CHECK,
             "there is no /dev/shm; Herringbone needs none, and torch's data loaders with workers do",
-            "mount -t tmpfs -o size=8G tmpfs /dev/shm",
+            Remedy::new(
+                "in a container: docker run --shm-size=8g",
+                by_root("mkdir -p /dev/shm") + " && " + &by_root("mount -t tmpfs -o size=8G tmpfs /dev/shm"),
+            ),
         );
     };
     let (all, left) = (size(all), size(free));
@@ -164,7 +185,11 @@ fn device(space: Option<(u64, u64)>) -> Finding {
         let says = format!(
             "{left} of {all} are free; Herringbone needs none, and torch's data loaders with workers die of a bus error"
         );
-        return Finding::warning(CHECK, says, COMMAND);
+        let remedy = Remedy::new(
+            "make it larger, or remove files from it; in a container: docker run --shm-size=8g",
+            by_root("mount -o remount,size=8G /dev/shm"),
+        );
+        return Finding::warning(CHECK, says, remedy);
     }
     Finding::ok(CHECK, format!("{left} of {all} are free, for data loaders; Herringbone needs none"))
 }
@@ -179,7 +204,10 @@ fn autogroup(text: Option<&str>, cores: usize) -> Finding {
             format!(
                 "it is on: with more ranks than cores ({cores} here) small all-reduces take nearly twice the time"
             ),
-            "sysctl -w kernel.sched_autogroup_enabled=0",
+            Remedy::new(
+                "turn it off until the next boot",
+                by_root("sysctl -w kernel.sched_autogroup_enabled=0"),
+            ),
         ),
     }
 }
@@ -236,13 +264,13 @@ Max address space         unlimited            unlimited            bytes
     fn files_count_as_far_as_ranks_may_raise_the_limit() {
         let said = |soft, hard| {
             let finding = descriptors(finite(soft, hard));
-            (finding.level, finding.command.unwrap_or_default())
+            (finding.level, finding.remedy.map(|remedy| remedy.command).unwrap_or_default())
         };
         assert_eq!(said(65_536, 65_536).0, Ok);
         assert_eq!(said(64, 1 << 20).0, Ok);
         for (hard, expected) in [(512, Warning), (64, Wrong)] {
             let (level, command) = said(64, hard);
-            assert!(level == expected && command.contains("LimitNOFILE="), "{command}");
+            assert!(level == expected && command.contains("--nofile="), "{command}");
         }
     }
 

@@ -1,55 +1,109 @@
 //! Ports, names and the interface: how other processes find one that runs here.
 
-use super::finding::Finding;
-use herringbone::settings::{ALL, Environment, Setting};
-use herringbone::{Config, Route, is_own_address, route_to};
+use super::finding::{Finding, Remedy, Severity, by_root, shell_word};
+use super::within::{TimedQuestion, answer, answers};
+use herringbone::settings::{ALL, Environment, Found, Setting};
+use herringbone::{Config, ErrorKind, Route, check_exposure, is_own_address, route_to};
 use rustix::system::uname;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// How long another host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the look-up of a name may take.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// How many names are looked up: each needs a thread.
+const MOST: usize = 256;
 /// An address that no host has, to which the way is that of all hosts elsewhere (RFC 5737).
 const ELSEWHERE: &str = "203.0.113.1";
 
-/// Checks the network with the settings of `config`. Rank 0 is at `rank0`, or else where `HERRINGBONE_STORE` says.
-pub(super) fn check(config: &Config, rank0: Option<&str>) -> Vec<Finding> {
+/// What the look-up of a name came to.
+type LookedUp = io::Result<Vec<IpAddr>>;
+
+/// Checks the network with the settings of `config`. Rank 0 is at `rank0`, or else where `HERRINGBONE_STORE` says. The token is
+/// `None` if it cannot be read.
+pub(super) fn check(config: &Config, rank0: Option<&str>, token: Option<&Option<String>>) -> Vec<Finding> {
     let environment = Environment::of_process();
-    let store = value(&environment, "HERRINGBONE_STORE");
-    let host = rank0.map(str::to_owned).or_else(|| store.as_deref().map(|store| host_of(store).to_owned()));
-    let route = route_to(config, host.as_deref().unwrap_or(ELSEWHERE));
+    let store = found(&environment, "HERRINGBONE_STORE");
+    let host = rank0.or_else(|| store.as_ref().map(|store| host_of(&store.text))).map(str::to_owned);
     let own = uname().nodename().to_string_lossy().into_owned();
-    let mut findings = vec![own_name(&own, addresses(&own), route.as_ref().ok())];
-    let others = value(&environment, "HERRINGBONE_REDUCERS").unwrap_or_default();
-    let named = store.iter().map(String::as_str).chain(others.split(',')).map(host_of);
-    let mut names: Vec<&str> = named.chain(rank0).filter(|name| !name.is_empty()).collect();
+    let servers =
+        [listed(&environment, "HERRINGBONE_REDUCERS"), listed(&environment, "HERRINGBONE_TABLES")].concat();
+    let mut names: Vec<&str> = servers.iter().map(|server| host_of(server)).collect();
     names.sort_unstable();
     names.dedup();
-    findings.extend(names.into_iter().map(|name| other_name(name, addresses(name))));
-    findings.push(interface(host.as_deref(), &route));
-    findings.push(port(route.map_or(IpAddr::from([127, 0, 0, 1]), |route| route.address)));
+    names.truncate(MOST);
+    let all = look_up(names.iter().copied().chain(host.as_deref()).chain([&*own]));
+    // A name that cannot be looked up is a finding of its own.
+    let is_found = |name: &str| matches!(all.get(name), Some(Ok(found)) if !found.is_empty());
+    let route = match host.as_deref() {
+        Some(host) if !is_found(host) => None,
+        host => Some(way(config, host.unwrap_or(ELSEWHERE))),
+    };
+    let usable = route.as_ref().and_then(|route| route.as_ref()?.as_ref().ok());
+    let mut findings = vec![own_name(&own, all.get(&own), usable)];
+    if let Some(host) = host.as_deref().filter(|host| !host.is_empty()) {
+        findings.push(other_name(host, all.get(host)));
+    }
+    // Whether a server can be reached is found out by calling it. One on another host cannot have a name that is loopback.
+    let others = names.iter().filter(|name| is_found(name) && Some(**name) != host.as_deref());
+    findings.extend(
+        others.map(|name| other_name(name, all.get(*name))).filter(|found| found.level != Severity::Ok),
+    );
+    if let (Some(Ok(addresses)), Some(token)) = (host.as_ref().and_then(|host| all.get(host)), token) {
+        findings.extend(exposure(addresses, token.as_deref()));
+    }
+    findings.extend(route.as_ref().map(|route| interface(host.as_deref(), route.as_ref())));
+    findings.push(port(usable.map_or(IpAddr::from([127, 0, 0, 1]), |route| route.address)));
     // Under torchrun the port is its own store's, which listens already.
     let is_torchruns = std::env::var_os("TORCHELASTIC_RUN_ID").is_some_and(|value| !value.is_empty());
     if let Some(store) = store.filter(|_| !is_torchruns) {
-        findings.push(store_port(&store));
+        let is_rank0 = found(&environment, "HERRINGBONE_RANK").is_some_and(|rank| rank.text.trim() == "0");
+        findings.extend(store_port(&store.text, &store.variable, is_rank0));
     }
     findings
 }
 
-fn value(environment: &Environment, name: &str) -> Option<String> {
+fn found(environment: &Environment, name: &str) -> Option<Found> {
     let setting: &Setting = ALL.into_iter().find(|setting| setting.name == name)?;
-    setting.find(environment).ok().flatten().map(|found| found.text)
+    setting.find(environment).ok().flatten()
+}
+
+/// The addresses of a list in a setting.
+pub(super) fn listed(environment: &Environment, name: &str) -> Vec<String> {
+    let text = found(environment, name).map(|found| found.text).unwrap_or_default();
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
 /// The host of a `host:port`.
-fn host_of(address: &str) -> &str {
+pub(super) fn host_of(address: &str) -> &str {
     let host = address.trim().rsplit_once(':').map_or(address.trim(), |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
-    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+/// The port of a `host:port`.
+pub(super) fn port_of(address: &str) -> Option<u16> {
+    address.trim().rsplit_once(':')?.1.parse().ok()
+}
+
+/// All names at once: one whose servers do not answer holds up no other one.
+fn look_up<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, LookedUp> {
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    let questions = names.iter().cloned().map(|name| -> TimedQuestion<LookedUp> {
+        Box::new(move || Ok((&*name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+    });
+    let late =
+        || Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {} s", LOOK_UP.as_secs())));
+    let heard = answers(questions, LOOK_UP).into_iter().map(|answer| answer.unwrap_or_else(late));
+    names.iter().cloned().zip(heard).collect()
+}
+
+/// The way to a host, for which its name is looked up again; `None` if that takes too long.
+fn way(config: &Config, host: &str) -> Option<herringbone::Result<Route>> {
+    let (config, to) = (config.clone(), host.to_owned());
+    answer(move || route_to(&config, &to), LOOK_UP)
 }
 
 fn list(addresses: &[IpAddr]) -> String {
@@ -59,72 +113,104 @@ fn list(addresses: &[IpAddr]) -> String {
 }
 
 /// This host's own name, which scripts give to the other hosts.
-fn own_name(name: &str, found: io::Result<Vec<IpAddr>>, route: Option<&Route>) -> Finding {
+fn own_name(name: &str, found: Option<&LookedUp>, route: Option<&Route>) -> Finding {
     const CHECK: &str = "own name";
     let address =
         route.map_or("$(hostname -I | cut -d' ' -f1)".to_owned(), |route| route.address.to_string());
-    let mend = format!("echo \"{address} {name}\" >> /etc/hosts");
+    let hosts = by_root("tee -a /etc/hosts");
+    let remedy = Remedy::new("give the name an address", format!("echo \"{address} {name}\" | {hosts}"));
     match found {
-        Ok(found) if found.is_empty() => {
-            Finding::warning(CHECK, format!("this host's name, {name}, has no address"), mend)
+        Some(Ok(found)) if found.is_empty() => {
+            Finding::warning(CHECK, format!("this host's name, {name}, has no address"), remedy)
         }
-        Ok(found) if found.iter().all(IpAddr::is_loopback) => Finding::warning(
+        Some(Ok(found)) if found.iter().all(IpAddr::is_loopback) => Finding::warning(
             CHECK,
             format!(
                 "this host's name, {name}, is {} here; as MASTER_ADDR or in HERRINGBONE_STORE it would make rank 0 listen \
                  where no other host reaches it",
-                list(&found)
+                list(found)
             ),
-            format!("export MASTER_ADDR={address}, on every rank"),
+            Remedy::new(
+                "if rank 0 runs here and other ranks elsewhere, give every rank the address in place of the name",
+                format!("export MASTER_ADDR={address}"),
+            ),
         ),
-        Ok(found) => Finding::ok(CHECK, format!("this host's name, {name}, is {}", list(&found))),
-        Err(error) => {
-            Finding::warning(CHECK, format!("this host's name, {name}, cannot be resolved: {error}"), mend)
+        Some(Ok(found)) => Finding::ok(CHECK, format!("this host's name, {name}, is {}", list(found))),
+        Some(Err(error)) => {
+            Finding::warning(CHECK, format!("this host's name, {name}, cannot be resolved: {error}"), remedy)
         }
+        None => Finding::ok(CHECK, "this host has no name"),
     }
 }
 
-/// The name of rank 0's host or a reducer's.
-fn other_name(name: &str, found: io::Result<Vec<IpAddr>>) -> Finding {
+/// The name of rank 0's host or a server's.
+fn other_name(name: &str, found: Option<&LookedUp>) -> Finding {
     const CHECK: &str = "name";
     let is_meant = name == "localhost" || name.parse::<IpAddr>().is_ok();
+    let remedy = || {
+        Remedy::new(
+            "correct the name where it is set, or put its host's address in its place; this shows what the name is here",
+            format!("getent ahosts {}", shell_word(name)),
+        )
+    };
     match found {
-        Ok(found) if !is_meant && !found.is_empty() && found.iter().all(IpAddr::is_loopback) => {
-            let says = format!("{name} is {} here, so a job with it stays on this host", list(&found));
-            Finding::warning(CHECK, says, format!("getent hosts {name}; then put its address in its place"))
+        Some(Ok(found)) if !is_meant && !found.is_empty() && found.iter().all(IpAddr::is_loopback) => {
+            let says = format!("{name} is {} here, so a job with it stays on this host", list(found));
+            Finding::warning(CHECK, says, remedy())
         }
-        Ok(found) if found.is_empty() => Finding::wrong(
-            CHECK,
-            format!("{name} has no address"),
-            format!("getent hosts {name}; then put its address in its place"),
-        ),
-        Ok(found) => Finding::ok(CHECK, format!("{name} is {}", list(&found))),
-        Err(error) => Finding::wrong(
-            CHECK,
-            format!("{name} cannot be resolved: {error}"),
-            format!("getent hosts {name}; then put its address in its place"),
-        ),
+        Some(Ok(found)) if !found.is_empty() => Finding::ok(CHECK, format!("{name} is {}", list(found))),
+        Some(Err(error)) => Finding::wrong(CHECK, format!("{name} cannot be resolved: {error}"), remedy()),
+        Some(Ok(_)) | None => Finding::wrong(CHECK, format!("{name} has no address"), remedy()),
     }
+}
+
+/// Whether rank 0 may be called, and listen, at its address: elsewhere than at loopback a token is needed.
+fn exposure(addresses: &[IpAddr], token: Option<&str>) -> Option<Finding> {
+    const CHECK: &str = "token";
+    let error = check_exposure(SocketAddr::new(*addresses.first()?, 0), token).err()?;
+    Some(Finding::wrong(
+        CHECK,
+        error.kind().to_string(),
+        Remedy::new(
+            "draw one, once, and give every worker and reducer the same value",
+            "export HERRINGBONE_TOKEN=$(openssl rand -hex 32)\nunset HERRINGBONE_TOKEN_FILE",
+        ),
+    ))
 }
 
 /// Which address a worker here would tell the others.
-fn interface(host: Option<&str>, route: &herringbone::Result<Route>) -> Finding {
+fn interface(host: Option<&str>, route: Option<&herringbone::Result<Route>>) -> Finding {
     const CHECK: &str = "interface";
     let whither = host.map_or("other hosts".to_owned(), |host| format!("rank 0 at {host}"));
     match route {
-        Ok(Route { address, interface, is_chosen, .. }) => {
+        None => Finding::warning(
+            CHECK,
+            format!(
+                "the way to {whither} is not known, since its name was not looked up within {} s",
+                LOOK_UP.as_secs()
+            ),
+            Remedy::new("see which servers look up names", "cat /etc/resolv.conf"),
+        ),
+        Some(Ok(Route { address, interface, is_chosen, .. })) => {
             let name = interface.as_deref().unwrap_or("an interface without a name");
             let why = if *is_chosen { "which HERRINGBONE_IFNAME chose" } else { "which has the way" };
             let says =
                 format!("a worker here would tell the others {address}, of {name}, {why} to {whither}");
             Finding::ok(CHECK, says)
         }
-        Err(error) if host.is_none() && matches!(error.kind(), herringbone::ErrorKind::Io { .. }) => {
+        Some(Err(error)) if host.is_none() && matches!(error.kind(), ErrorKind::Io { .. }) => {
             let says =
                 format!("this host has no way to other hosts: {error}; jobs on this host alone can run");
-            Finding::warning(CHECK, says, "ip route")
+            Finding::warning(CHECK, says, Remedy::new("see which ways there are", "ip route"))
         }
-        Err(error) => Finding::wrong(CHECK, error.to_string(), "ip -brief address"),
+        Some(Err(error)) => Finding::wrong(
+            CHECK,
+            error.to_string(),
+            Remedy::new(
+                "take an interface that is up, or unset HERRINGBONE_IFNAME; these are there",
+                "ip -brief address",
+            ),
+        ),
     }
 }
 
@@ -136,34 +222,63 @@ fn port(address: IpAddr) -> Finding {
         Err(error) => Finding::wrong(
             CHECK,
             format!("no process can listen at {address}: {error}"),
-            "sysctl net.ipv4.ip_local_port_range; ss -s",
+            Remedy::new(
+                "see whether all ports are taken or sockets are forbidden",
+                "sysctl net.ipv4.ip_local_port_range; ss -s",
+            ),
         ),
     }
 }
 
-/// Whether rank 0 could listen where it has to, if that is here, or whether that host answers.
-fn store_port(store: &str) -> Finding {
+/// Whether rank 0 could listen where it has to, if that is here, or whether that host answers. A name that cannot be looked up is
+/// a finding of its own.
+fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
     const CHECK: &str = "store's port";
-    let found = store.to_socket_addrs().map(|mut found| found.next());
-    let Ok(Some(there)) = found else {
-        return Finding::wrong(
-            CHECK,
-            format!("{store} is no host:port that can be resolved"),
-            "export HERRINGBONE_STORE=10.0.0.1:29400",
+    if port_of(store).is_none() || host_of(store).is_empty() {
+        let remedy = Remedy::new(
+            format!("this shows what {variable} is: write HOST:PORT"),
+            "herringbone settings STORE",
         );
-    };
+        return Some(Finding::wrong(CHECK, format!("{store} is no host:port"), remedy));
+    }
+    let text = store.trim().to_owned();
+    let there = answer(move || text.to_socket_addrs().ok()?.next(), LOOK_UP).flatten()?;
     match is_own_address(there.ip()) {
-        Ok(false) => far_store(there),
+        Ok(false) if is_rank0 => Some(Finding::wrong(
+            CHECK,
+            format!(
+                "this process is rank 0, and {there} is an address of another host, so it cannot listen there"
+            ),
+            Remedy::new("give every rank an address of this host; these are there", "ip -brief address"),
+        )),
+        Ok(false) => Some(far_store(there)),
         // What cannot be told is found out by trying.
-        Ok(true) | Err(_) => match TcpListener::bind(there) {
+        Ok(true) | Err(_) => Some(match TcpListener::bind(there) {
             Ok(_) => Finding::ok(CHECK, format!("rank 0 can listen at {there}")),
             Err(error) => Finding::wrong(
                 CHECK,
                 format!("rank 0 could not listen at {there}: {error}"),
-                format!("ss -ltnp 'sport = :{}'; then end that process, or take another port", there.port()),
+                another_port(store, variable, there),
             ),
-        },
+        }),
     }
+}
+
+/// Who has the port, and how all ranks take another one, which is free here.
+fn another_port(store: &str, variable: &str, there: SocketAddr) -> Remedy {
+    let free = TcpListener::bind((there.ip(), 0)).and_then(|listener| listener.local_addr());
+    let free = free.map_or(there.port().wrapping_add(1).max(1024), |address| address.port());
+    let export = match variable {
+        "HERRINGBONE_STORE" => {
+            let (host, _) = store.trim().rsplit_once(':').unwrap_or((store, ""));
+            format!("HERRINGBONE_STORE={}", shell_word(&format!("{host}:{free}")))
+        }
+        _ => format!("MASTER_PORT={free}"),
+    };
+    Remedy::new(
+        "the first line shows which process listens there: end it, or set a free port, the same one on every rank",
+        format!("ss -ltnp 'sport = :{}'\nexport {export}", there.port()),
+    )
 }
 
 fn far_store(there: SocketAddr) -> Finding {
@@ -176,7 +291,10 @@ fn far_store(there: SocketAddr) -> Finding {
         Err(error) => Finding::warning(
             CHECK,
             format!("nothing answers at {there}: {error}; a firewall may be between, or the host is down"),
-            format!("ping -c 3 {}; then open the port in its firewall", there.ip()),
+            Remedy::new(
+                "see whether the host answers at all; if it does, open the port in its firewall",
+                format!("ping -c 3 {}", there.ip()),
+            ),
         ),
     }
 }
@@ -187,37 +305,62 @@ mod tests {
     use super::*;
     use herringbone::Rendezvous;
 
-    fn resolved(texts: &[&str]) -> io::Result<Vec<IpAddr>> {
+    fn resolved(texts: &[&str]) -> LookedUp {
         Ok(texts.iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    fn unresolved() -> LookedUp {
+        Err(io::Error::other("no such name"))
     }
 
     #[test]
     fn a_name_that_is_loopback_is_warned_about() {
-        let own = own_name("node7", resolved(&["127.0.1.1"]), None);
+        let own = own_name("node7", Some(&resolved(&["127.0.1.1"])), None);
         assert!(own.level == Warning && own.says.contains("127.0.1.1"), "{own:?}");
-        assert_eq!(own_name("node7", resolved(&["10.0.0.7", "127.0.1.1"]), None).level, Fine);
-        assert_eq!(own_name("node7", Err(io::Error::other("no such name")), None).level, Warning);
-        assert_eq!(other_name("node8", resolved(&["127.0.1.1"])).level, Warning);
-        assert_eq!(other_name("localhost", resolved(&["127.0.0.1"])).level, Fine);
-        assert_eq!(other_name("node9", Err(io::Error::other("no such name"))).level, Wrong);
+        assert_eq!(own_name("node7", Some(&resolved(&["10.0.0.7", "127.0.1.1"])), None).level, Fine);
+        assert_eq!(own_name("node7", Some(&unresolved()), None).level, Warning);
+        assert_eq!(other_name("node8", Some(&resolved(&["127.0.1.1"]))).level, Warning);
+        assert_eq!(other_name("localhost", Some(&resolved(&["127.0.0.1"]))).level, Fine);
+        assert_eq!(other_name("node9", Some(&unresolved())).level, Wrong);
+    }
+
+    #[test]
+    fn other_hosts_need_a_token() {
+        let at = |address: &str, token| {
+            exposure(&resolved(&[address]).unwrap(), token).map(|finding| finding.level)
+        };
+        assert_eq!(at("127.0.0.1", None), None);
+        assert_eq!(at("::1", None), None);
+        assert_eq!(at("192.0.2.1", None), Some(Wrong));
+        assert_eq!(at("192.0.2.1", Some("too short")), Some(Wrong));
+        assert_eq!(at("192.0.2.1", Some("0123456789abcdef")), None);
     }
 
     #[test]
     fn a_stores_port_that_is_taken_is_wrong() {
+        const STORE: &str = "HERRINGBONE_STORE";
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let taken = listener.local_addr().unwrap().to_string();
-        let finding = store_port(&taken);
-        assert!(finding.level == Wrong && finding.says.contains(&taken), "{finding:?}");
-        assert!(finding.command.unwrap().starts_with("ss -ltnp 'sport = :"));
+        let taken = listener.local_addr().unwrap();
+        let finding = store_port(&taken.to_string(), STORE, true).unwrap();
+        assert!(finding.level == Wrong && finding.says.contains(&taken.to_string()), "{finding:?}");
+        let command = finding.remedy.unwrap().command;
+        assert!(
+            command.starts_with("ss -ltnp 'sport = :")
+                && command.contains("\nexport HERRINGBONE_STORE=127.0.0.1:")
+        );
+        let command = another_port("", "MASTER_ADDR:MASTER_PORT", taken).command;
+        assert!(command.contains("\nexport MASTER_PORT="), "{command}");
         drop(listener);
-        assert_eq!(store_port(&taken).level, Fine);
-        assert_eq!(store_port("nowhere").level, Wrong);
+        assert_eq!(store_port(&taken.to_string(), STORE, true).unwrap().level, Fine);
+        assert_eq!(store_port("nowhere", STORE, false).unwrap().level, Wrong);
+        let elsewhere = store_port("203.0.113.9:7070", STORE, true).unwrap();
+        assert!(elsewhere.level == Wrong && elsewhere.says.contains("another host"), "{elsewhere:?}");
     }
 
     #[test]
     fn the_interface_is_the_one_that_the_engine_takes() {
         let config = Config::new(0, 1, Rendezvous::Tcp(String::new()));
-        let found = |config: &Config| interface(Some("127.0.0.1"), &route_to(config, "127.0.0.1"));
+        let found = |config: &Config| interface(Some("127.0.0.1"), Some(&route_to(config, "127.0.0.1")));
         let usual = found(&config);
         assert!(
             usual.level == Fine && usual.says.contains("127.0.0.1, of lo, which has the way"),
@@ -232,6 +375,7 @@ mod tests {
     fn an_address_that_is_not_here_cannot_be_listened_at() {
         assert_eq!(port("203.0.113.9".parse().unwrap()).level, Wrong);
         assert_eq!(port("127.0.0.1".parse().unwrap()).level, Fine);
-        assert_eq!(["a:1", "[::1]:2", "b"].map(host_of), ["a", "::1", "b"]);
+        assert_eq!(["a:1", "[::1]:2", "::1:2", "b"].map(host_of), ["a", "::1", "::1", "b"]);
+        assert_eq!(["a:1", "[::1]:2", "b", "b:x"].map(port_of), [Some(1), Some(2), None, None]);
     }
 }

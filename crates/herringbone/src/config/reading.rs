@@ -234,7 +234,11 @@ impl Config {
         Ok(config)
     }
 
-    pub(crate) fn with_environment(mut self, environment: &Environment) -> Result<Self> {
+    /// As [`with_env`](Self::with_env), from an environment, and without a word in the log of names that are no settings.
+    ///
+    /// # Errors
+    /// As `with_env`, but for settings of the log and of pages.
+    pub fn with_environment(mut self, environment: &Environment) -> Result<Self> {
         self.token = environment.token()?;
         if let Some(reducers) = environment.listed(&settings::REDUCERS)? {
             self.reducers = reducers;

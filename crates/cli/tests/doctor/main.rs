@@ -1,16 +1,23 @@
 //! `herringbone doctor` on machines with something wrong with them: each check is made to find it.
 
+mod places;
+mod servers;
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_herringbone");
 
-/// What a shell that runs `script`, in which `"$@"` is the doctor, finds: its exit code and each check's level and sentence.
-/// Of several findings of a check the last counts.
-fn found(script: &str, args: &[&str], set: &[(&str, &str)]) -> (i32, BTreeMap<String, (String, String)>) {
+/// What the doctor has said of each check: its level and its sentence. Of several findings of a check the last counts.
+type Rows = BTreeMap<String, (String, String)>;
+
+/// What a shell that runs `script`, in which `"$@"` is the doctor, finds: its exit code and all lines but the verdict, which has
+/// to agree with them. A shell can read every command.
+fn lines(script: &str, args: &[&str], set: &[(&str, &str)]) -> (i32, Vec<Value>) {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", BINARY, "doctor", "--json"]).args(args);
     for (name, _) in std::env::vars_os() {
@@ -22,18 +29,71 @@ fn found(script: &str, args: &[&str], set: &[(&str, &str)]) -> (i32, BTreeMap<St
     }
     let Output { status, stdout, stderr } = command.envs(set.iter().copied()).output().unwrap();
     let stdout = String::from_utf8(stdout).unwrap();
-    let rows = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).map(|row: Value| {
-        let text = |name: &str| row[name].as_str().unwrap().to_owned();
-        assert_eq!(row["level"] == "ok", row["command"].is_null(), "{row}");
-        (text("check"), (text("level"), text("says")))
-    });
-    let rows: BTreeMap<_, _> = rows.collect();
-    assert!(!rows.is_empty(), "{}", String::from_utf8_lossy(&stderr));
-    (status.code().unwrap(), rows)
+    let mut rows: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdict = rows.pop().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&stderr)));
+    for row in &rows {
+        let command = row["command"].as_str();
+        assert!(
+            (row["level"] == "ok") == command.is_none() && row["advice"].is_null() == command.is_none(),
+            "{row}"
+        );
+        if let Some(command) = command {
+            let read = Command::new("sh").args(["-n", "-c", command]).output().unwrap();
+            assert!(read.status.success() && !command.contains(", "), "{row}");
+        }
+    }
+    let count = |level: &str| rows.iter().filter(|row| row["level"] == level).count();
+    assert_eq!(
+        (verdict["wrong"].as_u64(), verdict["warnings"].as_u64()),
+        (Some(count("wrong") as u64), Some(count("warning") as u64))
+    );
+    let code = status.code().unwrap();
+    assert_eq!(verdict["can_start"], code == 0, "{verdict}");
+    let says = verdict["says"].as_str().unwrap();
+    assert!(
+        says.starts_with(if code == 0 { "A job can start here" } else { "No job can start here" }),
+        "{verdict}"
+    );
+    (code, rows)
 }
 
-fn level<'a>(rows: &'a BTreeMap<String, (String, String)>, check: &str) -> &'a str {
+/// As [`lines`], by the names of the checks.
+fn found(script: &str, args: &[&str], set: &[(&str, &str)]) -> (i32, Rows) {
+    let (code, rows) = lines(script, args, set);
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+    let of = |row: &Value| (text(row, "check"), (text(row, "level"), text(row, "says")));
+    (code, rows.iter().map(of).collect())
+}
+
+/// As [`found`], in a shell that has only these settings.
+fn with(set: &[(&str, &str)]) -> (i32, Rows) {
+    found("exec \"$@\"", &[], set)
+}
+
+fn level<'a>(rows: &'a Rows, check: &str) -> &'a str {
     &rows.get(check).unwrap_or_else(|| panic!("no {check}: {rows:?}")).0
+}
+
+/// A program in place of a Python, which is removed with it.
+struct Program(PathBuf);
+
+impl Program {
+    fn new(name: &str, script: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("herringbone-doctor-{name}-{}", std::process::id()));
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    fn judged(&self) -> (i32, Rows) {
+        found("exec \"$@\"", &["--python", self.0.to_str().unwrap()], &[])
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
 }
 
 #[test]
@@ -90,13 +150,31 @@ fn the_interface_is_chosen_as_the_engine_does() {
 
 #[test]
 fn an_old_torch_is_wrong() {
-    let python = std::env::temp_dir().join(format!("herringbone-doctor-python-{}", std::process::id()));
-    let says = r#"{"python": [3, 12], "path": "/a/python3", "torch": "2.4.1", "herringbone": "0.1.0"}"#;
-    std::fs::write(&python, format!("#!/bin/sh\necho '{says}'\n")).unwrap();
-    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (code, rows) = found("exec \"$@\"", &["--python", python.to_str().unwrap()], &[]);
-    std::fs::remove_file(&python).unwrap();
-    assert_eq!((code, level(&rows, "torch")), (1, "wrong"), "{rows:?}");
+    let says = r#"{"python": [3, 12], "path": "/a/python3", "torch": "2.4.1", "numpy": "2.0", "herringbone": "0.1.0"}"#;
+    let (code, rows) = Program::new("old", &format!("echo '{says}'")).judged();
+    assert_eq!((code, level(&rows, "python")), (1, "wrong"), "{rows:?}");
+}
+
+#[test]
+fn a_python_without_herringbone_is_wrong_and_says_how_to_install_it() {
+    let says =
+        r#"{"python": [3, 12], "path": "/a/python3", "torch": null, "numpy": "2.0", "herringbone": null}"#;
+    let program = Program::new("without", &format!("echo noise; echo '{says}'"));
+    let (code, rows) = lines("exec \"$@\"", &["--python", program.0.to_str().unwrap()], &[]);
+    let row = rows.iter().find(|row| row["check"] == "python").unwrap();
+    assert_eq!((code, row["level"].as_str()), (1, Some("wrong")), "{row}");
+    assert_eq!(row["command"], "/a/python3 -m pip install 'herringbone[numpy]'");
+}
+
+#[test]
+fn a_python_that_is_not_there_or_hangs_is_wrong() {
+    let (code, rows) = found("exec \"$@\"", &["--python", "/no/such/python"], &[]);
+    assert!(code == 1 && rows["python"].1.contains("/no/such/python cannot be started"), "{rows:?}");
+    // What it starts keeps its output open, and goes on after it.
+    let (code, rows) = Program::new("hangs", "sleep 60 & sleep 60").judged();
+    assert!(code == 1 && rows["python"].1.contains("has not answered for 10 s"), "{rows:?}");
+    let (code, rows) = Program::new("fills", "yes | head -c 1000000000").judged();
+    assert!(code == 1 && level(&rows, "python") == "wrong", "{rows:?}");
 }
 
 /// Whether a process may have a view of files of its own here.

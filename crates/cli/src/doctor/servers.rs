@@ -1,0 +1,271 @@
+//! Calls to the reducers and the servers of tables that the settings name.
+
+use super::finding::{Finding, Remedy, shell_word};
+use super::network::{host_of, port_of};
+use super::within::{TimedQuestion, answers};
+use herringbone::is_own_address;
+use herringbone::status::{Activity, AskError, Clocks, Role, ask, ask_clock};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How many times each is asked: the median of its round trips counts.
+const TIMES: usize = 5;
+/// How long one server may take for all of them.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long all of them may take, the look-up of names included.
+const WITHIN: Duration = Duration::from_secs(4);
+/// How many are called: each needs a thread.
+const MOST: usize = 256;
+
+/// A kind of server, and the setting that names those of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerKind {
+    /// `is_forced`: whether a job waits for all of them, since `HERRINGBONE_ALGORITHM` needs them.
+    Reducer {
+        is_forced: bool,
+    },
+    Tables,
+}
+
+impl ServerKind {
+    fn check(self) -> &'static str {
+        if self == ServerKind::Tables { "table server" } else { "reducer" }
+    }
+
+    fn setting(self) -> &'static str {
+        if self == ServerKind::Tables { "HERRINGBONE_TABLES" } else { "HERRINGBONE_REDUCERS" }
+    }
+
+    /// What becomes of a job if this server cannot be used.
+    fn finding(self, says: String, remedy: Remedy) -> Finding {
+        match self {
+            ServerKind::Reducer { is_forced: false } => {
+                Finding::warning(self.check(), format!("{says}; jobs start without it"), remedy)
+            }
+            ServerKind::Reducer { is_forced: true } => {
+                let says = format!("{says}; HERRINGBONE_ALGORITHM needs it");
+                Finding::wrong(self.check(), says, remedy)
+            }
+            ServerKind::Tables => Finding::wrong(self.check(), says, remedy),
+        }
+    }
+
+    /// How such a server is started.
+    fn serve(self, address: &str, is_here: bool) -> String {
+        let listen = match port_of(address) {
+            Some(port) if !is_here => format!("0.0.0.0:{port}"),
+            _ => shell_word(address),
+        };
+        let tables = if self == ServerKind::Tables { " --tables" } else { "" };
+        format!("herringbone serve --listen {listen}{tables}")
+    }
+}
+
+/// What a server has said.
+#[derive(Debug)]
+struct Heard {
+    clocks: Clocks,
+    keeps_tables: bool,
+}
+
+type Answer = Result<Heard, AskError>;
+
+/// A finding for each address, all of which are called at once.
+pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>) -> Vec<Finding> {
+    let called = &addresses[..addresses.len().min(MOST)];
+    let questions = called.iter().map(|address| {
+        let (address, token) = (address.clone(), token.map(str::to_owned));
+        let question: TimedQuestion<Answer> = Box::new(move || call(kind, &address, token.as_deref()));
+        question
+    });
+    let heard = answers(questions, WITHIN);
+    let mut lives = BTreeMap::new();
+    let mut findings: Vec<Finding> = called
+        .iter()
+        .zip(heard)
+        .map(|(address, answer)| {
+            let life = match &answer {
+                Some(Ok(heard)) => Some(heard.clocks.identity.incarnation),
+                _ => None,
+            };
+            let first = life.and_then(|life| lives.insert(life, address.clone()));
+            match first {
+                Some(first) => twice(kind, address, &first),
+                None => judge(kind, address, is_here(address), answer),
+            }
+        })
+        .collect();
+    if called.len() < addresses.len() {
+        let says =
+            format!("{} names {} servers; the first {MOST} were called", kind.setting(), addresses.len());
+        findings.push(Finding::ok(kind.check(), says));
+    }
+    findings
+}
+
+fn call(kind: ServerKind, address: &str, token: Option<&str>) -> Answer {
+    let clocks = ask_clock(address, token, None, TIMES, PATIENCE)?;
+    let keeps_tables = kind == ServerKind::Tables && {
+        let status = ask(address, token, None, PATIENCE)?.status;
+        matches!(status.activity, Activity::Serves { tables: Some(_), .. })
+    };
+    Ok(Heard { clocks, keeps_tables })
+}
+
+/// Whether an address is written as one of this host's.
+fn is_here(address: &str) -> bool {
+    match host_of(address) {
+        "localhost" => true,
+        host => host.parse::<IpAddr>().is_ok_and(|host| is_own_address(host).unwrap_or(false)),
+    }
+}
+
+fn twice(kind: ServerKind, address: &str, first: &str) -> Finding {
+    let says = format!("{address} is the same process as {first}");
+    kind.finding(says, Remedy::new("name it once", settings_of(kind)))
+}
+
+fn settings_of(kind: ServerKind) -> String {
+    format!("herringbone settings {}", kind.setting().trim_start_matches("HERRINGBONE_"))
+}
+
+/// What to say of a server that has answered so, or not at all.
+fn judge(kind: ServerKind, address: &str, is_here: bool, answer: Option<Answer>) -> Finding {
+    let (what, port) = (kind.check(), port_of(address).unwrap_or(0));
+    let listeners = format!("ss -ltnp 'sport = :{port}'");
+    let shows = |prose: &str| match is_here {
+        true => Remedy::new(prose, listeners.clone()),
+        false => Remedy::new(format!("{prose}; on its host run"), listeners.clone()),
+    };
+    match answer {
+        Some(Ok(heard)) => answered(kind, address, is_here, &heard),
+        None => kind.finding(
+            format!("{address} was not reached within {} s: its name or the network is slow", WITHIN.as_secs()),
+            Remedy::new("look up the name by hand", format!("getent hosts {}", shell_word(host_of(address)))),
+        ),
+        Some(Err(AskError::Silent(after))) => kind.finding(
+            format!(
+                "{address} says nothing for {} s: it is stopped, another program listens there, or a firewall drops packets",
+                after.as_secs()
+            ),
+            shows("see which process listens there and whether it runs; end or continue it, or open the port"),
+        ),
+        Some(Err(AskError::Absent(error))) => absent(kind, address, is_here, &error),
+        Some(Err(AskError::Closed)) => kind.finding(
+            format!("{address} closes the connection without an answer: another program listens there, or it just ends"),
+            shows("see which program listens there, and correct the address or start the server again"),
+        ),
+        Some(Err(AskError::Token(why))) => kind.finding(
+            format!("{address} does not take this token: {why}"),
+            Remedy::new(
+                format!("give this shell the token with which the {what} was started; this shows whether one is set here"),
+                "herringbone settings TOKEN TOKEN_FILE",
+            ),
+        ),
+        Some(Err(AskError::Release(why))) => kind.finding(
+            format!("{address} runs another release: {why}"),
+            Remedy::new("install the same release here and there; this one is", "herringbone --version"),
+        ),
+        Some(Err(error)) => kind.finding(
+            format!("{address} is no {what}: {error}"),
+            shows(&format!("another program listens there: correct {}, or end it", kind.setting())),
+        ),
+    }
+}
+
+fn absent(kind: ServerKind, address: &str, is_here: bool, error: &io::Error) -> Finding {
+    let what = kind.check();
+    let start = if is_here { "start it, in another terminal" } else { "start it on its host" };
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => kind.finding(
+            format!("nothing listens at {address}"),
+            Remedy::new(format!("{start}, or correct {}", kind.setting()), kind.serve(address, is_here)),
+        ),
+        // The system's errors have numbers, those of the look-up of a name have none.
+        _ if host_of(address).parse::<IpAddr>().is_err() && error.raw_os_error().is_none() => kind.finding(
+            format!("{address} cannot be looked up: {error}"),
+            Remedy::new(
+                format!("correct {}, or give the address of the host", kind.setting()),
+                settings_of(kind),
+            ),
+        ),
+        _ => kind.finding(
+            format!("the {what} at {address} cannot be reached: {error}"),
+            Remedy::new(
+                "see which way leads to its host",
+                format!("ip route get {}", shell_word(host_of(address))),
+            ),
+        ),
+    }
+}
+
+fn answered(kind: ServerKind, address: &str, is_here: bool, heard: &Heard) -> Finding {
+    let Heard { clocks, keeps_tables } = heard;
+    let role = clocks.identity.role;
+    if role == Role::Worker {
+        return kind.finding(
+            format!("{address} is a worker of a job, and no {}", kind.check()),
+            Remedy::new(format!("correct {}", kind.setting()), settings_of(kind)),
+        );
+    }
+    if kind == ServerKind::Tables && !keeps_tables {
+        return kind.finding(
+            format!("{address} is a reducer that keeps no tables"),
+            Remedy::new("end it on its host, and start it there with --tables", kind.serve(address, is_here)),
+        );
+    }
+    let mut trips: Vec<u64> = clocks.samples.iter().map(|sample| sample.round_trip()).collect();
+    trips.sort_unstable();
+    let median = trips.get(trips.len() / 2).copied().unwrap_or(0) as f64 / 1e3;
+    let says = format!(
+        "{address} answers and has this token; protocol version {}, round trip {median:.0} us (median of {})",
+        clocks.version,
+        trips.len()
+    );
+    Finding::ok(kind.check(), says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity::{Warning, Wrong};
+    use super::*;
+
+    const REDUCER: ServerKind = ServerKind::Reducer { is_forced: false };
+
+    fn judged(kind: ServerKind, error: AskError) -> (Finding, String) {
+        let finding = judge(kind, "127.0.0.1:7070", true, Some(Err(error)));
+        let command = finding.remedy.clone().unwrap().command;
+        (finding, command)
+    }
+
+    #[test]
+    fn each_way_to_fail_has_its_own_words_and_command() {
+        let refused = || io::ErrorKind::ConnectionRefused.into();
+        let cases = [
+            (AskError::Absent(refused()), "nothing listens", "herringbone serve --listen 127.0.0.1:7070"),
+            (AskError::Silent(PATIENCE), "says nothing for 2 s", "ss -ltnp 'sport = :7070'"),
+            (AskError::Closed, "closes the connection", "ss -ltnp 'sport = :7070'"),
+            (AskError::Token("differ".into()), "this token", "herringbone settings TOKEN TOKEN_FILE"),
+            (AskError::Release("version 3".into()), "another release: version 3", "herringbone --version"),
+            (AskError::Stranger("HTTP".into()), "is no reducer: HTTP", "ss -ltnp 'sport = :7070'"),
+        ];
+        for (error, says, expected) in cases {
+            let (finding, command) = judged(REDUCER, error);
+            assert!(finding.level == Warning && finding.says.contains(says), "{finding:?}");
+            assert_eq!(command, expected, "{finding:?}");
+        }
+        assert!(judge(REDUCER, "a:1", false, None).says.contains("not reached within 4 s"));
+    }
+
+    #[test]
+    fn a_job_that_needs_the_server_cannot_start_without_it() {
+        let forced = ServerKind::Reducer { is_forced: true };
+        for kind in [forced, ServerKind::Tables] {
+            assert_eq!(judged(kind, AskError::Closed).0.level, Wrong);
+        }
+        let absent = AskError::Absent(io::ErrorKind::ConnectionRefused.into());
+        assert!(judged(ServerKind::Tables, absent).1.ends_with("--tables"));
+    }
+}
