@@ -54,7 +54,7 @@ pub enum Codec {
     Int8,
     /// +1 above a threshold, else -1: MXNet's `1bit`.
     OneBit {
-        /// The threshold.
+        /// The threshold, any finite number.
         threshold: Parameter,
     },
     /// A threshold, its negative or 0, whichever does not overshoot: MXNet's `2bit`.

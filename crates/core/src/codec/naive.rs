@@ -115,7 +115,11 @@ fn blocks_are_coded_as_one_would_write_it_down() {
 /// What is left is what the receiver lacks, to the bit: what one gets from decoding and subtracting.
 #[test]
 fn what_is_left_is_what_decoding_and_subtracting_leaves() {
-    let codecs = Codec::EXAMPLES.into_iter().chain([Codec::Plain]).chain(codecs(&["topk:0.5", "onebit:0.5"]));
+    let codecs = Codec::EXAMPLES.into_iter().chain([Codec::Plain]).chain(codecs(&[
+        "topk:0.5",
+        "onebit:0.5",
+        "onebit:-0.5",
+    ]));
     for (codec, count) in codecs.flat_map(|codec| COUNTS.map(|count| (codec, count))) {
         let blocks = blocks(count);
         for (number, (values, other)) in blocks.iter().zip(blocks.iter().cycle().skip(3)).enumerate() {

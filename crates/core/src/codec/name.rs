@@ -44,7 +44,7 @@ impl fmt::Display for ParseCodecError {
             }
             Some(codec) => match codec {
                 Codec::OneBit { .. } => {
-                    write!(f, "{text:?}: its threshold is a number from 0, as in onebit:0")
+                    write!(f, "{text:?}: its threshold is a finite number, as in onebit:0")
                 }
                 Codec::TwoBit { .. } | Codec::Threshold { .. } => {
                     write!(f, "{text:?}: its threshold is a number above 0, as in {codec}")
@@ -134,7 +134,7 @@ impl Codec {
     fn is_possible(self) -> bool {
         let value = |parameter: Parameter| parameter.value();
         match self {
-            Self::OneBit { threshold } => value(threshold).is_finite() && value(threshold) >= 0.0,
+            Self::OneBit { threshold } => value(threshold).is_finite(),
             Self::TwoBit { threshold } | Self::Threshold { threshold } => {
                 value(threshold).is_finite() && value(threshold) > 0.0
             }

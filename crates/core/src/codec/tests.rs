@@ -50,7 +50,7 @@ fn names_and_numbers_round_trip() {
         ("topk:nan", "above 0 and at most 1"),
         ("twobit:0", "above 0, as in twobit:0.5"),
         ("twobit:-1", "above 0"),
-        ("onebit:inf", "a number from 0"),
+        ("onebit:inf", "a finite number"),
         ("threshold", "above 0, as in threshold:0.5"),
     ] {
         let error = text.parse::<Codec>().expect_err(text);
