@@ -14,8 +14,9 @@ from ..compression import Coded
 from ..dependency import Engine, Variable
 from ..errors import UnsupportedError
 from ..kinds import BARRIER, kind_of
+from .sparse import RowSparse
 
-__all__ = ["Comm", "with_rows"]
+__all__ = ["Comm", "first_value", "with_rows"]
 
 Made = tuple[Any, Any, Any]
 
@@ -119,6 +120,18 @@ def with_rows(value: Any, rows: Any) -> tuple[Any, Any, Any]:
     both[: value.size] = value.reshape(-1)
     both[value.size :] = rows
     return both, both[: value.size].reshape(value.shape), both[value.size :]
+
+
+def first_value(given: Any) -> tuple[Any, Any, Any]:
+    """What of the first value of a key travels, the value in it, and its rows."""
+    import numpy as np
+
+    if not isinstance(given, RowSparse):
+        array = np.array(given, copy=True, order="C")
+        return array, array, None
+    present = np.zeros(given.shape[0], given.dtype)
+    present[given.indices] = 1
+    return with_rows(given.toarray(), present)
 
 
 def _said(call: str, key: Any, like: Any) -> str:

@@ -140,6 +140,7 @@ def compression_of(store: str, params: Any) -> GradientCompression:
         raise TypeError(f"set_gradient_compression: threshold is {params['threshold']!r}, not a number") from None
     # As the codec will have it, a float32: too large a number is infinite there, and too small a one 0.
     single = struct.unpack("f", struct.pack("f", threshold))[0] if abs(threshold) <= LARGEST else math.inf
-    if not math.isfinite(single) or threshold < 0 or (params["type"] == "2bit" and single == 0):
-        raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; pass one above 0 that float32 has")
+    if not math.isfinite(single) or (params["type"] == "2bit" and single <= 0):
+        which = "one above 0 that float32 has" if params["type"] == "2bit" else "one that float32 has"
+        raise ArgumentError(f"set_gradient_compression: threshold is {threshold}; for {params['type']} pass {which}")
     return GradientCompression(store, params["type"], threshold)

@@ -6,12 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .optimizer import Optimizer, native_of
+from ..errors import ArgumentError
+from .optimizer import Optimizer
+from .rules import NAMES, WITH_VELOCITY, Parameters, native_numbers
+from .sparse import RowSparse
 
 __all__ = ["Layout", "Rule", "bytes_of", "row_of"]
 
 WIDTH = 1024
 """The longest row of a dense value: a message takes about sixty of them."""
+WIDEST_BYTES = 1 << 16
+"""The longest row that a table can have, ``WIDTH_MOST`` of ``crates/core/src/table/spec.rs``."""
 WORD_BYTES = 4
 """So many bytes of a message are an element, a whole number that float64 has."""
 
@@ -23,6 +28,25 @@ class Layout:
     shape: tuple[int, ...]
     rows: int
     width: int
+
+    @classmethod
+    def of(cls, call: str, key: Any, like: Any, servers: int, rule: Rule) -> Layout:
+        """That of a key's value, for a rule.
+
+        Raises:
+            ArgumentError: the rule needs the value in one row, which it does not fit.
+        """
+        is_sparse = isinstance(like, RowSparse)
+        if not rule.needs_whole:
+            return cls.sparse(like.shape) if is_sparse else cls.dense(like.shape, servers)
+        elements, most = math.prod(like.shape), WIDEST_BYTES // like.dtype.itemsize
+        if is_sparse or elements > most:
+            what = "is row-sparse" if is_sparse else f"has {elements} elements of {like.dtype}"
+            raise ArgumentError(
+                f"{call}: key {key!r} {what}; on servers {rule.name} needs the norm of a whole key, which is in one row, dense and of "
+                f"at most {most} elements: use another optimizer, or a store of type 'dist_sync'"
+            )
+        return cls(like.shape, 1, max(1, elements))
 
     @classmethod
     def dense(cls, shape: tuple[int, ...], servers: int) -> Layout:
@@ -49,21 +73,38 @@ class Rule:
     name: str
     made_with: tuple[tuple[str, float], ...]
     numbers: tuple[tuple[str, float], ...]
+    has_velocity: bool = False
 
     @classmethod
-    def of(cls, optimizer: Optimizer | None) -> Rule:
-        """Without an optimizer nothing is pushed but a first value."""
+    def of(cls, optimizer: Optimizer | None, call: str, key: Any) -> Rule:
+        """That of a key. Without an optimizer nothing is pushed but a first value.
+
+        Raises:
+            ArgumentError: the optimizer cannot have one of its numbers.
+        """
         if optimizer is None:
             return cls("assign", (), ())
-        name, numbers = native_of(optimizer)
+        return cls.with_numbers(optimizer, optimizer.numbers_of(call, key))
+
+    @classmethod
+    def with_numbers(cls, optimizer: Optimizer, given: Parameters) -> Rule:
+        """That of an optimizer, with numbers of a key."""
+        numbers = native_numbers(optimizer.name, given)
+        if optimizer.name not in WITH_VELOCITY:
+            return cls(NAMES[optimizer.name], (), tuple(numbers))
         # Whether there is a momentum is fixed when the table is made; which one is not.
-        has_velocity = name == "sgd" and dict(numbers)["momentum"] != 0
-        return cls(name, (("momentum", 0.5),) if has_velocity else (), tuple(numbers))
+        has_velocity = given["momentum"] != 0
+        return cls(NAMES[optimizer.name], (("momentum", 0.5 if has_velocity else 0.0),), tuple(numbers), has_velocity)
 
     @property
     def suffix(self) -> str:
         """What tables are called by that keep the same for each row."""
-        return f"{self.name} with velocity" if self.made_with else self.name
+        return f"{self.name} with velocity" if self.has_velocity else self.name
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether a step needs all elements of a key at once, so that the key is one row of its table."""
+        return self.name == "lamb"
 
 
 def row_of(message: Any, width: int) -> Any:

@@ -1,65 +1,119 @@
-"""Optimizers by name: what a store applies to a pushed gradient. They are plain numbers and arrays, and nothing is unpickled.
-
-The arithmetic is that of tables on servers, ``herringbone::table::LocalOptimizer``.
-"""
+"""Optimizers by name: what a store applies to a pushed gradient. They are plain numbers and arrays, and nothing is unpickled."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import operator
-import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from .. import _herringbone
-from ..arrays import FOLDED
 from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..plain import pack, unpack
+from .held import Held
+from .rules import FRACTIONS, NAMES, Parameters, check_numbers, known_numbers, number
+from .schedulers import LRScheduler, scheduler_of
 
-__all__ = [
-    "Optimizer",
-    "agreed",
-    "chosen_optimizer",
-    "create_optimizer",
-    "described",
-    "native_of",
-    "of_described",
-    "states_of",
-]
+__all__ = ["Optimizer", "agreed", "chosen_optimizer", "create_optimizer", "described", "of_described", "settle"]
 
-NAMES = {"sgd": "sgd", "nag": "nag", "adam": "adam", "adagrad": "adagrad", "rmsprop": "rmsprop", "test": "add"}
-"""MXNet's names, and the rules that they stand for."""
-STATES = {
-    "sgd": ("velocity",),
-    "nag": ("velocity",),
-    "adam": ("mean", "variance"),
-    "adagrad": ("history",),
-    "rmsprop": ("square",),
-    "test": (),
-}
-"""What each keeps for an element, in the rules' order. ``sgd`` keeps a velocity only if it has a momentum."""
-TEST = ("learning_rate", 0.01), ("wd", 0.0)
-"""What ``test`` takes, too, and does not need."""
-FRACTIONS = ("float16", "bfloat16", "float32", "float64")
-LATEST = (1 << 32) - 1
-"""So many steps are counted."""
+Schedule = Callable[[int], float]
+"""A learning rate by the number of updates."""
+OF_KEYS = ("lr_mult", "wd_mult", "param_idx2name")
+OWN = "own"
+"""What stands for a program's own scheduler, which does not travel."""
 
-Parameters = dict[str, Any]
+
+@dataclass
+class _Settings:
+    """What programs may change of an optimizer while it is in use. The stores that use it look at it at each push."""
+
+    name: str
+    params: Parameters
+    lr_scheduler: Schedule | None = None
+    multi_precision: bool = False
+    begin_num_update: int = 0
+    num_update: int = 0
+    lr_mult: dict[Any, float] = field(default_factory=dict)
+    wd_mult: dict[Any, float] = field(default_factory=dict)
+    param_idx2name: dict[Any, str] = field(default_factory=dict)
 
 
 class Optimizer:
     """An optimizer and its state of each key; :func:`create_optimizer` makes one.
 
-    ``params`` has its numbers. A number that is set there counts from the next step on.
+    ``params`` has its numbers. What is changed here, or by the setters, holds for the next push of each key, also in a store of
+    several workers, if all of them change it; what the optimizer keeps, such as a momentum, stays.
     """
 
-    def __init__(self, name: str, params: Parameters) -> None:
+    def __init__(self, settings: _Settings) -> None:
         """For :func:`create_optimizer`."""
-        self.name = name
-        self.params = params
-        self._held: dict[Any, _Held] = {}
+        self._settings = settings
+        self._counts: dict[Any, int] = {}
+        self._held: dict[Any, Held] = {}
         self._restored: dict[Any, dict[str, Any]] = {}
+        self._checked: Parameters = {}
+
+    @property
+    def name(self) -> str:
+        """MXNet's name of it."""
+        return self._settings.name
+
+    @property
+    def params(self) -> Parameters:
+        """Its numbers, by name."""
+        return self._settings.params
+
+    @params.setter
+    def params(self, params: Mapping[str, Any]) -> None:
+        self._settings.params = dict(params)
+
+    @property
+    def lr_scheduler(self) -> Schedule | None:
+        """What gives the learning rate for a number of updates; ``None``: it is ``params["learning_rate"]``."""
+        return self._settings.lr_scheduler
+
+    @property
+    def multi_precision(self) -> bool:
+        """Whether weights of float16 are kept in float32, too."""
+        return self._settings.multi_precision
+
+    @property
+    def num_update(self) -> int:
+        """How many updates the key has had that has had most."""
+        return self._settings.num_update
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate after the updates so far, without any key's multiplier."""
+        schedule = self.lr_scheduler
+        return float(self.params["learning_rate"] if schedule is None else schedule(self.num_update))
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Have another learning rate from the next push on.
+
+        Raises:
+            ArgumentError: a scheduler decides about it.
+        """
+        if self.lr_scheduler is not None:
+            raise ArgumentError("set_learning_rate: the optimizer has an lr_scheduler, which gives the rate; change its base_lr")
+        self.params["learning_rate"] = number("learning_rate", lr)
+
+    @property
+    def lr_mult(self) -> dict[Any, float]:
+        """What the learning rate is multiplied by, by key or by a key's name in ``param_idx2name``; 1 for all others."""
+        return self._settings.lr_mult
+
+    @property
+    def wd_mult(self) -> dict[Any, float]:
+        """As :attr:`lr_mult`, of the weight decay."""
+        return self._settings.wd_mult
+
+    def set_lr_mult(self, args_lr_mult: Mapping[Any, float]) -> None:
+        """Replace all of :attr:`lr_mult`."""
+        self._settings.lr_mult = _multipliers("set_lr_mult", args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Mapping[Any, float]) -> None:
+        """Replace all of :attr:`wd_mult`."""
+        self._settings.wd_mult = _multipliers("set_wd_mult", args_wd_mult)
 
     def check(self, call: str, key: Any, weight: Any) -> None:
         """Refuse a weight that steps of fractions cannot change."""
@@ -73,21 +127,54 @@ class Optimizer:
 
         A step that fails has changed neither weight nor state.
         """
+        self.check("update", key, weight)
+        self.step(key, self.next_numbers("update", key), gradient, weight)
+
+    def next_numbers(self, call: str, key: Any, workers: int = 1) -> Parameters:
+        """The numbers of the next update of a key, which they count.
+
+        Args:
+            workers: so many workers update the key for each time that this one does.
+
+        Raises:
+            ArgumentError: there is one among them that the optimizer cannot have.
+        """
+        settings = self._settings
+        self._counts[key] = self._counts.get(key, settings.begin_num_update) + workers
+        settings.num_update = max(settings.num_update, self._counts[key])
+        return self.numbers_of(call, key)
+
+    def numbers_of(self, call: str, key: Any) -> Parameters:
+        """The numbers of an update of a key after the updates so far, with the key's multipliers.
+
+        Raises:
+            ArgumentError: there is one among them that the optimizer cannot have.
+        """
+        settings, given = self._settings, dict(self.params)
+        if settings.lr_scheduler is not None:
+            given["learning_rate"] = float(settings.lr_scheduler(settings.num_update))
+        for name, multipliers in (("learning_rate", settings.lr_mult), ("wd", settings.wd_mult)):
+            multiplier = multipliers.get(key, multipliers.get(settings.param_idx2name.get(key), 1))
+            if multiplier != 1:
+                given[name] = given[name] * multiplier
+        if given != self._checked:
+            check_numbers(call, self.name, given)
+            self._checked = dict(given)
+        return given
+
+    def step(self, key: Any, numbers: Parameters, gradient: Any, weight: Any) -> None:
+        """Change ``weight`` as :meth:`update` does, with numbers of :meth:`next_numbers`."""
         import numpy as np
 
-        self.check("update", key, weight)
-        gradients = np.ascontiguousarray(np.broadcast_to(np.asarray(gradient), weight.shape), weight.dtype)
         held = self._held.get(key)
         if held is None:
-            held = _Held(self, weight, self._restored.get(key))
+            held = Held(self.name, numbers, weight, self.multi_precision, self._restored.get(key))
         if held.fits != (weight.shape, weight.dtype):
             raise ArgumentError(f"update: key {key!r} was of shape {held.fits[0]} and {held.fits[1]}, and is of another now")
-        weights = weight if weight.flags.c_contiguous else np.ascontiguousarray(weight)
-        held.step(self.params, weights, gradients)
+        gradients = np.ascontiguousarray(np.broadcast_to(np.asarray(gradient), weight.shape), held.dtype)
+        held.step(numbers, weight, gradients)
         self._held[key] = held
         self._restored.pop(key, None)
-        if weights is not weight:
-            weight[...] = weights
 
     @property
     def states(self) -> dict[Any, dict[str, Any]]:
@@ -97,73 +184,74 @@ class Optimizer:
     @states.setter
     def states(self, states: dict[Any, dict[str, Any]]) -> None:
         self._held, self._restored = {}, dict(states)
+        self._counts = {key: int(state["step"]) for key, state in states.items()}
+        self._settings.num_update = max([self._settings.begin_num_update, *self._counts.values()])
+
+    def twin(self) -> Optimizer:
+        """One with the same settings, which both have from now on, and states of its own, of no key."""
+        return Optimizer(self._settings)
+
+    def has_settings_of(self, other: Optimizer | None) -> bool:
+        """Whether it is a :meth:`twin` of another one, or that one."""
+        return other is not None and self._settings is other._settings
 
     def __repr__(self) -> str:
         return f"<Optimizer {self.name} {self.params}>"
 
 
-class _Held:
-    """A native optimizer of one array."""
+def create_optimizer(
+    name: str,
+    *,
+    lr_scheduler: Schedule | None = None,
+    multi_precision: bool = False,
+    begin_num_update: int = 0,
+    param_idx2name: Mapping[Any, str] | None = None,
+    **params: Any,
+) -> Optimizer:
+    """An optimizer by MXNet's name, or ``test``, which adds the gradient.
 
-    def __init__(self, optimizer: Optimizer, weight: Any, restored: dict[str, Any] | None) -> None:
-        """With the state that was restored for it, if any was."""
-        self._name = optimizer.name
-        self._params = dict(optimizer.params)
-        self.fits = weight.shape, weight.dtype
-        rule, given = native_of(optimizer)
-        self._native = _herringbone.LocalOptimizer(rule, given, FOLDED[weight.dtype.name], weight.size)
-        if restored is not None:
-            self._restore(restored)
+    The names are ``sgd``, ``nag``, ``adam``, ``adamw``, ``adagrad``, ``rmsprop``, ``lamb``, ``ftrl`` and ``signum``. All take
+    ``learning_rate``, ``wd``, ``rescale_grad`` and ``clip_gradient``; ``sgd``, ``nag`` and ``signum`` take ``momentum``; ``adam``,
+    ``adamw`` and ``lamb`` take ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes ``rho`` and
+    ``epsilon``. ``adamw`` takes ``correct_bias``, ``lamb`` takes ``bias_correction``, ``lower_bound`` and ``upper_bound``, ``ftrl`` takes
+    ``lamda1`` and ``beta``, ``signum`` takes ``wd_lh``. Defaults are MXNet's. A bound of ``None``, or not above 0, binds nothing.
 
-    def step(self, params: Parameters, weights: Any, gradients: Any) -> None:
-        if params != self._params:
-            self._native.set(_native_numbers(self._name, params))
-            self._params = dict(params)
-        self._native.step(_span(weights), _span(gradients), (weights, gradients))
+    Args:
+        lr_scheduler: the learning rate for a number of updates, which are those of the key that has most: one of
+            :mod:`herringbone.kvstore`, or any callable. A ``learning_rate`` that is given, too, becomes its ``base_lr``.
+        multi_precision: keep weights of float16 in float32, too, and have the steps change these.
+        begin_num_update: how many updates there were before.
+        param_idx2name: names of keys, for the multipliers of rates and decays.
 
-    def state(self) -> dict[str, Any]:
-        kept = self._arrays(bytearray(self._native.state()))
-        return {"step": self._native.steps, **dict(zip(STATES[self._name], kept))}
-
-    def _restore(self, restored: dict[str, Any]) -> None:
-        """Continue with a state in which what is missing is zero, as where there was no momentum."""
-        state = bytearray(len(self._native.state()))
-        for name, into in zip(STATES[self._name], self._arrays(state)):
-            into[...] = restored.get(name, 0)
-        self._native.restore(restored["step"], bytes(state))
-
-    def _arrays(self, state: bytearray) -> Any:
-        """Arrays over a native state, one for each name."""
-        import numpy as np
-
-        shape, dtype = self.fits
-        wide = np.float64 if dtype.itemsize == 8 else np.float32
-        count = 0 if not state else len(state) // (math.prod(shape) * np.dtype(wide).itemsize)
-        return np.frombuffer(state, wide).reshape(count, *shape)
-
-
-def create_optimizer(name: str, **params: Any) -> Optimizer:
-    """An optimizer by MXNet's name: ``sgd``, ``nag``, ``adam``, ``adagrad``, ``rmsprop``, or ``test``, which adds the gradient.
-
-    All take ``learning_rate``, ``wd``, ``rescale_grad`` and ``clip_gradient``; ``sgd`` and ``nag`` take ``momentum``, ``adam`` takes
-    ``beta1``, ``beta2`` and ``epsilon``, ``adagrad`` takes ``epsilon``, ``rmsprop`` takes ``rho`` and ``epsilon``. A ``clip_gradient`` of
-    ``None``, or not above 0, cuts nothing.
+    Raises:
+        ArgumentError, TypeError: there is no such optimizer, or it cannot have one of the numbers.
     """
     if not isinstance(name, str) or name.lower() not in NAMES:
         raise ArgumentError(f"create_optimizer: no optimizer is called {name!r}; use one of {', '.join(NAMES)}")
     name = name.lower()
-    known: Parameters = dict(TEST if name == "test" else ()) | dict(dict(_herringbone.optimizers())[NAMES[name]])
-    known["clip_gradient"] = None
-    del known["assigns"]  # a table's, not an optimizer's
+    known = known_numbers(name)
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ArgumentError(f"create_optimizer: {name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-    made = Optimizer(name, known | {given: _number(given, value) for given, value in params.items()})
-    try:
-        _herringbone.LocalOptimizer(*native_of(made), "f32", 0)
-    except ValueError as error:
-        raise ArgumentError(f"create_optimizer: {error}") from None
-    return made
+    if isinstance(begin_num_update, bool) or not isinstance(begin_num_update, int) or begin_num_update < 0:
+        raise ArgumentError(f"create_optimizer: begin_num_update is {begin_num_update!r}; pass a whole number from 0")
+    if lr_scheduler is not None:
+        if not callable(lr_scheduler):
+            what = type(lr_scheduler).__name__
+            raise TypeError(f"create_optimizer: lr_scheduler is a {what}; pass one of herringbone.kvstore, or a function")
+        if "learning_rate" in params and isinstance(lr_scheduler, LRScheduler):
+            lr_scheduler.base_lr = float(params["learning_rate"])
+    settings = _Settings(
+        name=name,
+        params=known | {given: number(given, value) for given, value in params.items()},
+        lr_scheduler=lr_scheduler,
+        multi_precision=bool(multi_precision),
+        begin_num_update=begin_num_update,
+        num_update=begin_num_update,
+        param_idx2name=dict(param_idx2name or {}),
+    )
+    check_numbers("create_optimizer", name, settings.params)
+    return Optimizer(settings)
 
 
 def chosen_optimizer(call: str, optimizer: Any) -> Optimizer:
@@ -174,38 +262,18 @@ def chosen_optimizer(call: str, optimizer: Any) -> Optimizer:
     return chosen
 
 
-def native_of(optimizer: Optimizer) -> tuple[str, list[tuple[str, float]]]:
-    """The rule of an optimizer, and its numbers, as the native module takes them."""
-    return NAMES[optimizer.name], _native_numbers(optimizer.name, optimizer.params)
-
-
-def _native_numbers(name: str, params: Parameters) -> list[tuple[str, float]]:
-    if name == "test":  # MXNet's cuts nothing
-        return [("rescale_grad", float(params["rescale_grad"]))]
-    clip = params["clip_gradient"]
-    given = {**params, "clip_gradient": math.inf if clip is None or clip <= 0 else clip}
-    return [(parameter, float(number)) for parameter, number in given.items()]
-
-
-def _number(name: str, value: Any) -> int | float | None:
-    """A parameter as Python's number."""
-    if name == "clip_gradient" and value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"create_optimizer: {name} is a {type(value).__name__}, not a number")
-    number = int(value) if isinstance(value, numbers.Integral) else float(value)
-    if not math.isfinite(number):
-        raise ArgumentError(f"create_optimizer: {name} is {number}; pass a number that is finite")
-    return number
-
-
-def _span(array: Any) -> tuple[int, int]:
-    """Address and bytes."""
-    return array.ctypes.data, array.nbytes
+def _multipliers(call: str, given: Any) -> dict[Any, float]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{call}: pass a dict from keys, or from their names, to numbers; not a {type(given).__name__}")
+    return {key: float(number("a multiplier", multiplier)) for key, multiplier in given.items()}  # type: ignore[arg-type]
 
 
 def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
-    """Rank 0's optimizer, made anew from its name and numbers."""
+    """Rank 0's settings, in an optimizer that shares them with the one that this worker passed.
+
+    Raises:
+        ArgumentError: rank 0 has a scheduler of its own, and this worker none; on this worker.
+    """
     import numpy as np
 
     packed = described(optimizer)
@@ -213,43 +281,45 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     communicator.broadcast(length)
     packed = np.resize(packed, int(length[0]))
     communicator.broadcast(packed)
-    return of_described(packed)
+    settle(optimizer, packed)
+    return optimizer.twin()
 
 
-def described(optimizer: Optimizer) -> Any:
-    """Its name and numbers as an array of bytes."""
-    return pack("set_optimizer", [optimizer.name, optimizer.params])
+def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
+    """Its settings as an array of bytes. Of a scheduler that is a program's own it says only that there is one.
+
+    Args:
+        with_keys: what it has for single keys, too.
+    """
+    given = {name: value for name, value in vars(optimizer._settings).items() if with_keys or name not in OF_KEYS}
+    scheduler = given["lr_scheduler"]
+    if scheduler is not None:
+        given["lr_scheduler"] = scheduler.described() if type(scheduler).__module__ == LRScheduler.__module__ else OWN
+    return pack("set_optimizer", given)
+
+
+def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> None:
+    """Give an optimizer the settings that :func:`described` tells of. A scheduler of the program's own stays.
+
+    Raises:
+        ArgumentError: it needs a scheduler that does not travel, and has none.
+    """
+    given = unpack("set_optimizer", packed)
+    scheduler = given.pop("lr_scheduler")
+    if scheduler == OWN:
+        if needs_scheduler and optimizer.lr_scheduler is None:
+            raise ArgumentError(
+                "set_optimizer: rank 0's optimizer has an lr_scheduler of its own, which does not travel; pass the same optimizer on "
+                "all workers, or use a scheduler of herringbone.kvstore"
+            )
+    else:
+        optimizer._settings.lr_scheduler = None if scheduler is None else scheduler_of(scheduler)
+    for name, value in given.items():
+        setattr(optimizer._settings, name, value)
 
 
 def of_described(packed: Any) -> Optimizer:
-    """The optimizer that :func:`described` tells of."""
-    name, params = unpack("set_optimizer", packed)
-    return create_optimizer(name, **params)
-
-
-def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[Any, Any]) -> dict[str, Any]:
-    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes."""
-    import numpy as np
-
-    try:
-        held = unpack(call, np.frombuffer(path.read_bytes(), np.uint8))
-        name, states, params = held["name"], held["states"], held["params"]
-        kinds = {key: {part: array.shape for part, array in state.items() if part != "step"} for key, state in states.items()}
-        steps = [operator.index(state["step"]) for state in states.values()]
-    except OSError:
-        raise
-    except Exception as error:
-        raise ArgumentError(f"{call}: {path} is no file of save_optimizer_states, or only a part of one: {error}") from None
-    if name != optimizer.name:
-        raise ArgumentError(f"{call}: {path} is of {name}, and the store has {optimizer.name}")
-    for key, parts in kinds.items():
-        for part, shape in parts.items():
-            if key in values and shape != values[key].shape:
-                raise ArgumentError(
-                    f"{call}: {path} has a {part} of shape {shape} for key {key!r}, and its value is of {values[key].shape}"
-                )
-    if not all(1 <= step <= LATEST for step in steps):
-        raise ArgumentError(f"{call}: {path} has states after {min(steps)} to {max(steps)} steps")
-    if params is not None:
-        create_optimizer(name, **params)
-    return {"states": states, "params": params}
+    """The optimizer that :func:`described` tells of, without a scheduler of a program's own."""
+    made = create_optimizer("sgd")
+    settle(made, packed, needs_scheduler=False)
+    return made

@@ -5,26 +5,24 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import sys
 from typing import Any
 
 from ..arguments import level
 from ..closing import print_errors
-from ..dependency import Engine, Variable
+from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
-from ..tables import ParameterServer, Table
+from ..tables import ParameterServer
+from .ending import ends_by_exception
 from .layout import Layout, Rule
 from .meeting import Meeting
-from .optimizer import Optimizer, chosen_optimizer, described, of_described
+from .optimizer import Optimizer, chosen_optimizer, described, of_described, settle
 from .sparse import RowSparse
 from .store import KVStore
 from .stored import Updater
-from .values import Keyed, Trees, summed, targets_of, view
+from .tabled import Tabled
+from .values import Keyed, Trees, targets_of, view
 
 __all__ = ["RemoteKVStore"]
-
-CHUNK = 1 << 14
-"""So many rows move at once."""
 
 
 class RemoteKVStore(KVStore):
@@ -80,18 +78,19 @@ class RemoteKVStore(KVStore):
         if not pairs:
             return
         self._check_init(call, pairs)
-        begun = {one: self._begin_table(one, view(call, values[0])) for one, values in pairs.items()}
+        begun = {one: self._begin_table(call, one, view(call, values[0])) for one, values in pairs.items()}
         self._meet(f"{call} {[(one, stored.said) for one, stored in begun.items()]}")
         self._stored.update(begun)
         self._keys = str if isinstance(next(iter(pairs)), str) else int
 
-    def _begin_table(self, key: Any, given: Any) -> Any:
+    def _begin_table(self, call: str, key: Any, given: Any) -> Any:
+        rule = Rule.of(self._optimizer, call, key)
+        layout = Layout.of(call, key, given, self._count, rule)
         is_sparse = isinstance(given, RowSparse)
-        layout = Layout.sparse(given.shape) if is_sparse else Layout.dense(given.shape, self._count)
-        stored = _Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan)
-        stored.open(self._servers, self._name, Rule.of(self._optimizer))
+        stored = Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan)
+        stored.open(self._servers, self._name, rule)
         if self.rank == 0 and stored.table.step == 0:
-            stored.tune(Rule.of(self._optimizer))
+            stored.tune(rule)
             stored.assign([given])
         return stored
 
@@ -101,16 +100,26 @@ class RemoteKVStore(KVStore):
                 f"{call}: the servers have no optimizer; call set_optimizer first: 'test' adds what is pushed, as in MXNet's tests"
             )
         super()._check_push(call, pairs)
+        for one in pairs:
+            self._stored[one].check_rule(call, Rule.of(self._optimizer, call, one))
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         self._comes_back = False
-        stored = self._stored[key]
-        push = stored.push_of([view(call, value) for value in values], self._trees)
+        stored, optimizer = self._stored[key], self._optimizer
+        assert optimizer is not None
+        rule = Rule.with_numbers(optimizer, optimizer.next_numbers(call, key, self.num_workers))
+        # Of a scheduler only rank 0's counts: the others' may lag behind.
+        is_scheduled = optimizer.lr_scheduler is not None and self.rank != 0
+        changes = stored.changes(rule, but="learning_rate" if is_scheduled else None)
+        push = stored.push_of([view(call, value) for value in values], self._trees, changes)
         self._engine.push(push, (), (stored.variable,), priority, name=f"{call} {key}")
 
     def _pull(self, call: str, pairs: Keyed, priority: int, ignore_sparse: bool, later: bool) -> None:
         things: list[Any] = []
-        for stored, outs, targets in list(self._copies(call, pairs, ignore_sparse)):
+        copies = list(self._copies(call, pairs, ignore_sparse))
+        if not ignore_sparse:
+            self._pull_sparse(pairs)
+        for stored, outs, targets in copies:
             self._pull_later(call, stored, outs, targets, priority)
             things += [stored.variable, *outs]
         if not later:
@@ -141,6 +150,13 @@ class RemoteKVStore(KVStore):
     def _rows_of(self, stored: Any, rows: Any) -> Any:
         return stored.pull_rows(rows)
 
+    def _rows_there(self, stored: Any) -> RowSparse:
+        import numpy as np
+
+        whole = np.zeros(stored.value.shape, stored.value.dtype)
+        stored.pull([whole])
+        return RowSparse.of(whole)
+
     def barrier(self) -> None:
         """Return once all workers have called it, and their pushes have been taken. It does not wait for a worker that is lost."""
         self._settle()
@@ -159,22 +175,30 @@ class RemoteKVStore(KVStore):
     def set_optimizer(self, optimizer: Optimizer | str) -> None:
         """Have the servers apply an optimizer to each push. All workers call it, and rank 0's is taken.
 
-        An optimizer with the same name keeps its state, and only its numbers change. Any other begins anew.
+        An optimizer with the same name keeps its state, and only its numbers change. Any other begins anew. A number that a worker
+        changes later, such as the learning rate, reaches the servers with this worker's next push of each key. A scheduler counts
+        rank 0's pushes of a key, times the workers.
 
         Args:
             optimizer: one that :func:`create_optimizer` has made, or its name.
         """
         chosen = chosen_optimizer("set_optimizer", optimizer)
         if self._comes_back and self._optimizer is not None:
+            settle(chosen, described(self._optimizer, with_keys=False), needs_scheduler=False)
+            self._optimizer = chosen.twin()
             return
         self._settle()
         if self.rank == 0:
-            self._meeting.tell(described(chosen))
+            self._meeting.tell(described(chosen, with_keys=False))
         self._meeting.meet("set_optimizer")
-        chosen = of_described(self._meeting.message())
-        rule = Rule.of(chosen)
-        former = [stored.replace(self._servers, self._name, rule, self.rank == 0) for stored in self._stored.values()]
-        self._optimizer = chosen
+        settle(chosen, self._meeting.message(), needs_scheduler=False)
+        planned = []
+        for key, stored in self._stored.items():
+            rule = Rule.of(chosen, "set_optimizer", key)
+            planned.append((stored, rule, stored.layout_for("set_optimizer", self._count, rule)))
+        former = [stored.replace(self._servers, self._name, rule, layout, self.rank == 0) for stored, rule, layout in planned]
+        if not chosen.has_settings_of(self._optimizer):
+            self._optimizer = chosen.twin()
         self._meeting.meet("set_optimizer, done")
         if self.rank == 0:
             for table in former:
@@ -218,118 +242,12 @@ class RemoteKVStore(KVStore):
             self._servers.drop_table(table)
 
 
-class _Tabled:
-    """The value of a key, in a table. Its calls run on a thread of the engine, alone with the value or with other pulls."""
-
-    table: Table
-
-    def __init__(self, key: Any, layout: Layout, dtype: Any, is_sparse: bool, variable: Variable, nan: str) -> None:
-        import numpy as np
-
-        self._key, self._nan = key, nan
-        self._layout = layout
-        self.value = np.broadcast_to(np.zeros((), dtype), layout.shape)
-        """An array like the value, which takes up no memory."""
-        self.rows = np.zeros(0, dtype) if is_sparse else None
-        self.variable = variable
-
-    @property
-    def said(self) -> str:
-        """What workers compare."""
-        return f"{self.value.dtype} {self.value.shape} {'dense' if self.rows is None else 'row-sparse'}"
-
-    def open(self, servers: ParameterServer, store: str, rule: Rule) -> None:
-        """Take part in the table for a rule."""
-        self.table = servers.table(
-            f"{store} {self._key!r} {rule.suffix}",
-            rows=self._layout.rows,
-            width=self._layout.width,
-            dtype=self.value.dtype.name,
-            sparse=self.rows is not None,
-            optimizer=rule.name,
-            numbers=dict(rule.made_with),
-            nan=self._nan,
-        )
-        self._suffix = rule.suffix
-
-    def replace(self, servers: ParameterServer, store: str, rule: Rule, is_first: bool) -> str | None:
-        """Have another rule; the first worker takes the value to its table. Returns the name of a table that nobody needs then."""
-        former = None
-        if self._suffix != rule.suffix:
-            former = self.table
-            self.open(servers, store, rule)
-            if is_first and self.table.step == 0:
-                self._take_over(former)
-        if is_first:
-            self.tune(rule)
-        if former is None:
-            return None
-        former.close()
-        return former.name
-
-    def _take_over(self, former: Table) -> None:
-        self.table.tune(assigns=1)
-        for first in range(0, self._layout.rows if self._layout.elements else 0, CHUNK):
-            rows = former.pull_range(first, min(CHUNK, self._layout.rows - first))
-            kept = rows.any(axis=1).nonzero()[0]  # the others are zero there, too
-            self._push_rows(kept + first, rows[kept])
-        self.table.tune(assigns=0)
-
-    def tune(self, rule: Rule) -> None:
-        """Set a rule's numbers."""
-        self.table.tune(**dict(rule.numbers))
-
-    def assign(self, values: list[Any]) -> None:
-        """Set the value."""
-        self.table.tune(assigns=1)
-        self.push_of(values, None)()
-        self.table.tune(assigns=0)
-
-    def push_of(self, values: list[Any], trees: Trees | None) -> functools.partial[None]:
-        """What pushes the sum of arrays, which have been read when this returns."""
-        import numpy as np
-
-        layout = self._layout
-        if all(isinstance(value, RowSparse) for value in values):
-            rows = np.concatenate([value.indices for value in values])
-            data = np.concatenate([value.data.reshape(-1, layout.width) for value in values])
-            return functools.partial(self._push_rows, rows, data)
-        total = summed(values, trees).reshape(-1)
-        padding = layout.rows * layout.width - total.size
-        if padding and layout.elements:
-            total = np.concatenate([total, np.zeros(padding, total.dtype)])
-        return functools.partial(self._push_all, total)
-
-    def _push_rows(self, rows: Any, data: Any) -> None:
-        if rows.size:
-            self.table.push(rows, data)
-
-    def _push_all(self, total: Any) -> None:
-        if total.size:
-            self.table.push_range(0, total.reshape(-1, self._layout.width))
-
-    def pull(self, targets: list[Any]) -> None:
-        """Copy the value into arrays."""
-        if not targets or not self._layout.elements:
-            return
-        pulled = self.table.pull_range(0, self._layout.rows).reshape(-1)[: self._layout.elements]
-        for target in targets:
-            target[...] = pulled.reshape(self._layout.shape)
-
-    def pull_rows(self, rows: Any) -> Any:
-        """Some rows of a row-sparse value."""
-        import numpy as np
-
-        shape = (rows.size, *self._layout.shape[1:])
-        return self.table.pull(rows).reshape(shape) if rows.size else np.zeros(shape, self.value.dtype)
-
-
 _open: set[RemoteKVStore] = set()
 
 
 def _end() -> None:
     """Before the program ends, end its stores; a program that an exception ends leaves them."""
-    fails = getattr(sys, "last_type", None) is not None
+    fails = ends_by_exception()
     for store in list(_open):
         try:
             store.leave() if fails else store.close()

@@ -46,6 +46,14 @@ class RowSparse:
         rows = np.flatnonzero(array.reshape(array.shape[0], -1).any(axis=1))
         return cls(array[rows], rows, array.shape)
 
+    @classmethod
+    def at(cls, array: Any, there: Any) -> RowSparse:
+        """The rows of an array where ``there``, an array of as many numbers, is not 0. They are copies."""
+        import numpy as np
+
+        rows = np.flatnonzero(there)
+        return cls(array[rows], rows, array.shape)
+
     @property
     def dtype(self) -> Any:
         """The type of its elements."""

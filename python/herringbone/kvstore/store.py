@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import os
-import pathlib
-import sys
-import traceback
 import warnings
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,18 +14,18 @@ from ..communicator import Communicator
 from ..dependency import Engine, Variable
 from ..errors import ArgumentError, PeerLostError, UnsupportedError
 from ..hosts import hosts_of
-from ..plain import pack
-from .compression import GradientCompression, compression_of
-from .comm import Comm, with_rows
-from .optimizer import Optimizer, agreed, chosen_optimizer, states_of
-from .sparse import RowSparse, wanted_rows
-from .stored import Stored, Updater
-from .values import Keyed, Trees, check_alike, keyed, summed, targets_of, view
+from .comm import Comm, first_value, with_rows
+from .ending import wait_at_exit
+from .sparse import RowSparse
+from .sparse_pulls import SparsePulls
+from .stored import Stored
+from .updating import Updates
+from .values import Keyed, Trees, check_alike, check_shapes, copy_into, keyed, summed, targets_of, view
 
 __all__ = ["KVStore"]
 
 
-class KVStore:
+class KVStore(Updates, SparsePulls):
     """Values by key, summed over arrays and workers; :func:`~herringbone.kvstore.create` makes one::
 
         kv = kvstore.create("dist_sync")
@@ -44,6 +38,7 @@ class KVStore:
 
     def __init__(self, kind: str, communicator: Communicator | None, engine: Engine | None, trees: Trees | None) -> None:
         """For :func:`~herringbone.kvstore.create`."""
+        super().__init__()
         self._kind = kind
         self._communicator = communicator
         self._engine = Engine(2) if engine is None else engine
@@ -51,15 +46,10 @@ class KVStore:
         self._comm = Comm(self._engine, communicator)
         self._stored: dict[Any, Stored] = {}
         self._keys: type | None = None
-        self._updater: Updater | None = None
-        self._optimizer: Optimizer | None = None
-        self._compression: GradientCompression | None = None
         self._lost: set[int] = set()
         self._local = (0, 1)
         if engine is None and communicator is not None:
-            _ending[:] = [known for known in _ending if known.pending]
-            _of_workers.add(self)
-            weakref.finalize(self, _ending.append, self._engine).atexit = False
+            wait_at_exit(self)
         if communicator is not None:
             # Collectives that were pushed before are issued before.
             self._engine.wait(communicator)
@@ -150,7 +140,7 @@ class KVStore:
         variable = self._engine.var(f"key {key}")
         is_sparse = isinstance(given, RowSparse)
         rows_there = given.shape[0] if is_sparse else 0
-        make = functools.partial(_first_value, given)
+        make = functools.partial(first_value, given)
         both, array, rows = self._comm.furnished(make, given.shape, given.dtype, rows_there)
         self._comm.broadcast(call, key, both, variable, array)
         return Stored(array, variable, rows, not is_sparse and given is not value)
@@ -173,12 +163,12 @@ class KVStore:
             stored = self._known(call, one)
             self._check_read(call, values)
             sparse = [isinstance(array, RowSparse) for array in values]
-            if any(sparse) != all(sparse) or (all(sparse) and stored.rows is None):
-                what = "row-sparse and dense arrays" if any(sparse) and not all(sparse) else "row-sparse arrays, and was dense"
-                raise ArgumentError(f"{call}: key {one!r} gets {what}; pass one kind, as in init")
+            if any(sparse) != all(sparse):
+                raise ArgumentError(f"{call}: key {one!r} gets row-sparse and dense arrays; pass one kind")
             check_alike(call, one, [view(call, array) for array in values], stored.value)
             if self._optimizer is not None:
                 self._optimizer.check(call, one, stored.value)
+                self._optimizer.numbers_of(call, one)
             if self._compression is not None:
                 self._compression.check(call, one, stored.value, stored.rows is not None)
         self._wait_for_all(array for values in pairs.values() for array in values)
@@ -190,14 +180,17 @@ class KVStore:
         make = functools.partial(self._pushed, key, stored, arrays)
         both, total, rows = self._comm.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
-        self._comm.sum(call, key, both, merged, total, priority, coded)
-        apply = functools.partial(stored.apply, key, self._updater, total, rows)
+        update, said = self._update_of(call, key)
+        self._comm.sum(f"{call}{said}", key, both, merged, total, priority, coded)
+        apply = functools.partial(stored.apply, key, update, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 
     def _pushed(self, key: Any, stored: Stored, arrays: list[Any]) -> tuple[Any, Any, Any]:
-        """What of a push travels, the sum in it, and its rows."""
+        """What of a push travels, the sum in it, and its rows. To a dense value the whole of a row-sparse array is pushed."""
         import numpy as np
 
+        if stored.rows is None:
+            arrays = [array.toarray() if isinstance(array, RowSparse) else array for array in arrays]
         if self._compression is not None:
             arrays = self._compression.of_devices(key, arrays)
         total = summed(arrays, self._trees)
@@ -212,35 +205,37 @@ class KVStore:
         """Copy the stored values into all arrays of ``out``.
 
         Args:
-            ignore_sparse: leave row-sparse arrays of ``out`` alone, with a warning; else they are an error.
-            async_op: return at once; :meth:`wait` and :meth:`wait_all` wait for ``out``.
+            ignore_sparse: leave row-sparse arrays of ``out`` alone, with a warning; else they get the rows that are there, of a
+                dense value those that are not all zero.
+            async_op: return at once; :meth:`wait` and :meth:`wait_all` wait for the dense arrays of ``out``.
         """
         self._stores("pull")
         self._pull("pull", self._pairs("pull", key, out), level("pull", "priority", priority), ignore_sparse, async_op)
 
     def _pull(self, call: str, pairs: Keyed, priority: int, ignore_sparse: bool, later: bool) -> None:
         copies = list(self._copies(call, pairs, ignore_sparse))
+        if not ignore_sparse:
+            self._pull_sparse(pairs)
         if later:
             for stored, outs, targets in copies:
                 self._copy_later(call, stored.variable, stored.value, outs, targets, priority)
             return
         self._wait_for_all(thing for stored, outs, _ in copies for thing in (stored.variable, *outs))
         for stored, _, targets in copies:
-            _copy(stored.value, targets)
+            copy_into(stored.value, targets)
 
     def _copies(self, call: str, pairs: Keyed, ignore_sparse: bool) -> Iterator[tuple[Any, list[Any], list[Any]]]:
         """What is stored of each key, and the dense arrays that it goes into, as they are given and as numpy's."""
         for one, outs in pairs.items():
             stored = self._known(call, one)
             dense = [array for array in outs if not isinstance(array, RowSparse)]
-            if len(dense) < len(outs):
-                if not ignore_sparse:
-                    raise ArgumentError(f"{call}: an out of key {one!r} is row-sparse; use row_sparse_pull")
+            check_shapes(call, one, [array for array in outs if isinstance(array, RowSparse)], stored.value)
+            if len(dense) < len(outs) and ignore_sparse:
                 warnings.warn(f"{call}: row-sparse arrays of key {one!r} are left alone; use row_sparse_pull", stacklevel=5)
             yield stored, dense, targets_of(call, one, dense, stored.value)
 
     def _copy_later(self, call: str, source: Variable, value: Any, outs: list[Any], targets: list[Any], priority: int) -> None:
-        self._engine.push(functools.partial(_copy, value, targets), (source,), outs, priority, name=call)
+        self._engine.push(functools.partial(copy_into, value, targets), (source,), outs, priority, name=call)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0, *, async_op: bool = False) -> None:
         """Push, then pull into ``out``, or into the values themselves. A store of type ``horovod`` needs no :meth:`init` for it.
@@ -316,34 +311,6 @@ class KVStore:
         if not async_op:
             self.wait(*(array for arrays in outs.values() for array in arrays))
 
-    def row_sparse_pull(self, key: Any, out: Any, priority: int = 0, row_ids: Any = None) -> None:
-        """Copy some rows of a row-sparse value into ``out``; all other rows of ``out`` are zero then.
-
-        Args:
-            out: a :class:`RowSparse`, or a list of them; in a store of several workers one for a key.
-            row_ids: whole numbers for each of ``out``, or for all; in any order, and any number of times.
-        """
-        self._stores("row_sparse_pull")
-        level("row_sparse_pull", "priority", priority)
-        pairs = self._pairs("row_sparse_pull", key, out)
-        copies = []
-        for one, outs in pairs.items():
-            stored = self._known("row_sparse_pull", one)
-            if stored.rows is None or not all(isinstance(target, RowSparse) for target in outs):
-                raise ArgumentError(f"row_sparse_pull: key {one!r} and its out have to be row-sparse; use pull for dense arrays")
-            if self._communicator is not None and len(outs) > 1:
-                raise ArgumentError(f"row_sparse_pull: key {one!r} has {len(outs)} outs; a store of several workers takes one")
-            check_alike("row_sparse_pull", one, outs, stored.value)
-            copies += [(stored, target) for target in outs]
-        wanted = wanted_rows("row_sparse_pull", row_ids, [stored.value.shape for stored, _ in copies])
-        self._wait_for_all(self._stored[one].variable for one in pairs)
-        for (stored, target), rows in zip(copies, wanted):
-            target.replace(self._rows_of(stored, rows), rows)
-
-    def _rows_of(self, stored: Any, rows: Any) -> Any:
-        """Rows of a row-sparse value to which nothing is being pushed."""
-        return stored.value[rows]
-
     def wait(self, *arrays: Any) -> None:
         """Wait until these arrays, given as ``out`` with ``async_op``, have their values; raise the first failure of any."""
         failures = []
@@ -379,96 +346,6 @@ class KVStore:
         """How many workers this one knows to be lost, from operations that failed. MXNet's arguments change nothing."""
         return len(self._lost)
 
-    def set_updater(self, updater: Updater | None) -> None:
-        """Have ``updater(key, received, stored)`` change the stored value by each push; ``None``: a push replaces it.
-
-        In a store of several workers it runs on each, on the same sum, so all workers pass the same one. What was pushed before
-        meets the updater of its time. If it raises, the value is what it was before, and the next pull raises it.
-        """
-        self._stores("set_updater")
-        if updater is not None and not callable(updater):
-            raise TypeError(f"set_updater: updater is a {type(updater).__name__}, which cannot be called")
-        self._updater, self._optimizer = updater, None
-
-    def set_optimizer(self, optimizer: Optimizer | str) -> None:
-        """Have an optimizer change the stored values by each push. In a store of several workers rank 0's is taken by all.
-
-        Each worker applies it to the same sum, where MXNet's servers do; the values are the same.
-
-        Args:
-            optimizer: one that :func:`create_optimizer` has made, or its name.
-        """
-        self._stores("set_optimizer")
-        chosen = chosen_optimizer("set_optimizer", optimizer)
-        if self._communicator is not None:
-            self._engine.wait(self._communicator)
-            chosen = agreed(self._communicator, chosen)
-        self._optimizer = chosen
-        self._updater = lambda key, received, stored: chosen.update(key, view("push", received), view("push", stored))
-
-    def set_gradient_compression(self, params: dict[str, Any]) -> None:
-        """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.
-
-        What is lost goes with what is pushed to the key next. Values are dense float32 then; ``init`` and ``pull`` are exact. In a
-        store of several workers all of them call it, and what comes back to the workers is coded, too, without a loss.
-
-        Raises:
-            ArgumentError: the arguments are wrong, or the type of store compresses nothing.
-        """
-        self._compression = compression_of(self._kind, params).after(self._compression)
-
-    def compression_state_dict(self) -> dict[str, Any]:
-        """What compression has left of this worker's pushes, for a checkpoint of this worker.
-
-        Raises:
-            ArgumentError: the store compresses nothing.
-        """
-        self.wait_all()
-        return self._compressing("compression_state_dict").state_dict()
-
-    def load_compression_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what was left when :meth:`compression_state_dict` was called, after :meth:`set_gradient_compression`.
-
-        Raises:
-            TypeError, ArgumentError: it is not what that gave, or is another codec's; and nothing is changed.
-        """
-        self.wait_all()
-        self._compressing("load_compression_state_dict").load_state_dict(state)
-
-    def _compressing(self, call: str) -> GradientCompression:
-        if self._compression is None:
-            raise ArgumentError(f"{call}: the store compresses nothing; call set_gradient_compression first")
-        return self._compression
-
-    def save_optimizer_states(self, fname: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """Write the optimizer's state to a file, and with ``dump_optimizer`` the optimizer. Only in a store of one process."""
-        optimizer = self._of_one_process("save_optimizer_states")
-        held = {"states": optimizer.states, "name": optimizer.name, "params": optimizer.params if dump_optimizer else None}
-        pathlib.Path(fname).write_bytes(pack("save_optimizer_states", held).tobytes())
-
-    def load_optimizer_states(self, fname: str | os.PathLike[str]) -> None:
-        """Take the optimizer's state from a file of :meth:`save_optimizer_states`."""
-        optimizer = self._of_one_process("load_optimizer_states")
-        values = {key: stored.value for key, stored in self._stored.items()}
-        held = states_of("load_optimizer_states", pathlib.Path(fname), optimizer, values)
-        optimizer.states = held["states"]
-        if held["params"] is not None:
-            optimizer.params = held["params"]
-
-    def _of_one_process(self, call: str) -> Optimizer:
-        if self._communicator is not None:
-            raise UnsupportedError(f"{call}: a store of several workers keeps no states in files; save them on your own")
-        if self._optimizer is None:
-            raise ArgumentError(f"{call}: the store has no optimizer; call set_optimizer first")
-        self._settle()
-        return self._optimizer
-
-    def _stores(self, call: str) -> None:
-        if self._kind == "horovod":
-            raise UnsupportedError(
-                f"{call}: a store of type 'horovod' stores nothing; use pushpull and broadcast, or 'dist_sync'"
-            )
-
     def _pairs(self, call: str, key: Any, values: Any) -> Keyed:
         return keyed(call, key, values, self._keys)
 
@@ -502,52 +379,3 @@ class KVStore:
         except PeerLostError as error:
             self._lost.update(error.ranks)
             raise
-
-
-def _first_value(given: Any) -> tuple[Any, Any, Any]:
-    """What of the first value of a key travels, the value in it, and its rows."""
-    import numpy as np
-
-    if not isinstance(given, RowSparse):
-        array = np.array(given, copy=True, order="C")
-        return array, array, None
-    present = np.zeros(given.shape[0], given.dtype)
-    present[given.indices] = 1
-    return with_rows(given.toarray(), present)
-
-
-def _copy(value: Any, targets: list[Any]) -> None:
-    for target in targets:
-        target[...] = value
-
-
-_of_workers: weakref.WeakSet[KVStore] = weakref.WeakSet()
-"""The stores of several workers that have an engine of their own."""
-_ending: list[Engine] = []
-"""The engines of those that are gone. What was pushed there may still go on."""
-
-
-def _end_pushes() -> None:
-    """Before the program ends, wait for what was pushed: other workers count on it.
-
-    A program that an exception ends waits for nothing, as other workers may never call what it waits for.
-    """
-    if getattr(sys, "last_type", None) is not None:
-        return
-    for engine in [*(store.engine for store in _of_workers), *_ending]:
-        try:
-            engine.wait_all()
-        except BaseException:
-            print(
-                "herringbone.kvstore: a call of a store failed, and nobody waited for it; kv.wait_all() raises:", file=sys.stderr
-            )
-            traceback.print_exc()
-
-
-def _in_child() -> None:
-    _of_workers.clear()
-    _ending.clear()
-
-
-atexit.register(_end_pushes)
-os.register_at_fork(after_in_child=_in_child)

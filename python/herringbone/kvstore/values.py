@@ -12,7 +12,20 @@ from ..errors import ArgumentError, UnsupportedError
 from ..unlike import unlike_its_memory
 from .sparse import RowSparse
 
-__all__ = ["TREE_BOUND", "Keyed", "Trees", "as_given", "by_trees", "check_alike", "keyed", "summed", "targets_of", "view"]
+__all__ = [
+    "TREE_BOUND",
+    "Keyed",
+    "Trees",
+    "as_given",
+    "by_trees",
+    "check_alike",
+    "check_shapes",
+    "copy_into",
+    "keyed",
+    "summed",
+    "targets_of",
+    "view",
+]
 
 Keyed = dict[Any, list[Any]]
 """The arrays of each key, in the order of the call."""
@@ -91,6 +104,13 @@ def check_alike(call: str, key: Any, values: list[Any], like: Any) -> None:
             )
 
 
+def check_shapes(call: str, key: Any, outs: list[Any], like: Any) -> None:
+    """Refuse arrays of ``out`` of another shape than a key's value."""
+    for out in outs:
+        if out.shape != like.shape:
+            raise ArgumentError(f"{call}: an array of out of key {key!r} is of shape {out.shape}, and the value of {like.shape}")
+
+
 def targets_of(call: str, key: Any, outs: list[Any], like: Any) -> list[Any]:
     """Arrays over ``outs``, into which a value like ``like`` can be copied."""
     targets = [view(call, out) for out in outs]
@@ -135,3 +155,9 @@ def along(values: list[Any], edges: list[tuple[int, int]]) -> Any:
     for parent, child in reversed(edges):
         sums[parent] += sums[child]
     return sums[edges[0][0]]
+
+
+def copy_into(value: Any, targets: list[Any]) -> None:
+    """Copy a value into arrays of its shape."""
+    for target in targets:
+        target[...] = value

@@ -1,0 +1,50 @@
+"""Files of optimizers' states: plain data, of which nothing is unpickled."""
+
+from __future__ import annotations
+
+import operator
+import pathlib
+from typing import Any
+
+from ..errors import ArgumentError
+from ..plain import pack, unpack
+from .optimizer import Optimizer, create_optimizer
+
+__all__ = ["save_states", "states_of"]
+
+LATEST = (1 << 32) - 1
+"""So many steps are counted."""
+
+
+def save_states(call: str, path: pathlib.Path, optimizer: Optimizer, with_numbers: bool) -> None:
+    """Write an optimizer's states to a file, and ``with_numbers`` its numbers."""
+    held = {"states": optimizer.states, "name": optimizer.name, "params": optimizer.params if with_numbers else None}
+    path.write_bytes(pack(call, held).tobytes())
+
+
+def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[Any, Any]) -> dict[str, Any]:
+    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes."""
+    import numpy as np
+
+    try:
+        held = unpack(call, np.frombuffer(path.read_bytes(), np.uint8))
+        name, states, params = held["name"], held["states"], held["params"]
+        kinds = {key: {part: array.shape for part, array in state.items() if part != "step"} for key, state in states.items()}
+        steps = [operator.index(state["step"]) for state in states.values()]
+    except OSError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{call}: {path} is no file of save_optimizer_states, or only a part of one: {error}") from None
+    if name != optimizer.name:
+        raise ArgumentError(f"{call}: {path} is of {name}, and the store has {optimizer.name}")
+    for key, parts in kinds.items():
+        for part, shape in parts.items():
+            if key in values and shape != values[key].shape:
+                raise ArgumentError(
+                    f"{call}: {path} has a {part} of shape {shape} for key {key!r}, and its value is of {values[key].shape}"
+                )
+    if not all(1 <= step <= LATEST for step in steps):
+        raise ArgumentError(f"{call}: {path} has states after {min(steps)} to {max(steps)} steps")
+    if params is not None:
+        create_optimizer(name, **params)
+    return {"states": states, "params": params}

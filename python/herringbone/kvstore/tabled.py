@@ -1,0 +1,168 @@
+"""The value of a key in a table on servers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ..dependency import Variable
+from ..errors import ArgumentError
+from ..tables import ParameterServer, Table
+from .layout import Layout, Rule
+from .sparse import RowSparse
+from .values import Trees, summed
+
+__all__ = ["Tabled"]
+
+CHUNK = 1 << 14
+"""So many rows move at once."""
+
+
+class Tabled:
+    """The value of a key, in a table. Its calls run on a thread of the engine, alone with the value or with other pulls."""
+
+    table: Table
+
+    def __init__(self, key: Any, layout: Layout, dtype: Any, is_sparse: bool, variable: Variable, nan: str) -> None:
+        import numpy as np
+
+        self._key, self._nan = key, nan
+        self._layout = layout
+        self.value = np.broadcast_to(np.zeros((), dtype), layout.shape)
+        """An array like the value, which takes up no memory."""
+        self.rows = np.zeros(0, dtype) if is_sparse else None
+        self.variable = variable
+
+    @property
+    def said(self) -> str:
+        """What workers compare."""
+        return f"{self.value.dtype} {self.value.shape} {'dense' if self.rows is None else 'row-sparse'}"
+
+    def open(self, servers: ParameterServer, store: str, rule: Rule) -> None:
+        """Take part in the table for a rule. What the servers have of its numbers is taken to be this."""
+        self.table = servers.table(
+            f"{store} {self._key!r} {rule.suffix}",
+            rows=self._layout.rows,
+            width=self._layout.width,
+            dtype=self.value.dtype.name,
+            sparse=self.rows is not None,
+            optimizer=rule.name,
+            numbers=dict(rule.made_with),
+            nan=self._nan,
+        )
+        self._suffix, self._told = rule.suffix, dict(rule.numbers)
+
+    def layout_for(self, call: str, servers: int, rule: Rule) -> Layout:
+        """How it lies in a table for a rule.
+
+        Raises:
+            ArgumentError: there can be no such table.
+        """
+        like = self.value if self.rows is None else RowSparse.zeros(self._layout.shape, self.value.dtype)
+        return Layout.of(call, self._key, like, servers, rule)
+
+    def check_rule(self, call: str, rule: Rule) -> None:
+        """Refuse a rule that needs another table.
+
+        Raises:
+            ArgumentError: it does.
+        """
+        if rule.suffix != self._suffix:
+            momentum = "0" if self._told.get("momentum") else "above 0"
+            raise ArgumentError(
+                f"{call}: key {self._key!r}: the optimizer's momentum has become {momentum}, which changes what servers keep; call "
+                f"set_optimizer on all workers, which begins without a velocity"
+            )
+
+    def changes(self, rule: Rule, but: str | None) -> dict[str, float]:
+        """Which numbers of a rule this worker has not told the servers yet. They count as told then.
+
+        Args:
+            but: a number that it leaves to another worker.
+        """
+        changed = {name: number for name, number in rule.numbers if name != but and self._told.get(name) != number}
+        self._told |= changed
+        return changed
+
+    def replace(self, servers: ParameterServer, store: str, rule: Rule, layout: Layout, is_first: bool) -> str | None:
+        """Have another rule; the first worker takes the value to its table. Returns the name of a table that nobody needs then."""
+        former = None
+        if self._suffix != rule.suffix:
+            former, before = self.table, self._layout
+            self._layout = layout
+            self.open(servers, store, rule)
+            if is_first and self.table.step == 0:
+                self._take_over(former, before)
+        if is_first:
+            self.tune(rule)
+        self._told = dict(rule.numbers)
+        if former is None:
+            return None
+        former.close()
+        return former.name
+
+    def _take_over(self, former: Table, before: Layout) -> None:
+        self.table.tune(assigns=1)
+        if before != self._layout:  # one of them is a single row
+            whole = former.pull_range(0, before.rows).reshape(-1)[: before.elements]
+            self._push_all(self._padded(whole))
+            self.table.tune(assigns=0)
+            return
+        for first in range(0, self._layout.rows if self._layout.elements else 0, CHUNK):
+            rows = former.pull_range(first, min(CHUNK, self._layout.rows - first))
+            kept = rows.any(axis=1).nonzero()[0]  # the others are zero there, too
+            self._push_rows(kept + first, rows[kept])
+        self.table.tune(assigns=0)
+
+    def tune(self, rule: Rule) -> None:
+        """Set a rule's numbers."""
+        self.table.tune(**dict(rule.numbers))
+
+    def assign(self, values: list[Any]) -> None:
+        """Set the value."""
+        self.table.tune(assigns=1)
+        self.push_of(values, None, {})()
+        self.table.tune(assigns=0)
+
+    def push_of(self, values: list[Any], trees: Trees | None, changes: dict[str, float]) -> functools.partial[None]:
+        """What pushes the sum of arrays, which have been read when this returns, after numbers of the rule that have changed."""
+        import numpy as np
+
+        layout = self._layout
+        if self.rows is not None and all(isinstance(value, RowSparse) for value in values):
+            rows = np.concatenate([value.indices for value in values])
+            data = np.concatenate([value.data.reshape(-1, layout.width) for value in values])
+            return functools.partial(self._push_rows, rows, data, changes)
+        return functools.partial(self._push_all, self._padded(summed(values, trees).reshape(-1)), changes)
+
+    def _padded(self, total: Any) -> Any:
+        """All elements, and the empty end of the last row."""
+        import numpy as np
+
+        padding = self._layout.rows * self._layout.width - total.size
+        return np.concatenate([total, np.zeros(padding, total.dtype)]) if padding and self._layout.elements else total
+
+    def _push_rows(self, rows: Any, data: Any, changes: dict[str, float] | None = None) -> None:
+        self.table.tune(**(changes or {}))
+        if rows.size:
+            self.table.push(rows, data)
+
+    def _push_all(self, total: Any, changes: dict[str, float] | None = None) -> None:
+        self.table.tune(**(changes or {}))
+        if total.size:
+            self.table.push_range(0, total.reshape(-1, self._layout.width))
+
+    def pull(self, targets: list[Any]) -> None:
+        """Copy the value into arrays."""
+        if not targets or not self._layout.elements:
+            return
+        pulled = self.table.pull_range(0, self._layout.rows).reshape(-1)[: self._layout.elements]
+        for target in targets:
+            target[...] = pulled.reshape(self._layout.shape)
+
+    def pull_rows(self, rows: Any) -> Any:
+        """Some rows of a row-sparse value."""
+        import numpy as np
+
+        shape = (rows.size, *self._layout.shape[1:])
+        return self.table.pull(rows).reshape(shape) if rows.size else np.zeros(shape, self.value.dtype)
