@@ -49,6 +49,9 @@ class Communicator(Folds, Moves, Messages):
     with ``OutOfMemoryError``, on that one also a ``MemoryError``. A communicator is a context manager that closes itself.
     """
 
+    _maker: str | None = None
+    """The call that made it as the group of all ranks of the launcher's job; else ``None``."""
+
     @property
     def completed_before(self) -> int | None:
         """How many collectives of the group before this one all of its ranks have completed, if it came of :meth:`shrink`.
@@ -262,6 +265,7 @@ class Communicator(Folds, Moves, Messages):
     def _followed_by(self, native: _herringbone.Communicator) -> Communicator:
         """The communicator that takes this one's place."""
         communicator = Communicator(native)
+        communicator._maker = self._maker
         if self in made:
             made[made.index(self)] = communicator
         return communicator

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _herringbone
 from .arguments import check_seconds, whole
 from .closing import at_exit, close_each, tell
 from .communicator import Communicator, made
-from .errors import ClosedError
+from .errors import ClosedError, RendezvousError
 from .needs import needs
 from .options import Options
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["empty", "finalize", "init"]
+__all__ = ["empty", "finalize", "init", "job", "join_launched"]
 
 
 def init(
@@ -35,6 +36,10 @@ def init(
     ``rank``, ``size`` and ``store`` are given together, or come from the environment: from ``HERRINGBONE_RANK``,
     ``HERRINGBONE_WORLD_SIZE`` and ``HERRINGBONE_STORE``, or from what torchrun, mpirun, srun or another launcher sets. Without
     any of these the job is this process alone, which is a warning.
+
+    A process that is in its launcher's job already, by an earlier ``init()``, ``hvd.init()`` or ``kvstore.create()``, gets another group
+    of the same ranks, over the same connections and with the same options. All ranks call it, in the same order. It ends with the
+    first one.
 
     Args:
         rank: this process's rank, 0 to ``size - 1``.
@@ -57,10 +62,60 @@ def init(
     check_seconds("init", timeout)
     if timeout == 0:
         raise ValueError("init: timeout is 0; pass a number of seconds above 0, or leave it out")
+    if (rank, size, store) == (None, None, None):
+        return join_launched("herringbone.init", options, timeout)
     native = _herringbone.Communicator.connect(rank=rank, size=size, store=store, timeout=timeout, **vars(options))
     communicator = Communicator(native)
     made.append(communicator)
     return communicator
+
+
+def job() -> Communicator | None:
+    """The group of all ranks that the launcher started, if this process has joined it and not left."""
+    return next((known for known in made if known._maker is not None), None)
+
+
+def join_launched(maker: str, options: Options, timeout: float | None) -> Communicator:
+    """Join the launcher's job, or make another group of its ranks if this process has joined it.
+
+    Args:
+        maker: what errors call the call that joins.
+
+    Raises:
+        ConfigError, HerringboneError: as of :func:`init`.
+    """
+    first = job()
+    if first is not None and options == Options():
+        communicator = first.subgroup(range(first.size))
+        if timeout is not None:
+            communicator._native.set_timeout(timeout)
+    else:
+        try:
+            native = _herringbone.Communicator.connect(timeout=timeout, **vars(options))
+        except RendezvousError as error:
+            raise RendezvousError(*_explained(error, first)) from None
+        communicator = Communicator(native)
+        communicator._maker = maker
+    made.append(communicator)
+    return communicator
+
+
+def _explained(error: RendezvousError, first: Communicator | None) -> tuple[Any, ...]:
+    """The arguments of an error, which also says what group this process has already."""
+    why = ""
+    torch = sys.modules.get("torch")
+    if first is not None:
+        why = (
+            f"This process is in the job already, by {first._maker}, and its ranks meet once at an address: leave options out, which "
+            f"makes another group of them, or close that group first"
+        )
+    elif torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        why = (
+            "This process has a group of torch.distributed, whose store listens at the job's address: start the ranks by torchrun, or "
+            "set HERRINGBONE_STORE to another address, the same on all ranks"
+        )
+    text, *others = error.args or ("",)
+    return (f"{text}. {why}" if why else text, *others)
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = "float32", communicator: Communicator | None = None) -> Array:

@@ -9,7 +9,8 @@ from .. import _herringbone
 from ..communicator import Communicator
 from ..dependency import Engine
 from ..errors import ArgumentError, ConfigError, UnsupportedError
-from ..joining import init
+from ..joining import job, join_launched
+from ..options import Options
 from ..tables import ParameterServer
 from . import ps_lite
 from .remote import RemoteKVStore
@@ -46,7 +47,8 @@ def create(
 
     Args:
         name: upper case counts as lower case.
-        communicator: whose workers; those of :func:`herringbone.init` if it is not given.
+        communicator: whose workers; those of the launcher's job if it is not given, by the group that :func:`herringbone.init`,
+            ``hvd.init`` or an earlier store has made, if one has.
         engine: what runs the store's operations; one of its own if it is not given.
         topology: a file with the links of the devices, or one topology of it as ``FILE#NAME``: lists of as many arrays are added
             along trees over these links, all others from left to right.
@@ -81,8 +83,13 @@ def create(
     if is_remote:
         return _remote(name, place, engine, trees, nan)
     if communicator is None and ("dist" in kind or kind == "horovod"):
-        communicator = init() if place is None else ps_lite.communicator(place)
+        communicator = _of_job() if place is None else ps_lite.communicator(place)
     return KVStore(kind, communicator, engine, trees)
+
+
+def _of_job() -> Communicator:
+    """The job's group. Stores share it, and whoever else has joined."""
+    return job() or join_launched("kvstore.create", Options(), None)
 
 
 def _remote(name: str, place: _herringbone.PsLiteWorker | None, engine: Engine | None, trees: Trees | None, nan: str) -> KVStore:

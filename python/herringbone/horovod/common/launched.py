@@ -15,6 +15,8 @@ from pathlib import Path
 from ...communicator import Communicator
 from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError, RendezvousError
 from ...joining import init as join_job
+from ...joining import join_launched
+from ...options import Options
 from .settings import Settings
 
 __all__ = ["COME_LATE", "FOLDER", "PLAN", "WORKER", "Plan", "adopt", "first_job", "folder", "newest", "say", "worker"]
@@ -129,7 +131,7 @@ def first_job(settings: Settings) -> Communicator:
         SystemExit: the job does without this worker by now.
     """
     if folder() is None:
-        return join_job(timeout=settings.operation_timeout)
+        return join_launched("hvd.init", Options(), settings.operation_timeout)
     own, until = worker(), time.monotonic() + settings.elastic_timeout
     say("waits")
     while True:

@@ -1,0 +1,77 @@
+"""A rank that makes several groups and stores, in an order that its argument names."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import herringbone
+import herringbone.horovod.numpy as hvd
+from herringbone import kvstore
+
+stores: list[kvstore.KVStore] = []
+groups: list[herringbone.Communicator] = []
+uses_horovod = False
+
+
+def check(round_number: int) -> None:
+    """All that was made so far works, one beside the other."""
+    values = [np.full(50, rank + round_number, np.float32) for _ in stores]
+    for at, (store, value) in enumerate(zip(stores, values)):
+        store.pushpull(f"value {at}", value, async_op=True)
+    total = size * round_number + size * (size - 1) / 2
+    summed = np.full(7, rank + round_number, np.float64)
+    for group in groups:
+        again = summed.copy()
+        group.all_reduce(again)
+        assert (again == total).all(), again
+    if uses_horovod:
+        result = hvd.allreduce(summed.copy(), op=hvd.Sum, name=f"round {round_number}")
+        assert (result == total).all(), result
+    for store, value in zip(stores, values):
+        store.wait_all()
+        assert (value == total).all(), value
+
+
+for word in sys.argv[1].split("-"):
+    if word == "store":
+        stores.append(kvstore.create("dist_sync"))
+        stores[-1].init([f"value {at}" for at in range(9)], [np.zeros(50, np.float32)] * 9)
+    elif word == "init":
+        groups.append(herringbone.init(timeout=50))
+    elif word == "hvd":
+        hvd.init()
+        uses_horovod = True
+    elif word == "options":
+        try:
+            herringbone.init(options=herringbone.Options(algorithm="ring"), timeout=5)
+        except herringbone.HerringboneError as error:
+            print(error)
+            assert "This process is in the job already, by " in str(error), error
+            break
+    elif word == "torch":
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        try:
+            herringbone.init(timeout=5)
+        except herringbone.RendezvousError as error:
+            assert "start the ranks by torchrun, or set HERRINGBONE_STORE to another address" in str(error), error
+        rank, size = dist.get_rank(), dist.get_world_size()
+        break
+    else:
+        assert word == "close"
+        stores.clear()
+        groups.clear()
+        herringbone.finalize()
+        continue
+    some = [*stores, *groups]
+    if some:
+        rank = some[0].rank
+        size = some[0].num_workers if isinstance(some[0], kvstore.KVStore) else some[0].size
+    else:
+        rank, size = hvd.rank(), hvd.size()
+    for round_number in range(20):
+        check(round_number)
+print("done", rank, "of", size)
