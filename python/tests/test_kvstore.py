@@ -306,3 +306,10 @@ def test_what_cannot_be_summed_is_refused_at_once_and_spoils_nothing(value: Any)
     out = np.zeros(2)
     kv.pull(99, out)
     assert out.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.full), 2])
+def test_workers_change_the_numbers_of_an_optimizer_together(group: Group, size: int) -> None:
+    group.start_ranks("kvstore_tuned.py", size, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    for status, output in group.finish(START_SECONDS):
+        assert status == 0, output

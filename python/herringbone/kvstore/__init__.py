@@ -20,9 +20,21 @@ from ..listing import listing
 from .creation import create
 from .optimizer import Optimizer, create_optimizer
 from .placement import placement
+from .schedulers import CosineScheduler, FactorScheduler, LRScheduler, MultiFactorScheduler, PolyScheduler
 from .sparse import RowSparse
 from .store import KVStore
-
-__all__ = ["KVStore", "Optimizer", "RowSparse", "create", "create_optimizer", "placement"]
+__all__ = [
+    "CosineScheduler",
+    "FactorScheduler",
+    "KVStore",
+    "LRScheduler",
+    "MultiFactorScheduler",
+    "Optimizer",
+    "PolyScheduler",
+    "RowSparse",
+    "create",
+    "create_optimizer",
+    "placement",
+]
 
 __dir__ = listing(__name__)
