@@ -31,6 +31,15 @@ pub enum OptimizerKind {
     Adam,
     /// Adam with weight decay beside the gradient (Loshchilov and Hutter, ICLR 2019).
     AdamW,
+    /// MXNet's AdamW (`optimizer/adamW.py`): the corrected rate multiplies the decay, too.
+    AdamWMxnet,
+    /// Adam's step, as long as the row times the rate (You et al., ICLR 2020), with the bounds of MXNet's `lamb_update_phase2`. The
+    /// norms are of a whole row.
+    Lamb,
+    /// FTRL-Proximal (McMahan et al., KDD 2013), as MXNet's `ftrl_update`: the weight follows from what is kept.
+    Ftrl,
+    /// The sign of the gradient's mean (Bernstein et al., ICML 2018), as MXNet's `signum_update`; without momentum `signsgd_update`.
+    Signum,
     /// One that servers have beside these.
     Own(OwnOptimizerName),
 }
@@ -67,10 +76,25 @@ pub enum OptimizerParameter {
     /// While it is 1, what is pushed takes the place of what was there, and the optimizer keeps what it kept: a table is given values
     /// in this way. It is 0 or 1.
     Assigns = 9,
+    /// What L1 regularisation takes off, MXNet's `lamda1`.
+    Lamda1 = 10,
+    /// What smooths the rate of an element at first.
+    Beta = 11,
+    /// Weight decay beside the gradient, MXNet's `wd_lh`.
+    DecoupledDecay = 12,
+    /// The least norm of a row that counts.
+    LowerBound = 13,
+    /// The largest norm of a row that counts. Infinite: any.
+    UpperBound = 14,
+    /// Whether means are corrected, as they begin at 0: 0 or 1.
+    CorrectBias = 15,
 }
 
 /// How many [`OptimizerParameter`]s there are.
-pub const PARAMETERS: usize = 10;
+pub const PARAMETERS: usize = 16;
+
+/// The first so many of them are in every message and image of an optimizer; of the others those that it takes.
+const ALWAYS_SENT: usize = 10;
 
 /// An optimizer with its numbers, by [`OptimizerParameter`]; those that it does not take are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +107,7 @@ pub struct OptimizerSpec {
 
 impl OptimizerKind {
     /// All but those that servers have beside them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Add,
         Self::Assign,
         Self::Sgd,
@@ -92,6 +116,10 @@ impl OptimizerKind {
         Self::Rmsprop,
         Self::Adam,
         Self::AdamW,
+        Self::AdamWMxnet,
+        Self::Lamb,
+        Self::Ftrl,
+        Self::Signum,
     ];
 
     /// What people call it; an own one by its name alone.
@@ -105,6 +133,10 @@ impl OptimizerKind {
             Self::Rmsprop => "rmsprop",
             Self::Adam => "adam",
             Self::AdamW => "adamw",
+            Self::AdamWMxnet => "adamw-mxnet",
+            Self::Lamb => "lamb",
+            Self::Ftrl => "ftrl",
+            Self::Signum => "signum",
             Self::Own(name) => name.as_str(),
         }
     }
@@ -137,8 +169,8 @@ impl OptimizerKind {
     /// The numbers that it takes, each with what it is if nothing is said.
     pub fn parameters(self) -> Vec<(OptimizerParameter, f64)> {
         use OptimizerParameter::{
-            Assigns, Beta1, Beta2, ClipGradient, Epsilon, LearningRate, Momentum, RescaleGrad, Rho,
-            WeightDecay,
+            Assigns, Beta, Beta1, Beta2, ClipGradient, CorrectBias, DecoupledDecay, Epsilon, Lamda1,
+            LearningRate, LowerBound, Momentum, RescaleGrad, Rho, UpperBound, WeightDecay,
         };
         let (rate, own): (f64, &[(OptimizerParameter, f64)]) = match self {
             Self::Add | Self::Assign => {
@@ -149,7 +181,21 @@ impl OptimizerKind {
             Self::Adagrad => (0.01, &[(Epsilon, 1e-7)]),
             Self::Rmsprop => (0.001, &[(Rho, 0.9), (Epsilon, 1e-8)]),
             Self::Adam | Self::AdamW => (0.001, &[(Beta1, 0.9), (Beta2, 0.999), (Epsilon, 1e-8)]),
-            // It may want any of them.
+            Self::AdamWMxnet => (0.001, &[(Beta1, 0.9), (Beta2, 0.999), (Epsilon, 1e-6), (CorrectBias, 1.0)]),
+            Self::Lamb => {
+                let bounds = &[
+                    (Beta1, 0.9),
+                    (Beta2, 0.999),
+                    (Epsilon, 1e-6),
+                    (LowerBound, 0.0),
+                    (UpperBound, f64::INFINITY),
+                    (CorrectBias, 1.0),
+                ];
+                (0.001, bounds)
+            }
+            Self::Ftrl => (0.1, &[(Lamda1, 0.01), (Beta, 1.0)]),
+            Self::Signum => (0.01, &[(Momentum, 0.9), (DecoupledDecay, 0.0)]),
+            // It may want any that all optimizers send.
             Self::Own(_) => {
                 (0.01, &[(Momentum, 0.0), (Beta1, 0.0), (Beta2, 0.0), (Epsilon, 0.0), (Rho, 0.0)])
             }
@@ -187,6 +233,12 @@ impl OptimizerParameter {
         Self::Epsilon,
         Self::Rho,
         Self::Assigns,
+        Self::Lamda1,
+        Self::Beta,
+        Self::DecoupledDecay,
+        Self::LowerBound,
+        Self::UpperBound,
+        Self::CorrectBias,
     ];
 
     /// MXNet's name for it.
@@ -202,16 +254,26 @@ impl OptimizerParameter {
             Self::Epsilon => "epsilon",
             Self::Rho => "rho",
             Self::Assigns => "assigns",
+            Self::Lamda1 => "lamda1",
+            Self::Beta => "beta",
+            Self::DecoupledDecay => "wd_lh",
+            Self::LowerBound => "lower_bound",
+            Self::UpperBound => "upper_bound",
+            Self::CorrectBias => "correct_bias",
         }
     }
 
-    /// Whether the number can be.
-    fn takes(self, number: f64) -> bool {
+    /// Whether the number can be of an optimizer of a kind.
+    fn takes(self, kind: OptimizerKind, number: f64) -> bool {
         match self {
-            Self::ClipGradient => number > 0.0,
+            // Its weights are divided by the rate.
+            Self::LearningRate if kind == OptimizerKind::Ftrl => number.is_finite() && number > 0.0,
+            Self::ClipGradient | Self::UpperBound => number > 0.0,
             Self::Beta1 | Self::Beta2 | Self::Rho => (0.0..1.0).contains(&number),
-            Self::Epsilon => number.is_finite() && number >= 0.0,
-            Self::Assigns => number == 0.0 || number == 1.0,
+            Self::Epsilon | Self::Lamda1 | Self::Beta | Self::LowerBound => {
+                number.is_finite() && number >= 0.0
+            }
+            Self::Assigns | Self::CorrectBias => number == 0.0 || number == 1.0,
             _ => number.is_finite(),
         }
     }
@@ -253,9 +315,27 @@ impl OptimizerSpec {
 
     /// Whether the other keeps the same numbers for each row: only how it changes rows may differ.
     pub fn is_same_but_for_numbers(&self, other: &Self) -> bool {
-        let has_velocity =
-            |spec: &Self| spec.kind == OptimizerKind::Sgd && spec.number(OptimizerParameter::Momentum) != 0.0;
-        self.kind == other.kind && has_velocity(self) == has_velocity(other)
+        self.kind == other.kind && self.has_velocity() == other.has_velocity()
+    }
+
+    /// Whether it is an optimizer that keeps something only because it has a momentum.
+    fn has_velocity(&self) -> bool {
+        matches!(self.kind, OptimizerKind::Sgd | OptimizerKind::Signum)
+            && self.number(OptimizerParameter::Momentum) != 0.0
+    }
+
+    /// How many numbers it keeps for each element, if it is no [own](OptimizerKind::Own) one.
+    pub fn planes(&self) -> usize {
+        match self.kind {
+            OptimizerKind::Add | OptimizerKind::Assign | OptimizerKind::Own(_) => 0,
+            OptimizerKind::Sgd | OptimizerKind::Signum => usize::from(self.has_velocity()),
+            OptimizerKind::Nag | OptimizerKind::Adagrad | OptimizerKind::Rmsprop => 1,
+            OptimizerKind::Adam
+            | OptimizerKind::AdamW
+            | OptimizerKind::AdamWMxnet
+            | OptimizerKind::Lamb
+            | OptimizerKind::Ftrl => 2,
+        }
     }
 
     /// One of its numbers.
@@ -270,7 +350,7 @@ impl OptimizerSpec {
         let wrong = OptimizerParameter::ALL.into_iter().find(|parameter| {
             let number = self.number(*parameter);
             match takes.iter().any(|(known, _)| known == parameter) {
-                true => !parameter.takes(number),
+                true => !parameter.takes(self.kind, number),
                 false => number != 0.0,
             }
         });
@@ -290,7 +370,7 @@ impl OptimizerSpec {
                 to.u8(OptimizerKind::ALL.iter().position(|known| known == kind).unwrap_or_default() as u8)
             }
         }
-        self.numbers.iter().for_each(|number| to.u64(number.to_bits()));
+        sent(self.kind).into_iter().for_each(|at| to.u64(self.numbers[at].to_bits()));
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -300,11 +380,19 @@ impl OptimizerSpec {
             code => OptimizerKind::ALL.get(usize::from(code)).copied().ok_or(UNKNOWN)?,
         };
         let mut numbers = [0.0; PARAMETERS];
-        for number in &mut numbers {
-            *number = f64::from_bits(from.u64()?);
+        for at in sent(kind) {
+            numbers[at] = f64::from_bits(from.u64()?);
         }
         Ok(Self { kind, numbers })
     }
+}
+
+/// Which numbers a message has, in their order.
+fn sent(kind: OptimizerKind) -> Vec<usize> {
+    let taken = kind.parameters().into_iter().map(|(parameter, _)| parameter as usize);
+    let mut others: Vec<usize> = taken.filter(|at| *at >= ALWAYS_SENT).collect();
+    others.sort_unstable();
+    (0..ALWAYS_SENT).chain(others).collect()
 }
 
 impl fmt::Display for OptimizerKind {

@@ -3,6 +3,8 @@
 //! All numbers that do not depend on an element are made in `f64` and rounded once to the type of the arithmetic, which is `f32`
 //! for rows of `f32`, `bf16` and `f16`, and `f64` for rows of `f64`. Nothing is fused or reordered: on all machines the bits are the same.
 
+mod mxnet;
+
 use super::own::{OwnOptimizer, RowStep};
 use crate::core::table::{OptimizerKind, OptimizerParameter, OptimizerSpec};
 use crate::sys::plain::Plain;
@@ -25,6 +27,7 @@ pub(super) trait Real:
     + Sync
 {
     fn from_f64(number: f64) -> Self;
+    fn to_f64(self) -> f64;
     fn sqrt(self) -> Self;
     fn is_nan(self) -> bool;
     fn step_own(own: &dyn OwnOptimizer, step: RowStep<'_, Self>);
@@ -36,6 +39,11 @@ macro_rules! real {
             #[inline]
             fn from_f64(number: f64) -> Self {
                 number as $real
+            }
+
+            #[inline]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
             }
 
             #[inline]
@@ -156,20 +164,10 @@ struct Scaling<R> {
 /// A row: its elements, and what the optimizer keeps for it.
 pub(super) struct StoredRow<'a, S: Scalar> {
     pub(super) values: &'a mut [S],
-    /// As many stretches of the row's width as [`planes`] says.
+    /// As many stretches of the row's width as [`OptimizerSpec::planes`] says.
     pub(super) state: &'a mut [S::Real],
     /// How many steps it has taken, if its optimizer keeps anything: else nobody asks.
     pub(super) steps: Option<&'a mut u32>,
-}
-
-/// How many numbers an optimizer of this library keeps for each element.
-pub(super) fn planes(spec: &OptimizerSpec) -> usize {
-    match spec.kind {
-        OptimizerKind::Add | OptimizerKind::Assign | OptimizerKind::Own(_) => 0,
-        OptimizerKind::Sgd => usize::from(spec.number(OptimizerParameter::Momentum) != 0.0),
-        OptimizerKind::Nag | OptimizerKind::Adagrad | OptimizerKind::Rmsprop => 1,
-        OptimizerKind::Adam | OptimizerKind::AdamW => 2,
-    }
 }
 
 impl<R: Real> Rule<R> {
@@ -254,6 +252,10 @@ impl<R: Real> Rule<R> {
                     *value = S::of(value.real() - step);
                 }
             }
+            OptimizerKind::AdamWMxnet => self.step_adamw(each, first, second, steps),
+            OptimizerKind::Lamb => self.step_lamb(values, bytes, first, second, steps),
+            OptimizerKind::Ftrl => self.step_ftrl(each, first, second),
+            OptimizerKind::Signum => self.step_signum(each, first),
             OptimizerKind::Own(_) => {}
             OptimizerKind::Adam | OptimizerKind::AdamW => {
                 let rate = self.corrected_rate(steps);

@@ -1,7 +1,7 @@
 //! The optimizers that a server has.
 
 use super::{
-    arithmetic::{Rule, Scalar, planes},
+    arithmetic::{Rule, Scalar},
     own::OwnOptimizer,
 };
 use crate::core::table::{OptimizerKind, OptimizerSpec, Unusable};
@@ -59,7 +59,7 @@ impl OwnOptimizers {
 impl FoundOptimizer {
     /// How many numbers it keeps for each element.
     pub(super) fn planes(&self) -> usize {
-        self.own.as_ref().map_or_else(|| planes(&self.spec), |own| own.planes())
+        self.own.as_ref().map_or_else(|| self.spec.planes(), |own| own.planes())
     }
 
     pub(super) fn rule<S: Scalar>(&self) -> Rule<S::Real> {

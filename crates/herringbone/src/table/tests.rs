@@ -24,6 +24,7 @@ mod coded;
 mod full;
 mod groups;
 mod known_keys;
+mod mxnet;
 mod own;
 mod reopened;
 mod steps;
