@@ -78,8 +78,8 @@ def test_an_optimizers_state_is_whole_after_a_step_that_fails() -> None:
     optimizer, weight = kvstore.create_optimizer("sgd", momentum=0.5), np.ones(3)
     optimizer.update("w", np.ones(3), weight)
     before, kept = optimizer.states["w"], weight.copy()
-    optimizer.params["momentum"] = float("nan")
     for gradient, wrong in ((np.ones(2), "shape"), (np.ones(3), "momentum of NaN"), (np.ones((4, 3)), "more dimensions")):
+        optimizer.params["momentum"] = float("nan") if "NaN" in wrong else 0.5
         with pytest.raises(ValueError, match=wrong):
             optimizer.update("w", gradient, weight)
     after = optimizer.states["w"]
@@ -220,9 +220,9 @@ def test_rows_are_named_by_whole_numbers_and_go_into_arrays_like_the_value() -> 
             kv.row_sparse_pull("e", out, row_ids=wrong)
     with pytest.raises(ArgumentError, match="rows go from 0 to 3"):
         kv.row_sparse_pull("e", out, row_ids=np.array([2**63], np.uint64))
-    for shape, kind in (((5, 3), np.float32), ((4, 2), np.float32), ((4, 3), np.float64)):
-        with pytest.raises(ArgumentError, match=r"for a key of float32 and shape \(4, 3\): 'e'"):
-            kv.row_sparse_pull("e", kvstore.RowSparse.zeros(shape, kind), row_ids=[1])
+    for shape in ((5, 3), (4, 2)):
+        with pytest.raises(ArgumentError, match=r"out of key 'e' is of shape .*, and the value of \(4, 3\)"):
+            kv.row_sparse_pull("e", kvstore.RowSparse.zeros(shape), row_ids=[1])
     with pytest.raises(ArgumentError, match="2 outs and 3 lists of row_ids"):
         kv.row_sparse_pull("e", [out, kvstore.RowSparse.zeros((4, 3))], row_ids=[[0], [1], [2]])
     assert out.indices.size == 0

@@ -57,6 +57,14 @@ def test_a_worker_that_an_exception_ends_is_not_waited_for(group: Group, address
     assert [status for status, _ in group.finish()] == [0, 1], "".join(group.lines)
 
 
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
+def test_what_a_worker_changes_of_an_optimizer_reaches_the_servers(group: Group, workers: int) -> None:
+    script = [python(), str(WORKERS / "kvstore_tuned.py"), "dist_async"]
+    group.start("-m", "herringbone", "launch", "-n", str(workers), "--tables", "2", "--", *script)
+    [(status, output)] = group.finish()
+    assert status == 0, output
+
+
 @pytest.fixture
 def kv(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteKVStore]:  # noqa: F811
     monkeypatch.setenv("HERRINGBONE_TABLES", address)
@@ -204,3 +212,89 @@ def test_without_servers_it_says_how_to_start_some(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("HERRINGBONE_TABLES", raising=False)
     with pytest.raises(herringbone.ConfigError, match="needs a parameter server.*launch --tables 2.*or use 'dist_sync'"):
         kvstore.create("dist_async")
+
+
+def test_numbers_and_multipliers_are_those_of_each_key(kv: RemoteKVStore) -> None:
+    out = np.zeros((2, 3), np.float32)
+    optimizer = kvstore.create_optimizer("sgd", learning_rate=1, momentum=0.5, param_idx2name={4: "bias"})
+    optimizer.set_lr_mult({"bias": 0.5})
+    kv.init([3, 4], [0 * ONE, 0 * ONE])
+    kv.set_optimizer(optimizer)
+    kv.push([3, 4], [ONE, ONE])
+    optimizer.set_learning_rate(0.5)
+    kv.push([3, 4], [ONE, ONE])
+    kv.pull(3, out)
+    assert np.allclose(out, -1 - (0.5 + 0.5))
+    kv.pull(4, out)
+    assert np.allclose(out, -0.5 - (0.25 + 0.25))
+    kv.set_optimizer(optimizer)  # the velocities stay
+    kv.push(3, 0 * ONE)
+    kv.pull(3, out)
+    assert np.allclose(out, -2 - 0.5)
+    optimizer.params["learning_rate"] = float("inf")
+    with pytest.raises(ArgumentError, match="push: sgd cannot have a learning_rate of inf"):
+        kv.push(3, ONE)
+    optimizer.params |= {"learning_rate": 1, "momentum": 0}
+    with pytest.raises(ArgumentError, match="momentum has become 0.*call set_optimizer on all workers"):
+        kv.push(3, ONE)
+    kv.set_optimizer(optimizer)
+    kv.push(3, ONE)
+    kv.pull(3, out)
+    assert np.allclose(out, -3.5)
+
+
+def test_row_sparse_arrays_go_to_dense_keys_and_come_from_whole_ones(kv: RemoteKVStore) -> None:
+    kv.set_optimizer("test")
+    rows = kvstore.RowSparse(ONE[:1], [1], (2, 3))
+    kv.init(["dense", "sparse"], [ONE, rows])
+    kv.push("dense", [rows, rows])
+    out, both, wide = np.zeros((2, 3), np.float32), kvstore.RowSparse.zeros((2, 3)), kvstore.RowSparse.zeros((2, 3), "float64")
+    kv.pull("dense", [out, both], ignore_sparse=False)
+    assert out[:, 0].tolist() == [1, 3] and np.array_equal(both.toarray(), out)
+    kv.pull("sparse", both, ignore_sparse=False)
+    assert both.indices.tolist() == [1] and (both.data == 1).all()
+    kv.row_sparse_pull("sparse", wide, row_ids=[0, 1])
+    assert wide.data.dtype == np.float64 and wide.data[:, 0].tolist() == [0, 1]
+
+
+def test_the_optimizers_of_servers_are_those_of_this_process(kv: RemoteKVStore) -> None:
+    random, out = np.random.default_rng(3), np.zeros((2, 3), np.float32)
+    for number, name in enumerate(["adamw", "lamb", "ftrl", "signum"]):
+        optimizer, weight = kvstore.create_optimizer(name, learning_rate=0.1, wd=0.01), ONE.copy()
+        kv.set_optimizer(optimizer)
+        kv.init(number, weight)
+        for _ in range(3):
+            gradient = random.standard_normal((2, 3)).astype(np.float32)
+            kv.push(number, gradient)
+            optimizer.update("w", gradient, weight)
+        kv.pull(number, out)
+        assert out.tobytes() == weight.tobytes(), name
+
+
+def test_lamb_keeps_a_key_whole_or_refuses_it(kv: RemoteKVStore) -> None:
+    many, out = np.arange(5000, dtype=np.float32), np.zeros(5000, np.float32)
+    kv.set_optimizer("test")
+    kv.init("many", many)
+    kv.set_optimizer("lamb")
+    kv.pull("many", out)
+    assert np.array_equal(out, many)
+    expected, alone = many.copy(), kvstore.create_optimizer("lamb")
+    kv.push("many", many)
+    alone.update("many", many, expected)
+    kv.pull("many", out)
+    assert out.tobytes() == expected.tobytes()
+    kv.set_optimizer("test")
+    kv.push("many", np.zeros_like(many))
+    kv.pull("many", out)
+    assert np.array_equal(out, expected)
+    kv.init(["large", "rows"], [np.zeros(16385, np.float32), kvstore.RowSparse.of(ONE)])
+    with pytest.raises(ArgumentError, match=r"key 'large' has 16385 elements of float32; on servers lamb .* of at most 16384"):
+        kv.set_optimizer("lamb")
+    kv.push("large", np.zeros(16385, np.float32))  # the optimizer is the one before
+    with pytest.raises(ArgumentError, match="key 'more' is row-sparse; on servers lamb needs"):
+        other = kvstore.create("dist_async")
+        other.set_optimizer("lamb")
+        try:
+            other.init("more", kvstore.RowSparse.of(ONE))
+        finally:
+            other.close()  # type: ignore[attr-defined]

@@ -159,7 +159,7 @@ def test_pulls_that_make_no_sense_leave_their_arrays_alone(one: Any, keys: list[
     with pytest.warns(UserWarning, match="are left alone"):
         kv.pull(keys, out=[RowSparse.zeros(SHAPE) for _ in keys])
     for call in (
-        lambda: kv.pull(one, out=sparse, ignore_sparse=False),
+        lambda: kv.pull([one, "none" if isinstance(one, str) else 1000], out=[sparse, sparse], ignore_sparse=False),
         lambda: kv.row_sparse_pull(one, out=dense, row_ids=np.array([1])),
         lambda: kv.row_sparse_pull("rows" if isinstance(one, str) else 99, out=dense, row_ids=np.array([1])),
         lambda: kv.pull(["none"] if isinstance(one, str) else [1000], out=[dense]),
