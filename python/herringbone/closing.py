@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["at_exit", "close_each", "print_errors", "tell"]
+__all__ = ["at_exit", "close_each", "ends_by_exception", "print_errors", "tell"]
 
 
 class Closes(Protocol):
@@ -43,8 +43,22 @@ def tell(errors: Sequence[Exception]) -> None:
 
 
 def at_exit(close: Callable[[], Iterable[Exception]]) -> None:
-    """Have ``close`` called when the process ends, and print what it returns. The exit status stays what it is."""
-    atexit.register(lambda: print_errors(close()))
+    """Have ``close`` called when the process ends, and print what it returns. The exit status stays what it is.
+
+    Nothing is printed if an exception ends the process: its traceback is the last that is written.
+    """
+
+    def end() -> None:
+        errors = list(close())
+        if not ends_by_exception():
+            print_errors(errors)
+
+    atexit.register(end)
+
+
+def ends_by_exception() -> bool:
+    """Whether the process ends by an exception that nobody caught, whose traceback has been written."""
+    return getattr(sys, "last_type", None) is not None
 
 
 def print_errors(errors: Iterable[Exception]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import _herringbone
 from ._herringbone import OnComplete, Turn, Variable
 from .arguments import level, text, whole
+from .closing import ends_by_exception
 from .communicator import Communicator
 from .extents import MemoryVariables
 from .work import Work
@@ -272,8 +273,12 @@ def _join(native: _herringbone.DependencyEngine, first: Variable, second: Variab
 
 
 def _close_all() -> None:
+    fails = ends_by_exception()
     for engine in list(_engines):
         engine.close()
+        if fails:  # its traceback is the last that is written: what has failed since may follow from it
+            engine._native.be_quiet()
+            continue
         unreported = engine._native.unreported()
         if unreported is not None:
             print(f"herringbone.Engine: nobody waited for operation {unreported[0]}, which failed:", file=sys.stderr)

@@ -8,7 +8,10 @@ use herringbone::dependency::{
 use pyo3::{exceptions::PyValueError, prelude::*};
 use std::{
     error::Error,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -96,7 +99,10 @@ impl PyOnComplete {
 
 /// Runs functions on threads of its own, each as soon as what it reads and mutates is free.
 #[pyclass(frozen, module = "herringbone._herringbone", name = "DependencyEngine")]
-pub(crate) struct PyDependencyEngine(DependencyEngine);
+pub(crate) struct PyDependencyEngine(DependencyEngine, IsQuiet);
+
+/// Whether nothing is printed of failures that nobody was told of.
+type IsQuiet = AtomicBool;
 
 #[pymethods]
 impl PyDependencyEngine {
@@ -105,7 +111,7 @@ impl PyDependencyEngine {
         // The interpreter knows each thread for its whole life: to tell it of a thread for every function takes locks that a
         // fork at that moment would leave taken in the child.
         let engine = DependencyEngine::new_around(threads, |live| Python::attach(|py| py.detach(live)));
-        Ok(Self(engine?))
+        Ok(Self(engine?, IsQuiet::new(false)))
     }
 
     /// A new variable, with a name for pictures.
@@ -214,6 +220,11 @@ impl PyDependencyEngine {
         let name = failure.name().map_or_else(|| failure.operation().to_string(), str::to_owned);
         Some((name, of_function(py, &failure)))
     }
+
+    /// Print nothing when it is dropped.
+    fn be_quiet(&self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What an operation says of itself: reads, mutates, priority, name.
@@ -256,7 +267,9 @@ impl Drop for PyDependencyEngine {
     fn drop(&mut self) {
         Python::attach(|py| {
             let unreported = self.close(py).err().or_else(|| self.unreported(py).map(|(_, error)| error));
-            if let Some(error) = unreported {
+            if let Some(error) = unreported
+                && !self.1.load(Ordering::Relaxed)
+            {
                 error.write_unraisable(py, None);
             }
         });

@@ -58,14 +58,16 @@ class Comm:
         like: Any,
         priority: int,
         coded: Coded | None = None,
+        by: str = "",
     ) -> None:
         """Push the sum over all workers of an array that stands for a value like ``like``.
 
         Args:
             coded: the codec of the messages, and who keeps what is lost by which name.
+            by: what is done with it, which workers compare, too.
         """
         summed = kind_of("all_reduce", fold_type(call, array, "sum"))
-        self._push(summed, array, array.size, variable, priority, _said(call, key, like), coded)
+        self._push(summed, array, array.size, variable, priority, _said(call, key, like) + by, coded)
 
     def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
         """Push the broadcast of rank 0's."""

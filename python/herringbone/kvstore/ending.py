@@ -9,19 +9,15 @@ import traceback
 import weakref
 from typing import Any
 
+from ..closing import ends_by_exception
 from ..dependency import Engine
 
-__all__ = ["ends_by_exception", "wait_at_exit"]
+__all__ = ["wait_at_exit"]
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 """The stores of several workers that have an engine of their own."""
 _left: list[Engine] = []
 """The engines of those that are gone. What was pushed there may still go on."""
-
-
-def ends_by_exception() -> bool:
-    """Whether an exception that nobody caught ends the program."""
-    return getattr(sys, "last_type", None) is not None
 
 
 def wait_at_exit(store: Any) -> None:

@@ -8,11 +8,10 @@ import os
 from typing import Any
 
 from ..arguments import level
-from ..closing import print_errors
+from ..closing import ends_by_exception, print_errors
 from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
 from ..tables import ParameterServer
-from .ending import ends_by_exception
 from .layout import Layout, Rule
 from .meeting import Meeting
 from .optimizer import Optimizer, chosen_optimizer, described, of_described, settle
@@ -252,7 +251,8 @@ def _end() -> None:
         try:
             store.leave() if fails else store.close()
         except Exception as error:
-            print_errors([error])
+            if not fails:
+                print_errors([error])
 
 
 atexit.register(_end)

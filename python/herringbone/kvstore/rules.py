@@ -5,6 +5,7 @@ The arithmetic is that of tables on servers, ``herringbone::table::LocalOptimize
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from typing import Any
@@ -65,6 +66,11 @@ Parameters = dict[str, Any]
 
 def known_numbers(name: str) -> Parameters:
     """What an optimizer takes, each with what it is if it is not given."""
+    return dict(_known(name))
+
+
+@functools.cache
+def _known(name: str) -> Parameters:
     known: Parameters = dict(TEST if name == "test" else ()) | dict(dict(_herringbone.optimizers())[NAMES[name]])
     del known["assigns"]  # a table's, not an optimizer's
     for bound in OPEN.keys() & known.keys() | {"clip_gradient"}:
@@ -112,4 +118,6 @@ def check_numbers(call: str, name: str, params: Parameters) -> None:
     try:
         _herringbone.LocalOptimizer(NAMES[name], native_numbers(name, params), "f32", 0)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{call}: {error}") from None
+        # The rule has another name than the optimizer that a program asked for.
+        text, rule = str(error), NAMES[name]
+        raise ArgumentError(f"{call}: {name + text.removeprefix(rule) if text.startswith(f'{rule} ') else text}") from None

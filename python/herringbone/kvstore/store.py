@@ -181,7 +181,7 @@ class KVStore(Updates, SparsePulls):
         both, total, rows = self._comm.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
         update, said = self._update_of(call, key)
-        self._comm.sum(f"{call}{said}", key, both, merged, total, priority, coded)
+        self._comm.sum(call, key, both, merged, total, priority, coded, by=said)
         apply = functools.partial(stored.apply, key, update, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 

@@ -12,7 +12,7 @@ from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
 from .compression import GradientCompression, compression_of
 from .optimizer import Optimizer, agreed, chosen_optimizer
-from .rules import Parameters
+from .rules import Parameters, known_numbers
 from .states import save_states, states_of
 from .stored import Updater
 from .values import view
@@ -78,7 +78,9 @@ class Updates:
         if optimizer is None:
             return self._updater, ""
         numbers = optimizer.next_numbers(call, key)
-        return functools.partial(_step, optimizer, numbers), f" {optimizer.name} {numbers}"
+        usual = known_numbers(optimizer.name)
+        others = ", ".join(f"{name}={given!r}" for name, given in numbers.items() if given != usual.get(name))
+        return functools.partial(_step, optimizer, numbers), f" by {optimizer.name}({others})"
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
         """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.

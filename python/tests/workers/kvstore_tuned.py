@@ -94,7 +94,7 @@ kv.push("w", np.ones(3))
 try:
     kv.pull("w", out)
 except MismatchError as error:
-    assert n > 1 and "'learning_rate': " in str(error), error
+    assert n > 1 and " by sgd(learning_rate=" in str(error), error
 else:
     assert n == 1
 optimizer.params["learning_rate"] = 1
