@@ -31,6 +31,16 @@ PARTS = [
     ("Layers that send factors", "factors", "optim/factors.py", ["FactorBroadcast"]),
     ("KVStore", "kvstore", "kvstore/creation.py", ["create"]),
     ("A store", "kv", "kvstore/store.py", ["KVStore"]),
+    ("What a store's pushes do", "kv", "kvstore/updating.py", ["Updates"]),
+    ("Rows of a store", "kv", "kvstore/sparse_pulls.py", ["SparsePulls"]),
+    ("Optimizers of stores", "kvstore", "kvstore/optimizer.py", ["create_optimizer"]),
+    ("An optimizer of stores", "optimizer", "kvstore/optimizer.py", ["Optimizer"]),
+    (
+        "Learning rate schedulers",
+        "scheduler",
+        "kvstore/schedulers.py",
+        ["LRScheduler", "FactorScheduler", "MultiFactorScheduler", "PolyScheduler", "CosineScheduler"],
+    ),
     (
         "Programs that continue where they were",
         "rabit",
@@ -71,6 +81,7 @@ PARTS = [
 """Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
 an object of its class. Errors follow."""
 CONSTRUCTED = {
+    **dict.fromkeys(("CosineScheduler", "FactorScheduler", "LRScheduler", "MultiFactorScheduler", "PolyScheduler"), "kvstore"),
     "DiLoCo": "herringbone.optim",
     "AsyncSGD": "herringbone.optim",
     "Elastic": "herringbone",
@@ -194,9 +205,11 @@ def entries(prefix, module, names):
 def members(item, prefix):
     """A class's own methods, or its fields with the text below each."""
     for index, each in enumerate(item.body):
-        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not is_overload(each):
+        is_setter = any(isinstance(of, ast.Attribute) and of.attr == "setter" for of in getattr(each, "decorator_list", ()))
+        is_shown = isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not is_setter
+        if is_shown and not is_overload(each):
             yield entry(prefix, each)
-        elif isinstance(each, ast.AnnAssign):
+        elif isinstance(each, ast.AnnAssign) and not each.target.id.startswith("_"):
             text = item.body[index + 1].value.value
             yield f"* `{each.target.id}`: {prose(text)}"
 

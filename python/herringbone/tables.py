@@ -129,8 +129,8 @@ class ParameterServer:
         ``initializer`` says: ``"zeros"``; ``"normal"``, around 0, with a standard ``deviation``, by ``seed`` and key; or, in a
         sparse table, ``None``: it does not exist.
 
-        ``optimizer`` says what a push does: ``"add"``, ``"assign"``, ``"sgd"``, ``"nag"``, ``"adagrad"``, ``"rmsprop"``, ``"adam"`` or
-        ``"adamw"``, with its ``numbers``, such as ``{"learning_rate": 0.1, "momentum": 0.9}``.
+        ``optimizer`` says what a push does: ``"add"``, ``"assign"``, ``"sgd"``, ``"nag"``, ``"adagrad"``, ``"rmsprop"``, ``"adam"``,
+        ``"adamw"``, ``"adamw-mxnet"``, ``"lamb"``, ``"ftrl"`` or ``"signum"``, with its ``numbers``, such as ``{"learning_rate": 0.1, "momentum": 0.9}``.
 
         ``consistency`` says which pushes a pull sees. ``"async"``: those that have come. ``"sync"``: all of the steps that this worker
         has ended, and none of later ones; the pushes of a step are summed with the bits of an all-reduce. A number: at least those

@@ -84,7 +84,7 @@ class Rule:
         """
         if optimizer is None:
             return cls("assign", (), ())
-        return cls.with_numbers(optimizer, optimizer.numbers_of(call, key))
+        return cls.with_numbers(optimizer, optimizer._numbers_of(call, key))
 
     @classmethod
     def with_numbers(cls, optimizer: Optimizer, given: Parameters) -> Rule:

@@ -128,9 +128,9 @@ class Optimizer:
         A step that fails has changed neither weight nor state.
         """
         self.check("update", key, weight)
-        self.step(key, self.next_numbers("update", key), gradient, weight)
+        self._step(key, self._next_numbers("update", key), gradient, weight)
 
-    def next_numbers(self, call: str, key: Any, workers: int = 1) -> Parameters:
+    def _next_numbers(self, call: str, key: Any, workers: int = 1) -> Parameters:
         """The numbers of the next update of a key, which they count.
 
         Args:
@@ -142,9 +142,9 @@ class Optimizer:
         settings = self._settings
         self._counts[key] = self._counts.get(key, settings.begin_num_update) + workers
         settings.num_update = max(settings.num_update, self._counts[key])
-        return self.numbers_of(call, key)
+        return self._numbers_of(call, key)
 
-    def numbers_of(self, call: str, key: Any) -> Parameters:
+    def _numbers_of(self, call: str, key: Any) -> Parameters:
         """The numbers of an update of a key after the updates so far, with the key's multipliers.
 
         Raises:
@@ -162,8 +162,8 @@ class Optimizer:
             self._checked = dict(given)
         return given
 
-    def step(self, key: Any, numbers: Parameters, gradient: Any, weight: Any) -> None:
-        """Change ``weight`` as :meth:`update` does, with numbers of :meth:`next_numbers`."""
+    def _step(self, key: Any, numbers: Parameters, gradient: Any, weight: Any) -> None:
+        """Change ``weight`` as :meth:`update` does, with numbers of :meth:`_next_numbers`."""
         import numpy as np
 
         held = self._held.get(key)
@@ -187,12 +187,12 @@ class Optimizer:
         self._counts = {key: int(state["step"]) for key, state in states.items()}
         self._settings.num_update = max([self._settings.begin_num_update, *self._counts.values()])
 
-    def twin(self) -> Optimizer:
+    def _twin(self) -> Optimizer:
         """One with the same settings, which both have from now on, and states of its own, of no key."""
         return Optimizer(self._settings)
 
-    def has_settings_of(self, other: Optimizer | None) -> bool:
-        """Whether it is a :meth:`twin` of another one, or that one."""
+    def _has_settings_of(self, other: Optimizer | None) -> bool:
+        """Whether it is a :meth:`_twin` of another one, or that one."""
         return other is not None and self._settings is other._settings
 
     def __repr__(self) -> str:
@@ -282,7 +282,7 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     packed = np.resize(packed, int(length[0]))
     communicator.broadcast(packed)
     settle(optimizer, packed)
-    return optimizer.twin()
+    return optimizer._twin()
 
 
 def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
@@ -294,7 +294,7 @@ def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
     given = {name: value for name, value in vars(optimizer._settings).items() if with_keys or name not in OF_KEYS}
     scheduler = given["lr_scheduler"]
     if scheduler is not None:
-        given["lr_scheduler"] = scheduler.described() if type(scheduler).__module__ == LRScheduler.__module__ else OWN
+        given["lr_scheduler"] = scheduler._described() if type(scheduler).__module__ == LRScheduler.__module__ else OWN
     return pack("set_optimizer", given)
 
 

@@ -106,7 +106,7 @@ class RemoteKVStore(KVStore):
         self._comes_back = False
         stored, optimizer = self._stored[key], self._optimizer
         assert optimizer is not None
-        rule = Rule.with_numbers(optimizer, optimizer.next_numbers(call, key, self.num_workers))
+        rule = Rule.with_numbers(optimizer, optimizer._next_numbers(call, key, self.num_workers))
         # Of a scheduler only rank 0's counts: the others' may lag behind.
         is_scheduled = optimizer.lr_scheduler is not None and self.rank != 0
         changes = stored.changes(rule, but="learning_rate" if is_scheduled else None)
@@ -184,7 +184,7 @@ class RemoteKVStore(KVStore):
         chosen = chosen_optimizer("set_optimizer", optimizer)
         if self._comes_back and self._optimizer is not None:
             settle(chosen, described(self._optimizer, with_keys=False), needs_scheduler=False)
-            self._optimizer = chosen.twin()
+            self._optimizer = chosen._twin()
             return
         self._settle()
         if self.rank == 0:
@@ -196,8 +196,8 @@ class RemoteKVStore(KVStore):
             rule = Rule.of(chosen, "set_optimizer", key)
             planned.append((stored, rule, stored.layout_for("set_optimizer", self._count, rule)))
         former = [stored.replace(self._servers, self._name, rule, layout, self.rank == 0) for stored, rule, layout in planned]
-        if not chosen.has_settings_of(self._optimizer):
-            self._optimizer = chosen.twin()
+        if not chosen._has_settings_of(self._optimizer):
+            self._optimizer = chosen._twin()
         self._meeting.meet("set_optimizer, done")
         if self.rank == 0:
             for table in former:

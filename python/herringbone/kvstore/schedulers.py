@@ -53,7 +53,7 @@ class LRScheduler:
             return self.warmup_begin_lr
         return self.warmup_begin_lr + (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps
 
-    def described(self) -> list[Any]:
+    def _described(self) -> list[Any]:
         """Its name and arguments, as plain data; :func:`scheduler_of` makes it from these."""
         return [self._name, dict(vars(self))]
 
@@ -161,6 +161,6 @@ KNOWN = {kind.__name__: kind for kind in (FactorScheduler, MultiFactorScheduler,
 
 
 def scheduler_of(said: list[Any]) -> LRScheduler:
-    """The scheduler that :meth:`LRScheduler.described` told of."""
+    """The scheduler that :meth:`LRScheduler._described` told of."""
     name, arguments = said
     return KNOWN[name](**arguments)

@@ -168,7 +168,7 @@ class KVStore(Updates, SparsePulls):
             check_alike(call, one, [view(call, array) for array in values], stored.value)
             if self._optimizer is not None:
                 self._optimizer.check(call, one, stored.value)
-                self._optimizer.numbers_of(call, one)
+                self._optimizer._numbers_of(call, one)
             if self._compression is not None:
                 self._compression.check(call, one, stored.value, stored.rows is not None)
         self._wait_for_all(array for values in pairs.values() for array in values)

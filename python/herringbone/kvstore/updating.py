@@ -69,7 +69,7 @@ class Updates:
         if self._communicator is not None:
             self._engine.wait(self._communicator)
             chosen = agreed(self._communicator, chosen)
-        if self._optimizer is None or not chosen.has_settings_of(self._optimizer):
+        if self._optimizer is None or not chosen._has_settings_of(self._optimizer):
             self._optimizer = chosen
 
     def _update_of(self, call: str, key: Any) -> tuple[Updater | None, str]:
@@ -77,7 +77,7 @@ class Updates:
         optimizer = self._optimizer
         if optimizer is None:
             return self._updater, ""
-        numbers = optimizer.next_numbers(call, key)
+        numbers = optimizer._next_numbers(call, key)
         usual = known_numbers(optimizer.name)
         others = ", ".join(f"{name}={given!r}" for name, given in numbers.items() if given != usual.get(name))
         return functools.partial(_step, optimizer, numbers), f" by {optimizer.name}({others})"
@@ -150,4 +150,4 @@ class Updates:
 
 
 def _step(optimizer: Optimizer, numbers: Parameters, key: Any, received: Any, stored: Any) -> None:
-    optimizer.step(key, numbers, view("push", received), view("push", stored))
+    optimizer._step(key, numbers, view("push", received), view("push", stored))
