@@ -257,21 +257,33 @@ impl<R: Real> Rule<R> {
             OptimizerKind::Ftrl => self.step_ftrl(each, first, second),
             OptimizerKind::Signum => self.step_signum(each, first),
             OptimizerKind::Own(_) => {}
-            OptimizerKind::Adam | OptimizerKind::AdamW => {
-                let rate = self.corrected_rate(steps);
-                let decays_apart = self.spec.kind == OptimizerKind::AdamW;
-                for (((value, pushed), mean), square) in each.zip(first).zip(second) {
-                    let before = value.real();
-                    let gradient =
-                        if decays_apart { self.limited(pushed) } else { self.gradient(pushed, before) };
-                    *mean = *mean * self.beta[0] + self.rest[0] * gradient;
-                    *square = *square * self.beta[1] + self.rest[1] * gradient * gradient;
-                    let step = rate * *mean / (square.sqrt() + self.epsilon);
-                    let kept = if decays_apart { before - self.rate * self.decay * before } else { before };
-                    *value = S::of(kept - step);
-                }
-            }
+            OptimizerKind::Adam | OptimizerKind::AdamW => self.step_adam(each, first, second, steps),
         }
+    }
+
+    fn step_adam<'a, S: Scalar<Real = R>>(
+        &self,
+        each: impl Iterator<Item = (&'a mut S, S)>,
+        means: &mut [R],
+        squares: &mut [R],
+        steps: u32,
+    ) {
+        let rate = self.corrected_rate(steps);
+        let decays_apart = self.spec.kind == OptimizerKind::AdamW;
+        for (((value, pushed), mean), square) in each.zip(means).zip(squares) {
+            let before = value.real();
+            let gradient = if decays_apart { self.limited(pushed) } else { self.gradient(pushed, before) };
+            self.move_means(mean, square, gradient);
+            let step = rate * *mean / (square.sqrt() + self.epsilon);
+            let kept = if decays_apart { before - self.rate * self.decay * before } else { before };
+            *value = S::of(kept - step);
+        }
+    }
+
+    /// Adam's means of gradients and of their squares.
+    fn move_means(&self, mean: &mut R, square: &mut R, gradient: R) {
+        *mean = *mean * self.beta[0] + self.rest[0] * gradient;
+        *square = *square * self.beta[1] + self.rest[1] * gradient * gradient;
     }
 
     fn step_own<S: Scalar<Real = R>>(

@@ -115,11 +115,6 @@ impl<R: Real> Rule<R> {
         }
     }
 
-    fn move_means(&self, mean: &mut R, square: &mut R, gradient: R) {
-        *mean = *mean * self.beta[0] + self.rest[0] * gradient;
-        *square = *square * self.beta[1] + self.rest[1] * gradient * gradient;
-    }
-
     fn lamb_direction(&self, correction: &Correction<R>, mean: R, square: R, weight: R) -> R {
         let root = (square / correction.square).sqrt();
         mean / correction.mean / (root + self.epsilon) + self.decay * weight
