@@ -191,10 +191,12 @@ class RemoteKVStore(KVStore):
             self._meeting.tell(described(chosen, with_keys=False))
         self._meeting.meet("set_optimizer")
         settle(chosen, self._meeting.message(), needs_scheduler=False)
-        planned = []
-        for key, stored in self._stored.items():
-            rule = Rule.of(chosen, "set_optimizer", key)
-            planned.append((stored, rule, stored.layout_for("set_optimizer", self._count, rule)))
+        try:
+            planned = [(stored, *self._plan(chosen, key, stored)) for key, stored in self._stored.items()]
+        except ArgumentError:
+            if self.rank == 0 and self._optimizer is not None:
+                self._meeting.tell(described(self._optimizer, with_keys=False))
+            raise
         former = [stored.replace(self._servers, self._name, rule, layout, self.rank == 0) for stored, rule, layout in planned]
         if not chosen._has_settings_of(self._optimizer):
             self._optimizer = chosen._twin()
@@ -203,6 +205,11 @@ class RemoteKVStore(KVStore):
             for table in former:
                 if table is not None:
                     self._servers.drop_table(table)
+
+    def _plan(self, optimizer: Optimizer, key: Any, stored: Any) -> tuple[Rule, Layout]:
+        """What an optimizer does to a key, and how its table lies."""
+        rule = Rule.of(optimizer, "set_optimizer", key)
+        return rule, stored.layout_for("set_optimizer", self._count, rule)
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
         """Raise :class:`UnsupportedError`: what goes to servers is not compressed."""
