@@ -421,25 +421,6 @@ impl fmt::Display for OptimizerSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{TableRequest, TableSpec};
-    use alloc::borrow::ToOwned;
-
-    #[test]
-    fn a_message_has_the_numbers_that_its_optimizer_takes_and_ten_at_least() {
-        for (kind, others) in OptimizerKind::ALL.map(|kind| (kind, kind.parameters())) {
-            let others = others.iter().filter(|(parameter, _)| *parameter as usize >= 10).count();
-            let mut optimizer = OptimizerSpec::of(kind);
-            optimizer.numbers[OptimizerParameter::RescaleGrad as usize] = 0.25;
-            let open = |optimizer| {
-                let spec = TableSpec { optimizer, ..TableSpec::new(1, 1) };
-                TableRequest::Open { name: "t".to_owned(), spec, ranges: 1, birth: None, is_whole: false }
-            };
-            let (bytes, add) =
-                (open(optimizer).encode().unwrap(), open(OptimizerSpec::ADD).encode().unwrap());
-            assert_eq!(bytes.len(), add.len() + 8 * others, "{kind}");
-            assert_eq!(TableRequest::decode(&bytes).unwrap().0, open(optimizer), "{kind}");
-        }
-    }
 
     #[test]
     fn numbers_that_an_optimizer_cannot_have_are_refused() {
