@@ -23,6 +23,7 @@ from .placement import placement
 from .schedulers import CosineScheduler, FactorScheduler, LRScheduler, MultiFactorScheduler, PolyScheduler
 from .sparse import RowSparse
 from .store import KVStore
+
 __all__ = [
     "CosineScheduler",
     "FactorScheduler",
