@@ -9,8 +9,18 @@ fn encoded(codec: Codec, values: &[f32]) -> Vec<u8> {
     match codec {
         Codec::Int8 => {
             let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-            let inverse = if (127.0 / largest).is_finite() { 127.0 / largest } else { 0.0 };
-            let scale = if inverse > 0.0 { largest / 127.0 } else { 0.0 };
+            if !(127.0 / largest).is_finite() {
+                // The least scale whose 127 steps reach the largest, and the nearest step in exact arithmetic.
+                let units = |value: f32| f64::from(value) / f64::from(f32::from_bits(1));
+                let scale = (units(largest) / 127.0).ceil();
+                coded.extend((scale as u32).to_le_bytes());
+                let code = |value: &f32| (units(*value) / scale.max(1.0)).round_ties_even() as i8 as u8;
+                coded.extend(values.iter().map(code));
+                return coded;
+            }
+            let inverse = 127.0 / largest;
+            let scale = largest / 127.0;
+            let scale = if (scale * 127.0).is_finite() { scale } else { f32::from_bits(scale.to_bits() - 1) };
             coded.extend(scale.to_le_bytes());
             let code = |value: &f32| (value * inverse).round_ties_even().clamp(-127.0, 127.0) as i8 as u8;
             coded.extend(values.iter().map(code));
@@ -70,7 +80,7 @@ fn blocks(count: usize) -> Vec<Vec<f32>> {
         vec![-0.0; count],
         vec![f32::from_bits(1); count],
     ];
-    for magnitude in [1e-30, 1.0, 1e30] {
+    for magnitude in [2e-43, 1e-41, 1e-39, 2.9e-39, 1e-38, 1e-30, 1.0, 1e30] {
         // Halves of a step of int8, and what lies beside them.
         let half = |steps: u32| (steps % 255) as f32 - 127.0 + [0.0, 0.5][steps as usize / 255 % 2];
         let beside =

@@ -137,10 +137,86 @@ fn int8_rounds_to_even_and_survives_tiny_blocks() {
     let mut coded = Vec::new();
     Codec::Int8.encode(0, &[127.0, 0.5, 1.5, -2.5, -127.0], &mut coded);
     assert_eq!(decoded(Codec::Int8, &coded, 5), [127.0, 0.0, 2.0, -2.0, -127.0]);
-    for tiny in [0.0, f32::from_bits(1), 1e-38] {
+    for tiny in [0.0, f32::from_bits(1), 1e-44, 1e-40, 1e-38, 3e-37, 1e-36] {
         coded.clear();
-        Codec::Int8.encode(0, &[tiny; 3], &mut coded);
-        assert!(decoded(Codec::Int8, &coded, 3).iter().all(|value| (value - tiny).abs() <= tiny));
+        Codec::Int8.encode(0, &[tiny, 0.0, -tiny], &mut coded);
+        let decoded = decoded(Codec::Int8, &coded, 3);
+        assert!(decoded[1] == 0.0 && decoded[0] == -decoded[2], "{tiny:e}: {decoded:?}");
+        // Half a step, where a step may be the smallest f32.
+        let most = (tiny / 254.0).max(f32::from_bits(1));
+        assert!(
+            (decoded[0] - tiny).abs() <= most && (tiny == 0.0) == (decoded[0] == 0.0),
+            "{tiny:e}: {decoded:?}"
+        );
+    }
+    coded.clear();
+    Codec::Int8.encode(0, &[f32::MAX, -f32::MAX], &mut coded);
+    let largest = decoded(Codec::Int8, &coded, 2);
+    assert!(largest.iter().all(|value| value.is_finite() && value.abs() > 0.999 * f32::MAX), "{largest:?}");
+}
+
+/// Values of one magnitude, with signs and fractions that differ.
+fn values_of(magnitude: f32, count: usize, seed: u32) -> Vec<f32> {
+    let mut values = values(count, seed);
+    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    values.iter_mut().for_each(|value| *value = *value / largest * magnitude);
+    values
+}
+
+/// Whatever the magnitude, down to the smallest f32, no codec that follows the magnitude makes a block nothing: the relative error is
+/// that of a block of ones, except for the last bit that such numbers have.
+#[test]
+fn tiny_blocks_arrive_as_others_do() {
+    let following = ["int8", "sign", "topk:0.5", "exact"].map(|name| name.parse::<Codec>().unwrap());
+    let length = |values: &[f32]| values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let unit = f64::from(f32::from_bits(1));
+    for (codec, count) in
+        following.into_iter().flat_map(|codec| [1, 7, 100, BLOCK].map(|count| (codec, count)))
+    {
+        let error = |values: &[f32]| {
+            let (mut coded, mut after) = (Vec::new(), vec![0.0; count]);
+            codec.encode_with(0, values, &vec![0.0; count], &mut after, &mut coded);
+            length(&after) / length(values)
+        };
+        let usual = error(&values_of(1.0, count, 11));
+        for exponent in (-149..=-100).step_by(3) {
+            let magnitude = 2f64.powi(exponent);
+            let values = values_of(magnitude as f32, count, 11);
+            let of_all = (count as f64).sqrt() / length(&values);
+            let most = match codec {
+                // Half a step, which is a multiple of the smallest f32.
+                Codec::Int8 => (magnitude / 127.0 + unit) / 2.0 * of_all,
+                _ => 1.01 * usual + unit * of_all,
+            };
+            let tiny = error(&values);
+            assert!(
+                tiny <= most,
+                "{codec}, {count} of 2^{exponent}: {tiny} above {most}, and {usual} of ones"
+            );
+        }
+    }
+}
+
+/// With feedback nothing of a tiny gradient is lost for good: what has arrived differs from the sum by what is left, which stays small.
+#[test]
+fn tiny_gradients_are_not_left_for_good() {
+    for magnitude in [1e-44, 1e-38, 2e-37] {
+        let gradient = values_of(magnitude, 100, 3);
+        let (mut before, mut after, mut arrived) = (vec![0.0; 100], vec![0.0; 100], vec![0.0f64; 100]);
+        for _ in 0..64 {
+            let mut coded = Vec::new();
+            Codec::Int8.encode_with(0, &gradient, &before, &mut after, &mut coded);
+            let decoded = decoded(Codec::Int8, &coded, 100);
+            arrived.iter_mut().zip(&decoded).for_each(|(sum, value)| *sum += f64::from(*value));
+            before.copy_from_slice(&after);
+        }
+        for ((sum, value), left) in arrived.iter().zip(&gradient).zip(&after) {
+            let missing = 64.0 * f64::from(*value) - sum;
+            assert!(
+                missing.abs() <= f64::from(magnitude),
+                "{missing:e} of {value:e} is missing, {left:e} is left"
+            );
+        }
     }
 }
 
