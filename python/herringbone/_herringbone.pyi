@@ -298,6 +298,12 @@ class Residuals:
     def restore(self, saved: Sequence[tuple[str, int, str | None, bytes]]) -> None:
         """Go on with what :meth:`saved` gave, in place of what is left now. Without a codec that of the next operation is taken."""
 
+    def scale(self, factor: float) -> None:
+        """Multiply what is left of each tensor, between operations."""
+
+    def release_codecs(self) -> None:
+        """Let the next operation on each tensor have another codec, and take what is left."""
+
     def forget(self, tensor: str) -> None:
         """Drop what is left of a tensor: it starts without."""
 

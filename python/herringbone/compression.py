@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import _herringbone
+from . import _herringbone, arguments
 from ._herringbone import Extras
 from .arguments import text
 from .errors import ArgumentError
@@ -57,9 +57,24 @@ class Residuals:
         """
         self._load("Residuals.load_state_dict", state)
 
+    def scale(self, factor: float) -> None:
+        """Multiply what is left of each tensor, such as by the old learning rate over the new one. Call it between operations.
+
+        Raises:
+            ArgumentError: the factor is below 0, or no finite number.
+        """
+        number = arguments.factor("Residuals.scale", "factor", factor)
+        if not 0 <= number < float("inf"):
+            raise ArgumentError(f"Residuals.scale: the factor is {factor!r}; pass a finite number from 0")
+        self._native.scale(number)
+
     def forget(self, tensor: str) -> None:
         """Drop what is left of a tensor: it starts without."""
         self._native.forget(text("Residuals.forget", "tensor", tensor, "a name"))
+
+    def _release_codecs(self) -> None:
+        """The next operation on each tensor may have another codec, and takes what is left."""
+        self._native.release_codecs()
 
     def _load(self, call: str, state: Any) -> None:
         if not isinstance(state, Mapping):

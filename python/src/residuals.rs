@@ -40,6 +40,16 @@ impl PyResiduals {
         Ok(())
     }
 
+    /// Multiply what is left of each tensor.
+    fn scale(&self, factor: f32) {
+        self.0.scale(factor);
+    }
+
+    /// Let the next operation on each tensor have another codec.
+    fn release_codecs(&self) {
+        self.0.release_codecs();
+    }
+
     /// Drop what is left of a tensor.
     fn forget(&self, tensor: &str) {
         self.0.forget(tensor);

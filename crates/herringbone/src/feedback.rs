@@ -131,6 +131,12 @@ impl Feedback {
         self.lock().elements
     }
 
+    /// Multiplies what is left of each element. A product that is not finite becomes the largest f32 with its sign.
+    pub(crate) fn scale(&self, factor: f32) {
+        let scaled = |left: f32| (left * factor).clamp(-f32::MAX, f32::MAX);
+        self.lock().before.iter_mut().for_each(|left| *left = scaled(*left));
+    }
+
     /// Whether nothing is left of any element.
     pub(crate) fn is_zero(&self) -> bool {
         self.lock().before.iter().all(|left| *left == 0.0)

@@ -121,6 +121,18 @@ impl Residuals {
         self.lock().tensors.remove(tensor);
     }
 
+    /// What is left of each tensor is multiplied, such as by the ratio of two learning rates. Call it between operations: what one
+    /// under way leaves is not multiplied.
+    pub fn scale(&self, factor: f32) {
+        self.lock().tensors.values().for_each(|known| known.feedback.scale(factor));
+    }
+
+    /// The next operation on each tensor may have another codec, and takes what is left. What a receiver lacks is the same
+    /// whatever codec has left it; usually that is dropped, as nobody has asked for another codec.
+    pub fn release_codecs(&self) {
+        self.lock().tensors.values_mut().for_each(|known| known.codec = None);
+    }
+
     /// All of it, by name, to be kept with a checkpoint of this rank. Of an operation under way it is what was left before that.
     pub fn saved(&self) -> Vec<Residual> {
         let saved = |(tensor, KeptTensor { feedback, codec, .. }): (&String, &KeptTensor)| {
@@ -214,6 +226,18 @@ mod tests {
         owner.drop_of("w", 0);
         assert_eq!(owner.saved(), []);
         assert_eq!((other.saved().len(), group.saved().len()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_left_is_multiplied_and_can_go_to_another_codec() {
+        let (group, owner) = (Residuals::new(), Residuals::new());
+        reduced(&owner, "w", "int8", &group);
+        owner.scale(2.0);
+        assert_eq!(owner.saved()[0].left, [0.0, 0.75]);
+        owner.release_codecs();
+        assert_eq!(reduced(&owner, "w", "topk:0.5", &group), (2, vec![0.0, 1.125]), "0.75 and 0.375");
+        assert_eq!(owner.saved()[0].codec, Some("topk:0.5".parse().unwrap()));
+        assert_eq!(reduced(&owner, "w", "int8", &group).0, 1, "released once");
     }
 
     #[test]
