@@ -16,7 +16,7 @@ import pytest
 from conftest import Group, free_port
 from herringbone.optim.threshold_code import BLOCK, Change, Shape, decode, encode
 from herringbone.optim.threshold_exchange import Exchange
-from herringbone.optim.threshold_residual import Residual, apply, share_at, threshold_of
+from herringbone.optim.threshold_residual import Residual, apply, threshold_of
 
 
 def drawn(seed: int) -> tuple[Shape, list[Change]]:
@@ -60,12 +60,6 @@ def test_messages_that_are_damaged_are_refused_or_read_within_bounds() -> None:
     infinite = encode(shape, [Change(float("nan"), change.places, change.is_negative) for change in changes])
     with pytest.raises(herringbone.errors.ProtocolError, match="NaN"):
         list(decode(shape, infinite))
-
-
-def test_shares_warm_up_by_equal_factors() -> None:
-    shares = [share_at(step, 0.25 / 16, 4) for step in range(6)]
-    assert shares == pytest.approx([1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 64])
-    assert share_at(0, 0.5, 10) == 0.5, "no share grows"
 
 
 @pytest.mark.parametrize("elements, share", [(1000, 0.01), (10, 0.001), (1 << 20, 0.001), (5, 1.0)])

@@ -6,26 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..correction import with_momentum
 from .threshold_code import Change
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["FIRST_SHARE", "Residual", "apply", "share_at", "threshold_of"]
+__all__ = ["Residual", "apply", "threshold_of"]
 
-FIRST_SHARE = 0.25
-"""The share that a warm-up begins with, as in Deep Gradient Compression."""
 SAMPLED = 1 << 16
 """So many elements at least tell a tensor's threshold."""
 SURPLUS = 2
 """At most this times the wanted share is sent, whatever the sample says."""
-
-
-def share_at(step: int, share: float, warmup_steps: int) -> float:
-    """The share of elements that are sent in a step, which counts from 0: from 1/4 by equal factors to ``share`` during the warm-up."""
-    if step >= warmup_steps or share >= FIRST_SHARE:
-        return share
-    return float(FIRST_SHARE * (share / FIRST_SHARE) ** (step / warmup_steps))
 
 
 def threshold_of(magnitudes: Array, share: float) -> float:
@@ -50,9 +42,7 @@ class Residual:
     def add(self, gradient: Array, rate: float, momentum: float) -> None:
         """Take in a gradient: what is to be sent grows by ``rate`` times the velocity."""
         if momentum:
-            self.velocity *= np.float32(momentum)
-            self.velocity += gradient
-            gradient = self.velocity
+            gradient = with_momentum(self.velocity, gradient, float(momentum))
         self.left -= np.float32(rate) * gradient
 
     def take(self, share: float, threshold: float | None, masks: bool = False) -> Change:

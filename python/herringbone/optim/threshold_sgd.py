@@ -22,12 +22,13 @@ import numpy as np
 import torch
 
 from ..arguments import whole
+from ..correction import share_at
 from ..errors import ArgumentError, ClosedError
 from .saved import check_groups, count_of
 from .threshold_code import Shape, decode, encode
 from .threshold_exchange import Exchange, under_way
 from .threshold_messages import agreed_space, messages_of
-from .threshold_residual import Residual, apply, share_at
+from .threshold_residual import Residual, apply
 
 if TYPE_CHECKING:
     from typing_extensions import Self
