@@ -17,3 +17,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("case", cases_of("compressed_ddp.py"))
 def test_trainings(trained: Run, case: str) -> None:
     trained.check(case)
+
+
+@pytest.fixture(scope="module")
+def corrected(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return torchrun("corrected_ddp.py", 2, tmp_path_factory.mktemp("corrected_ddp"))
+
+
+@pytest.mark.parametrize("case", cases_of("corrected_ddp.py"))
+def test_corrected_gradients(corrected: Run, case: str) -> None:
+    corrected.check(case)

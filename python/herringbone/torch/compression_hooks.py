@@ -18,6 +18,7 @@ from ..compression import Residuals
 from ..names import Codec
 from .collectives import collectives_of
 from .compressed import compression
+from .corrector import Corrector
 from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
 from .tensors import Lacking, packed
 
@@ -43,6 +44,10 @@ class CompressionHook:
         exclude: Iterable[str] = (),
         named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
         name: str = "ddp",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        warmup_steps: int = 0,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         """As :func:`compression_hook` says."""
         text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
@@ -50,6 +55,14 @@ class CompressionHook:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
         self.codec = _herringbone.codec(codec, or_auto=True)
         self.feedback, self.start_after, self.name = feedback, start_after, name
+        follows_rate = optimizer is not None
+        if follows_rate and not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"compression_hook: optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
+        self._corrector = Corrector("compression_hook", self.codec, momentum, nesterov, warmup_steps, follows_rate)
+        self._optimizer = optimizer
+        if optimizer is not None:
+            self._corrector.check_momentum(optimizer)
+        self._step_codec = self.codec
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
         parameters = dict(named_parameters)
@@ -73,6 +86,7 @@ class CompressionHook:
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
         self._plain_said = False
+        self._is_new_step = True
         self._residuals = Residuals()
 
     def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:
@@ -80,6 +94,11 @@ class CompressionHook:
         self._group = dist.group.WORLD if state is None else state
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
         suits = self._suits(bucket.buffer())
+        if self._is_new_step:
+            self._step_codec = self._corrector.begin(self._steps - self.start_after, self._residuals, self._optimizer)
+            self._is_new_step = False
+        for number, gradient in zip(numbers, bucket.gradients()):
+            self._corrector.correct(number, gradient)
         is_plain = self._steps < self.start_after or not suits
         if not self._resumed:
             self._note(bucket.index(), numbers if suits else (), self.feedback and not is_plain)
@@ -88,7 +107,7 @@ class CompressionHook:
         finally:
             if bucket.is_last():
                 self._steps += 1
-                self._begun = True
+                self._begun = self._is_new_step = True
                 self._direct.clear()
                 self._rearranged = None
 
@@ -128,7 +147,7 @@ class CompressionHook:
         for gradient in kept:
             gradient.zero_()
         tensor, owner = (self._tensor(index), self._residuals) if self.feedback else (None, None)
-        with compression(self.codec, tensor, owner):
+        with compression(self._step_codec, tensor, owner):
             reduced = averaged(flat, self._group)
         if plain is None:
             return reduced
@@ -156,11 +175,15 @@ class CompressionHook:
         return f"{self.name}.bucket{index}"
 
     def state_dict(self, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-        """What is left of this hook's buckets on this rank, for a checkpoint of this rank. ``group`` is not needed any more."""
+        """What is left of this hook's buckets on this rank, for a checkpoint of this rank. ``group`` is not needed any more.
+
+        Velocities and the last learning rates are in it if the hook has momentum, or residuals that follow an optimizer.
+        """
         mine = {tensor: kept for tensor, kept in self._residuals.state_dict().items() if kept["left"].size}
         left = {tensor: (kept["steps"], torch.from_numpy(kept["left"])) for tensor, kept in mine.items()}
         codecs = {tensor: kept["codec"] for tensor, kept in mine.items()}
-        return {"left": left, "codecs": codecs, "steps": self._steps, "layouts": dict(self._layouts)}
+        layouts = dict(self._layouts)
+        return {"left": left, "codecs": codecs, "steps": self._steps, "layouts": layouts, **self._corrector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], group: dist.ProcessGroup | None = None) -> None:
         """Go on with what was left when :meth:`state_dict` was called, on a rank of the same number.
@@ -179,10 +202,16 @@ class CompressionHook:
         # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
         codecs = state.get("codecs", {})
         left = {
-            self._tensor(_index_of(tensor)): {"steps": steps, "left": left.numpy(), "codec": codecs.get(tensor)}
+            self._tensor(_index_of(tensor)): {
+                "steps": steps,
+                "left": left.numpy(),
+                "codec": self._corrector.left_by(codecs.get(tensor)),
+            }
             for tensor, (steps, left) in state["left"].items()
         }
+        kept = self._corrector.checked(LOAD, state)
         self._residuals._load(LOAD, left)
+        self._corrector.load(kept)
         self._steps, self._layouts = state["steps"], {index: tuple(layout) for index, layout in state["layouts"].items()}
         self._resumed = bool(self._layouts)
 
@@ -203,6 +232,10 @@ def compression_hook(
     exclude: Iterable[str] = (),
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     name: str = "ddp",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    warmup_steps: int = 0,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> CompressionHook:
     """A communication hook that averages gradients with compressed messages.
 
@@ -220,14 +253,29 @@ def compression_hook(
         exclude: parts of the names of parameters whose gradients are not compressed.
         named_parameters: ``model.named_parameters()``, where parameters are excluded.
         name: what a checkpoint calls the buckets.
+        momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression), those
+            of excluded parameters, too. The optimizer is ``torch.optim.SGD`` without momentum then.
+        nesterov: Nesterov's momentum, as BytePS has it.
+        warmup_steps: in so many steps after ``start_after`` the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
+        optimizer: if its learning rate falls, the residuals grow by the old rate over the new one, as in BytePS: what they are owed
+            stays the same. All its groups of parameters have one schedule.
 
     Raises:
-        ValueError: no codec is called that, or ``start_after`` is no number of steps.
-        TypeError: ``codec`` is no name.
-        ConfigError: ``exclude`` has what no parameter's name has in it.
+        ValueError: no codec is called that, or a number makes no sense.
+        TypeError: an argument has the wrong type.
+        ConfigError: ``exclude`` has what no parameter's name has in it, or both the hook and the optimizer have momentum.
     """
     return CompressionHook(
-        codec, feedback=feedback, start_after=start_after, exclude=exclude, named_parameters=named_parameters, name=name
+        codec,
+        feedback=feedback,
+        start_after=start_after,
+        exclude=exclude,
+        named_parameters=named_parameters,
+        name=name,
+        momentum=momentum,
+        nesterov=nesterov,
+        warmup_steps=warmup_steps,
+        optimizer=optimizer,
     )
 
 

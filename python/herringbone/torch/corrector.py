@@ -1,0 +1,116 @@
+"""Corrections of torch's gradients before a codec: what :mod:`herringbone.correction` says, with what has to be kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+from .. import errors
+from ..compression import Residuals
+from ..correction import Rates, corrected, kind_of, with_momentum
+from .tensors import Lacking
+
+__all__ = ["Corrector"]
+
+
+class Corrector:
+    """Momentum before the codec, a share that falls, and residuals that follow an optimizer's learning rate: one model's, on one rank."""
+
+    def __init__(
+        self,
+        call: str,
+        codec: str,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        warmup_steps: int = 0,
+        follows_rate: bool = False,
+    ) -> None:
+        """``call`` is what errors name; the rest as :func:`herringbone.torch.compression_hook` has it.
+
+        Raises:
+            TypeError, ArgumentError: a number makes no sense.
+        """
+        self._call, self._codec, self._follows_rate = call, codec, follows_rate
+        self._correction = corrected(call, codec, momentum, nesterov, warmup_steps)
+        self._velocities: dict[Hashable, torch.Tensor] = {}
+        self._rates = Rates()
+        self._now: str | None = None
+        """The codec of the last step."""
+
+    def check_momentum(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse momentum that is summed up twice.
+
+        Raises:
+            ConfigError: the optimizer has momentum, and so has this.
+        """
+        if self._correction.momentum and any(group.get("momentum") for group in optimizer.param_groups):
+            raise errors.ConfigError(
+                f"{self._call}: momentum is {self._correction.momentum} before the codec, and the optimizer has momentum, too; give "
+                "the optimizer none"
+            )
+
+    def begin(self, step: int, residuals: Residuals, optimizer: torch.optim.Optimizer | None) -> str:
+        """Prepare the residuals for a step, which counts from 0, and return its codec. No operation on them may be under way.
+
+        Raises:
+            ArgumentError: residuals cannot follow the rates of the optimizer's groups.
+        """
+        now = self._correction.codec_at(self._codec, max(step, 0))
+        if self._now not in (None, now):
+            residuals._release_codecs()
+        self._now = now
+        if self._follows_rate and optimizer is not None:
+            factor = self._rates.follow(self._call, [float(group["lr"]) for group in optimizer.param_groups])
+            if factor != 1.0:
+                residuals.scale(factor)
+        return now
+
+    def correct(self, key: Hashable, gradient: torch.Tensor) -> None:
+        """Put momentum into the gradient of a parameter, in place; ``key`` is the parameter's from step to step.
+
+        A gradient with a NaN or an infinity stays as it is, and so does its velocity: the step will be skipped.
+        """
+        if not self._correction.momentum or isinstance(gradient, Lacking) or not torch.isfinite(gradient).all():
+            return
+        velocity = self._velocities.get(key)
+        if velocity is None:
+            velocity = self._velocities[key] = torch.zeros_like(gradient)
+        gradient.copy_(with_momentum(velocity.view_as(gradient), gradient, self._correction.momentum, self._correction.nesterov))
+
+    def left_by(self, codec: str | None) -> str | None:
+        """The codec that a saved residual belongs to: any share of a warm-up if this has one."""
+        is_of_warmup = codec is not None and self._correction.warmup_steps and kind_of(codec) == kind_of(self._codec)
+        return None if is_of_warmup else codec
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept, for a checkpoint of this rank: nothing of what is off."""
+        kept: dict[str, Any] = {}
+        if self._correction.momentum:
+            kept["velocities"] = {key: velocity.clone() for key, velocity in self._velocities.items()}
+        if self._follows_rate:
+            kept["rates"] = list(self._rates.last)
+        return kept
+
+    def checked(self, call: str, state: Mapping[Any, Any]) -> dict[str, Any]:
+        """The part of a state that :meth:`load` takes; a state of a program without corrections has none.
+
+        Raises:
+            TypeError, ArgumentError: it is not what :meth:`state_dict` gave.
+        """
+        velocities, rates = state.get("velocities", {}), state.get("rates", [])
+        if not isinstance(velocities, Mapping) or not all(isinstance(each, torch.Tensor) for each in velocities.values()):
+            raise TypeError(f"{call}: the state's velocities are no tensors by parameter; pass what state_dict gave")
+        if odd := [key for key, each in velocities.items() if not torch.isfinite(each).all()]:
+            raise errors.ArgumentError(
+                f"{call}: the velocity of {odd[0]!r} has a NaN or an infinity: the state is damaged; load another one"
+            )
+        if not all(isinstance(rate, float) for rate in rates):
+            raise TypeError(f"{call}: the state's rates are no numbers; pass what state_dict gave")
+        return {"velocities": velocities, "rates": rates}
+
+    def load(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what :meth:`checked` gave."""
+        self._velocities = {key: velocity.clone() for key, velocity in kept["velocities"].items()}
+        self._rates = Rates(kept["rates"])

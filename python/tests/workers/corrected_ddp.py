@@ -1,0 +1,199 @@
+"""Momentum before the codec, a share that warms up, and residuals that follow the learning rate: DDP's hook beside the formulas by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import cases
+import numpy as np
+import torch
+import torch.distributed as dist
+from cases import error_of
+from compressed_ddp import batch, model, weights
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import herringbone
+import herringbone.torch as ours
+
+CASES, case = cases.registry()
+
+ELEMENTS = 5000
+
+
+class Given(nn.Module):
+    """A vector whose gradient is what it is multiplied by."""
+
+    def __init__(self, elements: int = ELEMENTS) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(elements))
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        return (self.weight * gradient).sum()
+
+
+def gradient(step: int, rank: int) -> np.ndarray:
+    return np.random.default_rng([step, rank]).standard_normal(ELEMENTS).astype(np.float32)
+
+
+def rate_of(step: int) -> float:
+    return 0.1 if step < 3 else 0.025
+
+
+def trained(steps: range, net: nn.Module, codec: str, inside: float = 0.0, **options: Any) -> ours.CompressionHook:
+    """Train with a rate that falls in the fourth step; ``inside`` is the optimizer's momentum."""
+    ddp = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=rate_of(0), momentum=inside, nesterov=options.pop("inside_nesterov", False))
+    state, follows = options.pop("state", None), options.pop("follows", False)
+    hook = ours.compression_hook(codec, optimizer=optimizer if follows else None, **options)
+    if state is not None:
+        hook.load_state_dict(state)
+    ddp.register_comm_hook(None, hook)
+    for step in steps:
+        optimizer.param_groups[0]["lr"] = rate_of(step)
+        optimizer.zero_grad()
+        if isinstance(net, Given):
+            loss = ddp(torch.from_numpy(gradient(step, dist.get_rank())))
+        else:
+            x, y = batch(step)
+            loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+    return hook
+
+
+def left_of(hook: ours.CompressionHook) -> np.ndarray:
+    """What is left of the only bucket."""
+    ((_, left),) = hook.state_dict()["left"].values()
+    return left.numpy()
+
+
+@case
+def momentum_before_a_codec_that_loses_nothing_is_the_optimizers() -> None:
+    for nesterov in (False, True):
+        expected, found = model(), model()
+        trained(range(8), expected, "exact", inside=0.9, inside_nesterov=nesterov)
+        trained(range(8), found, "exact", momentum=0.9, nesterov=nesterov)
+        assert torch.allclose(weights(expected), weights(found), rtol=1e-4, atol=1e-6), nesterov
+        late = model()
+        trained(range(8), late, "exact", momentum=0.9, nesterov=nesterov, start_after=3)
+        assert torch.equal(weights(found), weights(late)), "steps that go as they are have momentum, too"
+    some = model()
+    trained(range(8), some, "exact", momentum=0.9, exclude=["2."], named_parameters=some.named_parameters())
+    plain = model()
+    trained(range(8), plain, "exact", inside=0.9)
+    assert torch.allclose(weights(plain), weights(some), rtol=1e-4, atol=1e-6), "and so have excluded parameters"
+
+
+@case
+def gradients_are_corrected_as_by_hand() -> None:
+    """Each rank's: u = m u + g, whole = u + r, sent = T sign(whole) if that reaches T, r = whole - sent; r grows if the rate falls."""
+    limit, momentum = np.float32(1.5), np.float32(0.5)
+    for follows in (False, True):
+        net = Given()
+        hook = trained(range(6), net, "twobit:1.5", momentum=0.5, follows=follows)
+        size = dist.get_world_size()
+        weight = np.zeros(ELEMENTS, np.float32)
+        velocity, left = np.zeros((2, size, ELEMENTS), np.float32)
+        for step in range(6):
+            if follows and step == 3:
+                left *= np.float32(rate_of(2) / rate_of(3))
+            sent = np.zeros((size, ELEMENTS), np.float32)
+            for rank in range(size):
+                velocity[rank] = momentum * velocity[rank] + gradient(step, rank)
+                whole = velocity[rank] + left[rank]
+                sent[rank] = limit * ((whole >= limit).astype(np.float32) - (whole <= -limit).astype(np.float32))
+                left[rank] = whole - sent[rank]
+            weight -= np.float32(rate_of(step)) * sent.sum(0) / np.float32(size)
+        assert np.allclose(net.weight.detach().numpy(), weight, atol=1e-6), follows
+        assert np.allclose(left_of(hook), left[dist.get_rank()], atol=1e-5), follows
+
+
+@case
+def a_share_warms_up_and_nothing_is_lost_when_it_changes() -> None:
+    net, shares = Given(4096), []
+    ddp = DistributedDataParallel(net)
+    hook = ours.compression_hook("topk:0.0009765625", warmup_steps=8)
+    ddp.register_comm_hook(None, hook)
+    total, sent = torch.zeros(4096), torch.zeros(4096)
+    for step in range(10):
+        given = torch.from_numpy(gradient(step, 0)[:4096])
+        net.zero_grad()
+        ddp(given).backward()
+        assert net.weight.grad is not None
+        total += given
+        sent += net.weight.grad
+        shares.append(int((net.weight.grad != 0).sum()))
+    assert shares == [1024, 1024, 256, 256, 64, 64, 16, 16, 4, 4]
+    assert np.allclose((total - sent).numpy(), left_of(hook), atol=1e-5)
+
+
+@case
+def a_resumed_training_is_one_that_was_not_interrupted() -> None:
+    how: dict[str, Any] = {"codec": "topk:0.02", "momentum": 0.9, "warmup_steps": 8, "follows": True}
+    # In the middle of a stage, where one ends, and where the rate falls.
+    for end in (3, 4, 5):
+        whole, half = model(), model()
+        trained(range(10), whole, **how)
+        state = trained(range(end), half, **how).state_dict()
+        without = {key: value for key, value in state.items() if key not in ("velocities", "rates")}
+        start = [parameter.detach().clone() for parameter in half.parameters()]
+        trained(range(end, 10), half, state=state, **how)
+        assert torch.equal(weights(whole), weights(half)), end
+        other = model()
+        for parameter, value in zip(other.parameters(), start):
+            parameter.data.copy_(value)
+        trained(range(end, 10), other, state=without, **how)
+        assert not torch.equal(weights(whole), weights(other)), "velocities matter"
+
+
+@case
+def a_gradient_that_is_not_finite_does_not_stay() -> None:
+    net = Given(10)
+    ddp = DistributedDataParallel(net)
+    hook = ours.compression_hook("int8", momentum=0.5)
+    ddp.register_comm_hook(None, hook)
+    for factor, expected in ((1.0, 1.0), (float("nan"), None), (1.0, 1.5)):
+        net.zero_grad()
+        ddp(torch.full((10,), factor)).backward()
+        assert net.weight.grad is not None
+        if expected is None:
+            assert net.weight.grad.isnan().all(), "it shows"
+        else:
+            assert torch.allclose(net.weight.grad, torch.full((10,), expected), atol=0.01), net.weight.grad
+
+
+@case
+def wrong_corrections_are_refused() -> None:
+    heavy = torch.optim.SGD(model().parameters(), lr=0.1, momentum=0.9)
+    error_of(
+        herringbone.ConfigError,
+        lambda: ours.compression_hook("topk:0.1", momentum=0.9, optimizer=heavy),
+        "compression_hook",
+        "give the optimizer none",
+    )
+    anything: Any = "adam"
+    error_of(TypeError, lambda: ours.compression_hook("topk:0.1", optimizer=anything), "optimizer is a str")
+    error_of(herringbone.ArgumentError, lambda: ours.compression_hook("topk:0.1", momentum=1.5), "momentum is 1.5")
+    error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", warmup_steps=4), "sign has no share")
+    hook = ours.compression_hook("topk:0.1", momentum=0.9)
+    state = hook.state_dict()
+    damaged = {**state, "velocities": {0: torch.tensor([torch.nan])}}
+    error_of(herringbone.ArgumentError, lambda: hook.load_state_dict(damaged), "velocity of 0", "damaged")
+    error_of(TypeError, lambda: hook.load_state_dict({**state, "velocities": [1]}), "velocities are no tensors")
+    first, second = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second], "lr": 1.0}], lr=0.1)
+    ddp = DistributedDataParallel(nn.ParameterDict({"first": first, "second": second}))
+    following = ours.compression_hook("topk:0.1", optimizer=optimizer)
+    ddp.register_comm_hook(None, following)
+    residuals = herringbone.Residuals()
+    following._corrector.begin(0, residuals, optimizer)
+    optimizer.param_groups[0]["lr"] = 0.01
+    error_of(herringbone.ArgumentError, lambda: following._corrector.begin(1, residuals, optimizer), "no common factor")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("herringbone", timeout=timedelta(seconds=60))
+    cases.run(CASES, dist.get_rank())
+    dist.destroy_process_group()
