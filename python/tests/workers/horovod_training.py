@@ -153,6 +153,74 @@ def what_codecs_lose_belongs_to_one_optimizer_and_one_codec() -> None:
 
 
 @case
+def a_resumed_optimizer_is_one_that_was_not_interrupted() -> None:
+    corrected = hvd.Compression.corrected(hvd.Compression.topk(0.1), momentum=0.9, warmup_steps=8, follows_rate=True)
+    for compression, more in ((hvd.Compression.topk(0.1), {}), (corrected, {}), (corrected, {"groups": 2})):
+
+        def steps(
+            steps: range, model: torch.nn.Module, state: Any = None, compression: Any = compression, more: Any = more
+        ) -> Any:
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression=compression, **more
+            )
+            if state is not None:
+                optimizer.load_compression_state_dict(state)
+            for step in steps:
+                optimizer.param_groups[0]["lr"] = 0.1 if step < 5 else 0.02
+                optimizer.zero_grad()
+                model(batch_of(step, hvd.rank())).square().mean().backward()
+                optimizer.step()
+            return optimizer
+
+        whole, half, without = model_of(), model_of(), model_of()
+        steps(range(10), whole)
+        state = steps(range(5), half).compression_state_dict()
+        steps(range(5), without)
+        steps(range(5, 10), half, state)
+        steps(range(5, 10), without)
+        pairs = list(zip(whole.parameters(), half.parameters(), without.parameters(), strict=True))
+        assert all(torch.equal(one, other) for one, other, _ in pairs), (compression, more)
+        assert not all(torch.equal(one, other) for one, _, other in pairs), "the state matters"
+
+
+@case
+def momentum_before_a_codec_that_loses_nothing_is_the_optimizers() -> None:
+    before = hvd.Compression.corrected(hvd.Compression.exact, momentum=0.9)
+    found, expected = model_of(), model_of()
+    for model, inside, compression in ((found, 0.0, before), (expected, 0.9, hvd.Compression.exact)):
+        plain = torch.optim.SGD(model.parameters(), lr=0.05, momentum=inside)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), compression=compression, backward_passes_per_step=2)
+        for step in range(6):
+            optimizer.zero_grad()
+            for part in range(2):
+                model(batch_of(2 * step + part, hvd.rank())).square().mean().backward()
+            optimizer.step()
+    assert near(list(found.parameters()), list(expected.parameters()))
+
+
+@case
+def corrections_that_do_not_fit_are_refused() -> None:
+    coded, corrected = hvd.Compression.topk(0.1), hvd.Compression.corrected
+    error_of(ValueError, lambda: corrected(hvd.Compression.fp16, momentum=0.9), "no codec of the engine")
+    error_of(ValueError, lambda: corrected(coded, momentum=1.0), "Compression.corrected: momentum is 1.0")
+    error_of(ValueError, lambda: corrected(hvd.Compression.int8, warmup_steps=4), "int8 has no share")
+    heavy = corrected(coded, momentum=0.9)
+    error_of(ValueError, lambda: hvd.allreduce(torch.ones(9), compression=heavy), "it is for DistributedOptimizer")
+    weight = torch.nn.Parameter(torch.zeros(3))
+    moving = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    error_of(RuntimeError, lambda: hvd.DistributedOptimizer(moving, compression=heavy), "give the optimizer none")
+    still = torch.optim.SGD([weight], lr=0.1)
+    error_of(ValueError, lambda: hvd.DistributedOptimizer(still, compression=heavy, op=hvd.Adasum), "op=Average and op=Sum")
+    optimizer = hvd.DistributedOptimizer(still, compression=heavy)
+    error_of(TypeError, lambda: optimizer.load_compression_state_dict({}), "lacks residuals or steps")
+    embedding = torch.nn.Embedding(6, 2, sparse=True)
+    sparse = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1), compression=heavy)
+    loss = embedding(torch.tensor([1])).sum()
+    error_of(ValueError, loss.backward, "is sparse", "sparse_as_dense=True")
+    del sparse
+
+
+@case
 def codecs_that_ranks_do_not_agree_about() -> None:
     codec = hvd.Compression.int8 if hvd.rank() == 1 else hvd.Compression.none
     text = "Mismatched compression: One rank sent codec"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ...torch.corrector import Corrector
 from ...torch.tensors import or_lacking
 from ..common.operations import Average, Sum
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "codec_of"]
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor", "codec_of", "coded"]
 
 
 class Compressor:
@@ -17,6 +19,8 @@ class Compressor:
 
     codec: str | None = None
     """The codec by which the engine compresses inside of the operation, if it does."""
+    correction: Mapping[str, Any] | None = None
+    """What an optimizer does to gradients before the codec, if anything: see :meth:`Compression.corrected`."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -74,12 +78,20 @@ class BF16Compressor(_Narrower):
 
 
 def codec_of(compression: Any, tensor: torch.Tensor, op: int) -> str:
-    """The codec of an allreduce of this tensor: other types than float32 and other operations are sent whole."""
+    """The codec of an allreduce of this tensor: other types than float32 and other operations are sent whole.
+
+    Raises:
+        ValueError: the compression keeps something from step to step, which is for an optimizer.
+    """
+    if getattr(compression, "correction", None) is not None:
+        raise ValueError(
+            "allreduce: Compression.corrected keeps momentum and steps, so it is for DistributedOptimizer; pass the compression in it"
+        )
     codec: str | None = getattr(compression, "codec", None)
     return codec if codec is not None and tensor.dtype == torch.float32 and op in (Average, Sum) else "none"
 
 
-def _coded(codec: str) -> type[Compressor]:
+def coded(codec: str) -> type[Compressor]:
     """A compression inside of the operation: tensors stay float32 outside of it."""
     return type("CodedCompressor", (NoneCompressor,), {"__doc__": f"The engine's codec {codec}.", "codec": codec})
 
@@ -95,26 +107,61 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
-    int8 = _coded("int8")
-    sign = _coded("sign")
-    exact = _coded("exact")
+    int8 = coded("int8")
+    sign = coded("sign")
+    exact = coded("exact")
 
     @staticmethod
     def onebit(threshold: float = 0.0) -> type[Compressor]:
         """+1 for what exceeds the threshold, else -1."""
-        return _coded(f"onebit:{float(threshold)!r}")
+        return coded(f"onebit:{float(threshold)!r}")
 
     @staticmethod
     def twobit(threshold: float = 0.5) -> type[Compressor]:
         """The threshold with its sign for what reaches it, else 0."""
-        return _coded(f"twobit:{float(threshold)!r}")
+        return coded(f"twobit:{float(threshold)!r}")
 
     @staticmethod
     def topk(share: float = 0.01) -> type[Compressor]:
         """The share of the elements that is largest."""
-        return _coded(f"topk:{float(share)!r}")
+        return coded(f"topk:{float(share)!r}")
 
     @staticmethod
     def randomk(share: float = 0.01) -> type[Compressor]:
         """A share of the elements that all ranks draw alike."""
-        return _coded(f"randomk:{float(share)!r}")
+        return coded(f"randomk:{float(share)!r}")
+
+    @staticmethod
+    def corrected(
+        compression: type[Compressor],
+        *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        warmup_steps: int = 0,
+        follows_rate: bool = False,
+    ) -> type[Compressor]:
+        """A codec of the engine for :func:`DistributedOptimizer`, with gradients that are corrected before it.
+
+        Args:
+            compression: the codec, such as ``Compression.topk(0.01)``.
+            momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression).
+                The optimizer is ``torch.optim.SGD`` without momentum then.
+            nesterov: Nesterov's momentum, as BytePS has it.
+            warmup_steps: in so many steps the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
+            follows_rate: if the optimizer's learning rate falls, residuals grow by the old rate over the new one, as in BytePS.
+
+        Raises:
+            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine.
+        """
+        if getattr(compression, "codec", None) is None:
+            raise ValueError(
+                "Compression.corrected: the compression is no codec of the engine; pass one, such as Compression.topk(0.01)"
+            )
+        correction: dict[str, Any] = {
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "warmup_steps": warmup_steps,
+            "follows_rate": follows_rate,
+        }
+        Corrector("Compression.corrected", str(compression.codec), **correction)
+        return type("CorrectedCompressor", (compression,), {"__doc__": compression.__doc__, "correction": correction})

@@ -12,14 +12,15 @@ import torch
 
 from ...arguments import whole
 from ...compression import Residuals
+from ...torch.corrector import Corrector
 from ...torch.tensors import Lacking, contiguous, or_lacking
 from ..common.basics import size
 from ..common.handles import synchronize
-from ..common.operations import Adasum, Average, ReduceOp, predivisor
+from ..common.operations import Adasum, Average, ReduceOp, Sum, predivisor
 from ..common.process_sets import ProcessSet, check_set, global_process_set
 from ..common.util import split_list
 from ..common.world import required
-from .compression import Compression, Compressor
+from .compression import Compression, Compressor, coded
 from .functions import broadcast_object, load_in_place
 from .passes import Groups, Passes, gradient_of
 from .reductions import allreduce_async_, grouped_allreduce_async_, sparse_allreduce_async
@@ -89,6 +90,8 @@ def DistributedOptimizer(
     wrapped._parameter_names = _named(optimizer, named_parameters)
     wrapped._compression = compression
     wrapped._residuals = Residuals()
+    wrapped._corrector = _corrector_of(compression, optimizer, op)
+    wrapped._steps = 0
     wrapped._process_set = process_set
     wrapped._op = ReduceOp(op)
     wrapped._predivide = gradient_predivide_factor
@@ -106,10 +109,14 @@ class _Reducing(Passes):
         """Of each parameter, or tuple of parameters: its running operation, and what undoes its compression."""
         self._synchronized = False
         self._should_synchronize = True
+        self._begun = False
+        """Whether the codec of this step is chosen."""
+        self._step_compression = self._compression
         self._group_of: dict[torch.Tensor, tuple[torch.Tensor, ...]] = {}
         self._here: dict[tuple[torch.Tensor, ...], int] = {}
         world = required()
-        if self._process_set.included() and (world.size > 1 or world.settings.elastic):
+        # A correction applies to one rank, too: the optimizer has no momentum of its own then.
+        if self._process_set.included() and (world.size > 1 or world.settings.elastic or self._corrector is not None):
             if groups:
                 self._form(groups)
             self._watch()
@@ -149,32 +156,42 @@ class _Reducing(Passes):
     def _reduce(self, parameter: torch.Tensor) -> tuple[Any, Any]:
         tensor, name = gradient_of(parameter), self._parameter_names[parameter]
         if tensor.is_sparse and not self._sparse_as_dense:
+            if self._corrector is not None:
+                raise ValueError(
+                    f"DistributedOptimizer: the gradient of {name} is sparse, and Compression.corrected is for dense ones; pass "
+                    "sparse_as_dense=True, or the codec alone"
+                )
             return sparse_allreduce_async(tensor, name, self._op, self._process_set), None
-        narrow, context = self._compressed(tensor)
+        narrow, context = self._compressed(parameter, tensor)
         return allreduce_async_(narrow, name=name, **self._how()), context
 
     def _reduce_group(self, members: tuple[torch.Tensor, ...]) -> None:
         for each in members:
             self._handles.pop(each, None)
-        narrow = [self._compressed(gradient_of(each)) for each in members]
+        narrow = [self._compressed(each, gradient_of(each)) for each in members]
         name = self._parameter_names[members[0]]
         handle = grouped_allreduce_async_([tensor for tensor, _ in narrow], name=name, **self._how())
         self._handles[members] = (handle, [context for _, context in narrow])
         self._here[members] = 0
 
-    def _compressed(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _compressed(self, parameter: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         dense = or_lacking(gradient.to_dense, gradient, gradient.dtype) if gradient.is_sparse else gradient
+        if self._corrector is not None:
+            self._corrector.correct(self._parameter_names[parameter], dense)
         return self._compression.compress(contiguous(dense))
 
     def _how(self) -> dict[str, Any]:
         """What all reductions share; only averages are divided before and multiplied after."""
         divisor = self._predivide if self._op == Average else 1.0
+        if self._corrector is not None and not self._begun:
+            self._step_compression = coded(self._corrector.begin(self._steps, self._residuals, self))
+            self._begun = True
         return {
             "op": self._op,
             "prescale_factor": 1.0 / divisor,
             "postscale_factor": divisor,
             "process_set": self._process_set,
-            "compression": self._compression,
+            "compression": self._compression if self._corrector is None else self._step_compression,
             "residuals": self._residuals,
         }
 
@@ -186,6 +203,8 @@ class _Reducing(Passes):
             handles, self._handles = self._handles, {}
             for parameter, (handle, context) in handles.items():
                 self._take(parameter, handle, context)
+            self._steps += self._begun
+            self._begun = False
             self._begin_passes()
         self._synchronized = True
 
@@ -315,6 +334,25 @@ def _start_of(parameter: torch.Tensor) -> torch.Tensor:
 def _moved(parameter: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """How far a step has gone."""
     return start if isinstance(start, Lacking) else or_lacking(lambda: parameter - start, parameter, parameter.dtype)
+
+
+def _corrector_of(compression: type[Compressor], optimizer: torch.optim.Optimizer, op: int) -> Corrector | None:
+    """What is done to gradients before the codec, if anything.
+
+    Raises:
+        ValueError: it does not fit the operation.
+        ConfigError: the optimizer has momentum, too.
+    """
+    correction = getattr(compression, "correction", None)
+    if correction is None:
+        return None
+    if op not in (Average, Sum):
+        raise ValueError(
+            "DistributedOptimizer: Compression.corrected is for op=Average and op=Sum; other operations are not coded"
+        )
+    corrector = Corrector("DistributedOptimizer", str(compression.codec), **correction)
+    corrector.check_momentum(optimizer)
+    return corrector
 
 
 def _named(

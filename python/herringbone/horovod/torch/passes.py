@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...compression import Residuals
+from ...arguments import whole
+from ...compression import LOAD, Residuals
+from ...torch.corrector import Corrector
 from ...torch.tensors import Lacking, or_lacking
 from ..common.operations import ReduceOp
 from ..common.process_sets import ProcessSet
@@ -35,6 +37,9 @@ class Passes(torch.optim.Optimizer):
     """How many passes each parameter's gradient still gets before it is reduced."""
     _compression: type[Compressor]
     _residuals: Residuals
+    _corrector: Corrector | None
+    """What is done to gradients before the codec, if anything."""
+    _steps: int
     _process_set: ProcessSet
     _op: ReduceOp
     _predivide: float
@@ -44,20 +49,38 @@ class Passes(torch.optim.Optimizer):
         self.set_backward_passes_per_step(passes)
         self._watched: list[torch.Tensor] = []
 
-    def compression_state_dict(self) -> dict[str, dict[str, Any]]:
-        """What a codec of the engine has left of this rank's gradients: see :meth:`herringbone.Residuals.state_dict`.
+    def compression_state_dict(self) -> dict[str, Any]:
+        """What a codec of the engine has left of this rank's gradients, as tensors: see :meth:`herringbone.Residuals.state_dict`.
 
-        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own.
+        It is no part of ``state_dict()``, because it differs from rank to rank: each rank saves its own. With
+        ``Compression.corrected`` these are the ``residuals`` of the state, beside ``steps`` and what else is kept.
         """
-        return self._residuals.state_dict()
+        left = self._residuals.state_dict().items()
+        residuals = {tensor: {**kept, "left": torch.from_numpy(kept["left"])} for tensor, kept in left}
+        if self._corrector is None:
+            return residuals
+        return {"residuals": residuals, "steps": self._steps, **self._corrector.state_dict()}
 
-    def load_compression_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was left when :meth:`compression_state_dict` was called on this rank.
 
         Raises:
             TypeError, ArgumentError: it is not what that gave, and nothing is changed.
         """
-        self._residuals.load_state_dict(state)
+        if self._corrector is None:
+            self._residuals.load_state_dict(state)
+            return
+        if not isinstance(state, Mapping) or not {"residuals", "steps"} <= state.keys():
+            what = "the state lacks residuals or steps; pass what an optimizer with Compression.corrected saved"
+            raise TypeError(f"{LOAD}: {what}")
+        steps = whole(LOAD, "steps", state["steps"], "a number of steps")
+        kept = self._corrector.checked(LOAD, state)
+        left = {
+            tensor: {**each, "codec": self._corrector.left_by(each.get("codec"))} for tensor, each in state["residuals"].items()
+        }
+        self._residuals.load_state_dict(left)
+        self._corrector.load(kept)
+        self._steps = steps
 
     if TYPE_CHECKING:  # each kind has its own
 
