@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -90,5 +91,30 @@ for wrong, said in ((state, "twobit:0.5 has left the state"), ({}, "lacks codec"
         raise AssertionError("it is refused")
     except (herringbone.ArgumentError, TypeError) as error:
         assert said in str(error), error
+
+# A resumed store is one that was not interrupted.
+
+
+def pushes(steps: range, state: dict[str, Any] | None = None) -> tuple[list[bytes], dict[str, Any]]:
+    """What arrives in each step, and the state after them."""
+    kv, arrived = kvstore.create("dist_sync", communicator=group), []
+    kv.init("a", np.zeros(SHAPE, np.float32))
+    kv.set_gradient_compression({"type": "2bit", "threshold": 1.5})
+    if state is not None:
+        kv.load_compression_state_dict(state)
+    for step in steps:
+        kv.push("a", gradient(step, group.rank, "a"))
+        out = np.zeros(SHAPE, np.float32)
+        kv.pull("a", out)
+        arrived.append(out.tobytes())
+    return arrived, kv.compression_state_dict()
+
+
+straight, end = pushes(range(6))
+_, half = pushes(range(3))
+resumed, end_of_resumed = pushes(range(3, 6), half)
+without, _ = pushes(range(3, 6))
+assert resumed == straight[3:] != without
+assert (end["workers"]["'a'"]["left"] == end_of_resumed["workers"]["'a'"]["left"]).all()
 group.close()
 print("equal", flush=True)
