@@ -163,7 +163,7 @@ compression-links: setup ## Every codec beside none between hosts with links of 
 codec-rates: | rust ## How fast one core encodes and decodes, with each codec: two minutes with the build. Table to record/
 	@$(PYTHON) bench/codec_rates.py $(ARGS)
 
-compression-study: setup $(VENV)/demo.stamp ## Train with every codec, with feedback and without: a quarter of an hour. Table and picture to docs/
+compression-study: setup $(VENV)/demo.stamp $(VENV)/bench.stamp ## Train with every codec, with feedback and without, and at several learning rates: half an hour. Tables and pictures to docs/
 	@$(IN_VENV) bench/compression.py $(ARGS)
 
 named-figures: setup ## Operations with names: beside all-reduces one by one, and training beside DDP: a minute. Table to record/
@@ -243,6 +243,10 @@ ask:
 
 $(VENV)/demo.stamp: demo/requirements.txt $(VENV)/requirements.stamp
 	$(IN_VENV) -m pip install --quiet --requirement demo/requirements.txt
+	@touch $@
+
+$(VENV)/bench.stamp: bench/requirements.txt $(VENV)/requirements.stamp
+	$(IN_VENV) -m pip install --quiet --requirement bench/requirements.txt
 	@touch $@
 
 # A borrowed maturin may have no program that this environment could call.

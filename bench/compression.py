@@ -2,8 +2,8 @@
 
     make compression-study ARGS="--steps 600"
 
-Two workers train the demo's network and a small transformer with every codec, from the same parameters and with the same batches.
-The table goes to docs/compression-study.md, its picture to docs/compression-study.svg.
+Two workers train the demo's network and a small transformer with every codec, from the same parameters and with the same batches, then
+the demo's network with some codecs at several learning rates. The tables go to docs/compression-study.md, the pictures beside it.
 """
 
 import argparse
@@ -13,21 +13,30 @@ import subprocess
 import sys
 import tempfile
 
-from svg import BLUE, FAINT, GREY, INK, ORANGE, line, picture, text
 from tables import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT, MARGIN = 560, 300, 60
+RATES = "0.003,0.01,0.03,0.1,0.3"
 WITHIN = 0.5
 """So many points a codec with feedback may stay behind."""
 
 
-def run(steps, workers, tasks):
-    """The trainings of a job of so many workers."""
+def run(steps, workers, tasks, rates=""):
+    """The trainings of a job of so many workers: of each codec, or at each of the learning rates."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "results.json"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
-        program = [str(ROOT / "bench" / "compression_worker.py"), "--steps", str(steps), "--out", str(out), "--tasks", tasks]
+        program = [
+            str(ROOT / "bench" / "compression_worker.py"),
+            "--steps",
+            str(steps),
+            "--out",
+            str(out),
+            "--tasks",
+            tasks,
+            "--rates",
+            rates,
+        ]
         subprocess.run(launcher + program, check=True)
         return json.loads(out.read_text())
 
@@ -52,46 +61,45 @@ def rows(results):
         yield cells
 
 
-def chart(results, left, top, by_bytes):
-    """Curves of the loss of one task, against steps or against bytes."""
-    fed = [result for result in results if result["feedback"] or result["codec"] == "none"]
-    at = 1 if by_bytes else 0
-    most = max(point[at] for result in fed for point in result["curve"])
-    least = min(point[at] for result in fed for point in result["curve"]) if by_bytes else 0
-    highest = max(point[2] for result in fed for point in result["curve"])
-    yield text(left, top - 14, results[0]["title"], 14, INK, weight=600)
-    yield text(
-        left, top + HEIGHT + 22, "bytes sent by a worker, 1 to the next mark is ten times" if by_bytes else "steps", 12, GREY
-    )
-    yield line([(left, top), (left, top + HEIGHT), (left + WIDTH, top + HEIGHT)], FAINT, 1.5)
-
-    def place(point):
-        from math import log
-
-        share = log(point[at] / least) / log(most / least) if by_bytes else point[at] / most
-        return left + WIDTH * share, top + HEIGHT * (1 - point[2] / highest)
-
-    colours = [INK, BLUE, ORANGE, "#1b998b", "#c0392b", "#7d5ba6", "#b8860b", "#5f6c7b", "#e377c2"]
-    for number, (result, colour) in enumerate(zip(fed, colours)):
-        points = [place(point) for point in result["curve"]]
-        yield line(points, colour, 2.5 if result["codec"] == "none" else 1.5)
-        x, y = left + WIDTH - 120, top + 14 + 16 * number
-        yield line([(x, y - 4), (x + 18, y - 4)], colour, 2)
-        yield text(x + 24, y, result["codec"], 12, INK)
+def way(result):
+    """How a training at several rates is called in its table."""
+    more = {"momentum": "momentum before the codec", "warmup_steps": "warm-up of the share"}
+    extra = [text for option, text in more.items() if result["options"].get(option)]
+    name = "none" if result["codec"] == "none" else f"`{result['codec']}`, {'with feedback' if result['feedback'] else 'without'}"
+    return ", ".join([name, *extra])
 
 
-def drawn(results):
-    """Both tasks, each against steps and against bytes."""
-    tasks = list(dict.fromkeys(result["task"] for result in results))
-    parts = [text(MARGIN, 40, "Loss of training with feedback, against steps and against bytes", 18, INK, weight=700)]
-    for row, task in enumerate(tasks):
-        top = 100 + row * (HEIGHT + 90)
-        parts.extend(chart(of_task(results, task), MARGIN, top, by_bytes=False))
-        parts.extend(chart(of_task(results, task), 2 * MARGIN + WIDTH, top, by_bytes=True))
-    return picture(3 * MARGIN + 2 * WIDTH, 100 + len(tasks) * (HEIGHT + 90), "Loss of training with each codec", parts)
+def rate_rows(results):
+    """For each way to train, the accuracy at each rate, and in brackets how much the residual holds."""
+    for name in dict.fromkeys(map(way, results)):
+        of = [result for result in results if way(result) == name]
+        cells = [f"{result['score']:.1f}" + (f" ({held(result['held'])})" if result["held"] is not None else "") for result in of]
+        best = max(range(len(of)), key=lambda at: of[at]["score"])
+        cells[best] = f"**{cells[best]}**"
+        yield [name, *cells]
 
 
-def page(results, steps, workers):
+def held(gradients):
+    """A length of a residual, in lengths of a gradient."""
+    return f"{gradients:.1f}" if gradients < 10 else f"{gradients:.0f}" if gradients < 1e4 else "diverged"
+
+
+def about_rates(results, steps):
+    """The part of the page about learning rates."""
+    rates = list(dict.fromkeys(result["rate"] for result in results))
+    return [
+        "",
+        "## At several learning rates",
+        f"The demo's network, {steps} steps with momentum 0.9, at learning rates that fall to 0 along a cosine: the accuracy in per cent, the best",
+        "of a row in bold. In brackets is how much the residual holds in the middle of the training, in lengths of one step's mean gradient.",
+        "",
+        "![Accuracy against the learning rate](compression-rates.svg)",
+        "",
+        table(["codec", *(f"{rate:g}" for rate in rates)], rate_rows(results)),
+    ]
+
+
+def page(results, rates, steps, rate_steps, workers):
     """The page of the study."""
     lines = [
         "# How training fares with compression",
@@ -119,6 +127,7 @@ def page(results, steps, workers):
     lines += [
         "`onebit` sends +1 and -1, so the loss is multiplied until gradients are about as large, and the learning rate divided."
     ]
+    lines += about_rates(rates, rate_steps)
     return "\n".join(lines) + "\n"
 
 
@@ -128,13 +137,25 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tasks", default="digits,text")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "docs", help="the folder of the page and its picture")
-    parser.add_argument("--json", type=pathlib.Path, help="keep the figures")
+    parser.add_argument("--rates", default=RATES, help="learning rates at which some codecs are trained, too")
+    parser.add_argument("--rate-steps", type=int, default=200, help="of each of these trainings")
+    parser.add_argument("--json", type=pathlib.Path, help="keep the figures there, or draw those that are there")
     arguments = parser.parse_args()
-    results = run(arguments.steps, arguments.workers, arguments.tasks)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results))
-    (arguments.out / "compression-study.md").write_text(page(results, arguments.steps, arguments.workers))
-    (arguments.out / "compression-study.svg").write_text(drawn(results))
+    if arguments.json and arguments.json.exists():
+        figures = json.loads(arguments.json.read_text())
+    else:
+        figures = {
+            "codecs": run(arguments.steps, arguments.workers, arguments.tasks),
+            "rates": run(arguments.rate_steps, arguments.workers, "digits", arguments.rates),
+        }
+        if arguments.json:
+            arguments.json.write_text(json.dumps(figures))
+    from compression_chart import draw_losses, draw_rates  # its library is for pictures alone
+
+    text = page(figures["codecs"], figures["rates"], arguments.steps, arguments.rate_steps, arguments.workers)
+    (arguments.out / "compression-study.md").write_text(text)
+    draw_losses(figures["codecs"], arguments.out / "compression-study.svg")
+    draw_rates(figures["rates"], arguments.out / "compression-rates.svg")
 
 
 if __name__ == "__main__":

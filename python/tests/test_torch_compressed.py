@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -27,3 +29,10 @@ def corrected(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("case", cases_of("corrected_ddp.py"))
 def test_corrected_gradients(corrected: Run, case: str) -> None:
     corrected.check(case)
+
+
+@pytest.mark.full
+def test_momentum_before_a_codec_pays(tmp_path: Path) -> None:
+    run = torchrun("corrected_gain.py", 2, tmp_path)
+    for case in cases_of("corrected_gain.py"):
+        run.check(case)
