@@ -114,6 +114,19 @@ class AsyncSGD(torch.optim.Optimizer):
         self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
         share = gradient_share(server.workers, first_k, max_staleness)
         consistency = consistency_of(first_k, max_staleness)
+        self._stretches = self._stretches_on(server, name, groups, share, consistency, restore)
+        self._begin()
+
+    def _stretches_on(
+        self,
+        server: ParameterServer,
+        name: str,
+        groups: list[dict[str, dict[int, torch.Tensor]]],
+        share: float,
+        consistency: str | int,
+        restore: bool,
+    ) -> list[_Stretch]:
+        """A table for the parameters of each type in each group."""
         stretches: list[_Stretch] = []
         for number, (rule, numbers) in enumerate(self._rules):
             for dtype, numbered in groups[number].items():
@@ -128,8 +141,7 @@ class AsyncSGD(torch.optim.Optimizer):
                     "restore": restore,
                 }
                 stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
-        self._stretches = stretches
-        self._begin()
+        return stretches
 
     def _begin(self) -> None:
         """Give the servers rank 0's parameters, if they have none yet, and take theirs.

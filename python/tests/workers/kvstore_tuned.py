@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 
-from herringbone import MismatchError, kvstore
+from herringbone import ArgumentError, MismatchError, kvstore
+from herringbone.kvstore.remote import RemoteKVStore
 
 kind = sys.argv[1] if len(sys.argv) > 1 else "dist_sync"
 kv = kvstore.create(kind)
@@ -73,10 +74,11 @@ if kind == "dist_async":
         kv.set_optimizer(optimizer)
         optimizer.params["momentum"] = 0.5
         kv.push("s", np.ones(3))
-    except kvstore.store.ArgumentError as error:
+    except ArgumentError as error:
         assert "momentum has become above 0" in str(error), error
     else:
         raise AssertionError("servers have no velocity for it")
+    assert isinstance(kv, RemoteKVStore)
     kv.close()
     raise SystemExit
 

@@ -66,10 +66,10 @@ for word in sys.argv[1].split("-"):
         groups.clear()
         herringbone.finalize()
         continue
-    some = [*stores, *groups]
-    if some:
-        rank = some[0].rank
-        size = some[0].num_workers if isinstance(some[0], kvstore.KVStore) else some[0].size
+    if stores:
+        rank, size = stores[0].rank, stores[0].num_workers
+    elif groups:
+        rank, size = groups[0].rank, groups[0].size
     else:
         rank, size = hvd.rank(), hvd.size()
     for round_number in range(20):
