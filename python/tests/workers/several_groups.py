@@ -74,4 +74,4 @@ for word in sys.argv[1].split("-"):
         rank, size = hvd.rank(), hvd.size()
     for round_number in range(20):
         check(round_number)
-print("done", rank, "of", size)
+sys.stdout.write(f"done {rank} of {size}\n")
