@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT / "bench"))
 
 from compression import page, rate_rows
 from labels import spread
