@@ -2,6 +2,7 @@
 //! `tests/faults`, which need seconds there.
 
 mod links;
+mod messages;
 mod reducers;
 
 use super::{Setup, VirtualWorld, calls::Task, event::WorldEvent, machine::QueuedCall};

@@ -79,6 +79,37 @@ pub(super) fn add_agreement(world: &mut VirtualWorld) -> u32 {
     number
 }
 
+/// Makes the groups that carry messages between two ranks of the group of all, as a communicator does before the first message.
+#[cfg(test)]
+pub(super) fn open_channel(world: &mut VirtualWorld, pair: [Rank; 2]) {
+    use crate::engine::{
+        group::{Service, Settings},
+        messages::Channel,
+    };
+    use crate::execute::issue::WORLD_GROUP;
+    let members = pair.map(|rank| member_at(rank as usize));
+    for (me, peer) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+        let make = |world: &mut VirtualWorld,
+                    what: &str,
+                    carries: fn(Rank, Rank) -> Service,
+                    from: Rank,
+                    to: Rank| {
+            let number = number_of(&format!("{what} from {from} to {to}"), &members);
+            let Group { settings, state, .. } = group(&world.setup, &world.roster, number, &pair, me);
+            let serves = Some(carries(from, to));
+            make_known(world, Group::of(Settings { serves, ..settings }, state), me);
+            number
+        };
+        let channel = Channel {
+            records_to: make(world, "records", Service::Records, me, peer),
+            records_from: make(world, "records", Service::Records, peer, me),
+            to: make(world, "messages", Service::Messages, me, peer),
+            from: make(world, "messages", Service::Messages, peer, me),
+        };
+        world.machine(me as usize).engine.messages.add_channel(WORLD_GROUP, me, peer, channel);
+    }
+}
+
 /// Adds up to two groups of some of the ranks.
 pub(super) fn add_some(world: &mut VirtualWorld, rng: &mut Rng) {
     for _ in 0..rng.below(3) {
