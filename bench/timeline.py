@@ -3,12 +3,11 @@
 import statistics
 
 from figures import duration
-from svg import BLUE, FAINT, GREY, INK, ORANGE, box, line, picture, text
+from svg import BLUE, FAINT, GREY, INK, ORANGE, RED, box, line, picture, text
 
 WIDTH, LEFT, RIGHT = 1200, 170, 40
 ROW, BAR = 25, 17
 FORWARD, BACKWARD, OPTIMIZER = "#b8c0cc", ("#7f8ea3", "#98a5b7"), "#d3d9e0"
-RED = "#cf3f4f"
 
 
 def steps_seconds(step):

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 
 import shards_picture
-from svg import FAINT, GREY, INK, box, dot, line, picture, text
+from svg import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PANEL, PINK, box, dot, line, picture, text
 
 PICTURES = {
     "reduction_server": (
@@ -41,7 +41,7 @@ PICTURES = {
 }
 """For each file: the algorithm, the number of workers, the title, what else `show` is told."""
 
-COLOURS = ("#2f6fde", "#e08a1e", "#2e9e6b", "#b5479d")
+COLOURS = (BLUE, ORANGE, GREEN, PINK)
 """One for each chunk of the buffer."""
 
 COLUMN, ROUND, TOP, LEFT = 170, 92, 92, 40
@@ -187,8 +187,14 @@ def sums(folds):
             yield dot(x + 14 + shift, y, colour, 9)
             yield text(x + 14 + shift, y + 5, "Σ", 13, "#ffffff", "middle", 700)
         else:
-            yield dot(x + 14 + shift, y, "#ffffff", 9)
-            yield text(x + 14 + shift, y + 5, "+", 15, colour, "middle", 700)
+            yield from partial(x + 14 + shift, y, colour)
+
+
+def partial(x, y, colour):
+    """The sign of a sum that some workers are missing from."""
+    yield dot(x, y, colour, 9)
+    yield dot(x, y, PANEL, 7.5)
+    yield text(x, y + 4.5, "+", 14, colour, "middle", 700)
 
 
 def legend(chunks, height, has_partial_sums):
@@ -203,7 +209,8 @@ def legend(chunks, height, has_partial_sums):
     yield text(x + 9, y, "Σ", 11, "#ffffff", "middle", 700)
     yield text(x + 23, y, "sum of all workers", 12, GREY)
     if has_partial_sums:
-        yield text(x + 150, y, "+ partial sum", 12, GREY)
+        yield from partial(x + 157, y - 4, colour)
+        yield text(x + 171, y, "partial sum", 12, GREY)
 
 
 def main():

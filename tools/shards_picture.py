@@ -3,11 +3,12 @@
 tools/pictures.py calls it. A test compares `runs` with those of the library.
 """
 
-from svg import FAINT, GREY, INK, box, dot, line, picture, text
+import svg
+from svg import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PINK, PURPLE, box, dot, line, picture, text
 
 SHARDS = 8
 TITLE = "One tree over 8 shards, carried by 1, 3 and 5 workers"
-COLOURS = ("#2f6fde", "#e08a1e", "#2e9e6b", "#b5479d", "#c2410c")
+COLOURS = (BLUE, ORANGE, GREEN, PINK, PURPLE)
 """One for each worker."""
 
 SHARD, LEVEL, MARGIN, TOP = 68, 52, 30, 52
@@ -64,7 +65,7 @@ def panel(workers, top):
     for worker, (first, last) in enumerate(carried):
         x, y = MARGIN + SHARD * first + 5, place(first, last, top)[1] - 22
         bottom = place(0, 1, top)[1] + 22
-        yield box(x, y, SHARD * (last - first) - 10, bottom - y, "#f4f6f9", stroke=COLOURS[worker])
+        yield box(x, y, SHARD * (last - first) - 10, bottom - y, svg.PANEL, stroke=COLOURS[worker])
         yield text(x + SHARD * (last - first) / 2 - 5, bottom + 20, f"worker {worker}", 12, COLOURS[worker], "middle", 600)
     for node in nodes(0, SHARDS):
         if node[1] - node[0] > 1:
@@ -91,7 +92,7 @@ def sign(node, worker, top):
         yield text(x, y + 5, str(node[0]), 13, "#ffffff", "middle", 700)
     else:
         yield dot(x, y, colour, 11)
-        yield dot(x, y, "#ffffff", 9)
+        yield dot(x, y, svg.PANEL, 9)
         yield text(x, y + 5, "+", 15, colour, "middle", 700)
 
 
