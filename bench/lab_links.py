@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from lab_record import picture_of, record_of
+from lab_record import medians, picture_of, record_of
 from machine import commit, machine
 from mesh import Mesh
 from ports import free_port
@@ -133,7 +133,7 @@ def main():
         raise SystemExit(f"hosts are network namespaces: {reason}") from None
     found = {"machine": machine(), "commit": commit(), "rates": RATES, "off": off, "lines": lines}
     options.record.write_text(record_of(found))
-    options.record.with_suffix(".svg").write_text(picture_of(found))
+    options.record.with_suffix(".svg").write_text(picture_of(medians(lines)[0]))
 
 
 if __name__ == "__main__":

@@ -3,24 +3,26 @@
 import statistics
 
 from figures import duration, human
-from plot import Axes
-from svg import BLUE, INK, ORANGE, dot, line, picture, text
+from plot import Axes, time_label
+from svg import BLUE, CYAN, GREEN, GREY, INK, OLIVE, ORANGE, PINK, PURPLE, RED, line, mark, picture, text
 from tables import table
 
 BLIND = ["ring", "star", "radix", "plan, blind"]
 KNOWING = ["trees(best,single)", "trees(best)", "trees(throughput)", "trees", "plan"]
-COLOURS = {
-    "ring": "#a9746e",
-    "star": "#7d93a8",
-    "radix": "#8fa06a",
-    "plan, blind": "#8c8c8c",
-    "trees(best,single)": "#b39a5f",
-    "trees(best)": ORANGE,
-    "trees(throughput)": "#a187b0",
-    "trees": "#1b7837",
-    "plan": BLUE,
+LOOKS = {
+    "ring": (RED, "square"),
+    "star": (OLIVE, "triangle"),
+    "radix": (CYAN, "diamond"),
+    "plan, blind": (BLUE, "nabla"),
+    "trees(best,single)": (PURPLE, "square"),
+    "trees(best)": (ORANGE, "triangle"),
+    "trees(throughput)": (PINK, "diamond"),
+    "trees": (GREEN, "nabla"),
+    "plan": (BLUE, "circle"),
 }
-WIDTH, PANEL, HEIGHT, LEFT = 1160, 370, 300, 60
+"""The colour and the mark of each algorithm; a colour that two share is dashed for the one that is blind."""
+PANEL, HEIGHT, LEFT, RIGHT, ACROSS = 500, 270, 72, 190, 2
+"""Sizes of a panel, with room for the labels of its axis and the names at its ends, and how many stand side by side."""
 
 
 def medians(lines):
@@ -42,9 +44,9 @@ def record_of(found):
     for (size, count), cell in cells.items():
         best = min(cell.values())
         shown = [
-            f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}" for name in COLOURS
+            f"{'**' if cell[name] == best else ''}{duration(cell[name])}{'**' if cell[name] == best else ''}" for name in LOOKS
         ]
-        marks = ["*" if (size, count, name) in cut else "" for name in COLOURS]
+        marks = ["*" if (size, count, name) in cut else "" for name in LOOKS]
         rows.append([human(size), str(count), *(a + b for a, b in zip(shown, marks, strict=True))])
     plans = [
         f"* {human(each['bytes'])}, {each['plan']}: {each['why']}"
@@ -63,7 +65,7 @@ and radix go over it, because they know nothing of links; the plan goes over it 
 eight buffers, and nobody waits before the last one. Rows with * were cut after a few seconds: they have fewer operations than the second column
 says. "plan" and "trees" give the bits of every canonical algorithm, ring and the other trees their own. "plan, blind" has no topology.
 
-{table(["size", "in a row", *COLOURS], rows)}
+{table(["size", "in a row", *LOOKS], rows)}
 
 {chr(10).join(statements(cells))}
 
@@ -92,25 +94,24 @@ def statements(cells):
             yield f"  {human(size)}, {count} in a row: {ratio:.2f} times the time of {best}."
 
 
-def picture_of(found):
-    """A panel for each count: time by size, both logarithmic."""
-    cells, _ = medians(found["lines"])
+def picture_of(cells):
+    """A panel for each count: time by size, both logarithmic; `cells` are those of `medians`."""
     sizes, counts = sorted({size for size, _ in cells}), sorted({count for _, count in cells})
     times = [seconds for cell in cells.values() for seconds in cell.values()]
-    title = "All-reduce over the links of a p3.16xlarge"
-    parts = [text(20, 34, title, 20, weight=700)]
-    for at, name in enumerate(COLOURS):
-        x, y = 20 + (at % 5) * 190, 62 + (at // 5) * 20
-        parts += [line([(x, y - 4), (x + 26, y - 4)], COLOURS[name], width(name)), text(x + 32, y, name, 13)]
+    title = "All-reduce over the links of a p3.16xlarge: time of one operation against the buffer's size"
+    about = "thick: knows the links; thin and dashed: blind; at the right the times of the last size"
+    parts = [text(20, 34, title, 18, weight=700), text(20, 58, about, 13, GREY)]
     for panel, count in enumerate(counts):
-        axes = Axes(LEFT + panel * PANEL, 120, PANEL - 80, HEIGHT, sizes, times)
-        parts += [text(axes.x, 112, f"{count} in a row: time of one", 13, INK, weight=600), *axes.frame(duration)]
-        for name, colour in COLOURS.items():
-            points = [axes.at(size, cells[size, count][name]) for size in sizes if (size, count) in cells]
-            parts += [line(points, colour, width(name)), *(dot(x, y, colour) for x, y in points)]
-    return picture(WIDTH, 120 + HEIGHT + 40, title, parts)
-
-
-def width(name):
-    """Those that know the links are thick."""
-    return 1.4 if name in BLIND else 2.6
+        left, top = panel % ACROSS * PANEL, 112 + panel // ACROSS * (HEIGHT + 70)
+        axes = Axes(left + LEFT, top, PANEL - LEFT - RIGHT, HEIGHT, sizes, times)
+        alone = "one operation alone" if count == 1 else f"{count} operations in a row"
+        parts += [text(axes.x, top - 14, alone, 13, INK, weight=600), *axes.frame(time_label)]
+        named = []
+        for name, (colour, shape) in LOOKS.items():
+            there = [(size, cells[size, count][name]) for size in sizes if (size, count) in cells]
+            points = [axes.at(*each) for each in there]
+            parts.append(line(points, colour, *((1.4, "5 3") if name in BLIND else (2.6, None))))
+            parts += [mark(x, y, colour, shape) for x, y in points]
+            named.append((points[-1], colour, f"{name} {duration(there[-1][1])}"))
+        parts += axes.ends(named)
+    return picture(ACROSS * PANEL, top + HEIGHT + 36, title, parts)

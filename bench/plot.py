@@ -1,25 +1,37 @@
-"""A record of the rigs as one picture: time and bandwidth against size, one column per group size.
+"""A record of the rigs as one picture: time and bandwidth against size, one row per group size.
 
-Both axes are logarithmic. Peers are thin and muted, Herringbone is thick, limits are dashed.
+Both axes are logarithmic. Herringbone is thick, peers are thin, limits are dashed. The names of curves stand at their ends.
 """
 
 import math
 
-from figures import limits, ours, peers, seconds, title
-from svg import BLUE, FAINT, GREY, INK, ORANGE, dot, line, picture, text
+from figures import duration, human, limits, ours, peers, seconds, title
+from labels import spread
+from report import BOUND_MEANINGS
+from svg import BLUE, CYAN, FAINT, GREEN, GREY, INK, OLIVE, ORANGE, PINK, PURPLE, RED, line, mark, picture, text
 
-WIDTH, MARGIN = 1200, 36
-LATENCY, BANDWIDTH = 270, 200  # heights of the two rows of a section
-LEFT, RIGHT, BETWEEN = 58, 10, 46  # room for the labels of an axis; from one row to the next
-WIDEST = 552  # of a column
-LABEL = 29  # the least distance of two labels of sizes
-MUTED = ["#a9746e", "#7d93a8", "#8fa06a", "#a187b0", "#b39a5f", "#79a29a", "#8c8c8c", "#b0848f"]
+WIDTH, HEIGHT, MARGIN = 1120, 230, 24
+"""The picture's width, and the height of a panel."""
+LEFT, RIGHT, BELOW = 72, 206, 86
+"""Room for the labels of an upright axis, for names at ends, and from one row to the next."""
+LETTER, APART = 6.8, 14
+"""The width of a letter of an axis, and the least distance of two names at ends."""
 STYLES = {
-    "herringbone": (BLUE, 3.2, None),
-    "herringbone-reducers": (ORANGE, 3.2, None),
-    "herringbone-torch": (BLUE, 1.8, "2 4"),
+    "herringbone": (BLUE, 3.2, None, "circle"),
+    "herringbone-reducers": (ORANGE, 3.2, None, "square"),
+    "herringbone-torch": (BLUE, 1.8, "2 4", "circle"),
+    "gloo": (RED, 1.5, None, "square"),
+    "openmpi": (GREEN, 1.5, None, "triangle"),
+    "impi": (PINK, 1.5, None, "diamond"),
+    "mpich": (OLIVE, 1.5, None, "nabla"),
+    "oneccl": (PURPLE, 1.5, "9 2", "square"),
+    "xgboost": (CYAN, 1.5, "9 2", "triangle"),
+    "floor": (INK, 1.4, "6 4", None),
+    "ring bound": (INK, 1.4, "6 4", None),
+    "server bound": (INK, 1.4, "2 3", None),
 }
-LIMITS = {"floor": "6 4", "ring bound": "6 4", "server bound": "2 3"}
+"""The colour, width, dashes and mark of each curve; no two of a panel look alike, not even without colours."""
+UNKNOWN = (GREY, 1.5, None, "circle")
 
 
 class Axes:
@@ -40,16 +52,33 @@ class Axes:
 
     def frame(self, label):
         """Grid and labels; `label` names a power of ten of the upright axis."""
-        free = self.x
+        shown = self.labelled()
         for size in self.sizes:
             x, _ = self.at(size, 10**self.low)
             yield line([(x, self.y), (x, self.y + self.height)], FAINT)
-            yield text(max(x, free), self.y + self.height + 15, short(size), 10.5, GREY, "middle")
-            free = max(x, free) + LABEL
+            if size in shown:
+                yield text(x, self.y + self.height + 17, human(size), 12, GREY, "middle")
         for value in ticks(self.low, self.high):
             _, y = self.at(self.sizes[0], value)
             yield line([(self.x, y), (self.x + self.width, y)], FAINT)
-            yield text(self.x - 7, y + 4, label(value), 10.5, GREY, "end")
+            yield text(self.x - 7, y + 4, label(value), 12, GREY, "end")
+
+    def labelled(self):
+        """The sizes whose labels have room: the last, the first, and of the others those that touch no earlier one."""
+        found = []
+        for size in (self.sizes[-1], *self.sizes[:-1]):
+            x, wide = self.at(size, 1)[0], LETTER * len(human(size))
+            if all(abs(x - self.at(other, 1)[0]) > (wide + LETTER * len(human(other))) / 2 + 4 for other in found):
+                found.append(size)
+        return found
+
+    def ends(self, named):
+        """Names of curves beside their last points, with a stroke from each point to its name; `named`: [(point, colour, words)]."""
+        places = spread([y for (_, y), _, _ in named], APART, self.y, self.y + self.height)
+        right = self.x + self.width
+        for ((x, y), colour, words), place in zip(named, places, strict=True):
+            yield line([(x + 4, y), (max(x, right) + 18, place)], colour, 0.7)
+            yield text(max(x, right) + 22, place + 4, words, 12, colour)
 
 
 def ticks(low, high):
@@ -61,14 +90,6 @@ def ticks(low, high):
         if len(found) >= 3:
             break
     return found
-
-
-def short(size):
-    """A size as an axis has room for it: 25M."""
-    for unit, bytes_of in (("G", 2**30), ("M", 2**20), ("K", 2**10)):
-        if size >= bytes_of:
-            return f"{size / bytes_of:.3g}{unit}"
-    return str(size)
 
 
 def time_label(value):
@@ -88,15 +109,12 @@ def bandwidth_label(value):
 
 
 def curves(panel, floor):
-    """(name, [(size, seconds)], colour, width, dash): limits first, ours last and so on top."""
+    """(name, [(size, seconds)]): limits first, ours last and so on top."""
     sizes = panel["sizes"]
     for name in dict.fromkeys(name for size in sizes for name in limits(panel, size, floor)):
-        points = [(size, limits(panel, size, floor)[name]) for size in sizes if name in limits(panel, size, floor)]
-        yield name, points, INK, 1.4, LIMITS[name]
-    for place, program in enumerate(peers(panel)):
-        yield program, measured(panel, program), MUTED[place % len(MUTED)], 1.5, None
-    for program in reversed(ours(panel)):
-        yield program, measured(panel, program), *STYLES[program]
+        yield name, [(size, limits(panel, size, floor)[name]) for size in sizes if name in limits(panel, size, floor)]
+    for program in (*peers(panel), *reversed(ours(panel))):
+        yield program, measured(panel, program)
 
 
 def measured(panel, program):
@@ -105,67 +123,77 @@ def measured(panel, program):
     return [(size, value) for size, value in points if value is not None]
 
 
-def drawn(axes, all_curves, value):
-    """The curves on a frame; `value` turns a size and its seconds into what the axis shows."""
-    for name, points, colour, width, dash in all_curves:
-        places = [axes.at(size, value(size, each)) for size, each in points]
+def drawn(axes, all_curves, value, label):
+    """The curves on a frame, and their names; `value` turns a size and its seconds into what the axis shows, `label` into words."""
+    named = []
+    for name, points in all_curves:
+        colour, width, dash, shape = STYLES.get(name, UNKNOWN)
+        values = [value(size, each) for size, each in points]
+        places = [axes.at(size, each) for (size, _), each in zip(points, values)]
         yield line(places, colour, width, dash)
-        if name not in LIMITS:
-            yield from (dot(x, y, colour, 3.4 if width > 3 else 2) for x, y in places)
+        if shape:
+            yield from (mark(x, y, colour, shape, 3.4 if width > 3 else 2.4) for x, y in places)
+        named.append((places[-1], colour, f"{name} {label(values[-1])}"))
+    yield from axes.ends(named)
 
 
-def column(panel, floor, x, y, width):
-    """One panel: time above, bandwidth below."""
+def row(panel, floor, y):
+    """One panel: time at the left, bandwidth at the right."""
     all_curves = [curve for curve in curves(panel, floor) if curve[1]]
-    yield text(x, y - 10, title(panel), 14, weight=600)
+    yield text(MARGIN, y - 32, title(panel), 15, weight=600)
     if not all_curves:
-        yield text(x, y + 30, "no program has figures here", 13, GREY)
+        yield text(MARGIN, y + 30, "no program has figures here", 13, GREY)
         return
-    for top, height, value, label in (
-        (y, LATENCY, lambda _, each: each, time_label),
-        (y + LATENCY + BETWEEN, BANDWIDTH, lambda size, each: size / each, bandwidth_label),
+    width = (WIDTH - 2 * MARGIN) / 2
+    for left, what, value, tick, end in (
+        (MARGIN, "time of one all-reduce, by the buffer's size", lambda _, each: each, time_label, duration),
+        (
+            MARGIN + width,
+            "bandwidth: bytes of the buffer / time",
+            lambda size, each: size / each,
+            bandwidth_label,
+            bandwidth_label,
+        ),
     ):
-        values = [value(size, each) for _, points, *_ in all_curves for size, each in points]
-        axes = Axes(x + LEFT, top, width - LEFT - RIGHT, height, panel["sizes"], values)
-        yield from axes.frame(label)
-        yield from drawn(axes, all_curves, value)
-    yield text(x + LEFT + 4, y + 14, "time of one all-reduce", 11.5, GREY)
-    yield text(x + LEFT + 4, y + LATENCY + BETWEEN + 14, "bytes of the buffer / time", 11.5, GREY)
+        values = [value(size, each) for _, points in all_curves for size, each in points]
+        axes = Axes(left + LEFT, y, width - LEFT - RIGHT, HEIGHT, panel["sizes"], values)
+        yield text(left + LEFT, y - 9, what, 12, GREY)
+        yield from axes.frame(tick)
+        yield from drawn(axes, all_curves, value, end)
 
 
-def legend(panels, floor, y):
-    """Every name of a section once, ours first."""
-    names = {}
-    for panel in panels:
-        for name, _, colour, width, dash in reversed(list(curves(panel, floor))):
-            names.setdefault(name, (colour, width, dash))
-    x = MARGIN
-    for name, (colour, width, dash) in names.items():
-        yield line([(x, y - 4), (x + 30, y - 4)], colour, width, dash)
-        yield text(x + 37, y, name, 13, GREY if colour in MUTED else INK, weight=600 if name in STYLES else 400)
-        x += 62 + 7.3 * len(name)
+def bounds(panels, floor, y):
+    """What the dashed lines of a section mean, in lines of text from `y` downwards."""
+    names = dict.fromkeys(name for panel in panels for name, _ in curves(panel, floor) if name in BOUND_MEANINGS)
+    for name in names:
+        colour, width, dash, _ = STYLES[name]
+        yield line([(MARGIN, y - 4), (MARGIN + 30, y - 4)], colour, width, dash)
+        for words in BOUND_MEANINGS[name].splitlines():
+            yield text(MARGIN + 38, y, words, 12, GREY)
+            y += 17
 
 
 def sections(record):
-    """Panels that stand side by side: at most three of one rig and rate."""
+    """The panels of each rig and rate."""
     found = {}
     for panel in record["panels"]:
         found.setdefault((panel["rig"], panel["rate"]), []).append(panel)
-    for panels in found.values():
-        for start in range(0, len(panels), 3):
-            yield panels[start : start + 3]
+    return found.values()
 
 
 def plot(record):
     """The whole picture."""
     facts = record["machine"]
     heading = f"All-reduce beside other libraries, {record['date']}"
-    about = f"{facts['CPU']}, {facts['cores']} cores; commit {facts['commit']}; medians; sizes in bytes"
+    about = (
+        f"{facts['CPU']}, {facts['cores']} cores; commit {facts['commit']}; medians; at the right the figures of the last size"
+    )
     parts, y = [text(MARGIN, 44, heading, 22, weight=700), text(MARGIN, 68, about, 13, GREY)], 104
     for panels in sections(record):
-        parts.extend(legend(panels, record["floor"], y))
-        width = min(WIDEST, (WIDTH - 2 * MARGIN - 24 * (len(panels) - 1)) / len(panels))
-        for place, panel in enumerate(panels):
-            parts.extend(column(panel, record["floor"], MARGIN + place * (width + 24), y + 42, width))
-        y += 42 + LATENCY + BETWEEN + BANDWIDTH + 64
-    return picture(WIDTH, y - 24, heading, parts)
+        explained = list(bounds(panels, record["floor"], y))
+        parts.extend(explained)
+        y += 17 * sum("<text" in part for part in explained) + 44
+        for panel in panels:
+            parts.extend(row(panel, record["floor"], y))
+            y += HEIGHT + BELOW
+    return picture(WIDTH, y - 56, heading, parts)

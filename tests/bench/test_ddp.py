@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 sys.path.insert(0, str(ROOT / "bench"))
 
+import picture_rules
 import processes
 import timeline
 
@@ -97,7 +98,9 @@ def test_the_worker_row_covers_the_step():
 
 def test_bars_lie_on_one_scale():
     """Blue is under backward, orange after it, red is the wait; widths are proportional to seconds."""
-    root = xml.fromstring(timeline.timeline({"herringbone": [step()]}, "a step"))
+    drawn = timeline.timeline({"herringbone": [step()]}, "a step")
+    picture_rules.check(drawn)
+    root = xml.fromstring(drawn)
     widths = {}
     for bar in root.iter(f"{SVG}rect"):
         if bar.find(f"{SVG}title") is not None:

@@ -13,6 +13,7 @@ import time
 import xml.etree.ElementTree as xml
 
 import numpy
+import picture_rules
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -179,6 +180,7 @@ def test_the_table_has_medians_and_speeds_beside_gloo(demo, tmp_path):
     assert agree and said[0].startswith("Herringbone: the same bits in all 6 copies of 10 parameters after 6 steps")
     assert said[2].endswith("to the same bits.")
     drawn = demo.picture.picture(settings, said, None, MACHINE)
+    picture_rules.check(drawn)
     assert "1.25 × Gloo" in "".join(xml.fromstring(drawn).itertext())
 
 
