@@ -2,6 +2,31 @@
 
 use std::fmt::{Display, Write};
 
+/// Text and strokes; what has no `fill` of its own has this one.
+pub const INK: &str = "#1f2933";
+/// Text and strokes of less weight.
+pub const GREY: &str = "#5f6b7a";
+/// Grids and frames.
+pub const FAINT: &str = "#dde2e9";
+/// Colours of curves and bars. Each has a contrast of at least 3 with white and with GitHub's dark page.
+pub const CURVES: [&str; 8] =
+    ["#2f81f7", "#dc4a4a", "#d97706", "#0f9d76", "#9b6bdf", "#d64f9f", "#a07a1f", "#1296b0"];
+/// Fills behind text: green, pink, violet, yellow, and a stronger green and red.
+pub const TINTS: [&str; 6] = ["#d9f0d3", "#fde0ef", "#e6e6f5", "#fff7bc", "#7fbf7b", "#ef8a80"];
+/// What these are on a dark page. Shapes name light colours, and a style sheet in the file replaces them, so a program that knows no
+/// style sheets shows the light picture.
+const DARK: [(&str, &str); 9] = [
+    (INK, "#e6edf3"),
+    (GREY, "#9aa5b4"),
+    (FAINT, "#343c47"),
+    (TINTS[0], "#1f4a26"),
+    (TINTS[1], "#5c2747"),
+    (TINTS[2], "#37376b"),
+    (TINTS[3], "#55490f"),
+    (TINTS[4], "#2c6a34"),
+    (TINTS[5], "#8f3a33"),
+];
+
 /// A place, in the picture's units from its upper left corner.
 pub type Point = (f64, f64);
 
@@ -61,11 +86,16 @@ impl Svg {
         self.add(format_args!("</g>"));
     }
 
-    /// The whole file: a white picture of this width and height.
+    /// The whole file: a picture of this width and height without a background, with other colours on a dark page.
     pub fn finish(self, width: f64, height: f64) -> String {
+        let rules = DARK.map(|(light, dark)| {
+            format!("[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}")
+        });
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-             font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{}</svg>\n",
+             font-family=\"sans-serif\" font-size=\"11\" fill=\"{INK}\">\n\
+             <style>@media (prefers-color-scheme:dark){{{}}}</style>\n{}</svg>\n",
+            rules.concat(),
             self.0
         )
     }
@@ -103,4 +133,25 @@ pub fn escaped(text: &str) -> String {
     };
     let text: String = text.chars().map(known).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_has_no_background_and_other_colours_on_dark_pages() {
+        let mut svg = Svg::default();
+        svg.text((1.0, 2.0), "", "<words>");
+        let whole = svg.finish(30.0, 20.0);
+        assert!(!whole.contains("<rect") && !whole.contains("white"), "{whole}");
+        assert!(whole.contains("&lt;words&gt;"), "{whole}");
+        for (light, dark) in DARK {
+            assert!(whole.contains(&format!("[fill=\"{light}\"]{{fill:{dark}}}")), "{light}");
+        }
+        assert!(
+            whole.contains(&format!("fill=\"{INK}\">")),
+            "text has a colour that the style sheet replaces"
+        );
+    }
 }

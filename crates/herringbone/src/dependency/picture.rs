@@ -1,7 +1,7 @@
 //! The queues as a picture: a row for each variable, and a block for each operation that uses it.
 
 use super::queues::{BlockState, QueueShown};
-use crate::svg::Svg;
+use crate::svg::{CURVES, GREY, INK, Svg, TINTS};
 
 /// Room for the variables' names.
 const LEFT: f64 = 130.0;
@@ -12,7 +12,7 @@ const GAP: f64 = 8.0;
 /// What a row and a picture have room for; more is counted in words.
 const MOST: (usize, usize) = (24, 64);
 /// What reads, and what mutates.
-const COLOURS: [(&str, &str); 2] = [("reads", "#7fbf7b"), ("mutates", "#ef8a80")];
+const COLOURS: [(&str, &str); 2] = [("reads", TINTS[4]), ("mutates", TINTS[5])];
 
 /// Rows of the variables that are used, then the others up to the most that there is room for.
 pub(crate) fn picture(queues: &[QueueShown]) -> String {
@@ -45,8 +45,8 @@ fn head(svg: &mut Svg, queues: &[QueueShown]) {
     );
     svg.text((8.0, 20.0), "font-size=\"14\"", title);
     let colours = COLOURS.map(|(name, colour)| (name, format!("fill=\"{colour}\"")));
-    let strokes = [("runs", RUNNING), ("ready", READY), ("waits", DASHED)]
-        .map(|(name, stroke)| (name, format!("fill=\"white\" {stroke}")));
+    let strokes = [BlockState::Running, BlockState::Ready, BlockState::Waiting]
+        .map(|state| (words(state), format!("fill=\"none\" {}", stroke(state))));
     for (at, (name, style)) in colours.iter().chain(&strokes).enumerate() {
         let x = 8.0 + 90.0 * at as f64;
         svg.rect((x, 36.0), (14.0, 14.0), style, "");
@@ -54,14 +54,26 @@ fn head(svg: &mut Svg, queues: &[QueueShown]) {
     }
 }
 
-const RUNNING: &str = "stroke=\"black\" stroke-width=\"2.5\"";
-const READY: &str = "stroke=\"black\"";
-const DASHED: &str = "stroke=\"#888888\" stroke-dasharray=\"3 2\"";
+fn words(state: BlockState) -> &'static str {
+    match state {
+        BlockState::Running => "runs",
+        BlockState::Ready => "ready",
+        BlockState::Waiting => "waits",
+    }
+}
+
+fn stroke(state: BlockState) -> String {
+    match state {
+        BlockState::Running => format!("stroke=\"{INK}\" stroke-width=\"2.5\""),
+        BlockState::Ready => format!("stroke=\"{INK}\""),
+        BlockState::Waiting => format!("stroke=\"{GREY}\" stroke-dasharray=\"3 2\""),
+    }
+}
 
 fn row(svg: &mut Svg, queue: &QueueShown, y: f64) {
     let middle = y + BLOCK.1 / 2.0 + 4.0;
     let name = queue.name.as_deref().map_or_else(|| format!("variable {}", queue.variable), str::to_owned);
-    let colour = if queue.spoiled.is_some() { "#b2182b" } else { "black" };
+    let colour = if queue.spoiled.is_some() { CURVES[1] } else { INK };
     let state = match &queue.spoiled {
         Some(failure) => format!("version {}, spoiled: {failure}", queue.version),
         None => format!("version {}", queue.version),
@@ -70,17 +82,12 @@ fn row(svg: &mut Svg, queue: &QueueShown, y: f64) {
     for (at, block) in queue.blocks.iter().take(MOST.0).enumerate() {
         let x = LEFT + at as f64 * (BLOCK.0 + GAP);
         let (_, colour) = COLOURS[usize::from(block.writes)];
-        let stroke = match block.state {
-            BlockState::Running => RUNNING,
-            BlockState::Ready => READY,
-            BlockState::Waiting => DASHED,
-        };
         let name = match &block.name {
             _ if block.is_wait => format!("{} wait", block.number),
             Some(name) => format!("{} {name}", block.number),
             None => block.number.to_string(),
         };
-        svg.rect((x, y), BLOCK, &format!("rx=\"3\" fill=\"{colour}\" {stroke}"), "");
+        svg.rect((x, y), BLOCK, &format!("rx=\"3\" fill=\"{colour}\" {}", stroke(block.state)), "");
         let centre = (x + BLOCK.0 / 2.0, middle);
         svg.text_with_tip(centre, "text-anchor=\"middle\"", &name, shortened(&name));
     }
