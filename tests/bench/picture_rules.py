@@ -22,7 +22,7 @@ def check(picture):
     for words, left, top, right, bottom in found:
         assert left >= 0 and top >= 0 and right <= width and bottom <= height, f"{words!r} leaves the picture"
         for number in re.findall(r"(?<![\w.])\d+\.\d+(?= [a-zA-Z]+)", words):
-            assert len(number.replace(".", "").lstrip("0")) <= 3, f"{words!r} has many digits"
+            assert len(number.replace(".", "").lstrip("0")) <= 4, f"{words!r} has many digits"
     for (words, *one), (others, *two) in itertools.combinations(found, 2):
         is_apart = one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
         assert is_apart, f"{words!r} covers {others!r}"
@@ -30,10 +30,20 @@ def check(picture):
 
 def boxes(root):
     """(words, left, top, right, bottom) of each text, as narrow as it can be; turned texts are left out."""
-    for element in root.iter(f"{SVG}text"):
+    for element, x, y in placed(root, 0.0, 0.0):
         if element.get("transform") or not element.text:
             continue
-        size, x, y = (float(element.get(name)) for name in ("font-size", "x", "y"))
+        size = float(element.get("font-size") or root.get("font-size"))
         width = LETTER * size * len(element.text)
-        left = x - {"start": 0, "middle": width / 2, "end": width}[element.get("text-anchor")]
+        left = x - {"start": 0, "middle": width / 2, "end": width}[element.get("text-anchor", "start")]
         yield element.text, left, y - 0.6 * size, left + width, y
+
+
+def placed(group, left, top):
+    """Each text within a group that begins at `left` and `top`, and where it is in the picture."""
+    for element in group:
+        if element.tag == f"{SVG}g":
+            right, down = map(float, re.fullmatch(r"translate\((\S+) (\S+)\)", element.get("transform")).groups())
+            yield from placed(element, left + right, top + down)
+        elif element.tag == f"{SVG}text":
+            yield element, left + float(element.get("x")), top + float(element.get("y"))

@@ -89,6 +89,29 @@ def test_the_pictures_are_what_the_schedules_say(tmp_path):
     assert [name for name in drawn if f"pictures/{name}" not in shown] == []
 
 
+JOB = "--workers 8 --worker-gbps 100 --reducer-gbps 32 --bytes 1.3G --step-ms 900"
+DRAWN = {
+    "step": f"advise {JOB}",
+    "price": f"advise {JOB} --price-worker 30 --price-reducer 0.6",
+    "flat": f"advise {JOB} --most 1 --overlap 1",
+    "simulate": "simulate --algorithm ring --ranks 3 --bytes 1M",
+    "roofline": "roofline --algorithm radix --per-host 2 --gbps 100",
+    "coded": "roofline --algorithm radix --per-host 2 --gbps 1 --compression int8",
+    "topo": "topo examples/dgx1.txt",
+}
+"""Commands that draw what `--svg` names."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_pictures_of_commands_keep_the_rules(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "bench"))
+    import picture_rules
+
+    file = tmp_path / "picture.svg"
+    subprocess.run([BINARY, *DRAWN[name].split(), "--svg", file], cwd=ROOT, check=True, capture_output=True)
+    picture_rules.check(file.read_text())
+
+
 def test_the_picture_of_shards_has_the_workers_that_carry_them(monkeypatch):
     from herringbone._herringbone import aligned_shards
 

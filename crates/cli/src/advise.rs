@@ -1,6 +1,7 @@
 //! `herringbone advise`: how many reducers are worth their price.
 
 mod facts;
+mod pictured;
 
 use crate::numbers::{above_zero, decimal, whole};
 use crate::{failure::Failure, outcome::Outcome, table, topologies};
@@ -8,7 +9,6 @@ use facts::JobFacts;
 use herringbone::{
     core::plan::advice::{Offer, PricedJob},
     settings::Bytes,
-    svg::Svg,
 };
 use serde_json::{Value, json};
 use std::{fmt::Write as _, io::Write, path::PathBuf};
@@ -131,9 +131,6 @@ impl TrainingOptions {
     }
 }
 
-/// A name, a colour, and what is drawn of an offer.
-type Curve = (&'static str, &'static str, fn(&Offer) -> f64);
-
 struct Advice {
     job: PricedJob,
     /// By number of reducers, from none.
@@ -155,6 +152,11 @@ impl Advice {
     fn least(&self, of: impl Fn(&Offer) -> f64) -> &Offer {
         let less = |best, other| if of(other) < of(best) * (1.0 - 1e-9) { other } else { best };
         self.offers.iter().reduce(less).unwrap_or(&self.offers[0])
+    }
+
+    fn picture(&self) -> String {
+        let cheapest = self.has_prices.then(|| self.cheapest());
+        pictured::picture(self.job.workers, &self.offers, self.fastest(), cheapest)
     }
 
     /// The most reducers with which a step costs no more than without.
@@ -268,34 +270,6 @@ impl Advice {
         }
         text
     }
-
-    fn picture(&self) -> String {
-        const WIDE: f64 = 640.0;
-        const HIGH: f64 = 240.0;
-        let (left, top) = (70.0, 50.0);
-        let last = (self.offers.len() - 1).max(1) as f64;
-        let mut svg = Svg::default();
-        let curves: [Curve; 2] = [
-            ("step time", "#2166ac", |offer| offer.step),
-            ("price of a step", "#b2182b", |offer| offer.price),
-        ];
-        for (at, (name, colour, of)) in curves.iter().enumerate().take(if self.has_prices { 2 } else { 1 }) {
-            let most = self.offers.iter().map(of).fold(f64::MIN_POSITIVE, f64::max);
-            let points = self.offers.iter().map(|offer| {
-                let x = left + WIDE * f64::from(offer.reducers) / last;
-                (x, top + HIGH * (1.0 - of(offer) / most))
-            });
-            svg.polyline(points, &format!("stroke=\"{colour}\" stroke-width=\"2\""));
-            let most = if at == 0 { format!("{:.1} ms", 1e3 * most) } else { format!("{most:.5}") };
-            let place = (left, 18.0 + 14.0 * at as f64);
-            svg.text(place, &format!("fill=\"{colour}\""), format_args!("{name}, up to {most}"));
-        }
-        let (bottom, right) = (top + HIGH, left + WIDE);
-        svg.path(&format!("M{left},{top} V{bottom} H{right}"), "stroke=\"black\"");
-        svg.text((left, bottom + 16.0), "", 0);
-        svg.text((right, bottom + 16.0), "text-anchor=\"end\"", format_args!("{last:.0} reducers"));
-        svg.finish(left + WIDE + 30.0, top + HIGH + 50.0)
-    }
 }
 
 #[cfg(test)]
@@ -330,6 +304,26 @@ mod tests {
         assert!(text.contains("fastest: 25 reducers"), "{text}");
         assert!(text.contains("from 25 on more do not help"), "{text}");
         assert!(text.contains("break-even: up to "), "{text}");
+    }
+
+    #[test]
+    fn the_picture_marks_the_best_and_has_prices_only_where_they_are_known() {
+        let path = std::env::temp_dir().join(format!("herringbone-advise-{}.svg", std::process::id()));
+        let drawn = |args: &[&str]| {
+            advised(&[args, &["--svg", path.to_str().unwrap()]].concat());
+            let picture = std::fs::read_to_string(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            picture
+        };
+        let priced = drawn(&["--price-worker", "30", "--price-reducer", "0.6"]);
+        for words in
+            ["fastest: 25 reducers, 1.012 s", "cheapest: 18 reducers, 71.54", "prefers-color-scheme", ">20<"]
+        {
+            assert!(priced.contains(words), "{words}");
+        }
+        assert!(!drawn(&[]).contains("cheapest"));
+        assert!(drawn(&["--most", "1"]).contains("fastest: 1 reducer, "));
+        assert!(!drawn(&["--overlap", "1"]).contains("NaN"), "a flat line");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Pictures of links: nodes on a circle, lines as wide as the links are fast.
 
 use herringbone::{
-    core::topology::{NodeKind, Topology},
-    svg::Svg,
+    core::topology::{NodeKind, Topology, TopologyLink},
+    svg::{CURVES, GREY, Svg, TINTS},
 };
 use std::{collections::BTreeMap, f64::consts::TAU, fmt::Write};
 
@@ -17,7 +17,9 @@ const APART: f64 = 24.0;
 /// Above so many nodes their names stand outside of the circle, turned.
 const FEW: usize = 16;
 /// Colours of edges, round by round.
-const ROUNDS: [&str; 6] = ["#b2182b", "#e08214", "#1b7837", "#2166ac", "#762a83", "#35978f"];
+const ROUNDS: [&str; 6] = [CURVES[1], CURVES[2], CURVES[3], CURVES[0], CURVES[4], CURVES[7]];
+/// Up to so many speeds of links each stands in the legend.
+const SPEEDS: usize = 4;
 
 /// An edge of a tree: sender, receiver, and the round of its broadcast, from 0.
 pub(crate) type DrawnEdge = (usize, usize, u32);
@@ -49,7 +51,21 @@ pub(crate) fn picture(topology: &Topology, title: &str, trees: &[(String, Vec<Dr
 
 /// How a box looks.
 fn boxed(fill: &str) -> String {
-    format!("rx=\"3\" fill=\"{fill}\" stroke=\"#444\"")
+    format!("rx=\"3\" fill=\"{fill}\" stroke=\"{GREY}\"")
+}
+
+/// How opaque and how wide a link is, in percent and in tenths of the picture's units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkLook {
+    percent: u32,
+    tenths: u32,
+}
+
+impl LinkLook {
+    fn style(self) -> String {
+        let (opacity, width) = (f64::from(self.percent) / 100.0, f64::from(self.tenths) / 10.0);
+        format!("stroke=\"{GREY}\" stroke-opacity=\"{opacity:.2}\" stroke-width=\"{width:.1}\"")
+    }
 }
 
 struct Panel<'a> {
@@ -79,6 +95,18 @@ impl<'a> Panel<'a> {
         Self { topology, nodes, fastest, side, radius }
     }
 
+    fn links(&self) -> impl Iterator<Item = &TopologyLink> {
+        self.topology.links().iter().filter(|link| link.bandwidth > 0.0)
+    }
+
+    /// How a link of so many GB/s looks.
+    fn look(&self, speed: f64) -> LinkLook {
+        let part = speed / self.fastest;
+        // Many links of full width would be a grey disk.
+        let wide = (5.0 + 40.0 * part) * (FEW as f64 / self.nodes.len() as f64).min(1.0).powi(3);
+        LinkLook { percent: (30.0 + 40.0 * part).round() as u32, tenths: wide.ceil() as u32 }
+    }
+
     /// What lines, numbers and boxes mean; returns how wide that is.
     fn legend(&self, svg: &mut Svg, rounds: Option<u32>) -> f64 {
         let mut x = 8.0;
@@ -90,9 +118,17 @@ impl<'a> Panel<'a> {
             x += 42.0 + 6.2 * text.chars().count() as f64;
         };
         let line = |svg: &mut Svg, style: &str| svg.line((0.0, 0.0), (24.0, 0.0), style);
-        if self.fastest > 0.0 {
-            let text = format!("a link of {} GB/s; slower ones are thinner", self.fastest);
-            entry(&text, &|svg| line(svg, "stroke=\"rgb(155,155,155)\" stroke-width=\"4.5\""));
+        let mut speeds: Vec<f64> = self.links().map(|link| link.bandwidth).collect();
+        speeds.sort_by(|one, other| other.total_cmp(one));
+        speeds.dedup();
+        if let [fastest, .., slowest] = speeds[..]
+            && speeds.len() > SPEEDS
+        {
+            speeds = vec![fastest, slowest];
+        }
+        for (at, speed) in speeds.iter().enumerate() {
+            let text = if at == 0 { format!("a link of {speed} GB/s") } else { format!("of {speed} GB/s") };
+            entry(&text, &|svg| line(svg, &self.look(*speed).style()));
         }
         if rounds.is_some() {
             entry("a tree's edge, with its round", &|svg| {
@@ -119,19 +155,15 @@ impl<'a> Panel<'a> {
         svg.text((8.0, 14.0), "", title);
         let is_drawn = |node: usize| self.nodes.iter().position(|drawn| *drawn == node);
         // Links that look alike are one path.
-        let mut links: BTreeMap<(u32, u32), String> = BTreeMap::new();
-        for link in self.topology.links().iter().filter(|link| link.from < link.to && link.bandwidth > 0.0) {
+        let mut links: BTreeMap<LinkLook, String> = BTreeMap::new();
+        for link in self.links().filter(|link| link.from < link.to) {
             let (Some(from), Some(to)) = (is_drawn(link.from), is_drawn(link.to)) else { continue };
-            let part = link.bandwidth / self.fastest;
-            // Many links of full width would be a grey disk.
-            let wide = (5.0 + 40.0 * part) * (FEW as f64 / self.nodes.len() as f64).min(1.0).powi(3);
-            let look = ((225.0 - 70.0 * part).round() as u32, wide.ceil() as u32);
+            let look = self.look(link.bandwidth);
             let ((x, y, _), (to_x, to_y, _)) = (self.at(from), self.at(to));
             let _written = write!(links.entry(look).or_default(), "M{x:.0} {y:.0}L{to_x:.0} {to_y:.0}");
         }
-        for ((shade, wide), path) in links {
-            let wide = f64::from(wide) / 10.0;
-            svg.path(&path, &format!("stroke=\"rgb({shade},{shade},{shade})\" stroke-width=\"{wide:.1}\""));
+        for (look, path) in links {
+            svg.path(&path, &look.style());
         }
         for (from, to, round) in edges {
             self.edge(svg, *from, *to, *round);
@@ -155,13 +187,13 @@ impl<'a> Panel<'a> {
         let (x, y, turn) = self.at(place);
         let node = &self.topology.nodes()[node];
         let fill =
-            BOXES.iter().find(|(_, kinds, _)| kinds.contains(&node.kind)).map_or("white", |found| found.0);
+            BOXES.iter().find(|(_, kinds, _)| kinds.contains(&node.kind)).map_or("none", |found| found.0);
         if self.nodes.len() > FEW {
             // On the left half a text that is turned further stands on its head.
             let (degrees, is_left) = (turn.to_degrees(), turn.cos() < 0.0);
             let (degrees, anchor, away) =
                 if is_left { (degrees + 180.0, "end", -9.0) } else { (degrees, "start", 9.0) };
-            svg.circle((x, y), 5.0, &format!("fill=\"{fill}\" stroke=\"#444\""), "");
+            svg.circle((x, y), 5.0, &format!("fill=\"{fill}\" stroke=\"{GREY}\""), "");
             let turned = format!(
                 "transform=\"translate({x:.1} {y:.1}) rotate({degrees:.1})\" text-anchor=\"{anchor}\""
             );
@@ -176,8 +208,8 @@ impl<'a> Panel<'a> {
 
 /// The colours of boxes, by kinds of nodes.
 const BOXES: [(&str, &[NodeKind], &str); 4] = [
-    ("#d9f0d3", &[NodeKind::Gpu, NodeKind::Rank], "GPU or rank"),
-    ("#fde0ef", &[NodeKind::Nic], "network card"),
-    ("#e6e6f5", &[NodeKind::Cpu], "processor"),
-    ("#fff7bc", &[NodeKind::Host, NodeKind::Switch], "host or switch"),
+    (TINTS[0], &[NodeKind::Gpu, NodeKind::Rank], "GPU or rank"),
+    (TINTS[1], &[NodeKind::Nic], "network card"),
+    (TINTS[2], &[NodeKind::Cpu], "processor"),
+    (TINTS[3], &[NodeKind::Host, NodeKind::Switch], "host or switch"),
 ];

@@ -5,6 +5,7 @@
 
 mod advise;
 mod bench;
+mod chart;
 mod chrome;
 mod codecs;
 mod compare;

@@ -6,9 +6,10 @@ use super::{
     traced::label,
     words::{named, seconds},
 };
+use crate::chart::{Axis, Scale, si};
 use herringbone::{
     core::simulate::{BusySpan, Prediction, Resource, WorkItem},
-    svg::Svg,
+    svg::{CURVES, FAINT, GREY, Svg},
 };
 
 const LEFT: f64 = 190.0;
@@ -20,35 +21,36 @@ const MOST_ROWS: usize = 48;
 /// What is closer together than this is drawn as one, and narrower as wide.
 const LEAST: f64 = 0.4;
 const KINDS: [(&str, &str); 4] =
-    [("messages", "#2166ac"), ("folds", "#b2182b"), ("copies", "#e08214"), ("codes", "#1b7837")];
+    [("messages", CURVES[0]), ("folds", CURVES[1]), ("copies", CURVES[2]), ("codes", CURVES[3])];
 
 pub(super) fn picture(recorded: &Recorded, described: &Described, outcome: &Prediction) -> String {
     let rows: Vec<(&Resource, &Vec<BusySpan>)> = recorded.spans.iter().take(MOST_ROWS).collect();
     let total = seconds(outcome.total()).max(f64::MIN_POSITIVE);
     let bottom = TOP + HIGH * rows.len() as f64;
     let mut svg = Svg::default();
-    head(&mut svg, recorded, described, rows.len());
+    head(&mut svg, recorded, described, total);
+    axis(&mut svg, bottom, total);
     let workers = described.verified.schedule().workers();
     for (at, (place, spans)) in rows.iter().enumerate() {
         let y = TOP + HIGH * at as f64;
         let name = named(**place, workers);
         svg.text((8.0, y + 12.0), "", name.strip_prefix("the ").unwrap_or(&name));
-        svg.line((LEFT, y + HIGH), (LEFT + WIDE, y + HIGH), "stroke=\"#e5e5e5\"");
+        svg.line((LEFT, y + HIGH), (LEFT + WIDE, y + HIGH), &format!("stroke=\"{FAINT}\""));
         bars(&mut svg, spans, y, total);
     }
-    axis(&mut svg, bottom, total);
-    svg.finish(LEFT + WIDE + 20.0, bottom + 40.0)
+    svg.finish(LEFT + WIDE + 30.0, bottom + 30.0)
 }
 
-fn head(svg: &mut Svg, recorded: &Recorded, described: &Described, rows: usize) {
+fn head(svg: &mut Svg, recorded: &Recorded, described: &Described, total: f64) {
     let schedule = described.verified.schedule();
     let all = recorded.spans.len();
-    let cut = if all > rows { format!("; the first {rows} of {all} rows") } else { String::new() };
+    let cut = if all > MOST_ROWS { format!("; the first {MOST_ROWS} of {all} rows") } else { String::new() };
     let late = if recorded.left_out > 0 { "; the end is left out" } else { "" };
     let (workers, reducers) = (schedule.workers(), schedule.reducers());
     let (name, collective) = (&described.name, described.call.collective);
     let title = format_args!(
-        "{name}: {collective} among {workers} workers and {reducers} reducers, simulated{cut}{late}"
+        "{name}: {collective} among {workers} workers and {reducers} reducers, simulated: {}{cut}{late}",
+        si(total, "s")
     );
     svg.text((8.0, 20.0), "font-size=\"14\"", title);
     for (at, (name, colour)) in KINDS.iter().enumerate() {
@@ -85,17 +87,17 @@ fn bars(svg: &mut Svg, spans: &[BusySpan], y: f64, total: f64) {
 
 fn bar(svg: &mut Svg, bar: Option<(f64, f64, usize, String)>, y: f64) {
     if let Some((start, end, kind, title)) = bar {
-        let style = format!("fill=\"{}\" stroke=\"white\" stroke-width=\"0.2\"", KINDS[kind].1);
+        let style = format!("fill=\"{}\"", KINDS[kind].1);
         svg.rect((start, y + 2.0), ((end - start).max(LEAST), HIGH - 4.0), &style, &title);
     }
 }
 
-fn axis(svg: &mut Svg, y: f64, total: f64) {
-    for tenth in 0..=10 {
-        let x = LEFT + WIDE * f64::from(tenth) / 10.0;
-        svg.line((x, y), (x, y + 5.0), "stroke=\"black\"");
-        let time = format!("{:.4}", 1e3 * total * f64::from(tenth) / 10.0);
-        svg.text((x, y + 18.0), "text-anchor=\"middle\"", time);
+fn axis(svg: &mut Svg, bottom: f64, total: f64) {
+    let axis = Axis { values: 0.0..total, places: (LEFT, LEFT + WIDE), scale: Scale::Even, unit: "s" };
+    for (time, words) in axis.ticks() {
+        let x = axis.at(time);
+        svg.line((x, TOP), (x, bottom + 5.0), &format!("stroke=\"{FAINT}\""));
+        svg.text((x, bottom + 18.0), &format!("fill=\"{GREY}\" text-anchor=\"middle\""), words);
     }
-    svg.text((8.0, y + 18.0), "", "milliseconds");
+    svg.text((8.0, bottom + 18.0), &format!("fill=\"{GREY}\""), "time");
 }

@@ -1,23 +1,26 @@
 //! Roofs as lines, an operation as a point below them; both axes count by factors.
 
 use super::{roofs::Roofline, words::seconds};
+use crate::chart::{Axis, CurveEnd, Panel, Scale, si};
 use herringbone::{
     core::simulate::{Bound, Roof, binding},
-    svg::Svg,
+    svg::{CURVES, Svg},
 };
-use std::ops::Range;
 
 const LEFT: f64 = 80.0;
-const TOP: f64 = 60.0;
+const TOP: f64 = 64.0;
 const WIDE: f64 = 620.0;
 const HIGH: f64 = 380.0;
+/// Room for the names of roofs.
+const RIGHT: f64 = 190.0;
 /// How many times as much or as little as the operation's own is shown along the lower edge.
 const AROUND: f64 = 16.0;
 
-/// A roof's colour and its bytes/s of the link, by bytes folded and copied for each byte on it.
+/// A roof's look and its bytes/s of the link, by bytes folded and copied for each byte on it.
 struct Line<'a> {
     roof: Roof,
     colour: &'static str,
+    dashes: &'static str,
     of: Box<dyn Fn(f64) -> f64 + 'a>,
 }
 
@@ -30,36 +33,51 @@ pub(super) fn picture(roofline: &Roofline) -> Option<String> {
     let at_own: Vec<f64> = lines.iter().map(|line| (line.of)(own)).chain([attained]).collect();
     let low = at_own.iter().copied().fold(f64::MAX, f64::min) / 8.0;
     let high = at_own.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 2.0;
-    let frame = Frame { x: own / AROUND..own * AROUND, y: low..high };
+    let panel = Panel {
+        across: Axis {
+            values: own / AROUND..own * AROUND,
+            places: (LEFT, LEFT + WIDE),
+            scale: Scale::Factors,
+            unit: "",
+        },
+        up: Axis { values: low..high, places: (TOP + HIGH, TOP), scale: Scale::Factors, unit: "B/s" },
+    };
     let mut svg = Svg::default();
     svg.text((8.0, 20.0), "font-size=\"14\"", &roofline.title);
-    frame.grid(&mut svg);
+    let below = "bytes folded and copied for each byte on the link";
+    panel.grid(
+        &mut svg,
+        below,
+        "bytes/s on the link: the point is the operation, lines are roofs, with what they allow there",
+    );
     let binds = binding(&roofline.bounds).map(|bound| bound.roof);
-    for (at, line) in lines.iter().enumerate() {
-        frame.curve(&mut svg, line, at, binds == Some(line.roof));
-    }
-    let (x, y) = (frame.across(own), frame.up(attained));
-    svg.circle((x, y), 5.0, "", &format!("{:.4} GB/s at {own:.2}", attained / 1e9));
-    svg.text((x + 8.0, y + 16.0), "", format_args!("{:.3} GB/s", attained / 1e9));
-    Some(svg.finish(LEFT + WIDE + 30.0, TOP + HIGH + 50.0))
+    let ends: Vec<CurveEnd> = lines
+        .iter()
+        .filter_map(|line| curve(&mut svg, &panel, line, own, binds == Some(line.roof)))
+        .collect();
+    panel.name_ends(&mut svg, &ends);
+    let (x, y) = panel.at((own, attained));
+    svg.circle((x, y), 5.0, "", &format!("{} at {own:.2}", si(attained, "B/s")));
+    svg.text((x + 8.0, y + 18.0), "", si(attained, "B/s"));
+    Some(svg.finish(LEFT + WIDE + RIGHT, TOP + HIGH + 50.0))
 }
 
 /// Where folds, copies and codes keep their parts of what is folded, copied and coded, and messages their sizes.
 fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
     let alone = move |bound: &Bound<String>| seconds(bound.alone) / link;
-    let line = |roof: Roof, colour| {
+    let line = |roof: Roof, colour, dashes| {
         let each = roofline.bound(roof).map(alone)?;
         // Of them there are more, the more there is of all.
         let grows = matches!(roof, Roof::Fold | Roof::Copy | Roof::Code);
         let of = move |x: f64| 1.0 / (each * if grows { x / own } else { 1.0 });
-        Some(Line { roof, colour, of: Box::new(of) })
+        Some(Line { roof, colour, dashes, of: Box::new(of) })
     };
     let mut lines: Vec<Line<'_>> = [
-        line(Roof::Link, "#2166ac"),
-        line(Roof::Messages, "#1b7837"),
-        line(Roof::Copy, "#e08214"),
-        line(Roof::Fold, "#b2182b"),
-        line(Roof::Code, "#5aae61"),
+        line(Roof::Link, CURVES[0], ""),
+        line(Roof::Messages, CURVES[3], "6 3"),
+        line(Roof::Copy, CURVES[2], "2 3"),
+        line(Roof::Fold, CURVES[1], "9 3 2 3"),
+        line(Roof::Code, CURVES[6], "2 3"),
     ]
     .into_iter()
     .flatten()
@@ -67,59 +85,20 @@ fn lines(roofline: &Roofline, link: f64, own: f64) -> Vec<Line<'_>> {
     if let Some(thread) = roofline.bound(Roof::Thread).map(alone) {
         let messages = roofline.bound(Roof::Messages).map_or(0.0, alone).min(thread);
         let of = move |x: f64| 1.0 / (messages + (thread - messages) * x / own);
-        lines.push(Line { roof: Roof::Thread, colour: "#762a83", of: Box::new(of) });
+        lines.push(Line { roof: Roof::Thread, colour: CURVES[4], dashes: "", of: Box::new(of) });
     }
     lines
 }
 
-/// What the axes show.
-struct Frame {
-    x: Range<f64>,
-    y: Range<f64>,
+/// Draws a roof; returns its end, unless all of it is outside.
+fn curve(svg: &mut Svg, panel: &Panel, line: &Line<'_>, own: f64, binds: bool) -> Option<CurveEnd> {
+    let points = (0..=64).map(|step| own / AROUND * AROUND.powf(f64::from(step) / 32.0));
+    let points = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| panel.up.values.contains(y));
+    let points: Vec<_> = points.map(|point| panel.at(point)).collect();
+    let (width, word) = if binds { (3, " (binds)") } else { (1, "") };
+    let (colour, dashes) = (line.colour, line.dashes);
+    let style = format!("stroke=\"{colour}\" stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\"");
+    svg.polyline(points.iter().copied(), &style);
+    let words = format!("{}{word}, {}", line.roof.name(), si((line.of)(own), "B/s"));
+    Some(CurveEnd { at: *points.last()?, colour, words })
 }
-
-impl Frame {
-    fn across(&self, x: f64) -> f64 {
-        LEFT + WIDE * (x / self.x.start).ln() / (self.x.end / self.x.start).ln()
-    }
-
-    fn up(&self, y: f64) -> f64 {
-        TOP + HIGH * (1.0 - (y / self.y.start).ln() / (self.y.end / self.y.start).ln())
-    }
-
-    fn grid(&self, svg: &mut Svg) {
-        let doubled = |low: f64, high: f64| {
-            let first = low.log2().ceil() as i32;
-            (first..).map(|power| 2f64.powi(power)).take_while(move |value| *value <= high)
-        };
-        let (bottom, right, faint) = (TOP + HIGH, LEFT + WIDE, "stroke=\"#e5e5e5\"");
-        for x in doubled(self.x.start, self.x.end) {
-            let at = self.across(x);
-            svg.line((at, TOP), (at, bottom), faint);
-            svg.text((at, bottom + 16.0), MIDDLE, x);
-        }
-        for y in doubled(self.y.start / 1e9, self.y.end / 1e9) {
-            let at = self.up(y * 1e9);
-            svg.line((LEFT, at), (right, at), faint);
-            svg.text((LEFT - 6.0, at + 4.0), "text-anchor=\"end\"", (y * 1e4).round() / 1e4);
-        }
-        let below = "bytes folded and copied for each byte on the link";
-        svg.text((LEFT + WIDE / 2.0, bottom + 36.0), MIDDLE, below);
-        svg.text((8.0, TOP - 8.0), "", "GB/s on the link");
-    }
-
-    fn curve(&self, svg: &mut Svg, line: &Line<'_>, at: usize, binds: bool) {
-        let Range { start, end } = self.x;
-        let points = (0..=64).map(|step| start * (end / start).powf(f64::from(step) / 64.0));
-        let inside = points.map(|x| (x, (line.of)(x))).filter(|(_, y)| self.y.contains(y));
-        let (colour, width, words) =
-            (line.colour, if binds { 3 } else { 1 }, if binds { " (binds)" } else { "" });
-        let style = format!("stroke=\"{colour}\" stroke-width=\"{width}\"");
-        svg.polyline(inside.map(|(x, y)| (self.across(x), self.up(y))), &style);
-        let x = LEFT + 110.0 * at as f64;
-        svg.rect((x, 34.0), (12.0, 4.0), &format!("fill=\"{colour}\""), "");
-        svg.text((x + 18.0, 40.0), "", format_args!("{}{words}", line.roof.name()));
-    }
-}
-
-const MIDDLE: &str = "text-anchor=\"middle\"";

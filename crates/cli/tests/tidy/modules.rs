@@ -137,7 +137,7 @@ const ORDERS: [Order; 8] = [
             "job parent token",
             "drawing machine topologies",
             "package",
-            "chrome codecs failure layout names numbers outcome progress table",
+            "chart chrome codecs failure layout names numbers outcome progress table",
         ],
     },
     Order {
