@@ -52,6 +52,9 @@ class Communicator(Folds, Moves, Messages):
     _maker: str | None = None
     """The call that made it as the group of all ranks of the launcher's job; else ``None``."""
 
+    _over: Communicator | None = None
+    """The group of all ranks of the launcher's job over which :func:`init` has made this one: it ends with that; else ``None``."""
+
     @property
     def completed_before(self) -> int | None:
         """How many collectives of the group before this one all of its ranks have completed, if it came of :meth:`shrink`.
@@ -247,11 +250,16 @@ class Communicator(Folds, Moves, Messages):
                 It is left all the same. While another exception is under way this is only printed.
             PeerLostError: a rank has left such a group without one of its last calls; as before.
         """
-        for call in before_close:
-            call(self)
-        if self in made:
-            made.remove(self)
+        self._leave()
         tell(close_each([self._native]))
+
+    def _leave(self) -> None:
+        """Let go of what is about to be closed: this group, and those that :func:`init` has made over it."""
+        for communicator in [*(known for known in made if known._over is self), self]:
+            for call in before_close:
+                call(communicator)
+            if communicator in made:
+                made.remove(communicator)
 
     def __enter__(self) -> Communicator:
         return self

@@ -87,6 +87,7 @@ def join_launched(maker: str, options: Options, timeout: float | None) -> Commun
     first = job()
     if first is not None and options == Options():
         communicator = first.subgroup(range(first.size))
+        communicator._over = first
         if timeout is not None:
             communicator._native.set_timeout(timeout)
     else:
@@ -144,9 +145,10 @@ def finalize() -> None:
 
 
 def _close_made() -> list[Exception]:
-    natives = [communicator._native for communicator in reversed(made)]
-    made.clear()
-    return close_each(natives)
+    ending = made[::-1]
+    for communicator in ending:
+        communicator._leave()
+    return close_each([communicator._native for communicator in ending])
 
 
 at_exit(_close_made)

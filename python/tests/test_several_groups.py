@@ -10,7 +10,16 @@ from lab.job import python
 
 pytest.importorskip("numpy")
 
-ORDERS = ["store-store", "init-store", "store-init", "store-hvd", "hvd-store-init", "store-close-store-init", "init-options"]
+ORDERS = [
+    "store-store",
+    "init-store",
+    "store-init",
+    "store-hvd",
+    "hvd-store-init",
+    "store-close-store-init",
+    "init-options",
+    "init-init-first",
+]
 
 
 def where() -> dict[str, str]:

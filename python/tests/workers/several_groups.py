@@ -8,7 +8,7 @@ import numpy as np
 
 import herringbone
 import herringbone.horovod.numpy as hvd
-from herringbone import kvstore
+from herringbone import communicator, kvstore
 
 stores: list[kvstore.KVStore] = []
 groups: list[herringbone.Communicator] = []
@@ -59,6 +59,22 @@ for word in sys.argv[1].split("-"):
         except herringbone.RendezvousError as error:
             assert "start the ranks by torchrun, or set HERRINGBONE_STORE to another address" in str(error), error
         rank, size = dist.get_rank(), dist.get_world_size()
+        break
+    elif word == "first":
+        rank, size = groups[0].rank, groups[0].size
+        told: list[object] = []
+        communicator.before_close.append(told.append)
+        groups[0].close()
+        assert told == [groups[1], groups[0]], told
+        try:
+            herringbone.empty(3)
+        except herringbone.ClosedError as error:
+            assert "call herringbone.init() first" in str(error), error
+        else:
+            raise AssertionError("all groups have ended with the first one")
+        groups[:] = [herringbone.init(timeout=50)]
+        herringbone.finalize()
+        assert told[2:] == groups, told
         break
     else:
         assert word == "close"
