@@ -14,6 +14,7 @@ from conftest import START_SECONDS, clean_environment
 torch = pytest.importorskip("torch")
 
 import herringbone.horovod.torch as hvd
+from herringbone.correction import Correction
 from herringbone.horovod.common.elastic import run_fn
 from herringbone.horovod.common.exceptions import HostsUpdatedInterrupt
 from herringbone.horovod.common.world import Place
@@ -22,10 +23,10 @@ from lab.job import python
 WORKER = Path(__file__).parent / "workers" / "horovod_elastic.py"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim, more", [(0, []), (1, []), (0, ["corrected"])])
+def test_a_killed_worker_is_replaced_and_no_committed_step_is_lost(victim: int, more: list[str], tmp_path: Path) -> None:
     command = ["-m", "herringbone", "horovodrun", "-np", "2", "--min-np", "1", python(), str(WORKER)]
-    words = [sys.executable, *command, str(victim), str(tmp_path)]
+    words = [sys.executable, *command, str(victim), str(tmp_path), *more]
     outcome = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, timeout=START_SECONDS)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     reported = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
@@ -94,6 +95,45 @@ def test_a_state_goes_back_to_its_last_commit(alone: None) -> None:
     state.model = another
     state.sync()
     assert state.model is another
+
+
+def test_the_corrections_of_an_optimizer_go_back_with_it(alone: None) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    how = hvd.Compression.corrected(hvd.Compression.topk(0.01), momentum=0.5, warmup_steps=4, follows_rate=True)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer: Any = hvd.DistributedOptimizer(plain, model.named_parameters(), compression=how)
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+
+    def kept() -> tuple[int, list[float], list[float]]:
+        state = optimizer.compression_state_dict()
+        return state["steps"], state["rates"], state["velocities"]["weight"].flatten().tolist()
+
+    backward()
+    optimizer.step()
+    state = hvd.elastic.TorchState(model, optimizer)
+    assert kept() == (1, [0.1], [1.0, 1.0])
+    optimizer.param_groups[0]["lr"] = 0.05
+    backward()
+    optimizer.step()
+    backward()
+    assert kept() == (2, [0.05], [1.75, 1.75])
+    for handle, _ in optimizer._handles.values():
+        hvd.synchronize(handle)  # A job that forms again ends what runs.
+    state.restore()
+    assert kept() == (1, [0.1], [1.0, 1.0]), "also of a step that was begun"
+    backward()
+    assert optimizer._step_compression.codec == Correction(warmup_steps=4).codec_at("topk:0.01", 1), "of the restored step"
+    optimizer.step()
+    assert kept() == (2, [0.1], [1.5, 1.5]), "the gradient of the step that is done again counts once"
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert kept()[0] == 2, "a program that is not elastic keeps its steps"
+    state.sync()
+    state.optimizer.step()
+    state.restore()
+    assert kept() == (2, [0.1], [1.5, 1.5]), "what all ranks have is saved"
 
 
 def test_a_sampler_gives_out_what_is_left(alone: None) -> None:

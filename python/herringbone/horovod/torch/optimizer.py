@@ -267,9 +267,10 @@ class _Reducing(Passes):
         super().zero_grad(*arguments, **named)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Take a state, and forget the operations that run."""
+        """Take a state, and forget the operations that run, and the step that they are of. The steps of corrections stay."""
         self._handles.clear()
         self._here = dict.fromkeys(self._here, 0)
+        self._begun = False
         self._synchronized, self._should_synchronize = False, True
         self._begin_passes()
         load_in_place(self, state_dict)

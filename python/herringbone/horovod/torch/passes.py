@@ -59,7 +59,17 @@ class Passes(torch.optim.Optimizer):
         residuals = {tensor: {**kept, "left": torch.from_numpy(kept["left"])} for tensor, kept in left}
         if self._corrector is None:
             return residuals
-        return {"residuals": residuals, "steps": self._steps, **self._corrector.state_dict()}
+        return {"residuals": residuals, **self._corrections()}
+
+    def _corrections(self) -> dict[str, Any]:
+        """The ``steps`` that are made, and what corrections have kept on this rank, without residuals; nothing without corrections."""
+        return {} if self._corrector is None else {"steps": self._steps, **self._corrector.state_dict()}
+
+    def _take_corrections(self, kept: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`_corrections` gave; what is left out of it starts anew."""
+        if self._corrector is not None:
+            self._corrector.load({"velocities": {}, "rates": [], **kept})
+            self._steps = kept["steps"]
 
     def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what was left when :meth:`compression_state_dict` was called on this rank.

@@ -10,6 +10,7 @@ import torch
 from ...common.basics import is_initialized, rank, size
 from ...common.elastic import ObjectState, source_of_state
 from ..functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from ..passes import Passes
 from .sampler import ElasticSampler
 
 __all__ = [
@@ -60,11 +61,32 @@ class ModelStateHandler(StateHandler):
 
 
 class OptimizerStateHandler(StateHandler):
-    """Of an optimizer."""
+    """Of an optimizer, with the steps, learning rates and velocities of ``Compression.corrected`` if it has that.
+
+    Steps and rates are common to all ranks: the codec of a step follows from them. Velocities are each rank's own.
+    """
+
+    def save(self) -> None:
+        """Keep the state as it is now."""
+        super().save()
+        self._saved_corrections = self._corrections()
+
+    def restore(self) -> None:
+        """Go back to the state that was saved last: the step that is done again has the codec and the velocities that it had."""
+        super().restore()
+        if self._saved_corrections:
+            self.value._take_corrections(self._saved_corrections)
 
     def sync(self) -> None:
-        """Give all ranks the optimizer's state of :attr:`source`."""
+        """Give all ranks the optimizer's state of :attr:`source`; each keeps its own velocities, and a new one has none."""
         broadcast_optimizer_state(self.value, self.source)
+        mine = self._corrections()
+        if mine:
+            common = {name: kept for name, kept in mine.items() if name != "velocities"}
+            self.value._take_corrections(mine | broadcast_object(common, self.source, "optimizer_corrections"))
+
+    def _corrections(self) -> dict[str, Any]:
+        return self.value._corrections() if isinstance(self.value, Passes) else {}
 
 
 class SamplerStateHandler(StateHandler):
