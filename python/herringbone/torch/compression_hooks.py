@@ -86,7 +86,6 @@ class CompressionHook:
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
         self._plain_said = False
-        self._is_new_step = True
         self._residuals = Residuals()
 
     def __call__(self, state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Averaged:
@@ -94,9 +93,8 @@ class CompressionHook:
         self._group = dist.group.WORLD if state is None else state
         numbers = tuple(self._numbers.setdefault(id(parameter), len(self._numbers)) for parameter in bucket.parameters())
         suits = self._suits(bucket.buffer())
-        if self._is_new_step:
-            self._step_codec = self._corrector.begin(self._steps - self.start_after, self._residuals, self._optimizer)
-            self._is_new_step = False
+        if bucket.index() == 0:
+            self._begin_step()
         for number, gradient in zip(numbers, bucket.gradients()):
             self._corrector.correct(number, gradient)
         is_plain = self._steps < self.start_after or not suits
@@ -107,9 +105,13 @@ class CompressionHook:
         finally:
             if bucket.is_last():
                 self._steps += 1
-                self._begun = self._is_new_step = True
-                self._direct.clear()
-                self._rearranged = None
+                self._begun = True
+
+    def _begin_step(self) -> None:
+        """Choose the codec of a step: also after a backward pass that failed between its buckets, which made none."""
+        self._direct.clear()
+        self._rearranged = None
+        self._step_codec = self._corrector.begin(self._steps - self.start_after, self._residuals, self._optimizer)
 
     def _note(self, index: int, numbers: Layout, is_fed: bool) -> None:
         """Remember what a bucket is made of, and drop what is left of buckets that are no more.

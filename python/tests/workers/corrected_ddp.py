@@ -148,6 +148,34 @@ def a_resumed_training_is_one_that_was_not_interrupted() -> None:
         assert not torch.equal(weights(whole), weights(other)), "velocities matter"
 
 
+class Bucket:
+    """What DDP gives to a hook: one of two buckets, each of one parameter."""
+
+    def __init__(self, index: int, parameter: nn.Parameter) -> None:
+        self.parameter, self.flat = parameter, torch.from_numpy(gradient(index, 0)[:4096])
+        self.index, self.is_last = (lambda: index), (lambda: index == 1)
+        self.buffer, self.parameters, self.gradients = (lambda: self.flat), (lambda: [self.parameter]), (lambda: [self.flat])
+
+
+@case
+def a_step_that_fails_between_its_buckets_is_begun_anew() -> None:
+    hook: Any = ours.compression_hook("topk:0.0009765625", warmup_steps=4)
+    weights = [nn.Parameter(torch.zeros(4096)) for _ in range(2)]
+
+    def shares(buckets: int) -> list[int]:
+        made = [hook(None, Bucket(index, weights[index])).wait() for index in range(buckets)]
+        return [int((each != 0).sum()) for each in made]
+
+    assert [shares(2), shares(2)] == [[1024, 1024], [256, 256]]
+    common = hook.state_dict()
+    assert shares(2) == [64, 64]
+    assert shares(1) == [16], "the other bucket does not come"
+    assert shares(2) == [16, 16], "the step that failed is no step"
+    assert shares(1) == [4]
+    hook.load_state_dict(common)
+    assert shares(2) == [64, 64], "the step of the state"
+
+
 @case
 def a_gradient_that_is_not_finite_does_not_stay() -> None:
     net = Given(10)
