@@ -205,6 +205,7 @@ def corrections_that_do_not_fit_are_refused() -> None:
     error_of(ValueError, lambda: corrected(coded, momentum=1.0), "Compression.corrected: momentum is 1.0")
     error_of(ValueError, lambda: corrected(hvd.Compression.int8, warmup_steps=4), "int8 has no share")
     heavy = corrected(coded, momentum=0.9)
+    error_of(ValueError, lambda: corrected(heavy, warmup_steps=4), "Compression.corrected: the compression is corrected already")
     error_of(ValueError, lambda: hvd.allreduce(torch.ones(9), compression=heavy), "it is for DistributedOptimizer")
     weight = torch.nn.Parameter(torch.zeros(3))
     moving = torch.optim.SGD([weight], lr=0.1, momentum=0.9)

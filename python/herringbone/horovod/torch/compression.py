@@ -151,11 +151,15 @@ class Compression:
             follows_rate: if the optimizer's learning rate falls, residuals grow by the old rate over the new one, as in BytePS.
 
         Raises:
-            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine.
+            TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine, or is corrected already.
         """
         if getattr(compression, "codec", None) is None:
             raise ValueError(
                 "Compression.corrected: the compression is no codec of the engine; pass one, such as Compression.topk(0.01)"
+            )
+        if getattr(compression, "correction", None) is not None:
+            raise ValueError(
+                "Compression.corrected: the compression is corrected already; pass the codec alone, with all corrections in one call"
             )
         correction: dict[str, Any] = {
             "momentum": momentum,
