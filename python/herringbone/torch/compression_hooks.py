@@ -256,7 +256,8 @@ def compression_hook(
         named_parameters: ``model.named_parameters()``, where parameters are excluded.
         name: what a checkpoint calls the buckets.
         momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression), those
-            of excluded parameters, too. The optimizer is ``torch.optim.SGD`` without momentum then.
+            of excluded parameters, too. The optimizer is ``torch.optim.SGD`` without momentum then. It needs gradients that no
+            ``GradScaler`` has scaled, as with bfloat16: a velocity stays in the scale in which it was summed up.
         nesterov: Nesterov's momentum, as BytePS has it.
         warmup_steps: in so many steps after ``start_after`` the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
         optimizer: if its learning rate falls, the residuals grow by the old rate over the new one, as in BytePS: what they are owed

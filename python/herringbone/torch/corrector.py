@@ -70,7 +70,12 @@ class Corrector:
     def correct(self, key: Hashable, gradient: torch.Tensor) -> None:
         """Put momentum into the gradient of a parameter, in place; ``key`` is the parameter's from step to step.
 
-        A gradient with a NaN or an infinity stays as it is, and so does its velocity: the step will be skipped.
+        A gradient with a NaN or an infinity stays as it is, and so does its velocity: the step will be skipped. The velocities of the
+        step's other parameters, and of all on ranks without a NaN, have its gradients then. Gradients are not scaled by a
+        ``GradScaler``: a velocity stays in the scale in which it was summed up.
+
+        Raises:
+            ArgumentError: a velocity that was loaded has another number of elements.
         """
         if not self._correction.momentum or isinstance(gradient, Lacking) or not torch.isfinite(gradient).all():
             return

@@ -145,7 +145,7 @@ class Compression:
         Args:
             compression: the codec, such as ``Compression.topk(0.01)``.
             momentum: each rank sums up its gradients with it before they are coded (momentum correction of Deep Gradient Compression).
-                The optimizer is ``torch.optim.SGD`` without momentum then.
+                The optimizer is ``torch.optim.SGD`` without momentum then. It needs gradients that no ``GradScaler`` has scaled.
             nesterov: Nesterov's momentum, as BytePS has it.
             warmup_steps: in so many steps the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
             follows_rate: if the optimizer's learning rate falls, residuals grow by the old rate over the new one, as in BytePS.
