@@ -18,7 +18,7 @@ from ..compression import Residuals
 from ..names import Codec
 from .collectives import collectives_of
 from .compressed import compression
-from .corrector import Corrector
+from .corrector import Corrector, checked_steps
 from .rearranged import Averaged, Layout, Pieces, Rearranged, pairs
 from .tensors import Lacking, packed
 
@@ -201,6 +201,12 @@ class CompressionHook:
         """
         if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
             raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass what state_dict of such a hook gave")
+        steps = checked_steps(LOAD, state["steps"])
+        for part in ("left", "layouts"):
+            if not isinstance(state[part], Mapping):
+                raise TypeError(f"{LOAD}: {part} is a {type(state[part]).__name__}; pass what state_dict of such a hook gave")
+        if odd := [tensor for tensor, kept in state["left"].items() if not _is_left(kept)]:
+            raise TypeError(f"{LOAD}: what the state has of {odd[0]!r} is no pair of steps and a tensor; pass it as it was saved")
         # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
         codecs = state.get("codecs", {})
         left = {
@@ -211,11 +217,17 @@ class CompressionHook:
             }
             for tensor, (steps, left) in state["left"].items()
         }
+        layouts = {index: tuple(layout) for index, layout in state["layouts"].items()}
         kept = self._corrector.checked(LOAD, state)
         self._residuals._load(LOAD, left)
         self._corrector.load(kept)
-        self._steps, self._layouts = state["steps"], {index: tuple(layout) for index, layout in state["layouts"].items()}
+        self._steps, self._layouts = steps, layouts
         self._resumed = bool(self._layouts)
+
+
+def _is_left(kept: Any) -> bool:
+    """Whether this can be what is left of a bucket: steps, and a tensor."""
+    return isinstance(kept, (tuple, list)) and len(kept) == 2 and isinstance(kept[1], torch.Tensor)
 
 
 def _index_of(tensor: str) -> int:

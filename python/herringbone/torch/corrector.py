@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from .. import errors
+from ..arguments import whole
 from ..compression import Residuals
 from ..correction import Rates, corrected, kind_of, with_momentum
 from .tensors import Lacking
 
-__all__ = ["Corrector"]
+__all__ = ["Corrector", "checked_steps"]
 
 
 class Corrector:
@@ -82,6 +83,7 @@ class Corrector:
         velocity = self._velocities.get(key)
         if velocity is None:
             velocity = self._velocities[key] = torch.zeros_like(gradient)
+        _check_elements(self._call, key, velocity, gradient.numel())
         gradient.copy_(with_momentum(velocity.view_as(gradient), gradient, self._correction.momentum, self._correction.nesterov))
 
     def left_by(self, codec: str | None) -> str | None:
@@ -98,8 +100,10 @@ class Corrector:
             kept["rates"] = list(self._rates.last)
         return kept
 
-    def checked(self, call: str, state: Mapping[Any, Any]) -> dict[str, Any]:
+    def checked(self, call: str, state: Mapping[Any, Any], elements: Mapping[Any, int] | None = None) -> dict[str, Any]:
         """The part of a state that :meth:`load` takes; a state of a program without corrections has none.
+
+        ``elements`` are how many each parameter has, as far as that is known: else :meth:`correct` compares.
 
         Raises:
             TypeError, ArgumentError: it is not what :meth:`state_dict` gave.
@@ -107,11 +111,13 @@ class Corrector:
         velocities, rates = state.get("velocities", {}), state.get("rates", [])
         if not isinstance(velocities, Mapping) or not all(isinstance(each, torch.Tensor) for each in velocities.values()):
             raise TypeError(f"{call}: the state's velocities are no tensors by parameter; pass what state_dict gave")
+        for key, velocity in velocities.items():
+            _check_elements(call, key, velocity, (elements or {}).get(key, velocity.numel()))
         if odd := [key for key, each in velocities.items() if not torch.isfinite(each).all()]:
             raise errors.ArgumentError(
                 f"{call}: the velocity of {odd[0]!r} has a NaN or an infinity: the state is damaged; load another one"
             )
-        if not all(isinstance(rate, float) for rate in rates):
+        if not isinstance(rates, Sequence) or not all(isinstance(rate, float) for rate in rates):
             raise TypeError(f"{call}: the state's rates are no numbers; pass what state_dict gave")
         return {"velocities": velocities, "rates": rates}
 
@@ -119,3 +125,23 @@ class Corrector:
         """Go on with what :meth:`checked` gave."""
         self._velocities = {key: velocity.clone() for key, velocity in kept["velocities"].items()}
         self._rates = Rates(kept["rates"])
+
+
+def checked_steps(call: str, steps: Any) -> int:
+    """The number of steps that a state has.
+
+    Raises:
+        TypeError, ArgumentError: it is none.
+    """
+    number = whole(call, "steps", steps, "a number of steps")
+    if number < 0:
+        raise errors.ArgumentError(f"{call}: steps is {number}; pass the state as it was saved, with 0 steps or more")
+    return number
+
+
+def _check_elements(call: str, key: Hashable, velocity: torch.Tensor, elements: int) -> None:
+    if velocity.numel() != elements:
+        raise errors.ArgumentError(
+            f"{call}: the velocity of parameter {key!r} has {velocity.numel()} elements, and the parameter has {elements}; load a state "
+            "of this model"
+        )

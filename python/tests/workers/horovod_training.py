@@ -214,6 +214,19 @@ def corrections_that_do_not_fit_are_refused() -> None:
     error_of(ValueError, lambda: hvd.DistributedOptimizer(still, compression=heavy, op=hvd.Adasum), "op=Average and op=Sum")
     optimizer = hvd.DistributedOptimizer(still, compression=heavy)
     error_of(TypeError, lambda: optimizer.load_compression_state_dict({}), "lacks residuals or steps")
+    state = optimizer.compression_state_dict()
+    name = next(iter(optimizer._parameter_names.values()))
+    for change, kind, said in (
+        ({"residuals": []}, TypeError, "residuals are no dictionaries by tensor"),
+        ({"residuals": {name: 3}}, TypeError, "residuals are no dictionaries by tensor"),
+        ({"steps": -1}, ValueError, "steps is -1"),
+        (
+            {"velocities": {name: torch.zeros(4)}},
+            ValueError,
+            f"the velocity of parameter {name!r} has 4 elements, and the parameter has 3",
+        ),
+    ):
+        error_of(kind, lambda change=change: optimizer.load_compression_state_dict({**state, **change}), said)
     embedding = torch.nn.Embedding(6, 2, sparse=True)
     sparse = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1), compression=heavy)
     loss = embedding(torch.tensor([1])).sum()

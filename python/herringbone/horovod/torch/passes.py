@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...arguments import whole
 from ...compression import LOAD, Residuals
-from ...torch.corrector import Corrector
+from ...torch.corrector import Corrector, checked_steps
 from ...torch.tensors import Lacking, or_lacking
 from ..common.operations import ReduceOp
 from ..common.process_sets import ProcessSet
@@ -83,11 +82,12 @@ class Passes(torch.optim.Optimizer):
         if not isinstance(state, Mapping) or not {"residuals", "steps"} <= state.keys():
             what = "the state lacks residuals or steps; pass what an optimizer with Compression.corrected saved"
             raise TypeError(f"{LOAD}: {what}")
-        steps = whole(LOAD, "steps", state["steps"], "a number of steps")
-        kept = self._corrector.checked(LOAD, state)
-        left = {
-            tensor: {**each, "codec": self._corrector.left_by(each.get("codec"))} for tensor, each in state["residuals"].items()
-        }
+        steps, residuals = checked_steps(LOAD, state["steps"]), state["residuals"]
+        elements = {name: parameter.numel() for parameter, name in self._parameter_names.items()}
+        kept = self._corrector.checked(LOAD, state, elements)
+        if not isinstance(residuals, Mapping) or not all(isinstance(each, Mapping) for each in residuals.values()):
+            raise TypeError(f"{LOAD}: the state's residuals are no dictionaries by tensor; pass what compression_state_dict gave")
+        left = {tensor: {**each, "codec": self._corrector.left_by(each.get("codec"))} for tensor, each in residuals.items()}
         self._residuals.load_state_dict(left)
         self._corrector.load(kept)
         self._steps = steps
