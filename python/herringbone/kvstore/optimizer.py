@@ -294,7 +294,7 @@ def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
     given = {name: value for name, value in vars(optimizer._settings).items() if with_keys or name not in OF_KEYS}
     scheduler = given["lr_scheduler"]
     if scheduler is not None:
-        given["lr_scheduler"] = scheduler._described() if type(scheduler).__module__ == LRScheduler.__module__ else OWN
+        given["lr_scheduler"] = scheduler._described() if _travels(scheduler) else OWN
     return pack("set_optimizer", given)
 
 
@@ -318,8 +318,20 @@ def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> N
         setattr(optimizer._settings, name, value)
 
 
-def of_described(packed: Any) -> Optimizer:
-    """The optimizer that :func:`described` tells of, without a scheduler of a program's own."""
+def of_described(packed: Any, like: Optimizer | None = None) -> Optimizer:
+    """The optimizer that :func:`described` tells of, which shares nothing with another one.
+
+    Args:
+        like: whose multipliers and scheduler of a program's own it has; without it, it has none.
+    """
     made = create_optimizer("sgd")
+    if like is not None:
+        for name in OF_KEYS:
+            setattr(made._settings, name, dict(getattr(like._settings, name)))
+        made._settings.lr_scheduler = None if _travels(like.lr_scheduler) else like.lr_scheduler
     settle(made, packed, needs_scheduler=False)
     return made
+
+
+def _travels(scheduler: Schedule | None) -> bool:
+    return type(scheduler).__module__ == LRScheduler.__module__

@@ -52,15 +52,18 @@ class RemoteKVStore(KVStore):
             name: what the store's tables are called by, the same on all workers.
             nan: what becomes of a push with a NaN, as tables say it.
         """
+        import numpy as np
+
         super().__init__(kind, None, engine, trees)
         self._stored: dict[Any, Any] = {}
         self._servers, self._count, self._name, self._nan = servers, count, name, nan
         self._meeting = Meeting(servers, name)
         self._local = int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         self._comes_back = self._meeting.comes_back
-        message = self._meeting.message() if self._comes_back else ()
-        if len(message):
-            self._optimizer = of_described(message)
+        self._said = self._meeting.message() if self._comes_back else np.zeros(0, np.uint8)
+        """What rank 0 has told of the optimizer in use; it is empty if there is none."""
+        if self._said.size:
+            self._optimizer = of_described(self._said)
         _open.add(self)
 
     @property
@@ -187,16 +190,12 @@ class RemoteKVStore(KVStore):
             self._optimizer = chosen._twin()
             return
         self._settle()
+        said = described(chosen, with_keys=False)
         if self.rank == 0:
-            self._meeting.tell(described(chosen, with_keys=False))
+            self._meeting.tell(said)
         self._meeting.meet("set_optimizer")
-        settle(chosen, self._meeting.message(), needs_scheduler=False)
-        try:
-            planned = [(stored, *self._plan(chosen, key, stored)) for key, stored in self._stored.items()]
-        except ArgumentError:
-            if self.rank == 0 and self._optimizer is not None:
-                self._meeting.tell(described(self._optimizer, with_keys=False))
-            raise
+        said, planned = self._agree(chosen)
+        settle(chosen, said, needs_scheduler=False)
         former = [stored.replace(self._servers, self._name, rule, layout, self.rank == 0) for stored, rule, layout in planned]
         if not chosen._has_settings_of(self._optimizer):
             self._optimizer = chosen._twin()
@@ -205,6 +204,32 @@ class RemoteKVStore(KVStore):
             for table in former:
                 if table is not None:
                     self._servers.drop_table(table)
+
+    def _agree(self, chosen: Optimizer) -> tuple[Any, list[tuple[Any, Rule, Layout]]]:
+        """What rank 0 has told of an optimizer, and how the tables of all keys lie for it.
+
+        All workers meet once they have read it, also those that cannot have it: what rank 0 tells then, nobody takes for it.
+
+        Raises:
+            ArgumentError: there can be no such tables; on all workers, which have the optimizer before.
+            MismatchError: some of the workers can have them, and others cannot; on all.
+        """
+        said, planned, refused = self._meeting.message(), list[tuple[Any, Rule, Layout]](), None
+        try:
+            proposed = of_described(said, chosen)
+            planned = [(stored, *self._plan(proposed, key, stored)) for key, stored in self._stored.items()]
+        except Exception as error:
+            refused = error
+        try:
+            self._meeting.meet("set_optimizer, planned" if refused is None else "set_optimizer, refused")
+            if refused is not None:
+                raise refused
+        except Exception as error:
+            if self.rank == 0:
+                self._meeting.tell(self._said)
+            raise error from (None if error is refused else refused)
+        self._said = said
+        return said, planned
 
     def _plan(self, optimizer: Optimizer, key: Any, stored: Any) -> tuple[Rule, Layout]:
         """What an optimizer does to a key, and how its table lies."""

@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from herringbone import kvstore
+from herringbone import ArgumentError, MismatchError, kvstore
+from herringbone.kvstore.remote import RemoteKVStore
 
 SHAPE = (3, 70, 11)
 
@@ -89,6 +91,42 @@ def back() -> None:
     while not (pulled(kv, 1) == 7 + 2 * kv.num_workers).all():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def refused() -> None:
+    """An optimizer that the keys cannot have leaves all workers with the one before, whoever is late and whoever can have it."""
+    for before in (None, kvstore.create_optimizer("sgd", learning_rate=1.0)):
+        kv = kvstore.create("dist_async")
+        assert isinstance(kv, RemoteKVStore)
+        kv.init(1, full(0, (20000,)))
+        if before is not None:
+            kv.set_optimizer(before)
+        message, plan = kv._meeting.message, kv._plan
+        if kv.rank == 1:
+            kv._meeting.message = lambda: (time.sleep(0.5), message())[1]  # type: ignore[method-assign]
+        told(ArgumentError, "key 1 has 20000 elements", lambda: kv.set_optimizer("lamb"))
+        if kv.rank == 1:
+            kv._plan = lambda *arguments: plan(1, *arguments)  # type: ignore[method-assign, call-arg, arg-type]
+        told(MismatchError, "set_optimizer, ", lambda: kv.set_optimizer("adam"))
+        kv._plan = plan  # type: ignore[method-assign]
+        kv.barrier()
+        assert (message().size > 0) == (before is not None)
+        if before is not None:
+            assert kv.optimizer is not None and kv.optimizer.name == "sgd"
+            kv.push(1, full(1, (20000,)))
+            kv.barrier()
+            assert (pulled(kv, 1, (20000,)) == -kv.num_workers).all()
+            kv.barrier()
+        kv.close()
+
+
+def told(error: type[Exception], words: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except error as raised:
+        assert words in str(raised), raised
+    else:
+        raise AssertionError("it was not refused")
 
 
 def mistaken() -> None:
