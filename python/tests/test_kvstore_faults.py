@@ -40,7 +40,7 @@ def test_workers_that_do_not_call_alike_are_told_and_go_on(group: Group, size: i
     for status, output in group.finish(START_SECONDS):
         assert status == 0, output
         reported.append(json.loads(output.strip().splitlines()[-1])["told"])
-    assert [len(texts) for texts in reported] == [6] * size, reported
+    assert [len(texts) for texts in reported] == [7] * size, reported
     for text in (text for texts in reported for text in texts):
         assert "mark" in text, text
     assert any("push 'a' float32 (4, 6)" in texts[0] for texts in reported[:-1]), reported

@@ -16,12 +16,42 @@ from ..errors import UnsupportedError
 from ..kinds import BARRIER, kind_of
 from .sparse import RowSparse
 
-__all__ = ["Comm", "first_value", "with_rows"]
+__all__ = ["Comm", "Sent", "first_value", "with_rows"]
 
 Made = tuple[Any, Any, Any]
 
 MOST_WORKERS = 255
 """So many add up a one of 8 bits."""
+
+
+class Sent:
+    """A collective that a store has pushed."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run, self._handle, self._is_refused = run, None, False
+
+    def issue(self, **how: Any) -> Any:
+        """Begin it, on a thread of the engine."""
+        try:
+            work = self._run(**how)
+        except BaseException:
+            self._is_refused = True
+            raise
+        self._handle = work._handle
+        return work
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether it has failed; ``None`` while it is not over."""
+        if self._handle is None or self._is_refused:
+            return self._is_refused or None
+        if not self._handle.done():
+            return None
+        try:
+            self._handle.wait(0)
+        except Exception:
+            return True
+        return False
 
 
 class Comm:
@@ -59,15 +89,18 @@ class Comm:
         priority: int,
         coded: Coded | None = None,
         by: str = "",
-    ) -> None:
+    ) -> Sent | None:
         """Push the sum over all workers of an array that stands for a value like ``like``.
 
         Args:
             coded: the codec of the messages, and who keeps what is lost by which name.
             by: what is done with it, which workers compare, too.
+
+        Returns:
+            What becomes of it; ``None`` in a store of one process.
         """
         summed = kind_of("all_reduce", fold_type(call, array, "sum"))
-        self._push(summed, array, array.size, variable, priority, _said(call, key, like) + by, coded)
+        return self._push(summed, array, array.size, variable, priority, _said(call, key, like) + by, coded)
 
     def broadcast(self, call: str, key: Any, array: Any, variable: Variable, like: Any, priority: int = 0) -> None:
         """Push the broadcast of rank 0's."""
@@ -96,10 +129,10 @@ class Comm:
         priority: int,
         said: str,
         coded: Coded | None = None,
-    ) -> None:
+    ) -> Sent | None:
         communicator = self._communicator
         if communicator is None:
-            return
+            return None
         run = functools.partial(
             communicator._run,
             kind,
@@ -111,7 +144,9 @@ class Comm:
             priority=priority,
             extras=Extras(mark=zlib.crc32(said.encode("utf-8", "surrogatepass")) or 1, compression=coded),
         )
-        self._engine.collective(communicator, run, (variable,), priority, name=said)
+        sent = Sent(run)
+        self._engine.collective(communicator, sent.issue, (variable,), priority, name=said)
+        return sent
 
 
 def with_rows(value: Any, rows: Any) -> tuple[Any, Any, Any]:

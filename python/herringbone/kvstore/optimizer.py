@@ -144,6 +144,15 @@ class Optimizer:
         settings.num_update = max(settings.num_update, self._counts[key])
         return self._numbers_of(call, key)
 
+    def _take_back(self, key: Any) -> None:
+        """Do not count an update of a key that there was not."""
+        settings, counted = self._settings, self._counts.get(key, 0)
+        if counted <= settings.begin_num_update:  # a program has given it other states since
+            return
+        self._counts[key] = counted - 1
+        if settings.num_update == counted:
+            settings.num_update = max(settings.begin_num_update, *self._counts.values())
+
     def _numbers_of(self, call: str, key: Any) -> Parameters:
         """The numbers of an update of a key after the updates so far, with the key's multipliers.
 

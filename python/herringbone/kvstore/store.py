@@ -159,6 +159,7 @@ class KVStore(Updates, SparsePulls):
 
     def _check_push(self, call: str, pairs: Keyed) -> None:
         """Refuse what cannot be pushed, and wait until the values may be read."""
+        self._take_back()
         for one, values in pairs.items():
             stored = self._known(call, one)
             self._check_read(call, values)
@@ -181,7 +182,7 @@ class KVStore(Updates, SparsePulls):
         both, total, rows = self._comm.furnished(make, stored.value.shape, stored.value.dtype, rows_there)
         coded = None if compressed is None else compressed.of_workers(key)
         update, said = self._update_of(call, key)
-        self._comm.sum(call, key, both, merged, total, priority, coded, by=said)
+        self._counted(key, self._comm.sum(call, key, both, merged, total, priority, coded, by=said))
         apply = functools.partial(stored.apply, key, update, total, rows)
         self._engine.push(apply, (merged,), (stored.variable,), priority, name=f"update {key}")
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..communicator import Communicator
 from ..dependency import Engine
 from ..errors import ArgumentError, UnsupportedError
+from .comm import Sent
 from .compression import GradientCompression, compression_of
 from .optimizer import Optimizer, agreed, chosen_optimizer
 from .rules import Parameters, known_numbers
@@ -33,6 +34,8 @@ class Updates:
         self._updater: Updater | None = None
         self._optimizer: Optimizer | None = None
         self._compression: GradientCompression | None = None
+        self._sums: list[tuple[Optimizer, Any, Sent]] = []
+        """Pushes that an optimizer has counted, whose sums may fail yet."""
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -81,6 +84,19 @@ class Updates:
         usual = known_numbers(optimizer.name)
         others = ", ".join(f"{name}={given!r}" for name, given in numbers.items() if given != usual.get(name))
         return functools.partial(_step, optimizer, numbers), f" by {optimizer.name}({others})"
+
+    def _counted(self, key: Any, sent: Sent | None) -> None:
+        """Remember a push that :meth:`_update_of` has counted, and its sum."""
+        if self._optimizer is not None and sent is not None:
+            self._sums.append((self._optimizer, key, sent))
+
+    def _take_back(self) -> None:
+        """Have no push counted whose sum has failed: the workers, which may differ in its key, then count alike again."""
+        sums = [(optimizer, key, sent.failed) for optimizer, key, sent in self._sums]
+        self._sums = [counted for counted, (_, _, failed) in zip(self._sums, sums) if failed is None]
+        for optimizer, key, failed in sums:
+            if failed:
+                optimizer._take_back(key)
 
     def set_gradient_compression(self, params: dict[str, Any]) -> None:
         """Have pushes send ``{"type": "1bit", "threshold": 0.5}`` or ``{"type": "2bit", "threshold": 0.5}``, as MXNet does.

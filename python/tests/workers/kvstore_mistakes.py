@@ -56,6 +56,15 @@ for key, value in (("a", 1), ("b", 2)):
     assert (out == value).all(), "what was not agreed changes nothing"
 works("a", 3)
 
+# The rate is that of the number of updates, and what was not agreed is none.
+kv.set_optimizer(kvstore.create_optimizer("sgd", lr_scheduler=lambda count: 2.0**count))
+mismatch(lambda: kv.push("b" if is_odd else "a", full(1)))
+for key, value in (("b", 2 - 2), ("b", 0 - 4), ("a", sum(range(3, n + 3)) - 4)):
+    kv.push(key, full(1 / n))
+    kv.pull(key, out)
+    assert np.allclose(out, value), (key, out)
+kv.set_updater(None)
+
 # Shapes of one size, in init, whose keys then have no value anywhere.
 shape = (6, 4) if is_odd else (4, 6)
 mismatch(lambda: kv.init("c", full(1, shape)))
