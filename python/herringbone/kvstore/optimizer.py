@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,10 +139,24 @@ class Optimizer:
         Raises:
             ArgumentError: there is one among them that the optimizer cannot have.
         """
-        settings = self._settings
-        self._counts[key] = self._counts.get(key, settings.begin_num_update) + workers
+        settings, numbers = self._settings, self._numbers_of(call, key, workers)
+        self._counts[key] = self._count_after(key, workers)
         settings.num_update = max(settings.num_update, self._counts[key])
-        return self._numbers_of(call, key)
+        return numbers
+
+    def _count_after(self, key: Any, workers: int) -> int:
+        """How many updates a key has had after the next one."""
+        return self._counts.get(key, self._settings.begin_num_update) + workers
+
+    def _check_next(self, call: str, keys: Iterable[Any], workers: int) -> None:
+        """Refuse updates of keys, one after the other, of which any has a number that the optimizer cannot have.
+
+        It counts none of them. The arguments and errors are those of :meth:`_next_numbers`.
+        """
+        most = self._settings.num_update
+        for key in keys:
+            most = max(most, self._count_after(key, workers))
+            self._numbers_of(call, key, workers, most)
 
     def _take_back(self, key: Any) -> None:
         """Do not count an update of a key that there was not."""
@@ -153,15 +167,18 @@ class Optimizer:
         if settings.num_update == counted:
             settings.num_update = max(settings.begin_num_update, *self._counts.values())
 
-    def _numbers_of(self, call: str, key: Any) -> Parameters:
-        """The numbers of an update of a key after the updates so far, with the key's multipliers.
+    def _numbers_of(self, call: str, key: Any, workers: int = 1, most: int = 0) -> Parameters:
+        """The numbers of the next update of a key, with the key's multipliers. They do not count it.
+
+        Args:
+            most: how many updates there have been before, if that is more than those that are counted.
 
         Raises:
             ArgumentError: there is one among them that the optimizer cannot have.
         """
         settings, given = self._settings, dict(self.params)
         if settings.lr_scheduler is not None:
-            given["learning_rate"] = float(settings.lr_scheduler(settings.num_update))
+            given["learning_rate"] = float(settings.lr_scheduler(max(most, settings.num_update, self._count_after(key, workers))))
         for name, multipliers in (("learning_rate", settings.lr_mult), ("wd", settings.wd_mult)):
             multiplier = multipliers.get(key, multipliers.get(settings.param_idx2name.get(key), 1))
             if multiplier != 1:

@@ -105,11 +105,16 @@ class RemoteKVStore(KVStore):
         for one in pairs:
             self._stored[one].check_rule(call, Rule.of(self._optimizer, call, one))
 
+    @property
+    def _updates_of_push(self) -> int:
+        """The other workers push as often, each at its own time."""
+        return self.num_workers
+
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:
         self._comes_back = False
         stored, optimizer = self._stored[key], self._optimizer
         assert optimizer is not None
-        rule = Rule.with_numbers(optimizer, optimizer._next_numbers(call, key, self.num_workers))
+        rule = Rule.with_numbers(optimizer, optimizer._next_numbers(call, key, self._updates_of_push))
         # Of a scheduler only rank 0's counts: the others' may lag behind.
         is_scheduled = optimizer.lr_scheduler is not None and self.rank != 0
         changes = stored.changes(rule, but="learning_rate" if is_scheduled else None)

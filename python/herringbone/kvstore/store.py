@@ -169,9 +169,10 @@ class KVStore(Updates, SparsePulls):
             check_alike(call, one, [view(call, array) for array in values], stored.value)
             if self._optimizer is not None:
                 self._optimizer.check(call, one, stored.value)
-                self._optimizer._numbers_of(call, one)
             if self._compression is not None:
                 self._compression.check(call, one, stored.value, stored.rows is not None)
+        if self._optimizer is not None:
+            self._optimizer._check_next(call, pairs, self._updates_of_push)
         self._wait_for_all(array for values in pairs.values() for array in values)
 
     def _push(self, call: str, key: Any, values: list[Any], priority: int) -> None:

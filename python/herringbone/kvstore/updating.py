@@ -85,6 +85,11 @@ class Updates:
         others = ", ".join(f"{name}={given!r}" for name, given in numbers.items() if given != usual.get(name))
         return functools.partial(_step, optimizer, numbers), f" by {optimizer.name}({others})"
 
+    @property
+    def _updates_of_push(self) -> int:
+        """How many updates of its key a push counts as."""
+        return 1
+
     def _counted(self, key: Any, sent: Sent | None) -> None:
         """Remember a push that :meth:`_update_of` has counted, and its sum."""
         if self._optimizer is not None and sent is not None:
