@@ -47,3 +47,35 @@ def test_a_push_that_a_scheduler_spoils_counts_for_none_of_its_keys() -> None:
     assert optimizer.num_update == 2 and [pulled(kv, key) for key in (1, 2)] == [0, -2]
     kv.push([1, 3], [np.ones(3)] * 2)
     assert optimizer.num_update == 2 and [pulled(kv, key) for key in (1, 2, 3)] == [-1, -2, -1]
+
+
+def test_counts_go_on_from_where_they_begin_also_after_a_file(tmp_path: Path) -> None:
+    def made(begin: int) -> tuple[kvstore.KVStore, kvstore.Optimizer]:
+        kv = kvstore.create()
+        kv.init(1, np.zeros(3))
+        optimizer = kvstore.create_optimizer("sgd", lr_scheduler=float, begin_num_update=begin)
+        kv.set_optimizer(optimizer)
+        return kv, optimizer
+
+    for begin, saved_from, expected in ((100, 100, 105), (0, 0, 5), (100, 0, 105)):
+        kv, optimizer = made(saved_from)
+        for _ in range(5):
+            kv.push(1, np.ones(3))
+        kv.save_optimizer_states(tmp_path / "states")
+        assert optimizer.num_update == saved_from + 5
+        kv, optimizer = made(begin)
+        kv.load_optimizer_states(tmp_path / "states")
+        assert optimizer.num_update == expected
+        kv.push(1, np.ones(3))
+        assert pulled(kv, 1) == -(expected + 1) and optimizer.num_update == expected + 1
+
+
+def test_the_correction_of_the_bias_goes_on_from_where_the_counts_begin() -> None:
+    optimizer = kvstore.create_optimizer("adam", learning_rate=1.0, beta1=0.5, beta2=0.75, epsilon=0, begin_num_update=2)
+    weight = np.zeros(3)
+    optimizer.update("w", np.ones(3), weight)
+    # MXNet's rule at its third update, of a mean and a variance that begin: rate * sqrt(1 - beta2**3) / (1 - beta1**3) * mean / sqrt(variance)
+    assert np.allclose(weight, -np.sqrt(1 - 0.75**3) / (1 - 0.5**3) * 0.5 / np.sqrt(0.25))
+    assert optimizer.states["w"]["step"] == 3 and optimizer.num_update == 3
+    with pytest.raises(ArgumentError, match="begin_num_update is 4294967295; pass a whole number from 0, below 4,294,967,295"):
+        kvstore.create_optimizer("sgd", begin_num_update=(1 << 32) - 1)

@@ -16,9 +16,9 @@ class Held:
     """A native optimizer of one array."""
 
     def __init__(
-        self, name: str, numbers: Parameters, weight: Any, multi_precision: bool, restored: dict[str, Any] | None
+        self, name: str, numbers: Parameters, weight: Any, multi_precision: bool, restored: dict[str, Any]
     ) -> None:
-        """With the state that was restored for it, if any was.
+        """With the state that was restored for it, or with ``{"step": 5}`` of what had five steps before.
 
         Args:
             multi_precision: keep a weight of float16 in float32, which the steps change.
@@ -33,7 +33,7 @@ class Held:
         self._native = _herringbone.LocalOptimizer(
             NAMES[name], native_numbers(name, numbers), FOLDED[self.dtype.name], weight.size
         )
-        if restored is not None:
+        if restored["step"]:
             self._restore(restored)
 
     def step(self, numbers: Parameters, weight: Any, gradients: Any) -> None:

@@ -10,7 +10,7 @@ from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..plain import pack, unpack
 from .held import Held
-from .rules import FRACTIONS, NAMES, Parameters, check_numbers, known_numbers, number
+from .rules import FRACTIONS, LATEST, NAMES, Parameters, check_numbers, known_numbers, number
 from .schedulers import LRScheduler, scheduler_of
 
 __all__ = ["Optimizer", "agreed", "chosen_optimizer", "create_optimizer", "described", "of_described", "settle"]
@@ -194,7 +194,9 @@ class Optimizer:
 
         held = self._held.get(key)
         if held is None:
-            held = Held(self.name, numbers, weight, self.multi_precision, self._restored.get(key))
+            # MXNet corrects the bias by the number of the update, which goes on from there.
+            before = self._restored.get(key, {"step": self._settings.begin_num_update})
+            held = Held(self.name, numbers, weight, self.multi_precision, before)
         if held.fits != (weight.shape, weight.dtype):
             raise ArgumentError(f"update: key {key!r} was of shape {held.fits[0]} and {held.fits[1]}, and is of another now")
         gradients = np.ascontiguousarray(np.broadcast_to(np.asarray(gradient), weight.shape), held.dtype)
@@ -204,14 +206,17 @@ class Optimizer:
 
     @property
     def states(self) -> dict[Any, dict[str, Any]]:
-        """What it keeps of each key: ``"step"``, a number, and arrays by their names."""
+        """What it keeps of each key: ``"step"``, the number of its last update, and arrays by their names."""
         return {**self._restored, **{key: held.state() for key, held in self._held.items()}}
 
     @states.setter
     def states(self, states: dict[Any, dict[str, Any]]) -> None:
         self._held, self._restored = {}, dict(states)
-        self._counts = {key: int(state["step"]) for key, state in states.items()}
-        self._settings.num_update = max([self._settings.begin_num_update, *self._counts.values()])
+        begin = self._settings.begin_num_update
+        steps = {key: int(state["step"]) for key, state in states.items()}
+        # States with fewer steps are of an optimizer that began at 0.
+        self._counts = {key: step if step >= begin else begin + step for key, step in steps.items()}
+        self._settings.num_update = max([begin, *self._counts.values()])
 
     def _twin(self) -> Optimizer:
         """One with the same settings, which both have from now on, and states of its own, of no key."""
@@ -246,7 +251,8 @@ def create_optimizer(
         lr_scheduler: the learning rate for a number of updates, which are those of the key that has most: one of
             :mod:`herringbone.kvstore`, or any callable. A ``learning_rate`` that is given, too, becomes its ``base_lr``.
         multi_precision: keep weights of float16 in float32, too, and have the steps change these.
-        begin_num_update: how many updates there were before.
+        begin_num_update: how many updates of each key there were before, at most 4,294,967,294. Schedulers and the corrections of
+            ``adam``, ``adamw`` and ``lamb`` go on from there; on servers the corrections count the steps there.
         param_idx2name: names of keys, for the multipliers of rates and decays.
 
     Raises:
@@ -259,8 +265,10 @@ def create_optimizer(
     unknown = sorted(set(params) - set(known))
     if unknown:
         raise ArgumentError(f"create_optimizer: {name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-    if isinstance(begin_num_update, bool) or not isinstance(begin_num_update, int) or begin_num_update < 0:
-        raise ArgumentError(f"create_optimizer: begin_num_update is {begin_num_update!r}; pass a whole number from 0")
+    if isinstance(begin_num_update, bool) or not isinstance(begin_num_update, int) or not 0 <= begin_num_update < LATEST:
+        raise ArgumentError(
+            f"create_optimizer: begin_num_update is {begin_num_update!r}; pass a whole number from 0, below {LATEST:,}"
+        )
     if lr_scheduler is not None:
         if not callable(lr_scheduler):
             what = type(lr_scheduler).__name__

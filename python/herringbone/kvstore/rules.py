@@ -15,6 +15,7 @@ from ..errors import ArgumentError
 
 __all__ = [
     "FRACTIONS",
+    "LATEST",
     "NAMES",
     "STATES",
     "WITH_VELOCITY",
@@ -56,6 +57,8 @@ WITH_VELOCITY = ("sgd", "signum")
 TEST = ("learning_rate", 0.01), ("wd", 0.0)
 """What ``test`` takes, too, and does not need."""
 FRACTIONS = ("float16", "bfloat16", "float32", "float64")
+LATEST = (1 << 32) - 1
+"""So many steps are counted."""
 OPEN = {"clip_gradient": math.inf, "lower_bound": 0.0, "upper_bound": math.inf}
 """Bounds that may be ``None``, as what does not bind, and the number that the rules have for it."""
 FLAGS = {"correct_bias": "correct_bias", "bias_correction": "correct_bias"}

@@ -9,11 +9,9 @@ from typing import Any
 from ..errors import ArgumentError
 from ..plain import pack, unpack
 from .optimizer import Optimizer, create_optimizer
+from .rules import LATEST
 
 __all__ = ["save_states", "states_of"]
-
-LATEST = (1 << 32) - 1
-"""So many steps are counted."""
 
 
 def save_states(call: str, path: pathlib.Path, optimizer: Optimizer, with_numbers: bool) -> None:
