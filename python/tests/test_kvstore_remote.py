@@ -162,6 +162,23 @@ def test_servers_do_to_values_what_a_local_store_does(kv: RemoteKVStore, name: s
         assert np.array_equal(out, other), step
 
 
+def test_a_table_that_cannot_be_made_leaves_the_one_before(kv: RemoteKVStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    many, out = np.arange(5000, dtype=np.float32), np.zeros(5000, np.float32)
+    kv.init(1, many)
+    kv.set_optimizer("test")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MemoryError("there is no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kv._servers, "table", refuse)
+        with pytest.raises(MemoryError, match="there is no room"):
+            kv.set_optimizer("lamb")
+    kv.push(1, many)
+    kv.pull(1, out)
+    assert np.array_equal(out, 2 * many)
+
+
 def test_a_nan_is_taken_unless_the_store_refuses_it(kv: RemoteKVStore) -> None:
     local, careful = kvstore.create("local"), kvstore.create("dist_async", nan="refuse")
     assert isinstance(careful, RemoteKVStore)

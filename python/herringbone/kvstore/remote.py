@@ -90,7 +90,7 @@ class RemoteKVStore(KVStore):
         layout = Layout.of(call, key, given, self._count, rule)
         is_sparse = isinstance(given, RowSparse)
         stored = Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan)
-        stored.open(self._servers, self._name, rule)
+        stored.open(self._servers, self._name, rule, layout)
         if self.rank == 0 and stored.table.step == 0:
             stored.tune(rule)
             stored.assign([given])

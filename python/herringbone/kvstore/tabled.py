@@ -38,19 +38,22 @@ class Tabled:
         """What workers compare."""
         return f"{self.value.dtype} {self.value.shape} {'dense' if self.rows is None else 'row-sparse'}"
 
-    def open(self, servers: ParameterServer, store: str, rule: Rule) -> None:
-        """Take part in the table for a rule. What the servers have of its numbers is taken to be this."""
-        self.table = servers.table(
+    def open(self, servers: ParameterServer, store: str, rule: Rule, layout: Layout) -> None:
+        """Take part in the table for a rule. What the servers have of its numbers is taken to be this.
+
+        Where it fails, the value is where it was.
+        """
+        table = servers.table(
             f"{store} {self._key!r} {rule.suffix}",
-            rows=self._layout.rows,
-            width=self._layout.width,
+            rows=layout.rows,
+            width=layout.width,
             dtype=self.value.dtype.name,
             sparse=self.rows is not None,
             optimizer=rule.name,
             numbers=dict(rule.made_with),
             nan=self._nan,
         )
-        self._suffix, self._told = rule.suffix, dict(rule.numbers)
+        self.table, self._layout, self._suffix, self._told = table, layout, rule.suffix, dict(rule.numbers)
 
     def layout_for(self, call: str, servers: int, rule: Rule) -> Layout:
         """How it lies in a table for a rule.
@@ -89,8 +92,7 @@ class Tabled:
         former = None
         if self._suffix != rule.suffix:
             former, before = self.table, self._layout
-            self._layout = layout
-            self.open(servers, store, rule)
+            self.open(servers, store, rule, layout)
             if is_first and self.table.step == 0:
                 self._take_over(former, before)
         if is_first:
