@@ -45,6 +45,11 @@ def test_a_worker_that_comes_back_finds_the_values(group: Group, address: str) -
     assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
 
 
+def test_an_init_that_fails_leaves_no_value_on_the_servers(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 2, "first_values", HERRINGBONE_TABLES=address)
+    assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
+
+
 def test_workers_that_cannot_have_an_optimizer_keep_the_one_before(group: Group, address: str) -> None:  # noqa: F811
     group.start_ranks("kvstore_async.py", 2, "refused", HERRINGBONE_TABLES=address)
     assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from ..arguments import level
 from ..closing import ends_by_exception, print_errors
 from ..dependency import Engine
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, HerringboneError, MismatchError, UnsupportedError
 from ..tables import ParameterServer
 from .layout import Layout, Rule
 from .meeting import Meeting
@@ -80,21 +81,47 @@ class RemoteKVStore(KVStore):
         if not pairs:
             return
         self._check_init(call, pairs)
-        begun = {one: self._begin_table(call, one, view(call, values[0])) for one, values in pairs.items()}
-        self._meet(f"{call} {[(one, stored.said) for one, stored in begun.items()]}")
+        # What a key cannot have is refused before any has a table.
+        planned = {one: self._planned(call, one, view(call, values[0])) for one, values in pairs.items()}
+        begun: dict[Any, Any] = {}
+        ours: list[str] = []
+        try:
+            for one, (stored, rule, layout) in planned.items():
+                stored.open(self._servers, self._name, rule, layout)
+                begun[one] = stored
+                if self.rank == 0 and stored.table.step == 0:
+                    ours.append(stored.table.name)
+                    stored.tune(rule)
+                    stored.assign([view(call, pairs[one][0])])
+            self._meet(f"{call} {[(one, stored.said) for one, stored in begun.items()]}")
+        except Exception as error:
+            for stored in begun.values():
+                stored.table.close()
+            self._drop(call, ours, isinstance(error, MismatchError))
+            raise
         self._stored.update(begun)
         self._keys = str if isinstance(next(iter(pairs)), str) else int
 
-    def _begin_table(self, call: str, key: Any, given: Any) -> Any:
+    def _planned(self, call: str, key: Any, given: Any) -> tuple[Tabled, Rule, Layout]:
+        """What is stored of a key, without a table yet, and what the table is."""
         rule = Rule.of(self._optimizer, call, key)
         layout = Layout.of(call, key, given, self._count, rule)
         is_sparse = isinstance(given, RowSparse)
-        stored = Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan)
-        stored.open(self._servers, self._name, rule, layout)
-        if self.rank == 0 and stored.table.step == 0:
-            stored.tune(rule)
-            stored.assign([given])
-        return stored
+        return Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan), rule, layout
+
+    def _drop(self, call: str, tables: list[str], are_all_here: bool) -> None:
+        """Have the servers forget what an init that has failed has left there.
+
+        Args:
+            are_all_here: all workers come here, and none goes on before the tables are gone.
+        """
+        with contextlib.suppress(HerringboneError):  # the failure of the init counts
+            if are_all_here:
+                self._meeting.meet(f"{call}, refused")
+            for table in tables:
+                self._servers.drop_table(table)
+            if are_all_here:
+                self._meeting.meet(f"{call}, forgotten")
 
     def _check_push(self, call: str, pairs: Keyed) -> None:
         if self._optimizer is None:

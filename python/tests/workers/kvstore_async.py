@@ -93,6 +93,19 @@ def back() -> None:
         time.sleep(0.01)
 
 
+def first_values() -> None:
+    """An init that is refused, or that the workers call differently, leaves no value that counts later."""
+    kv = kvstore.create("dist_async")
+    kv.set_optimizer("lamb")
+    told(ArgumentError, "key 1 has 20000 elements", lambda: kv.init([0, 1], [full(5), full(5, (20000,))]))
+    kv.init(0, full(6))
+    assert (pulled(kv, 0) == 6).all()
+    told(MismatchError, "init", lambda: kv.init([2, 3 + kv.rank], [full(5)] * 2))
+    kv.init([2, 3, 4], [full(7)] * 3)
+    assert all((pulled(kv, key) == 7).all() for key in (2, 3, 4))
+    told(ArgumentError, "has a value already", lambda: kv.init(4, full(8)))
+
+
 def refused() -> None:
     """An optimizer that the keys cannot have leaves all workers with the one before, whoever is late and whoever can have it."""
     for before in (None, kvstore.create_optimizer("sgd", learning_rate=1.0)):
