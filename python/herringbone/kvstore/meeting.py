@@ -7,14 +7,16 @@ import time
 import zlib
 from typing import Any
 
-from ..errors import MismatchError, TableError
+from ..errors import ArgumentError, MismatchError, TableError
 from ..tables import ParameterServer
-from .layout import bytes_of, row_of
+from .layout import WORD_BYTES, bytes_of, row_of
 
 __all__ = ["Meeting", "TableStore"]
 
 MESSAGE = 1024
 """Elements of a row with a message."""
+MOST_BYTES = (MESSAGE - 1) * WORD_BYTES
+"""The longest message."""
 ROWS = 1 << 62
 PAUSE = 0.02
 """Seconds between two looks for a key."""
@@ -70,12 +72,27 @@ class Meeting:
         self._messages.close()
 
     def tell(self, message: Any) -> None:
-        """Have the others read an array of bytes."""
-        self._messages.push_range(0, row_of(message, MESSAGE).reshape(1, MESSAGE))
+        """Have the others read an array of bytes; of one that is too long only how long it is."""
+        import numpy as np
+
+        fits = message.size <= MOST_BYTES
+        row = row_of(message if fits else np.zeros(0, np.uint8), MESSAGE)
+        row[0] = message.size
+        self._messages.push_range(0, row.reshape(1, MESSAGE))
 
     def message(self) -> Any:
-        """What was told last; it is empty if nothing was."""
-        return bytes_of(self._messages.pull_range(0, 1)[0])
+        """What was told last; it is empty if nothing was.
+
+        Raises:
+            ArgumentError: it was too long.
+        """
+        row = self._messages.pull_range(0, 1)[0]
+        if row[0] > MOST_BYTES:
+            raise ArgumentError(
+                f"set_optimizer: rank 0's optimizer with its lr_scheduler takes {int(row[0])} bytes, and servers tell at most "
+                f"{MOST_BYTES}: the lr_scheduler is too long; pass one with fewer steps, or a function on all workers"
+            )
+        return bytes_of(row)
 
 
 class TableStore:

@@ -243,11 +243,12 @@ class RemoteKVStore(KVStore):
         All workers meet once they have read it, also those that cannot have it: what rank 0 tells then, nobody takes for it.
 
         Raises:
-            ArgumentError: there can be no such tables; on all workers, which have the optimizer before.
+            ArgumentError: there can be no such tables, or the optimizer is too long to be told; on all workers, which have the optimizer before.
             MismatchError: some of the workers can have them, and others cannot; on all.
         """
-        said, planned, refused = self._meeting.message(), list[tuple[Any, Rule, Layout]](), None
+        said, planned, refused = self._said, list[tuple[Any, Rule, Layout]](), None
         try:
+            said = self._meeting.message()
             proposed = of_described(said, chosen)
             planned = [(stored, *self._plan(proposed, key, stored)) for key, stored in self._stored.items()]
         except Exception as error:

@@ -118,6 +118,8 @@ def refused() -> None:
         if kv.rank == 1:
             kv._meeting.message = lambda: (time.sleep(0.5), message())[1]  # type: ignore[method-assign]
         told(ArgumentError, "key 1 has 20000 elements", lambda: kv.set_optimizer("lamb"))
+        steps = kvstore.MultiFactorScheduler(list(range(1000, 601000, 1000)), 0.5)
+        told(ArgumentError, "scheduler is too long", lambda: kv.set_optimizer(kvstore.create_optimizer("sgd", lr_scheduler=steps)))
         if kv.rank == 1:
             kv._plan = lambda *arguments: plan(1, *arguments)  # type: ignore[method-assign, call-arg, arg-type]
         told(MismatchError, "set_optimizer, ", lambda: kv.set_optimizer("adam"))
