@@ -333,7 +333,8 @@ def described(optimizer: Optimizer, with_keys: bool = True) -> Any:
 
 
 def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> None:
-    """Give an optimizer the settings that :func:`described` tells of. A scheduler of the program's own stays.
+    """Give an optimizer the settings that :func:`described` tells of. A scheduler of the program's own stays, and so does the
+    object of one of the same kind.
 
     Raises:
         ArgumentError: it needs a scheduler that does not travel, and has none.
@@ -347,7 +348,8 @@ def settle(optimizer: Optimizer, packed: Any, needs_scheduler: bool = True) -> N
                 "all workers, or use a scheduler of herringbone.kvstore"
             )
     else:
-        optimizer._settings.lr_scheduler = None if scheduler is None else scheduler_of(scheduler)
+        had = optimizer.lr_scheduler
+        optimizer._settings.lr_scheduler = None if scheduler is None else scheduler_of(scheduler, had)
     for name, value in given.items():
         setattr(optimizer._settings, name, value)
 

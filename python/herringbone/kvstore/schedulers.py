@@ -54,7 +54,7 @@ class LRScheduler:
         return self.warmup_begin_lr + (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps
 
     def _described(self) -> list[Any]:
-        """Its name and arguments, as plain data; :func:`scheduler_of` makes it from these."""
+        """Its name and attributes, as plain data; :func:`scheduler_of` makes it from these."""
         return [self._name, dict(vars(self))]
 
     def _decayed(self, num_update: int) -> float:
@@ -160,7 +160,18 @@ class CosineScheduler(_UntilScheduler):
 KNOWN = {kind.__name__: kind for kind in (FactorScheduler, MultiFactorScheduler, PolyScheduler, CosineScheduler)}
 
 
-def scheduler_of(said: list[Any]) -> LRScheduler:
-    """The scheduler that :meth:`LRScheduler._described` told of."""
-    name, arguments = said
-    return KNOWN[name](**arguments)
+def scheduler_of(said: list[Any], given: Any = None) -> LRScheduler:
+    """The scheduler that :meth:`LRScheduler._described` told of.
+
+    Args:
+        given: what a program has; if it is a scheduler of this kind, it is the one, so that the program can change it later.
+    """
+    name, numbers = said
+    kind = KNOWN[name]
+    if type(given) is kind and given._described() == said:
+        return given
+    made = given if type(given) is kind else kind.__new__(kind)
+    # The constructor's bounds are those of its time: a program may have changed any number since.
+    vars(made).clear()
+    vars(made).update(numbers)
+    return made
