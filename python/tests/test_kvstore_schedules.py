@@ -98,3 +98,20 @@ def test_a_scheduler_that_travels_stays_the_programs_object_as_it_is() -> None:
     assert told.base_lr == 0.01 and other.max_update == 9
     proposed = of_described(packed, first)
     assert proposed.lr_scheduler is not told and proposed.lr_scheduler is not None and proposed.lr_scheduler(2) == told(2)
+
+
+def test_stores_with_one_optimizer_have_states_of_their_own() -> None:
+    optimizer = kvstore.create_optimizer("sgd", learning_rate=1.0, momentum=0.5)
+    first, second = kvstore.create(), kvstore.create()
+    for kv in (first, second, first, second):
+        if kv.optimizer is None:
+            kv.init(1, np.zeros(3))
+        kv.set_optimizer(optimizer)  # the second time it keeps the states
+        kv.push(1, np.ones(3))
+    assert pulled(first, 1) == pulled(second, 1) == -2.5
+    assert optimizer.states[1]["step"] == 2 and first.optimizer is optimizer
+    optimizer.set_learning_rate(0.0)
+    optimizer.states = {}
+    for kv, value in ((first, -2.5), (second, -2.5 - 0.75)):
+        kv.push(1, np.ones(3))
+        assert pulled(kv, 1) == value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class Optimizer:
         self._held: dict[Any, Held] = {}
         self._restored: dict[Any, dict[str, Any]] = {}
         self._checked: Parameters = {}
+        self._user: Callable[[], Any] = lambda: None
 
     @property
     def name(self) -> str:
@@ -221,6 +223,14 @@ class Optimizer:
     def _twin(self) -> Optimizer:
         """One with the same settings, which both have from now on, and states of its own, of no key."""
         return Optimizer(self._settings)
+
+    def _of_user(self, store: Any) -> Optimizer:
+        """This one, for the first store that asks for it, and a :meth:`_twin` for any other while that one uses it."""
+        user = self._user()
+        if user is not None and user is not store and user.optimizer is self:
+            return self._twin()
+        self._user = weakref.ref(store)
+        return self
 
     def _has_settings_of(self, other: Optimizer | None) -> bool:
         """Whether it is a :meth:`_twin` of another one, or that one."""

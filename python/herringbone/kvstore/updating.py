@@ -63,6 +63,7 @@ class Updates:
         Each worker applies it to the same sum, where MXNet's servers do; the values are the same. What a program changes of the
         optimizer later, such as the learning rate, holds from its next push on, and what the optimizer keeps stays. All workers
         change the same: else the next push is a :class:`MismatchError` on all of them. The same optimizer again keeps its states.
+        Stores that have one optimizer share its settings, and each has states of its own; the optimizer's ``states`` are the first one's.
 
         Args:
             optimizer: one that :func:`create_optimizer` has made, or its name.
@@ -72,8 +73,8 @@ class Updates:
         if self._communicator is not None:
             self._engine.wait(self._communicator)
             chosen = agreed(self._communicator, chosen)
-        if self._optimizer is None or not chosen._has_settings_of(self._optimizer):
-            self._optimizer = chosen
+        if not chosen._has_settings_of(self._optimizer):
+            self._optimizer = chosen._of_user(self)
 
     def _update_of(self, call: str, key: Any) -> tuple[Updater | None, str]:
         """What the next push of a key does, and what workers compare of it. It counts the push."""
