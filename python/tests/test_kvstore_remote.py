@@ -45,6 +45,11 @@ def test_a_worker_that_comes_back_finds_the_values(group: Group, address: str) -
     assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
 
 
+def test_a_scheduler_goes_on_where_rank_0_comes_back(group: Group, address: str) -> None:  # noqa: F811
+    group.start_ranks("kvstore_async.py", 1, "back_first", HERRINGBONE_TABLES=address)
+    assert [status for status, _ in group.finish()] == [0], "".join(group.lines)
+
+
 def test_an_init_that_fails_leaves_no_value_on_the_servers(group: Group, address: str) -> None:  # noqa: F811
     group.start_ranks("kvstore_async.py", 2, "first_values", HERRINGBONE_TABLES=address)
     assert [status for status, _ in group.finish()] == [0, 0], "".join(group.lines)
@@ -182,6 +187,25 @@ def test_a_table_that_cannot_be_made_leaves_the_one_before(kv: RemoteKVStore, mo
     kv.push(1, many)
     kv.pull(1, out)
     assert np.array_equal(out, 2 * many)
+
+
+def test_a_first_value_is_one_step_of_its_table(kv: RemoteKVStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler of rank 0 that comes back counts the others."""
+    monkeypatch.setattr("herringbone.kvstore.tabled.CHUNK", 2)
+    large, rows = np.ones((5000, 1), np.float32), kvstore.RowSparse.of(np.ones((9, 3), np.float32))
+    firsts = {1: ONE, 2: 0 * ONE, 3: large, 4: np.zeros((0, 3), np.float32), 5: rows, 6: kvstore.RowSparse.zeros((9, 3))}
+    kv.init(list(firsts), list(firsts.values()))
+    for optimizer in (None, kvstore.create_optimizer("sgd", lr_scheduler=lambda count: 1 / count)):
+        if optimizer is not None:
+            kv.set_optimizer(optimizer)
+        assert [kv._stored[key].table.step for key in firsts] == [1] * 6
+    out = np.zeros_like(rows.toarray())
+    kv.pull(5, out)
+    assert (out == 1).all()
+    for _ in range(2):
+        kv.push(1, ONE)
+    kv.pull(1, ONE.copy())
+    assert kv._stored[1].pushes == 2
 
 
 def test_a_nan_is_taken_unless_the_store_refuses_it(kv: RemoteKVStore) -> None:

@@ -160,6 +160,12 @@ class Optimizer:
             most = max(most, self._count_after(key, workers))
             self._numbers_of(call, key, workers, most)
 
+    def _begin_at(self, key: Any, updates: int) -> None:
+        """Have a key count on from updates that an earlier process of this worker has counted."""
+        settings = self._settings
+        self._counts[key] = settings.begin_num_update + updates
+        settings.num_update = max(settings.num_update, self._counts[key])
+
     def _take_back(self, key: Any) -> None:
         """Do not count an update of a key that there was not."""
         settings, counted = self._settings, self._counts.get(key, 0)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from ..arguments import level
@@ -100,7 +101,19 @@ class RemoteKVStore(KVStore):
             self._drop(call, ours, isinstance(error, MismatchError))
             raise
         self._stored.update(begun)
+        if self._comes_back:
+            self._count_on(begun.values())
         self._keys = str if isinstance(next(iter(pairs)), str) else int
+
+    def _count_on(self, values: Iterable[Any]) -> None:
+        """Have a scheduler of rank 0, which comes back, go on from its earlier pushes: all steps but that of the first value."""
+        optimizer = self._optimizer
+        if self.rank != 0 or optimizer is None:
+            return
+        for stored in values:
+            optimizer._begin_at(stored.key, stored.pushes * self._updates_of_push)
+            if optimizer.lr_scheduler is not None:
+                stored.forget("learning_rate")  # the servers have that of an earlier push
 
     def _planned(self, call: str, key: Any, given: Any) -> tuple[Tabled, Rule, Layout]:
         """What is stored of a key, without a table yet, and what the table is."""
@@ -218,8 +231,9 @@ class RemoteKVStore(KVStore):
         """
         chosen = chosen_optimizer("set_optimizer", optimizer)
         if self._comes_back and self._optimizer is not None:
-            settle(chosen, described(self._optimizer, with_keys=False), needs_scheduler=False)
+            settle(chosen, self._said, needs_scheduler=False)
             self._optimizer = chosen._twin()
+            self._count_on(self._stored.values())
             return
         self._settle()
         said = described(chosen, with_keys=False)

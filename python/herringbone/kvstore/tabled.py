@@ -26,7 +26,7 @@ class Tabled:
     def __init__(self, key: Any, layout: Layout, dtype: Any, is_sparse: bool, variable: Variable, nan: str) -> None:
         import numpy as np
 
-        self._key, self._nan = key, nan
+        self.key, self._nan = key, nan
         self._layout = layout
         self.value = np.broadcast_to(np.zeros((), dtype), layout.shape)
         """An array like the value, which takes up no memory."""
@@ -44,7 +44,7 @@ class Tabled:
         Where it fails, the value is where it was.
         """
         table = servers.table(
-            f"{store} {self._key!r} {rule.suffix}",
+            f"{store} {self.key!r} {rule.suffix}",
             rows=layout.rows,
             width=layout.width,
             dtype=self.value.dtype.name,
@@ -62,7 +62,7 @@ class Tabled:
             ArgumentError: there can be no such table.
         """
         like = self.value if self.rows is None else RowSparse.zeros(self._layout.shape, self.value.dtype)
-        return Layout.of(call, self._key, like, servers, rule)
+        return Layout.of(call, self.key, like, servers, rule)
 
     def check_rule(self, call: str, rule: Rule) -> None:
         """Refuse a rule that needs another table.
@@ -73,7 +73,7 @@ class Tabled:
         if rule.suffix != self._suffix:
             momentum = "0" if self._told.get("momentum") else "above 0"
             raise ArgumentError(
-                f"{call}: key {self._key!r}: the optimizer's momentum has become {momentum}, which changes what servers keep; call "
+                f"{call}: key {self.key!r}: the optimizer's momentum has become {momentum}, which changes what servers keep; call "
                 f"set_optimizer on all workers, which begins without a velocity"
             )
 
@@ -86,6 +86,10 @@ class Tabled:
         changed = {name: number for name, number in rule.numbers if name != but and self._told.get(name) != number}
         self._told |= changed
         return changed
+
+    def forget(self, name: str) -> None:
+        """Have the next push tell a number, whatever the servers have."""
+        self._told.pop(name, None)
 
     def replace(self, servers: ParameterServer, store: str, rule: Rule, layout: Layout, is_first: bool) -> str | None:
         """Have another rule; the first worker takes the value to its table. Returns the name of a table that nobody needs then."""
@@ -103,6 +107,11 @@ class Tabled:
         former.close()
         return former.name
 
+    @property
+    def pushes(self) -> int:
+        """How many pushes there were of this worker, perhaps in an earlier process, if it has set the value, which is one step."""
+        return max(0, self.table.step - 1)
+
     def _take_over(self, former: Table, before: Layout) -> None:
         self.table.tune(assigns=1)
         if before != self._layout:  # one of them is a single row
@@ -113,7 +122,8 @@ class Tabled:
         for first in range(0, self._layout.rows if self._layout.elements else 0, CHUNK):
             rows = former.pull_range(first, min(CHUNK, self._layout.rows - first))
             kept = rows.any(axis=1).nonzero()[0]  # the others are zero there, too
-            self._push_rows(kept + first, rows[kept])
+            self.table.push(kept + first, rows[kept], more=True)
+        self._end_step()
         self.table.tune(assigns=0)
 
     def tune(self, rule: Rule) -> None:
@@ -124,7 +134,14 @@ class Tabled:
         """Set the value."""
         self.table.tune(assigns=1)
         self.push_of(values, None, {})()
+        if self.table.step == 0:  # there was nothing to push
+            self._end_step()
         self.table.tune(assigns=0)
+
+    def _end_step(self) -> None:
+        import numpy as np
+
+        self.table.push(np.zeros(0, np.uint64), np.zeros((0, self._layout.width), self.value.dtype))
 
     def push_of(self, values: list[Any], trees: Trees | None, changes: dict[str, float]) -> functools.partial[None]:
         """What pushes the sum of arrays, which have been read when this returns, after numbers of the rule that have changed."""

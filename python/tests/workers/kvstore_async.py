@@ -93,6 +93,24 @@ def back() -> None:
         time.sleep(0.01)
 
 
+def back_first() -> None:
+    """Rank 0 comes back, twice: a scheduler of its own, which does not travel, goes on, in whatever order it calls."""
+    kv, shape, lives = kvstore.create("dist_async"), (3,), len(sys.argv) - 1
+    optimizer = kvstore.create_optimizer("sgd", lr_scheduler=float)
+    if lives == 3:
+        kv.set_optimizer(optimizer)
+    kv.init(1, full(0, shape))
+    if lives < 3:
+        kv.set_optimizer(optimizer)
+    for _ in range(3):
+        kv.push(1, full(1, shape))
+    out = pulled(kv, 1, shape)
+    updates = 3 * lives
+    assert (out == -updates * (updates + 1) / 2).all() and optimizer.num_update == updates, (out, optimizer.num_update)
+    if lives < 3:
+        os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
+
+
 def first_values() -> None:
     """An init that is refused, or that the workers call differently, leaves no value that counts later."""
     kv = kvstore.create("dist_async")
