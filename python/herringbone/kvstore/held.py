@@ -15,9 +15,7 @@ __all__ = ["Held"]
 class Held:
     """A native optimizer of one array."""
 
-    def __init__(
-        self, name: str, numbers: Parameters, weight: Any, multi_precision: bool, restored: dict[str, Any]
-    ) -> None:
+    def __init__(self, name: str, numbers: Parameters, weight: Any, multi_precision: bool, restored: dict[str, Any]) -> None:
         """With the state that was restored for it, or with ``{"step": 5}`` of what had five steps before.
 
         Args:

@@ -233,7 +233,8 @@ class Optimizer:
     def _of_user(self, store: Any) -> Optimizer:
         """This one, for the first store that asks for it, and a :meth:`_twin` for any other while that one uses it."""
         user = self._user()
-        if user is not None and user is not store and user.optimizer is self:
+        used: Optimizer | None = None if user is None else user.optimizer
+        if user is not store and used is self:
             return self._twin()
         self._user = weakref.ref(store)
         return self
