@@ -223,6 +223,15 @@ def test_peers_train_in_step_and_apart(group: Group, work: str) -> None:
         assert len(found) == 3 and len(set(found)) == 1, found
 
 
+def test_nobody_waits_for_a_peer_that_makes_no_step(group: Group) -> None:
+    group.start_ranks("optim_threshold.py", 2, "early", HERRINGBONE_TIMEOUT_S="20", **place())
+    statuses = [status for status, _ in group.finish()]
+    assert statuses == [0, 0], "".join(group.lines)
+    for case in ("none0", "none2"):
+        found = digests(group, case)
+        assert len(found) == 2 and len(set(found)) == 1, found
+
+
 @pytest.mark.full
 def test_the_others_go_on_without_a_peer_that_is_killed(group: Group) -> None:
     group.start_ranks("optim_threshold.py", 3, "killed", **place())

@@ -22,11 +22,11 @@ from .threshold_messages import Handle, Messages
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Exchange", "under_way"]
+__all__ = ["GONE", "Exchange", "under_way"]
 
 END, LEFT = -1, -2
 DRAIN_SECONDS, LOOK_SECONDS = 2.0, 0.001
-_GONE = (HerringboneError, RuntimeError)
+GONE = (HerringboneError, RuntimeError)
 """What calls of a group that is gone, or of which a rank is, raise; by torch's, also RuntimeError."""
 FIRST_TAG = -7001
 """Tags of messages that no program is likely to use itself go down from this, two for each space."""
@@ -93,7 +93,7 @@ class Exchange:
         """
         under_way.discard(self)
         if not self._has_ended:
-            with suppress(*_GONE):
+            with suppress(*GONE):
                 self._send(LEFT, b"")
         waiting, until = list(self._peers.values()), time.monotonic() + DRAIN_SECONDS
         while (waiting := [peer for peer in waiting if not (peer.has_ended or peer.has_left)]) and time.monotonic() < until:
@@ -101,7 +101,7 @@ class Exchange:
                 try:
                     while peer.take(waits=False) is not None:
                         until = time.monotonic() + DRAIN_SECONDS
-                except _GONE:
+                except GONE:
                     peer.has_left = True
             time.sleep(LOOK_SECONDS)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from ..correction import share_at
 from ..errors import ArgumentError, ClosedError
 from .saved import check_groups, count_of
 from .threshold_code import Shape, decode, encode
-from .threshold_exchange import Exchange, under_way
+from .threshold_exchange import GONE, Exchange, under_way
 from .threshold_messages import agreed_space, messages_of
 from .threshold_residual import Residual, apply
 
@@ -105,6 +106,7 @@ class ThresholdSGD(torch.optim.Optimizer):
         """So many bytes of updates this worker has sent to its peers."""
         self._keep_state()
         self._exchange: Exchange | None = None
+        self._may_be_missed = False
         self.rejoin(group, root=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -127,10 +129,10 @@ class ThresholdSGD(torch.optim.Optimizer):
         new, with those of rank ``root``. This sends all parameters once. What each rank has left to send stays.
         """
         self.close()
-        self._is_closed = False
         self._messages = messages_of("ThresholdSGD", group)
         self._space = agreed_space("ThresholdSGD", self._messages, self._model())
         self._give(root)
+        self._is_closed, self._may_be_missed = False, True
 
     def _model(self) -> str:
         """In words, what is the same on all ranks."""
@@ -179,12 +181,18 @@ class ThresholdSGD(torch.optim.Optimizer):
                 place += 1
         self._steps += 1
         update = encode(self._shape, changes)
+        exchange = self._begun()
+        self.sent_bytes += len(update) * (self._messages.size - 1)
+        self._apply(exchange.step(update))
+        return loss
+
+    def _begun(self) -> Exchange:
+        """The exchange under way. It begins with the first call that has something to tell the peers: a step, or that there is none."""
         if self._exchange is None:
             self._exchange = Exchange(self._messages, self._staleness, self._shape.most_bytes, self._space)
             under_way.add(self._exchange)
-        self.sent_bytes += len(update) * (self._messages.size - 1)
-        self._apply(self._exchange.step(update))
-        return loss
+            self._may_be_missed = True
+        return self._exchange
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -192,19 +200,29 @@ class ThresholdSGD(torch.optim.Optimizer):
 
         Ranks may have made different numbers of steps. If they took them at times of their own all get rank 0's parameters, so that all
         have the same bits. More steps may follow.
+
+        Raises:
+            PeerLostError: a peer is lost, or has left without :meth:`finish`. Shrink the group, and :meth:`rejoin`.
+            ClosedError: :meth:`close` was called.
         """
-        if self._exchange is not None:
-            self._apply(self._exchange.finish())
-            self._exchange = None
+        if self._is_closed:
+            raise ClosedError("ThresholdSGD.finish: it is closed; call rejoin() on all ranks to go on")
+        self._apply(self._begun().finish())
+        self._exchange, self._may_be_missed = None, False
         if self._staleness:
             self._give(0)
 
     def close(self) -> None:
         """Leave without the others: what is under way is dropped, and peers that wait for this rank get a ``PeerLostError``.
 
-        After :meth:`finish` nothing is under way. A second call does nothing, and :meth:`rejoin` begins again.
+        That holds before the first step, too. After :meth:`finish` nothing is under way, and no peer is told. A second call does
+        nothing, and :meth:`rejoin` begins again.
         """
         self._is_closed = True
+        if self._may_be_missed:
+            with suppress(*GONE):
+                self._begun()
+        self._may_be_missed = False
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.leave()
@@ -216,6 +234,9 @@ class ThresholdSGD(torch.optim.Optimizer):
         try:
             if kind is None and not self._is_closed:
                 self.finish()
+            elif not self._is_closed:
+                # The others have the end of the block before them, which waits for this rank, even if it has just called finish().
+                self._may_be_missed = True
         finally:
             self.close()
 

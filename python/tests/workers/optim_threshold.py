@@ -139,6 +139,51 @@ def left(group):
     return [ThresholdSGD(network(RANK).parameters(), lr=0.02, staleness=staleness, group=group) for staleness in (0, 2)]
 
 
+class NoBatch(Exception):
+    """What the data loader of a rank raises."""
+
+
+def early():
+    """A rank that leaves before its first step, or makes none, is not waited for."""
+    with herringbone.init() as group:
+        for staleness in (0, 2):
+            for case in ("no data", "NaN", "closed", "after finish()"):
+                model = network(RANK)
+                try:
+                    with ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=staleness, group=group) as optimizer:
+                        if case == "after finish()":
+                            train(model, optimizer, range(2))
+                            optimizer.finish()
+                        if RANK == 1:
+                            leave(case, model, optimizer)
+                        else:
+                            train(model, optimizer, range(2, 2 + 2 * staleness + 1))
+                    assert (RANK, case) == (1, "closed"), case
+                except (NoBatch, herringbone.ArgumentError):
+                    assert RANK == 1
+                except herringbone.PeerLostError as error:
+                    assert RANK != 1 and "rank 1 has left the training of a ThresholdSGD without finish()" in str(error), error
+            model = network(RANK)
+            with ThresholdSGD(model.parameters(), lr=0.02, share=0.1, staleness=staleness, group=group) as optimizer:
+                for _ in range(2):
+                    train(model, optimizer, range(0 if RANK == 1 else 5))
+                    optimizer.finish()
+            print(f"none{staleness} {digest(model)}", flush=True)
+            with pytest.raises(herringbone.ClosedError, match=r"finish: it is closed; call rejoin\(\)"):
+                optimizer.finish()
+
+
+def leave(case, model, optimizer):
+    if case == "closed":
+        optimizer.close()
+    elif case == "NaN":
+        backward(model, 0)
+        next(model.parameters()).grad[:] = float("nan")
+        optimizer.step()
+    else:
+        raise NoBatch
+
+
 def other_states(group):
     """A state of something else is refused, and changes nothing."""
 
@@ -297,4 +342,4 @@ def digits():
             print(f"{kind} accuracy {accuracy:.4f} bytes {sent[kind] / sent['dense']:.5f}", flush=True)
 
 
-{"ours": ours, "torchs": torchs, "killed": killed, "digits": digits}[sys.argv[1]]()
+{"ours": ours, "torchs": torchs, "early": early, "killed": killed, "digits": digits}[sys.argv[1]]()
