@@ -30,6 +30,10 @@ def begin(group: Group, rank: int, store: str, kind: str, *dies: int, waits: int
     return group.start(*words, forked=True, **settings)
 
 
+def store_of_ranks() -> dict[str, str]:
+    return {"HERRINGBONE_STORE": f"127.0.0.1:{free_port()}", "HERRINGBONE_TIMEOUT_S": "20"}
+
+
 def rounds_of(output: str) -> dict[int, tuple[str, int]]:
     """The digest after each round, and of how many ranks."""
     return {int(found[1]): (found[2], int(found[3])) for found in map(ROUND.match, output.splitlines()) if found}
@@ -123,6 +127,16 @@ def test_a_new_process_with_other_arguments_is_refused_by_name(group: Group) -> 
     for _, output in outcomes[:2]:
         assert f"RuntimeWarning: DiLoCo: {wrong}" in output and "others continue without it" in output, output
         assert rounds_of(output)[ROUNDS][1] == 2, output
+
+
+@pytest.mark.parametrize("wrong", [1, pytest.param(0, marks=pytest.mark.full)])
+def test_nobody_waits_for_a_rank_that_was_refused(group: Group, tmp_path: Path, wrong: int) -> None:
+    """Its program lives on, and has no object that it could close."""
+    group.start_ranks("elastic_unlike.py", 3, str(wrong), str(tmp_path), **store_of_ranks())
+    outcomes = group.finish()
+    assert [status for status, _ in outcomes] == [0, 0, 0], outcomes
+    assert f"refused: DiLoCo: outer_lr is 0.5 on rank {wrong} and 0.7 on rank" in outcomes.pop(wrong)[1]
+    assert all("others continue without it" in output and "a round of 2" in output for _, output in outcomes), outcomes
 
 
 @pytest.mark.parametrize("kind", [pytest.param("diloco", marks=pytest.mark.full), pytest.param("local", marks=pytest.mark.full)])

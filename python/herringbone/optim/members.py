@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..communicator import Communicator
 from ..elastic import Elastic
-from ..errors import ConfigError, HerringboneError, PeerLostError
+from ..errors import ArgumentError, ConfigError, HerringboneError, PeerLostError
 from ..state import broadcast_state
 from .agreement import agree
 from .exchange import Exchange
@@ -113,12 +113,19 @@ class Job(Elastic):
 
         Raises:
             ArgumentError: this rank has other settings than those that have made rounds; or, before the first round, any rank has.
+                This rank leaves the group then, also if it is the given ``communicator``.
         """
         self._shared = state
         super().__init__(state.save, load, look_every=1, **options)
 
     def _share_state(self) -> None:
-        differ = agree(self._shared.call, self.communicator, self._shared.settings, self._shared.rounds)
+        try:
+            differ = agree(self._shared.call, self.communicator, self._shared.settings, self._shared.rounds)
+        except ArgumentError:
+            # The others wait for this rank until it leaves, and a program whose constructor fails may have nothing to close.
+            with suppress(HerringboneError):
+                self.communicator.close()
+            raise
         if differ:
             text = f"{self._shared.call}: {differ}; that rank gets an error, and the others continue without it"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
