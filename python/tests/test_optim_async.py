@@ -15,6 +15,7 @@ from test_table_servers import Servers
 
 import async_trainings
 from async_trainings import MOMENTUM, backward, network, same, together
+from herringbone.errors import ArgumentError
 from herringbone.optim import AsyncSGD
 from herringbone.optim.async_rows import WIDTH, places_of, runs_of
 from herringbone.optim.async_rules import consistency_of, factor_of, gradient_share, rule_of
@@ -104,6 +105,13 @@ def test_rules_and_rows() -> None:
     assert rule_of("SGD", settings) == ("nag", {"learning_rate": 0.1, "wd": 0.0, "momentum": 0.5})
     adam = {"lr": 0.1, "weight_decay": 0, "eps": 1e-8, "betas": (0.9, 0.99), "decoupled_weight_decay": True}
     assert rule_of("Adam", adam)[0] == "adamw"
+    del settings["nesterov"]
+    assert rule_of("SGD", settings)[0] == "sgd", "flags come and go with torch's versions"
+    for betas in ((0.9, 0.99, 0.999), 0.9, (0.9,), None):
+        with pytest.raises(ArgumentError, match=r"AsyncSGD: betas is .*; pass two numbers"):
+            rule_of("Adam", {**adam, "betas": betas})
+    with pytest.raises(ArgumentError, match="betas is 'x'; pass a number"):
+        rule_of("AdamW", {**adam, "betas": ["x", 0.9]})
     assert [factor_of(staleness) for staleness in (0, 1, 2, 4)] == [1, 1, 0.5, 0.25]
     assert [gradient_share(4, None, bound) for bound in (None, 0, 3)] == [1, 0.25, 1]
     assert gradient_share(4, 2, None) == 0.5

@@ -85,13 +85,15 @@ def rule_of(kind: str, settings: Mapping[str, Any]) -> tuple[str, Numbers]:
     numbers = {"learning_rate": number("lr", settings["lr"]), "wd": number("weight_decay", settings["weight_decay"])}
     if kind == "SGD":
         numbers["momentum"] = number("momentum", settings["momentum"])
-        return ("nag" if settings["nesterov"] else "sgd"), numbers
+        return ("nag" if settings.get("nesterov", False) else "sgd"), numbers
     numbers["epsilon"] = number("eps", settings["eps"])
     if kind == "RMSprop":
         numbers["rho"] = number("alpha", settings["alpha"])
     elif kind in ("Adam", "AdamW"):
-        beta1, beta2 = settings["betas"]
-        numbers["beta1"], numbers["beta2"] = number("betas", beta1), number("betas", beta2)
+        betas = settings["betas"]
+        if not isinstance(betas, (list, tuple)) or len(betas) != 2:
+            raise ArgumentError(f"AsyncSGD: betas is {betas!r}; pass two numbers")
+        numbers["beta1"], numbers["beta2"] = (number("betas", beta) for beta in betas)
     # AdamW of newer versions is an Adam that says so.
     decays_apart = kind == "Adam" and settings.get("decoupled_weight_decay", False)
     return ("adamw" if decays_apart else kind.lower()), numbers
