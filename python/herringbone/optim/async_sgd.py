@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 
 from ..arguments import text
-from ..errors import ArgumentError, TableError
+from ..errors import ArgumentError, HerringboneError, TableError
 from ..kvstore.meeting import Meeting
 from ..tables import TYPES, ParameterServer, Table
 from .async_rows import WIDTH, places_of, rows_of, runs_of
@@ -110,14 +111,24 @@ class AsyncSGD(torch.optim.Optimizer):
         self._rank, self._version, self._first_k = server.rank, 0, first_k or 1
         self._tells_all = False
         self._meeting = _met(server, name, restore)
-        self._has_finished = self._meeting.message().tolist() == FINISHED.tolist()
-        self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore) if scales else None
-        share = gradient_share(server.workers, first_k, max_staleness)
-        consistency = consistency_of(first_k, max_staleness)
-        self._stretches = self._stretches_on(server, name, groups, share, consistency, restore)
-        self._begin()
+        self._clock: Table | None = None
+        self._stretches: list[_Stretch] = []
+        try:
+            self._has_finished = self._meeting.message().tolist() == FINISHED.tolist()
+            if scales:
+                self._clock = server.table(f"{name} clock", rows=1, dtype="float64", restore=restore)
+            share = gradient_share(server.workers, first_k, max_staleness)
+            consistency = consistency_of(first_k, max_staleness)
+            self._open_stretches(server, name, groups, share, consistency, restore)
+            self._begin()
+        except BaseException:
+            # Others would wait for this worker in barriers and steps, and the program has nothing to close.
+            with suppress(HerringboneError):
+                self.close()
+            raise
+        _names.setdefault(server, set()).add(name)
 
-    def _stretches_on(
+    def _open_stretches(
         self,
         server: ParameterServer,
         name: str,
@@ -125,9 +136,8 @@ class AsyncSGD(torch.optim.Optimizer):
         share: float,
         consistency: str | int,
         restore: bool,
-    ) -> list[_Stretch]:
-        """A table for the parameters of each type in each group."""
-        stretches: list[_Stretch] = []
+    ) -> None:
+        """Open a table for the parameters of each type in each group."""
         for number, (rule, numbers) in enumerate(self._rules):
             for dtype, numbered in groups[number].items():
                 settings: dict[str, Any] = {
@@ -140,8 +150,7 @@ class AsyncSGD(torch.optim.Optimizer):
                     "consistency": consistency,
                     "restore": restore,
                 }
-                stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
-        return stretches
+                self._stretches.append(_Stretch(number, partial(server.table, **settings), numbered))
 
     def _begin(self) -> None:
         """Give the servers rank 0's parameters, if they have none yet, and take theirs.
@@ -322,8 +331,7 @@ def _met(server: ParameterServer, name: str, restore: bool) -> Meeting:
     Raises:
         ArgumentError: another one over this connection has it, or one that has ended and is not to go on.
     """
-    names = _names.setdefault(server, set())
-    if name in names:
+    if name in _names.get(server, ()):
         raise ArgumentError(
             f"AsyncSGD: an AsyncSGD of the name {name!r} was made over this ParameterServer already; pass another name, or make a new "
             "ParameterServer to take that one's place"
@@ -335,7 +343,6 @@ def _met(server: ParameterServer, name: str, restore: bool) -> Meeting:
             f"AsyncSGD: the training of the name {name!r} on these servers has ended with finish(); pass another name to begin a new one, "
             "or restore=True to continue it"
         )
-    names.add(name)
     return meeting
 
 

@@ -225,6 +225,36 @@ def a_name_is_of_one_training() -> None:
 
 
 @case
+def a_name_is_free_again_after_its_constructor_has_failed() -> None:
+    """What it had opened takes part in nothing: the next attempt over the same connection, and the other worker, do not wait for it."""
+    connected = [connect(rank, 2) for rank in range(2)]
+    model, right = network(0), network(1)
+    # The constructor opens a table of float32, and fails with that of float64, which has another length.
+    other = connected[1].table("corrected 0 float64", rows=9, width=3, dtype="float64")
+    wrong = [*network(1).parameters(), torch.nn.Parameter(torch.ones(2, dtype=torch.float64))]
+    with pytest.raises(herringbone.TableError, match="corrected 0 float64"):
+        AsyncSGD(torch.optim.SGD(wrong, lr=0.1), connected[1], name="corrected")
+    made = together(
+        [
+            lambda: AsyncSGD(torch.optim.SGD(model.parameters(), lr=0.1), connected[0], name="corrected"),
+            lambda: AsyncSGD(torch.optim.SGD(right.parameters(), lr=0.1), connected[1], name="corrected"),
+        ]
+    )
+    assert same(model, right) and same(right, network(0))
+    for step in range(2):
+        for place, one in enumerate((model, right)):
+            backward(one, step)
+            made[place].step()
+    together([optimizer.finish for optimizer in made])
+    assert same(model, right) and not same(right, network(0))
+    with pytest.raises(herringbone.ArgumentError, match="name 'corrected' was made over this ParameterServer already"):
+        AsyncSGD(torch.optim.SGD(right.parameters(), lr=0.1), connected[1], name="corrected")
+    other.close()
+    for one in connected:
+        one.close()
+
+
+@case
 def numbers_of_a_state_reach_the_servers() -> None:
     model, reference = network(1), network(1)
     with connect() as connected:
@@ -264,6 +294,9 @@ def numbers_of_a_state_reach_the_servers() -> None:
             ),
             ({**state, "param_groups": [{**group, "nesterov": True}]}, "and would be nag"),
         ]
+        # A state of a version of torch whose SGD has no such flag.
+        optimizer.load_state_dict({**state, "param_groups": [{key: group[key] for key in group if key != "nesterov"}]})
+        optimizer.load_state_dict(state)
         for bad, words in cases:
             with pytest.raises((TypeError, herringbone.ArgumentError), match=words):
                 optimizer.load_state_dict(bad)
