@@ -179,6 +179,7 @@ class Communicator:
         fold_order: str | None = None,
         timeout: float | None = None,
         nameless: bool = False,
+        again: bool = False,
     ) -> Communicator:
         """Join the job and return when all its ranks have.
 
@@ -186,6 +187,7 @@ class Communicator:
         or ``"host:port"`` (rank 0 listens there). ``store_host`` is the host that a torch store's connection leads
         to; without one only this machine's processes can join. What else is ``None`` comes from the environment, too.
         ``timeout`` is in seconds. ``nameless``: ranks of several launchers' jobs may meet at the store.
+        ``again``: the job has run before, so a rank that cannot use its settings does not end it.
         """
 
     @property

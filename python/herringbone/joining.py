@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["empty", "finalize", "init", "job", "join_launched"]
+__all__ = ["empty", "finalize", "init", "job", "join_again", "join_launched"]
 
 
 def init(
@@ -64,7 +64,24 @@ def init(
         raise ValueError("init: timeout is 0; pass a number of seconds above 0, or leave it out")
     if (rank, size, store) == (None, None, None):
         return join_launched("herringbone.init", options, timeout)
-    native = _herringbone.Communicator.connect(rank=rank, size=size, store=store, timeout=timeout, **vars(options))
+    return _at(rank, size, store, options, timeout, again=False)
+
+
+def join_again(rank: int, size: int, store: str, timeout: float) -> Communicator:
+    """As :func:`init`, for ranks of a job that has run before: one that cannot use its settings does not end the others' programs.
+
+    Raises:
+        ConfigError: a setting of this rank is missing, malformed or impossible.
+        HerringboneError: the ranks did not come together; the text names the settings that ranks cannot use.
+    """
+    return _at(rank, size, store, Options(), timeout, again=True)
+
+
+def _at(
+    rank: int | None, size: int | None, store: str | None, options: Options, timeout: float | None, again: bool
+) -> Communicator:
+    connect = _herringbone.Communicator.connect
+    native = connect(rank=rank, size=size, store=store, timeout=timeout, again=again, **vars(options))
     communicator = Communicator(native)
     made.append(communicator)
     return communicator

@@ -32,10 +32,11 @@ impl Communicator {
     /// "host:port" (rank 0 listens there). `store_host` is the host that a torch store's connection leads to; without
     /// one only this machine's processes can join. What else is None comes from the environment, too. `timeout` is
     /// in seconds. `nameless`: ranks of several launchers' jobs may meet at the store.
+    /// `again`: the job has run before, so a rank that cannot use its settings does not end it.
     #[staticmethod]
     #[pyo3(signature = (
         *, rank=None, size=None, store=None, store_host=None, token=None, reducers=None, algorithm=None,
-        transport=None, fold_order=None, timeout=None, nameless=false
+        transport=None, fold_order=None, timeout=None, nameless=false, again=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn connect(
@@ -51,6 +52,7 @@ impl Communicator {
         fold_order: Option<&str>,
         timeout: Option<f64>,
         nameless: bool,
+        again: bool,
     ) -> PyResult<Self> {
         logging::begin(py)?;
         let (config, place) = match (rank, size, store) {
@@ -65,6 +67,7 @@ impl Communicator {
             if let Ok(place) = place {
                 // The others wait for this rank, and have the same token.
                 let given = token.clone().or_else(|| herringbone::token_from_env().ok().flatten());
+                let place = if nameless { place } else { place.named_by_env() };
                 let place = apply(place, given, Config::token);
                 py.detach(|| herringbone::Communicator::decline(&place, &error));
             }
@@ -83,7 +86,11 @@ impl Communicator {
         }
         config = apply(config, transport.map(parse_transport).transpose()?, Config::transport);
         config = apply(config, fold_order.map(parse_fold_order).transpose()?, Config::fold_order);
-        let inner = joined(py, move || herringbone::Communicator::connect(config))?;
+        let connect = match again {
+            true => herringbone::Communicator::connect_again,
+            false => herringbone::Communicator::connect,
+        };
+        let inner = joined(py, move || connect(config))?;
         Ok(Self { inner: inner.into() })
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 from conftest import Group, free_port
@@ -26,3 +27,32 @@ def test_all_ranks_are_told_what_is_wrong_with_one(group: Group, program: str, w
     for status, output in group.finish(120):
         assert status == 1 and "ConfigError" in output, output
         assert '"tpc" is not one of shm, tcp; did you mean tcp?' in output, output
+
+
+LATER_PLAN = """import os
+from herringbone.horovod.common.launched import Plan
+from herringbone.horovod.common.settings import Settings
+Plan(1, os.environ["PLACE"], (4, 5)).join(int(os.environ["OWN"]), 15, Settings.read())"""
+
+
+def test_a_new_worker_of_a_later_plan_does_not_end_those_before_it(group: Group, tmp_path: Path) -> None:
+    place = f"127.0.0.1:{free_port()}"
+    for own, wrong in ((4, {}), (5, {"HERRINGBONE_CALIBRATION": str(tmp_path / "missing")})):
+        group.start("-c", LATER_PLAN, forked=None, OWN=str(own), PLACE=place, **wrong)
+    (_, stays), (_, declines) = group.finish(120)
+    assert "ConfigError" in declines, declines
+    # Workers try again after such an error, and it says what was in the way.
+    assert "RendezvousError" in stays and "rank 1 cannot use HERRINGBONE_CALIBRATION" in stays, stays
+
+
+SOON = """import herringbone
+herringbone.init(timeout=15)"""
+
+
+def test_a_rank_of_another_job_does_not_end_this_one(group: Group) -> None:
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    group.start("-c", SOON, forked=None, RANK="0", HERRINGBONE_JOB="this", **place)
+    group.start("-c", SOON, forked=None, RANK="1", HERRINGBONE_JOB="another", HERRINGBONE_TRANSPORT="tpc", **place)
+    (_, waits), (_, declines) = group.finish(120)
+    assert "ConfigError" in declines, declines
+    assert "RendezvousError" in waits and "HERRINGBONE_JOB=another" in waits, waits

@@ -34,9 +34,10 @@ class Training:
         for rank in range(ranks):
             self.processes.append(self._start(rank))
 
-    def _start(self, rank: int) -> subprocess.Popen[str]:
+    def _start(self, rank: int, **settings: str) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
+            **settings,
             "HERRINGBONE_RANK": str(rank),
             "HERRINGBONE_WORLD_SIZE": str(self.ranks),
             "HERRINGBONE_STORE": self.place,
@@ -78,9 +79,9 @@ class Training:
             process.kill()
             process.wait()
 
-    def restart(self, rank: int) -> None:
+    def restart(self, rank: int, **settings: str) -> None:
         self.lives[rank] += 1
-        self.processes[rank] = self._start(rank)
+        self.processes[rank] = self._start(rank, **settings)
 
     def losses(self, ranks: list[int]) -> list[float]:
         """The last losses of ranks that end well. All that is to happen has happened, so steps take no time from here on."""
@@ -234,6 +235,23 @@ def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(begin:
         time.sleep(0.05)
     losses = training.losses([0, 1])
     assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+
+
+def test_a_new_process_that_cannot_use_a_setting_does_not_end_the_job(begin: Callable[..., Training]) -> None:
+    training = begin(2, "--steps", "400", "--pause", "0.02")
+    training.wait_for(1, "step 50")
+    training.signal(1, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 1")
+    training.restart(1, HERRINGBONE_CALIBRATION=str(training.directory / "missing"))
+    training.wait_for(1, "ConfigError")
+    assert training.processes[1].wait(PATIENCE) == 1
+    training.wait_for(0, "rank 1 at .* cannot use HERRINGBONE_CALIBRATION: .*waits for another process")
+    training.restart(1)
+    training.wait_for(1, "is rank 1 of 2")
+    losses = training.losses([0, 1])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+    happened = [event["event"] for event in training.events(0)]
+    assert happened == ["began", "lost", "goes on", "replaced", "ended"], training.events(0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ pub(crate) fn config_of(options: &InitOptions) -> Result<Config, InterfaceFailur
     };
     let place = Config::new(options.rank, options.world_size, Rendezvous::Tcp(address));
     let place = place.token(token.clone().unwrap_or_default());
-    let mut config = place.clone().with_env().inspect_err(|error| Communicator::decline(&place, error))?;
+    let decline = |error: &_| Communicator::decline(&place.clone().named_by_env(), error);
+    let mut config = place.clone().with_env().inspect_err(decline)?;
     if let Some(token) = token {
         config = config.token(token);
     }

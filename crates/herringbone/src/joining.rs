@@ -6,7 +6,8 @@ use crate::{
     config::{Config, Rendezvous, Trees, WaitLimits},
     core::{group::Rank, plan::Guidance, session::survivors::Shrink},
     fabric::{
-        Fabric, decline,
+        Fabric,
+        decline::{self, Meeting},
         election::{self, Elected},
         formation,
     },
@@ -62,12 +63,25 @@ impl Communicator {
     /// # Errors
     /// As [`from_env`](Self::from_env).
     pub fn connect(config: Config) -> Result<Self> {
+        Self::meet(&config, Meeting::First)
+    }
+
+    /// As [`connect`](Self::connect), for ranks of a job that has run before, such as those that a launcher's new plan names. If one
+    /// of them cannot use its settings, rank 0 logs that and waits for another process in its place, where `connect` ends
+    /// with that rank's error.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env). [`ErrorKind::Config`](crate::ErrorKind::Config) is only about this rank's own settings.
+    pub fn connect_again(config: Config) -> Result<Self> {
+        Self::meet(&config, Meeting::Again)
+    }
+
+    fn meet(config: &Config, meeting: Meeting) -> Result<Self> {
         if let Err(error) = config.check() {
-            Self::decline(&config, &error);
+            Self::decline(config, &error);
             return Err(error.at(config.rank));
         }
-        let world = formation::form(&config)?;
-        assembly::over(&config, &config, world)
+        assembly::over(config, config, formation::form(config, meeting)?)
     }
 
     /// A group of the surviving ranks, after a [loss](crate::ErrorKind::PeerLost) or for any other reason. All live ranks call
@@ -151,10 +165,8 @@ impl Communicator {
     pub fn replace(&self, timeout: Option<Duration>) -> Result<Self> {
         let origin = self.dissolve("replace")?;
         let timeout = timeout.unwrap_or(self.timeout());
-        let world = formation::form_again(&Config {
-            waits: WaitLimits { timeout, ..origin.waits },
-            ..origin.clone()
-        })?;
+        let next = Config { waits: WaitLimits { timeout, ..origin.waits }, ..origin.clone() };
+        let world = formation::form(&next, Meeting::Again)?;
         Ok(self.with_its_timeout(assembly::over(&origin, &origin, world)?))
     }
 
@@ -180,7 +192,7 @@ impl Communicator {
             trees: origin.trees.among(ranks),
             ..origin.clone()
         };
-        let world = formation::form_again(&next)?;
+        let world = formation::form(&next, Meeting::Again)?;
         Ok(self.with_its_timeout(assembly::over(&Config { waits: origin.waits, ..next }, &origin, world)?))
     }
 
@@ -277,7 +289,7 @@ fn regather(
         }
         NewHub::At(hub) => {
             next.rendezvous = Rendezvous::Tcp(hub);
-            formation::form(&next)?
+            formation::form(&next, Meeting::Again)?
         }
     };
     next.waits = config.waits;

@@ -102,13 +102,10 @@ impl Rabit {
         // Who starts again waits for the others: they come once they have computed what they are at.
         let patience = timeout.max(options.recovery_timeout);
         let waiting = PatientWaits::default();
-        let connect = |left| {
-            let waits = WaitLimits { timeout: left, ..config.waits };
-            Communicator::connect(Config { waits, ..config.clone() })
-        };
+        let within = |left| Config { waits: WaitLimits { timeout: left, ..config.waits }, ..config.clone() };
         let comm = match options::attempt() {
-            0 => waiting.form_first(timeout, connect),
-            _ => waiting.form_again(config.rank, patience, connect),
+            0 => waiting.form_first(timeout, |left| Communicator::connect(within(left))),
+            _ => waiting.form_again(config.rank, patience, |left| Communicator::connect_again(within(left))),
         }?;
         comm.set_timeout(timeout);
         Self::over(comm, options)

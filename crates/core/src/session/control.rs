@@ -20,7 +20,7 @@ use super::{
     close_check::{CloseQuestion, Confirmation},
     codec::{Malformed, Reader, TooLong, Writer},
     flight::FlightRecord,
-    formation::Join,
+    formation::{Decline, Join},
     membership::Roster,
     parameters::Parameters,
     recovery::{Grow, Held, Resume, Suspect},
@@ -43,6 +43,8 @@ const PREFIX_BYTES: usize = 12;
 pub enum Message {
     /// A rank wants to take part. To rank 0.
     Join(Join),
+    /// A rank does not take part. To rank 0.
+    Decline(Decline),
     /// Everyone is there. From rank 0.
     Roster {
         /// The job: a random number, which keeps jobs with the same token apart.
@@ -315,6 +317,7 @@ impl Message {
         to.u8(self.number());
         match self {
             Message::Join(join) => join.write(to),
+            Message::Decline(decline) => decline.write(to),
             Message::Roster { job, roster } => {
                 to.u64(*job);
                 roster.write(to);
@@ -413,6 +416,7 @@ impl Message {
             Message::Clock(_) => 35,
             Message::Flight { .. } => 36,
             Message::JobName(_) => 37,
+            Message::Decline(_) => 38,
         }
     }
 
@@ -470,6 +474,7 @@ impl Message {
                 more: from.u32()?,
             },
             37 => Message::JobName(from.text()?),
+            38 => Message::Decline(Decline::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

@@ -80,6 +80,17 @@ pub struct Join {
     pub host_name: String,
 }
 
+/// A rank's word that it does not come, because it cannot use a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decline {
+    /// The names of its job, as in a [`Join`]; none if it cannot read them.
+    pub job: Vec<JobName>,
+    /// The setting.
+    pub setting: String,
+    /// What is wrong with it, and what would be right.
+    pub problem: String,
+}
+
 /// A world: its members and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formed {
@@ -366,6 +377,18 @@ fn quoted(value: &str) -> String {
     match value.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("\"{}...\"", &value[..end]),
         None => format!("\"{value}\""),
+    }
+}
+
+impl Decline {
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.list("the names of a job", &self.job, |to, name| name.write(to));
+        to.cut_text(&self.setting);
+        to.cut_text(&self.problem);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { job: from.list(JobName::read)?, setting: from.text()?, problem: from.text()? })
     }
 }
 

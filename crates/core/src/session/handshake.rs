@@ -280,7 +280,11 @@ impl Policy {
         let Identity { role, job, rank, world, .. } = hello.identity;
         let only_asks = hello.purpose == Purpose::Status;
         let unknown_yet = job == 0
-            && (only_asks || matches!(hello.purpose, Purpose::Join | Purpose::Enlist | Purpose::Greeting));
+            && (only_asks
+                || matches!(
+                    hello.purpose,
+                    Purpose::Join | Purpose::Decline | Purpose::Enlist | Purpose::Greeting
+                ));
         if let Some(ours) = self.job
             && job != ours
             && !unknown_yet

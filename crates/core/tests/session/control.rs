@@ -11,7 +11,7 @@ use herringbone_core::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
             PlanInfo, Report, Waiting,
         },
-        formation::{Join, Settings},
+        formation::{Decline, Join, Settings},
         handshake::Versions,
         membership::{MemberId, Process, Roster},
     },
@@ -257,6 +257,11 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             }
         ),
         any_text().prop_map(Message::JobName),
+        (any_job(), any_text(), any_text()).prop_map(|(job, setting, problem)| Message::Decline(Decline {
+            job,
+            setting,
+            problem
+        })),
         Just(Message::Bye),
     ]
 }

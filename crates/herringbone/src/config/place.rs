@@ -7,7 +7,9 @@ use super::{
     settings,
 };
 use crate::{
-    Error, Result, log,
+    Error, Result,
+    core::session::formation::JobName,
+    log,
     rendezvous::{MachineStore, Numbered, TorchrunStore},
 };
 use std::sync::{Arc, Once};
@@ -99,7 +101,27 @@ impl Config {
         };
         let config = Self::new(place.rank, place.world, environment.rendezvous(&place)?);
         // Without a token that can be read the others are told that the tokens differ.
-        Ok(config.token(environment.token().ok().flatten().unwrap_or_default()))
+        let config = config.token(environment.token().ok().flatten().unwrap_or_default());
+        Ok(config.named_by(&environment))
+    }
+
+    /// With the names that the environment gives the job; without any if they cannot be read.
+    #[must_use]
+    pub fn named_by_env(self) -> Self {
+        self.named_by(&Environment::of_process())
+    }
+
+    fn named_by(mut self, environment: &Environment) -> Self {
+        self.job = self.names_in(environment).unwrap_or_default();
+        self
+    }
+
+    /// The names that an environment gives the job.
+    pub(super) fn names_in(&self, environment: &Environment) -> Result<Vec<JobName>> {
+        // Where launchers contradict each other, whoever has found the place out says so.
+        let place = launchers::find(environment).ok().flatten();
+        let place = place.filter(|place| (place.rank, place.world) == (self.rank, self.world));
+        launchers::names(environment, place.as_ref())
     }
 
     /// What is said of this process from now on has the job's name.
@@ -107,10 +129,11 @@ impl Config {
         self.job.iter().take(1).for_each(|name| log::set_job(&name.name));
     }
 
-    /// The same ranks at the same place, with the token, and all else as by default.
+    /// The same ranks of the same job at the same place, with the token, and all else as by default.
     pub(crate) fn bare(&self) -> Self {
         let config = Self::new(self.rank, self.world, self.rendezvous.clone());
-        config.token(self.token.clone().unwrap_or_default())
+        let config = config.token(self.token.clone().unwrap_or_default());
+        Self { job: self.job.clone(), ..config }
     }
 
     pub(crate) fn from_environment(environment: &Environment) -> Result<Self> {

@@ -245,10 +245,7 @@ impl Config {
         } else if let reducers @ [_, ..] = &launchers::reducers(environment)?[..] {
             self.reducers = reducers.to_vec();
         }
-        // Where launchers contradict each other, whoever has found the place out says so.
-        let place = launchers::find(environment).ok().flatten();
-        let place = place.filter(|place| (place.rank, place.world) == (self.rank, self.world));
-        self.job = launchers::names(environment, place.as_ref())?;
+        self.job = self.names_in(environment)?;
         self.guidance.forced = environment.algorithm()?.or(self.guidance.forced);
         self.guidance.rules = environment.plan()?.unwrap_or(self.guidance.rules);
         self.guidance.calibration = environment.calibration()?.or(self.guidance.calibration);

@@ -4,14 +4,14 @@ use super::{
     acceptor::Acceptor,
     answer::Inquiry,
     connection::Connection,
-    decline,
+    decline::{self, Declined, Meeting},
     enter::{OneWarning, enter},
     greet::{self, GreetError},
     hub_address::{self, OpenHub},
     reducers::Greetings,
 };
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     config::{Config, check_exposure, host_name, settings},
     core::algorithm::Algorithm,
     core::prepare::cutting,
@@ -53,29 +53,19 @@ pub(crate) struct World {
 }
 
 /// Forms the world that `config` describes.
-pub(crate) fn form(config: &Config) -> Result<World> {
-    form_as(config, false)
-}
-
-/// As [`form`], for a rank that has just left the world before: until rank 0 has heard of that, it takes this one for a second
-/// process of the rank.
-pub(crate) fn form_again(config: &Config) -> Result<World> {
-    form_as(config, true)
-}
-
-fn form_as(config: &Config, returns: bool) -> Result<World> {
+pub(crate) fn form(config: &Config, meeting: Meeting) -> Result<World> {
     raise_limit_of_descriptors();
     let deadline = Instant::now() + config.waits.timeout;
     if config.rank == 0 {
-        return gather(config, hub_address::open_hub(config)?, deadline);
+        return gather(config, meeting, hub_address::open_hub(config)?, deadline);
     }
-    join(config, returns, deadline)
+    join(config, meeting, deadline)
 }
 
-/// As [`form`], on rank 0 which listens already.
+/// As [`form`], on the new rank 0 of a job that has run before, which listens already.
 pub(crate) fn form_at(config: &Config, listener: TcpListener, address: SocketAddr) -> Result<World> {
     let hub = OpenHub { listener, address, token: config.token.clone() };
-    gather(config, hub, Instant::now() + config.waits.timeout)
+    gather(config, Meeting::Again, hub, Instant::now() + config.waits.timeout)
 }
 
 fn drawn_number() -> Result<u64> {
@@ -110,12 +100,7 @@ type Applicant = (TcpStream, ControlChannel, Join, String);
 /// What a rank has to say that has proved itself.
 enum Caller {
     Joins(Box<Applicant>),
-    /// It has a setting that it cannot use, and does not come.
-    Declines {
-        rank: u32,
-        setting: String,
-        problem: String,
-    },
+    Declines(Declined),
 }
 
 /// Rank 0's end of the ranks that have joined, by rank, with the life of each.
@@ -129,7 +114,7 @@ struct JoinQueue {
 }
 
 /// Rank 0: lets everyone join.
-fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
+fn gather(config: &Config, meeting: Meeting, hub: OpenHub, deadline: Instant) -> Result<World> {
     let OpenHub { listener, address, token } = hub;
     let incarnation = drawn_number()?;
     let from = config.local_address(address.ip()).map_err(|error| error.at(0))?;
@@ -161,17 +146,18 @@ fn gather(config: &Config, hub: OpenHub, deadline: Instant) -> Result<World> {
             });
         }
         match applicants.try_recv() {
-            Ok(Caller::Declines { rank, setting, problem }) => {
-                // A second process of a rank that is there has no say.
-                if !joined.contains_key(&rank) {
-                    let refusal = Refusal::UnusableAt { rank, setting, problem };
-                    return Err(pass_on(config, acceptor, joined, &applicants, refusal));
+            // A second process of a rank that is there has no say.
+            Ok(Caller::Declines(declined)) if joined.contains_key(&declined.rank) => {}
+            Ok(Caller::Declines(declined)) => match declined.end_of(meeting, formation.job()) {
+                Ok(refusal) => return Err(pass_on(config, acceptor, joined, &applicants, refusal)),
+                Err((rank, why)) => {
+                    refused.insert(rank, why);
                 }
-            }
+            },
             Ok(Caller::Joins(applicant)) => {
                 if let Err((rank, why)) = take_in(&mut formation, &mut joined, *applicant) {
                     crate::log::warn("rank 0", format_args!("rank {rank} was refused: {why}"));
-                    refused.insert(rank, why);
+                    refused.insert(rank, format!("was refused: {why}"));
                 }
             }
             Err(_) if Instant::now() >= deadline => {
@@ -256,7 +242,7 @@ fn pass_on(
     let heard = joined.keys().copied().chain([*rank]).collect();
     // Some have been let in, and say only now that they want to join.
     let refuse = |caller| match caller {
-        Caller::Declines { rank, .. } => rank,
+        Caller::Declines(declined) => declined.rank,
         Caller::Joins(applicant) => {
             let (mut stream, mut channel, join, _) = *applicant;
             // It is refused whether or not it hears why.
@@ -336,6 +322,13 @@ fn receive_join(
 ) -> Result<(), GreetError> {
     let from = stream.peer_addr()?.to_string();
     let caller = claim.hello().identity;
+    if claim.hello().purpose == Purpose::Decline && caller.world == own.world {
+        let declined = decline::receive(stream, claim, own)?;
+        // Who has formed a world in the meantime has no use for it.
+        let _unheard = queue.sender.send(Caller::Declines(declined));
+        let _rung = queue.bell.ring();
+        return Ok(());
+    }
     if claim.hello().purpose != Purpose::Join {
         let Identity { role, rank, .. } = claim.hello().identity;
         greet::refuse(&mut stream, claim, &Refusal::Unexpected { role, rank });
@@ -354,14 +347,6 @@ fn receive_join(
                 greet::send(&mut stream, &mut channel, &Message::Refuse(refusal))?;
             }
             // Rank 0 looks again soon in any case.
-            let _rung = queue.bell.ring();
-            Ok(())
-        }
-        Message::Refuse(Refusal::UnusableAt { rank, setting, problem })
-            if rank == caller.rank && caller.world == own.world =>
-        {
-            // Who has formed a world in the meantime has no use for it.
-            let _unheard = queue.sender.send(Caller::Declines { rank, setting, problem });
             let _rung = queue.bell.ring();
             Ok(())
         }
@@ -391,7 +376,7 @@ fn give_up(
     refuse_all(joined, &Refusal::Absent { missing: missing.clone() });
     let seconds = config.waits.timeout.as_secs_f64();
     let reasons = missing.iter().filter_map(|rank| Some((rank, refused.get(rank)?)));
-    let mut advice: Vec<_> = reasons.map(|(rank, why)| format!("rank {rank} was refused: {why}")).collect();
+    let mut advice: Vec<_> = reasons.map(|(rank, why)| format!("rank {rank} {why}")).collect();
     if advice.is_empty() {
         advice.push("look at their logs, or raise the timeout".to_owned());
     }
@@ -404,23 +389,38 @@ fn give_up(
     .at(0)
 }
 
-/// Every other rank: joins at rank 0. One that `returns` tries again while rank 0 takes it for a second process of the rank.
-fn join(config: &Config, returns: bool, deadline: Instant) -> Result<World> {
+/// Every other rank: joins at rank 0. In a later meeting it tries again while rank 0 takes it for a second process of the rank, and
+/// an error about another rank's settings is one of the meeting, which callers may repeat.
+fn join(config: &Config, meeting: Meeting, deadline: Instant) -> Result<World> {
     loop {
-        let may_try_again = returns && Instant::now() + PAUSE < deadline;
-        if let Some(world) = try_to_join(config, may_try_again, deadline)? {
+        let may_try_again = meeting == Meeting::Again && Instant::now() + PAUSE < deadline;
+        if let Some(world) = try_to_join(config, meeting, may_try_again, deadline)? {
             return Ok(world);
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Result<Option<World>> {
+/// An error of rank 0's, or one that it passes on.
+fn of_others(error: Error, meeting: Meeting) -> Error {
+    match (meeting, error.kind()) {
+        (Meeting::Again, ErrorKind::Config { .. }) => Error::rendezvous(error.kind().seen()),
+        _ => error,
+    }
+}
+
+fn try_to_join(
+    config: &Config,
+    meeting: Meeting,
+    may_try_again: bool,
+    deadline: Instant,
+) -> Result<Option<World>> {
     let incarnation = drawn_number()?;
     let identity =
         Identity { role: Role::Worker, job: 0, rank: config.rank, world: config.world, incarnation };
     let hello = Hello { identity, purpose: Purpose::Join, versions: Versions::CURRENT };
-    let (mut stream, mut channel, (hub, token)) = enter(config, hello, deadline)?;
+    let (mut stream, mut channel, (hub, token)) =
+        enter(config, hello, deadline).map_err(|error| of_others(error, meeting).at(config.rank))?;
     let secret = token.clone().unwrap_or_default().into_bytes();
     let at = |error: std::io::Error| Error::io("preparing the port", error).at(config.rank);
     let usual = stream.local_addr().map_err(at)?.ip();
@@ -444,7 +444,8 @@ fn try_to_join(config: &Config, may_try_again: bool, deadline: Instant) -> Resul
         }
         Ok(Message::Refuse(Refusal::DuplicateRank { .. })) if may_try_again => return Ok(None),
         Ok(Message::Refuse(Refusal::UnusableAt { rank, setting, problem })) => {
-            return Err(greet::unusable_at(rank, &setting, &problem).at(config.rank));
+            let error = greet::unusable_at(rank, &setting, &problem);
+            return Err(of_others(error, meeting).at(config.rank));
         }
         Ok(Message::Refuse(refusal)) => return Err(Error::rendezvous(refusal).at(config.rank)),
         Ok(_) => Err(GreetError::Protocol("it sent another message than the protocol expects")),

@@ -4,6 +4,7 @@ use super::{
     Job, acceptor,
     answer::Inquiry,
     command::{Command, Commands},
+    decline::{self, Meeting},
     dial, election,
     greet::{self, GreetError},
     owner, reducers,
@@ -225,6 +226,11 @@ pub(crate) fn admit(
     }
     if purpose == Purpose::Election {
         return election::admit(job, commands, stream, claim);
+    }
+    if purpose == Purpose::Decline {
+        // It is in the log, and the job continues.
+        let _why = decline::receive(stream, claim, job.identity())?.end_of(Meeting::Again, &job.names);
+        return Ok(());
     }
     if purpose == Purpose::Status {
         return Inquiry::new(stream, claim).answer_of_worker(job, node);

@@ -213,6 +213,7 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::Clock(_) => "Clock",
         Message::Flight { .. } => "Flight",
         Message::JobName(_) => "JobName",
+        Message::Decline(_) => "Decline",
         Message::Bye => "Bye",
     }
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from ...communicator import Communicator
 from ...errors import ConnectionLostError, OperationTimeoutError, PeerLostError, RendezvousError
 from ...joining import init as join_job
-from ...joining import join_launched
+from ...joining import join_again, join_launched
 from ...options import Options
 from .settings import Settings
 
@@ -67,7 +67,11 @@ class Plan:
             HerringboneError: not all came in time.
         """
         rank = self.workers.index(own)
-        whole = join_job(rank=rank, size=len(self.workers), store=self.store, timeout=seconds)
+        # A new process that cannot use its settings does not end the training of those before it.
+        if self.generation > 0:
+            whole = join_again(rank, len(self.workers), self.store, seconds)
+        else:
+            whole = join_job(rank=rank, size=len(self.workers), store=self.store, timeout=seconds)
         # Meeting may take less than an operation.
         whole._native.set_timeout(
             settings.operation_timeout or float(os.environ.get("HERRINGBONE_TIMEOUT_S") or OPERATION_SECONDS)

@@ -43,6 +43,8 @@ pub enum Purpose {
     Election = 8,
     /// To exchange [requests and answers](crate::table) for tables. The worker's job is not told: tables outlive jobs.
     Table = 9,
+    /// To say that the worker does not come, as it cannot use its settings. To rank 0.
+    Decline = 10,
 }
 
 /// Who a process is.
@@ -126,6 +128,7 @@ impl Purpose {
             Purpose::Status,
             Purpose::Election,
             Purpose::Table,
+            Purpose::Decline,
         ];
         all.into_iter().find(|purpose| *purpose as u8 == code).ok_or(Malformed("its purpose is unknown"))
     }
