@@ -52,13 +52,19 @@ pub(super) fn check(config: &Config, rank0: Option<&str>, token: Option<&Option<
     findings.extend(
         others.map(|name| other_name(name, all.get(*name))).filter(|found| found.level != Severity::Ok),
     );
+    let is_torchruns = std::env::var_os("TORCHELASTIC_RUN_ID").is_some_and(|value| !value.is_empty());
     if let (Some(Ok(addresses)), Some(token)) = (host.as_ref().and_then(|host| all.get(host)), token) {
-        findings.extend(exposure(addresses, token.as_deref()));
+        let has_reducers = !listed(&environment, "HERRINGBONE_REDUCERS").is_empty();
+        let variable = store.as_ref().map(|store| &*store.variable);
+        findings.extend(exposure(
+            addresses,
+            token.as_deref(),
+            Exposed::of(variable, is_torchruns, has_reducers),
+        ));
     }
     findings.extend(route.as_ref().map(|route| interface(host.as_deref(), route.as_ref())));
     findings.push(port(usable.map_or(IpAddr::from([127, 0, 0, 1]), |route| route.address)));
     // Under torchrun the port is its own store's, which listens already.
-    let is_torchruns = std::env::var_os("TORCHELASTIC_RUN_ID").is_some_and(|value| !value.is_empty());
     if let Some(store) = store.filter(|_| !is_torchruns) {
         let is_rank0 = found(&environment, "HERRINGBONE_RANK").is_some_and(|rank| rank.text.trim() == "0");
         findings.extend(store_port(&store.text, &store.variable, is_rank0));
@@ -164,18 +170,46 @@ fn other_name(name: &str, found: Option<&LookedUp>) -> Finding {
     }
 }
 
-/// Whether rank 0 may be called, and listen, at its address: elsewhere than at loopback a token is needed.
-fn exposure(addresses: &[IpAddr], token: Option<&str>) -> Option<Finding> {
+/// Which jobs fail without a token. Ranks that meet through torch's store have a key that rank 0 draws, unless there are reducers,
+/// which could not know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exposed {
+    All,
+    /// Those whose ranks do not meet through a store.
+    WithoutTorch,
+    None,
+}
+
+impl Exposed {
+    /// `variable` has the address of rank 0, if one has it.
+    fn of(variable: Option<&str>, is_torchruns: bool, has_reducers: bool) -> Self {
+        match variable {
+            _ if has_reducers => Exposed::All,
+            Some("HERRINGBONE_STORE") => Exposed::All,
+            _ if is_torchruns => Exposed::None,
+            _ => Exposed::WithoutTorch,
+        }
+    }
+}
+
+/// Whether rank 0 may be called, and listen, at its address: elsewhere than at loopback a token is needed. A token that is too
+/// short is refused in every job.
+fn exposure(addresses: &[IpAddr], token: Option<&str>, exposed: Exposed) -> Option<Finding> {
     const CHECK: &str = "token";
     let error = check_exposure(SocketAddr::new(*addresses.first()?, 0), token).err()?;
-    Some(Finding::wrong(
-        CHECK,
-        error.kind().to_string(),
-        Remedy::new(
-            "draw one, once, and give every worker and reducer the same value",
-            "export HERRINGBONE_TOKEN=$(openssl rand -hex 32)\nunset HERRINGBONE_TOKEN_FILE",
-        ),
-    ))
+    let remedy = Remedy::new(
+        "draw one, once, and give every worker and reducer the same value",
+        "export HERRINGBONE_TOKEN=$(openssl rand -hex 32)\nunset HERRINGBONE_TOKEN_FILE",
+    );
+    match (token.filter(|token| !token.is_empty()), exposed) {
+        (Some(_), _) | (None, Exposed::All) => Some(Finding::wrong(CHECK, error.kind().to_string(), remedy)),
+        (None, Exposed::WithoutTorch) => {
+            let says = "no job token is set: torch's ranks draw a key of their own, but programs that join without torch need a \
+                        token, because other hosts reach rank 0";
+            Some(Finding::warning(CHECK, says, remedy))
+        }
+        (None, Exposed::None) => None,
+    }
 }
 
 /// Which address a worker here would tell the others.
@@ -244,13 +278,7 @@ fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
     let text = store.trim().to_owned();
     let there = answer(move || text.to_socket_addrs().ok()?.next(), LOOK_UP).flatten()?;
     match is_own_address(there.ip()) {
-        Ok(false) if is_rank0 => Some(Finding::wrong(
-            CHECK,
-            format!(
-                "this process is rank 0, and {there} is an address of another host, so it cannot listen there"
-            ),
-            Remedy::new("give every rank an address of this host; these are there", "ip -brief address"),
-        )),
+        Ok(false) if is_rank0 => Some(rank0_elsewhere(there, variable)),
         Ok(false) => Some(far_store(there)),
         // What cannot be told is found out by trying.
         Ok(true) | Err(_) => Some(match TcpListener::bind(there) {
@@ -262,6 +290,21 @@ fn store_port(store: &str, variable: &str, is_rank0: bool) -> Option<Finding> {
             ),
         }),
     }
+}
+
+/// At `HERRINGBONE_STORE` rank 0 itself listens. At `MASTER_ADDR` torch's store does, at all addresses of its host: that may be
+/// the address of a service, which passes on what it gets.
+fn rank0_elsewhere(there: SocketAddr, variable: &str) -> Finding {
+    const CHECK: &str = "store's port";
+    let says = format!("this process is rank 0, and {there} is an address of another host");
+    let remedy = Remedy::new("give every rank an address of this host; these are there", "ip -brief address");
+    if variable == "HERRINGBONE_STORE" {
+        return Finding::wrong(CHECK, format!("{says}, so it cannot listen there"), remedy);
+    }
+    let says = format!(
+        "{says}: programs without torch cannot listen there, and those with torch need a service there that leads to this host"
+    );
+    Finding::warning(CHECK, says, remedy)
 }
 
 /// Who has the port, and how all ranks take another one, which is free here.
@@ -326,14 +369,30 @@ mod tests {
 
     #[test]
     fn other_hosts_need_a_token() {
-        let at = |address: &str, token| {
-            exposure(&resolved(&[address]).unwrap(), token).map(|finding| finding.level)
+        let exposed = |address: &str, token, exposed| {
+            exposure(&resolved(&[address]).unwrap(), token, exposed).map(|finding| finding.level)
         };
+        let at = |address: &str, token| exposed(address, token, Exposed::All);
         assert_eq!(at("127.0.0.1", None), None);
         assert_eq!(at("::1", None), None);
         assert_eq!(at("192.0.2.1", None), Some(Wrong));
         assert_eq!(at("192.0.2.1", Some("too short")), Some(Wrong));
         assert_eq!(at("192.0.2.1", Some("0123456789abcdef")), None);
+        assert_eq!(exposed("192.0.2.1", None, Exposed::WithoutTorch), Some(Warning));
+        assert_eq!(exposed("192.0.2.1", Some(""), Exposed::None), None);
+        assert_eq!(exposed("192.0.2.1", Some("too short"), Exposed::None), Some(Wrong), "torch has it, too");
+    }
+
+    #[test]
+    fn ranks_that_meet_through_torch_need_no_token_without_reducers() {
+        const MASTER: Option<&str> = Some("MASTER_ADDR:MASTER_PORT");
+        assert_eq!(Exposed::of(MASTER, true, false), Exposed::None);
+        assert_eq!(Exposed::of(MASTER, false, false), Exposed::WithoutTorch);
+        assert_eq!(Exposed::of(None, false, false), Exposed::WithoutTorch);
+        assert_eq!(Exposed::of(Some("HERRINGBONE_STORE"), true, false), Exposed::All);
+        for is_torchruns in [false, true] {
+            assert_eq!(Exposed::of(MASTER, is_torchruns, true), Exposed::All);
+        }
     }
 
     #[test]
@@ -355,6 +414,8 @@ mod tests {
         assert_eq!(store_port("nowhere", STORE, false).unwrap().level, Wrong);
         let elsewhere = store_port("203.0.113.9:7070", STORE, true).unwrap();
         assert!(elsewhere.level == Wrong && elsewhere.says.contains("another host"), "{elsewhere:?}");
+        let service = store_port("203.0.113.9:7070", "MASTER_ADDR:MASTER_PORT", true).unwrap();
+        assert!(service.level == Warning && service.says.contains("another host"), "{service:?}");
     }
 
     #[test]

@@ -56,12 +56,37 @@ fn the_place_of_rank_0_is_checked() {
     let (code, rows) = master("no.such.host.invalid", "29400", "1");
     assert_eq!((code, level(&rows, "name")), (1, "wrong"), "{rows:?}");
     // An address of documentation, which no host has (RFC 5737).
-    let (code, rows) = master("203.0.113.7", "29400", "0");
-    assert_eq!((code, level(&rows, "store's port")), (1, "wrong"), "{rows:?}");
+    let (_, rows) = master("203.0.113.7", "29400", "0");
     assert!(rows["store's port"].1.contains("an address of another host"), "{rows:?}");
-    assert_eq!(level(&rows, "token"), "wrong", "{rows:?}");
+    assert_eq!((level(&rows, "store's port"), level(&rows, "token")), ("warning", "warning"), "{rows:?}");
+    let store = [
+        ("HERRINGBONE_STORE", "203.0.113.7:29400"),
+        ("HERRINGBONE_RANK", "0"),
+        ("HERRINGBONE_WORLD_SIZE", "2"),
+    ];
+    let (code, rows) = with(&store);
+    assert_eq!(
+        (code, level(&rows, "store's port"), level(&rows, "token")),
+        (1, "wrong", "wrong"),
+        "{rows:?}"
+    );
     let (code, rows) = master("::1", "0", "0");
     assert_eq!((code, level(&rows, "name"), level(&rows, "store's port")), (0, "ok", "ok"), "{rows:?}");
+}
+
+#[test]
+fn under_torchrun_only_reducers_need_a_token() {
+    let torchruns = [
+        ("TORCHELASTIC_RUN_ID", "job"),
+        ("MASTER_ADDR", "203.0.113.7"),
+        ("MASTER_PORT", "29400"),
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+    ];
+    let (_, rows) = with(&torchruns);
+    assert!(!rows.contains_key("token") && !rows.contains_key("store's port"), "{rows:?}");
+    let (code, rows) = with(&[&torchruns[..], &[("HERRINGBONE_REDUCERS", "127.0.0.1:1")]].concat());
+    assert_eq!((code, level(&rows, "token")), (1, "wrong"), "{rows:?}");
 }
 
 #[test]
