@@ -1,6 +1,6 @@
 //! Calls to the reducers and the servers of tables that the settings name.
 
-use super::finding::{Finding, Remedy, shell_word};
+use super::finding::{Finding, Remedy, Severity, shell_word};
 use super::network::{host_of, port_of};
 use super::within::{TimedQuestion, answers};
 use herringbone::is_own_address;
@@ -68,6 +68,8 @@ impl ServerKind {
 struct Heard {
     clocks: Clocks,
     keeps_tables: bool,
+    /// Whether other servers of tables have copies of its rows.
+    has_copies: bool,
 }
 
 type Answer = Result<Heard, AskError>;
@@ -81,6 +83,8 @@ pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>)
         question
     });
     let heard = answers(questions, WITHIN);
+    let have_copies =
+        heard.iter().flatten().any(|answer| answer.as_ref().is_ok_and(|heard| heard.has_copies));
     let mut lives = BTreeMap::new();
     let mut findings: Vec<Finding> = called
         .iter()
@@ -93,7 +97,11 @@ pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>)
             let first = life.and_then(|life| lives.insert(life, address.clone()));
             match first {
                 Some(first) => twice(kind, address, &first),
-                None => judge(kind, address, is_here(address), answer),
+                None => {
+                    let is_spared = have_copies && is_away(answer.as_ref());
+                    let finding = judge(kind, address, is_here(address), answer);
+                    if is_spared { spared(finding) } else { finding }
+                }
             }
         })
         .collect();
@@ -107,11 +115,26 @@ pub(super) fn check(kind: ServerKind, addresses: &[String], token: Option<&str>)
 
 fn call(kind: ServerKind, address: &str, token: Option<&str>) -> Answer {
     let clocks = ask_clock(address, token, None, TIMES, PATIENCE)?;
-    let keeps_tables = kind == ServerKind::Tables && {
-        let status = ask(address, token, None, PATIENCE)?.status;
-        matches!(status.activity, Activity::Serves { tables: Some(_), .. })
+    let tables = match kind {
+        ServerKind::Tables => match ask(address, token, None, PATIENCE)?.status.activity {
+            Activity::Serves { tables, .. } => tables,
+            _ => None,
+        },
+        ServerKind::Reducer { .. } => None,
     };
-    Ok(Heard { clocks, keeps_tables })
+    let has_copies = tables.as_ref().is_some_and(|tables| tables.servers.len() > 1 && tables.replicas > 0);
+    Ok(Heard { clocks, keeps_tables: tables.is_some(), has_copies })
+}
+
+/// Whether nothing has answered, so that a server of tables may be down. Any answer but its own is of something else.
+fn is_away(answer: Option<&Answer>) -> bool {
+    matches!(answer, None | Some(Err(AskError::Absent(_) | AskError::Silent(_))))
+}
+
+/// The finding for a server of tables that is away while one that has copies answers: workers begin with those that are there.
+fn spared(finding: Finding) -> Finding {
+    let says = format!("{}; jobs start without it if another server has copies of its rows", finding.says);
+    Finding { level: Severity::Warning, says, ..finding }
 }
 
 /// Whether an address is written as one of this host's.
@@ -202,7 +225,7 @@ fn absent(kind: ServerKind, address: &str, is_here: bool, error: &io::Error) -> 
 }
 
 fn answered(kind: ServerKind, address: &str, is_here: bool, heard: &Heard) -> Finding {
-    let Heard { clocks, keeps_tables } = heard;
+    let Heard { clocks, keeps_tables, .. } = heard;
     let role = clocks.identity.role;
     if role == Role::Worker {
         return kind.finding(

@@ -18,8 +18,12 @@ struct Serving {
 
 impl Serving {
     fn start(args: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", args)
+    }
+
+    fn start_at(listen: &str, args: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(args).env("HERRINGBONE_TOKEN", TOKEN);
+        command.args(["serve", "--listen", listen]).args(args).env("HERRINGBONE_TOKEN", TOKEN);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut rest = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -124,4 +128,19 @@ fn a_server_of_tables_answers() {
     let set = [("HERRINGBONE_TABLES", &*serving.address), ("HERRINGBONE_TOKEN", TOKEN)];
     let (code, rows) = called("table server", &set);
     assert!(code == 0 && rows[0][0] == "ok", "{rows:?}");
+}
+
+#[test]
+fn a_server_of_tables_that_is_down_stops_no_job_if_another_has_copies() {
+    // Two ports that were free a moment ago. In the range that the system draws from another process could take them.
+    let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [up, down] = ports.map(|port| port.local_addr().unwrap().to_string());
+    let both = format!("{up},{down}");
+    for (replicas, expected) in [("1", (0, "warning")), ("0", (1, "wrong"))] {
+        let _serving = Serving::start_at(&up, &["--tables", "--servers", &both, "--replicas", replicas]);
+        let set = [("HERRINGBONE_TABLES", &*both), ("HERRINGBONE_TOKEN", TOKEN)];
+        let (code, rows) = called("table server", &set);
+        assert_eq!((code, rows[1][0].as_str()), expected, "{rows:?}");
+        assert!(rows[0][0] == "ok" && rows[1][1].contains("nothing listens at"), "{rows:?}");
+    }
 }
