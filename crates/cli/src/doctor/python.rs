@@ -1,13 +1,14 @@
 //! The Python that programs run with: its version, and whether it has herringbone, torch and numpy.
 
 use super::finding::{Finding, Remedy, shell_word};
-use super::within::{TimedQuestion, answers};
 use serde_json::Value;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 /// The oldest torch that the backend takes, and the newest with which every feature was tried (docs/torch-versions.md).
 const TORCH: ((u64, u64), (u64, u64)) = ((2, 10), (2, 15));
@@ -17,7 +18,9 @@ const PYTHON: (u64, u64) = (3, 10);
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 /// More than this no answer is read.
-const LONGEST: u64 = 64 << 10;
+const LONGEST: usize = 64 << 10;
+/// How long what a Python has said may take to arrive after its end.
+const REST: Duration = Duration::from_secs(1);
 
 /// Prints what is installed, without importing it, which would take seconds. A folder of the name is no package.
 const ASK: &str = "
@@ -47,31 +50,40 @@ struct PythonAnswer {
 /// A Python, and what it has. `given` is the one that `--python` names; else it is the first on the path, and programs in Rust need
 /// none.
 pub(super) fn check(given: Option<&Path>) -> Finding {
-    let program = given.unwrap_or(Path::new("python3"));
+    let (program, is_given) = (given.unwrap_or(Path::new("python3")), given.is_some());
     let shown = shell_word(&program.display().to_string());
     match heard_of(program) {
         Ok(Some(heard_of)) => match last_json(&heard_of.out).filter(|_| heard_of.status.success()) {
-            Some(versions) => judge(&versions, given.is_some()),
-            None => Finding::wrong(
-                CHECK,
+            Some(versions) => judge(&versions, is_given),
+            None => unusable(
+                is_given,
                 format!("{shown} does not run Python: {}", last_line(&heard_of.errors)),
                 Remedy::new("name one of these with --python", OTHERS),
             ),
         },
-        Ok(None) => Finding::wrong(
-            CHECK,
+        Ok(None) => unusable(
+            is_given,
             format!("{shown} has not answered for {} s", PATIENCE.as_secs()),
             Remedy::new(
                 "if it answers to this, a sitecustomize module or a .pth file hangs at its start; else name another one with --python",
                 format!("timeout 10 {shown} -I -S -c pass && echo fine"),
             ),
         ),
-        Err(error) if given.is_some() => Finding::wrong(
+        Err(error) if is_given => Finding::wrong(
             CHECK,
             format!("{shown} cannot be started: {error}"),
             Remedy::new("name one of these with --python", OTHERS),
         ),
         Err(_) => Finding::ok(CHECK, "there is no python3 on the path; Rust programs need none"),
+    }
+}
+
+/// The finding for a Python that programs cannot use. Of one that nobody has named it is not known that a program of the job runs
+/// with it.
+fn unusable(is_given: bool, says: String, remedy: Remedy) -> Finding {
+    match is_given {
+        true => Finding::wrong(CHECK, says, remedy),
+        false => Finding::warning(CHECK, format!("{says}; Rust programs need no Python"), remedy),
     }
 }
 
@@ -86,13 +98,11 @@ fn heard_of(program: &Path) -> io::Result<Option<PythonAnswer>> {
     let mut child = command.spawn()?;
     let deadline = Instant::now() + PATIENCE;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
-    // Both are read to their ends so that no write waits. A process that the program has started may keep them open.
-    let questions: [TimedQuestion<Vec<u8>>; 2] = [Box::new(|| read(out)), Box::new(|| read(errors))];
-    let mut heard = answers(questions, PATIENCE).into_iter().map(Option::unwrap_or_default);
-    let (out, errors) = (heard.next().unwrap_or_default(), heard.next().unwrap_or_default());
-    loop {
+    // Both are read to their ends so that no write waits. A process that the program has started may keep them open for longer.
+    let (out, errors) = (Reading::begin(out), Reading::begin(errors));
+    let status = loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(PythonAnswer { status, out, errors }));
+            break status;
         }
         if Instant::now() >= deadline {
             child.kill()?;
@@ -100,18 +110,55 @@ fn heard_of(program: &Path) -> io::Result<Option<PythonAnswer>> {
             return Ok(None);
         }
         thread::sleep(LOOK);
+    };
+    // Both have a moment, which they need only if the processor is busy or another process keeps them open.
+    let end = (Instant::now() + REST).min(deadline);
+    Ok(Some(PythonAnswer { status, out: out.by(end), errors: errors.by(end) }))
+}
+
+/// The beginning of what comes from a pipe, all of which a thread reads.
+struct Reading {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Says nothing, and is closed at the end of the pipe.
+    end: Receiver<()>,
+}
+
+impl Reading {
+    fn begin(from: Option<impl Read + Send + 'static>) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (at_end, end) = channel();
+        let kept = bytes.clone();
+        let read = move || {
+            // What cannot be read is missing in the answer, which is then refused.
+            let _ended = from.map(|from| keep(from, &kept));
+            drop::<Sender<()>>(at_end);
+        };
+        // Without a thread there is no answer.
+        let _none = thread::Builder::new().name("hb-doctor".to_owned()).spawn(read);
+        Self { bytes, end }
+    }
+
+    /// What has come until the pipe ends, or at this moment.
+    fn by(self, end: Instant) -> Vec<u8> {
+        let _ended = self.end.recv_timeout(end.saturating_duration_since(Instant::now()));
+        mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The beginning of what comes, all of which is read.
-fn read(from: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut from) = from {
-        // What cannot be read is missing in the answer, which is then refused.
-        let _ended = from.by_ref().take(LONGEST).read_to_end(&mut bytes);
-        let _ended = io::copy(&mut from, &mut io::sink());
+/// Appends what comes, up to [`LONGEST`], and reads the rest.
+fn keep(mut from: impl Read, kept: &Mutex<Vec<u8>>) -> io::Result<()> {
+    let mut part = [0; 4096];
+    loop {
+        let read = match from.read(&mut part) {
+            Ok(0) => return Ok(()),
+            Ok(read) => part.get(..read).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = LONGEST.saturating_sub(kept.len()).min(read.len());
+        kept.extend_from_slice(read.get(..room).unwrap_or_default());
     }
-    bytes
 }
 
 /// What a Python prints before its answer is that of modules which it imports at its start.
@@ -131,7 +178,7 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
     let python = (versions["python"][0].as_u64().unwrap_or(0), versions["python"][1].as_u64().unwrap_or(0));
     if python < PYTHON {
         let says = format!("{path} is Python {}.{}; Herringbone needs 3.10 or later", python.0, python.1);
-        return Finding::wrong(CHECK, says, Remedy::new("name one of these with --python", OTHERS));
+        return unusable(is_given, says, Remedy::new("name one of these with --python", OTHERS));
     }
     let has = |name: &str| versions[name].as_str();
     let shown = |name: &str| has(name).map_or(format!("no {name}"), |version| format!("{name} {version}"));
@@ -143,10 +190,7 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
             format!("{pip} 'herringbone[{extra}]'"),
         );
         let says = format!("{says}: programs that it runs do not find Herringbone");
-        return match is_given {
-            true => Finding::wrong(CHECK, says, remedy),
-            false => Finding::warning(CHECK, format!("{says}; Rust programs need no Python"), remedy),
-        };
+        return unusable(is_given, says, remedy);
     }
     let (oldest, newest) = TORCH;
     let Some(torch) = has("torch") else {
@@ -160,8 +204,8 @@ fn judge(versions: &Value, is_given: bool) -> Finding {
         };
     };
     match release(torch) {
-        Some(version) if version < oldest => Finding::wrong(
-            CHECK,
+        Some(version) if version < oldest => unusable(
+            is_given,
             format!("{says}; the backend needs torch {}.{} or later", oldest.0, oldest.1),
             Remedy::new("install a newer torch", format!("{pip} 'torch>={}.{}'", oldest.0, oldest.1)),
         ),
@@ -188,6 +232,7 @@ mod tests {
     use super::super::finding::Severity::{self, Ok, Warning, Wrong};
     use super::*;
     use serde_json::json;
+    use std::io::Write;
 
     fn judged(python: [u64; 2], torch: Option<&str>, herringbone: Option<&str>) -> (Severity, String) {
         let versions = json!({
@@ -222,9 +267,36 @@ mod tests {
     }
 
     #[test]
+    fn a_python_that_nobody_has_named_stops_no_job() {
+        let old_torch = json!({ "python": [3, 12], "path": "python3", "torch": "2.9.1", "numpy": "2.0", "herringbone": "0.1.0" });
+        let old_python =
+            json!({ "python": [3, 9], "path": "python3", "torch": null, "numpy": null, "herringbone": null });
+        for versions in [old_torch, old_python] {
+            assert_eq!(judge(&versions, true).level, Wrong);
+            assert_eq!(judge(&versions, false).level, Warning);
+        }
+    }
+
+    #[test]
     fn a_python_that_is_none_is_wrong() {
         assert_eq!(check(Some(Path::new("/no/such/python"))).level, Wrong);
         assert_eq!(check(Some(Path::new("false"))).level, Wrong);
+    }
+
+    #[test]
+    fn what_has_come_counts_though_the_pipe_stays_open() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reading = Reading::begin(Some(reader));
+        writer.write_all(b"{}").unwrap();
+        while reading.bytes.lock().unwrap().is_empty() {
+            thread::sleep(LOOK);
+        }
+        assert_eq!(reading.by(Instant::now()), b"{}");
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reading = Reading::begin(Some(reader));
+        writer.write_all(&vec![7; LONGEST + 1]).unwrap();
+        drop(writer);
+        assert_eq!(reading.by(Instant::now() + PATIENCE), vec![7; LONGEST], "no more than this");
     }
 
     /// The page and the record name the versions that count here.

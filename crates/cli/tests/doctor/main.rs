@@ -167,6 +167,13 @@ fn a_python_without_herringbone_is_wrong_and_says_how_to_install_it() {
 }
 
 #[test]
+fn an_answer_counts_though_another_process_keeps_the_output_open() {
+    let says = r#"{"python": [3, 12], "path": "/a/python3", "torch": "2.15.0", "numpy": "2.0", "herringbone": "0.1.0"}"#;
+    let (_, rows) = Program::new("leaves", &format!("echo '{says}'; sleep 60 &")).judged();
+    assert_eq!(level(&rows, "python"), "ok", "{rows:?}");
+}
+
+#[test]
 fn a_python_that_is_not_there_or_hangs_is_wrong() {
     let (code, rows) = found("exec \"$@\"", &["--python", "/no/such/python"], &[]);
     assert!(code == 1 && rows["python"].1.contains("/no/such/python cannot be started"), "{rows:?}");
