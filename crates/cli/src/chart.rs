@@ -141,8 +141,12 @@ fn step(span: f64) -> f64 {
     steps.into_iter().find(|step| span / step <= f64::from(MOST_TICKS)).unwrap_or(steps[3])
 }
 
-/// 1, 2 and 5 times powers of ten within a range; only every so many powers where those were too many.
+/// 1, 2 and 5 times powers of ten within a range; only every so many powers where those were too many. None in a range that does
+/// not lie above 0, or has no end.
 fn factors(low: f64, high: f64) -> Vec<f64> {
+    if !(low > 0.0 && high.is_finite()) {
+        return Vec::new();
+    }
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let of = |times: &[f64], apart: i32| -> Vec<f64> {
         let powers = powers.clone().filter(|power| power.rem_euclid(apart) == 0);
@@ -190,6 +194,10 @@ mod tests {
         assert_eq!(labels(3e8..7e9, Scale::Factors, "B/s"), ["500 MB/s", "1 GB/s", "2 GB/s", "5 GB/s"]);
         assert_eq!(labels(0.0..2.0, Scale::Whole, ""), ["0", "1", "2"]);
         assert!(labels(1e-30..1e30, Scale::Factors, "").len() <= 10);
+        for endless in [0.0..1.0, -1.0..1.0, 1.0..f64::INFINITY, f64::NAN..1.0, f64::INFINITY..f64::INFINITY]
+        {
+            assert!(labels(endless.clone(), Scale::Factors, "").is_empty(), "{endless:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Roofs as lines, an operation as a point below them; both axes count by factors.
 
 use super::{roofs::Roofline, words::seconds};
-use crate::chart::{Axis, CurveEnd, Panel, Scale, si};
+use crate::{
+    chart::{Axis, CurveEnd, Panel, Scale, si},
+    failure::Failure,
+};
 use herringbone::{
     core::simulate::{Bound, Roof, binding},
     svg::{CURVES, Svg},
@@ -24,12 +27,28 @@ struct Line<'a> {
     of: Box<dyn Fn(f64) -> f64 + 'a>,
 }
 
-/// The picture; none where nothing goes over a link.
-pub(super) fn picture(roofline: &Roofline) -> Option<String> {
-    let link = roofline.bound(Roof::Link).filter(|link| link.bytes > 0)?;
-    let own = roofline.intensity()?.max(0.01);
-    let attained = link.bytes as f64 / seconds(roofline.total).max(f64::MIN_POSITIVE);
-    let lines = lines(roofline, link.bytes as f64, own);
+/// The picture. A roof that limits nothing is not in it.
+///
+/// # Errors
+/// Where nothing goes over a link, or all of it takes no time, so that no rate is a number.
+pub(super) fn picture(roofline: &Roofline) -> Result<String, Failure> {
+    let link = roofline.bound(Roof::Link).filter(|link| link.bytes > 0);
+    let (Some(link), Some(own)) = (link, roofline.intensity()) else {
+        return Err(Failure::Usage {
+            problem: "no byte goes over a link, and the picture shows bytes/s of links".into(),
+            hint: "leave --svg out, or spread the ranks over hosts with --per-host",
+        });
+    };
+    if roofline.total == 0 {
+        return Err(Failure::Usage {
+            problem: "the operation takes no time, and the picture shows bytes/s".into(),
+            hint: "leave --svg out, or give a trace whose spans have a length",
+        });
+    }
+    let own = own.max(0.01);
+    let attained = link.bytes as f64 / seconds(roofline.total);
+    let mut lines = lines(roofline, link.bytes as f64, own);
+    lines.retain(|line| (line.of)(own).is_finite());
     let at_own: Vec<f64> = lines.iter().map(|line| (line.of)(own)).chain([attained]).collect();
     let low = at_own.iter().copied().fold(f64::MAX, f64::min) / 8.0;
     let high = at_own.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 2.0;
@@ -59,7 +78,7 @@ pub(super) fn picture(roofline: &Roofline) -> Option<String> {
     let (x, y) = panel.at((own, attained));
     svg.circle((x, y), 5.0, "", &format!("{} at {own:.2}", si(attained, "B/s")));
     svg.text((x + 8.0, y + 18.0), "", si(attained, "B/s"));
-    Some(svg.finish(LEFT + WIDE + RIGHT, TOP + HIGH + 50.0))
+    Ok(svg.finish(LEFT + WIDE + RIGHT, TOP + HIGH + 50.0))
 }
 
 /// Where folds, copies and codes keep their parts of what is folded, copied and coded, and messages their sizes.
@@ -101,4 +120,32 @@ fn curve(svg: &mut Svg, panel: &Panel, line: &Line<'_>, own: f64, binds: bool) -
     svg.polyline(points.iter().copied(), &style);
     let words = format!("{}{word}, {}", line.roof.name(), si((line.of)(own), "B/s"));
     Some(CurveEnd { at: *points.last()?, colour, words })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herringbone::{Collective, core::simulate::Picoseconds};
+
+    fn roofline(total: Picoseconds, alone: Picoseconds) -> Roofline {
+        let bound = |roof| Bound { roof, place: String::new(), bytes: 1000, alone };
+        Roofline {
+            title: String::new(),
+            total,
+            collective: Collective::AllReduce,
+            bytes: 1000,
+            ranks: 2,
+            parts: None,
+            bounds: vec![bound(Roof::Link), Bound { alone: 5_000, ..bound(Roof::Fold) }],
+        }
+    }
+
+    #[test]
+    fn what_takes_no_time_has_no_rate() {
+        assert!(picture(&roofline(10_000, 10_000)).unwrap().contains(Roof::Link.name()));
+        let without = picture(&roofline(10_000, 0)).unwrap();
+        assert!(without.contains(Roof::Fold.name()) && !without.contains("inf"), "{without}");
+        let error = picture(&roofline(0, 0)).unwrap_err();
+        assert!(error.to_string().contains("takes no time"), "{error}");
+    }
 }
