@@ -213,6 +213,13 @@ mod tests {
         })
     }
 
+    /// The sizes of a job's two ends. Rank 0 leaves last: it would wait for the other one.
+    fn sizes_at_the_end_of(first: Communicator, second: Communicator) -> [u32; 2] {
+        let sizes = [first.size(), second.size()];
+        drop(second);
+        sizes
+    }
+
     fn wait_until_it_forms(meet: &str) {
         while !status::ask(meet, Some(TOKEN), None, Duration::from_secs(1))
             .is_ok_and(|answer| matches!(answer.status.activity, Activity::Forms { .. }))
@@ -271,7 +278,7 @@ mod tests {
             wait_until_it_forms(&meet);
             decline(of_two(1, &meet));
             let newcomer = Communicator::connect(of_two(1, &meet)).unwrap();
-            [newcomer.size(), again.join().unwrap().size()]
+            sizes_at_the_end_of(again.join().unwrap(), newcomer)
         });
         assert_eq!(sizes, [2, 2]);
     }
@@ -284,7 +291,7 @@ mod tests {
             wait_until_it_forms(&meet);
             decline(of_two(1, &meet).job("another"));
             let second = Communicator::connect(of_two(1, &meet).job("this")).unwrap();
-            [first.join().unwrap().size(), second.size()]
+            sizes_at_the_end_of(first.join().unwrap(), second)
         });
         assert_eq!(sizes, [2, 2]);
     }
