@@ -462,8 +462,12 @@ impl Tables {
         let tuned = table.optimizer.with(parameter, number);
         let optimizer = tuned.map_err(|Unusable(what)| TableError::Unusable(what))?;
         if !table.optimizer.is_same_but_for_numbers(&optimizer) {
-            let what = format!("{} keeps no velocity: make a table with a momentum", table.optimizer);
-            return Err(TableError::Unusable(what));
+            // Nothing else comes and goes with a number.
+            let what = match table.optimizer.planes() {
+                0 => "keeps no velocity: make a table with a momentum",
+                _ => "keeps a velocity, which a momentum of 0 does not: make a table without a momentum",
+            };
+            return Err(TableError::Unusable(format!("{} {what}", table.optimizer)));
         }
         table.optimizer = optimizer;
         table.rows.tune(optimizer);

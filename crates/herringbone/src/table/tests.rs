@@ -246,6 +246,14 @@ fn who_differs_or_asks_for_what_cannot_be_is_told_and_the_table_goes_on() {
     );
     assert!(refused(table.push(&[1], &[1.0_f64; 2], false)).to_string().contains("values of f64"));
     assert!(matches!(refused(table.tune("momentum", 0.5)), TableError::Unusable(_)));
+    for (name, made, tuned, says) in
+        [("with", 0.5, 0.0, "keeps a velocity"), ("without", 0.0, 0.5, "keeps no velocity")]
+    {
+        let optimizer = OptimizerSpec::of(OptimizerKind::Signum).with("momentum", made).unwrap();
+        let signum = worker.table(name, TableSpec { optimizer, ..TableSpec::new(10, 2) }).unwrap();
+        let refusal = refused(signum.tune("momentum", tuned)).to_string();
+        assert!(refusal.contains(says), "{refusal}");
+    }
     let other = worker.table("t", TableSpec::new(10, 3)).unwrap_err();
     assert!(other.to_string().contains("differs in width"), "{other}");
     assert!(worker.table("", TableSpec::new(1, 1)).is_err());
