@@ -162,7 +162,11 @@ impl PyDependencyEngine {
         let follower = self.0.follower();
         self.enter(py, (&reads, &mutates, priority, name), |uses| {
             self.0.push_async_as(uses, move |done| {
-                Python::attach(|py| begin(py, function.into_bound(py), done, follower));
+                // This waits for the engine's threads, of which one may wait for the GIL.
+                let label = done.label();
+                let ticket = Mutex::new(Some(done));
+                let done = PyOnComplete { ticket, follower, label };
+                Python::attach(|py| begin(py, function.into_bound(py), done));
             })
         })
     }
@@ -277,9 +281,7 @@ impl Drop for PyDependencyEngine {
 }
 
 /// Calls a function that ends its operation later; one that raises fails it, unless it has ended it already.
-fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: OnComplete, follower: Follower) {
-    let label = done.label();
-    let done = PyOnComplete { ticket: Mutex::new(Some(done)), follower, label };
+fn begin(py: Python<'_>, function: Bound<'_, PyAny>, done: PyOnComplete) {
     let Ok(done) = Py::new(py, done) else { return };
     if let Err(error) = function.call1((done.clone_ref(py),)) {
         let ticket = done.get().ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
