@@ -13,6 +13,9 @@ from .errors import ArgumentError
 
 __all__ = ["Coded", "Residuals", "compressed", "residual"]
 
+LARGEST = 3.4028234663852886e38
+"""Of the numbers of float32."""
+
 LOAD = "load_compression_state_dict"
 
 OF_A_STORE = re.compile(r"kvstore \d+ ")
@@ -61,11 +64,13 @@ class Residuals:
         """Multiply what is left of each tensor, such as by the old learning rate over the new one. Call it between operations.
 
         Raises:
-            ArgumentError: the factor is below 0, or no finite number.
+            ArgumentError: the factor is below 0, or no finite number as a float32.
         """
         number = arguments.factor("Residuals.scale", "factor", factor)
-        if not 0 <= number < float("inf"):
-            raise ArgumentError(f"Residuals.scale: the factor is {factor!r}; pass a finite number from 0")
+        if not 0 <= number <= LARGEST:
+            raise ArgumentError(
+                f"Residuals.scale: the factor is {factor!r}; pass a number from 0 to {LARGEST:.7g}, the largest float32"
+            )
         self._native.scale(number)
 
     def forget(self, tensor: str) -> None:

@@ -1,6 +1,6 @@
 //! What codecs have left of an owner's tensors.
 
-use crate::codecs::parse_codec;
+use crate::{codecs::parse_codec, errors};
 use herringbone::{Residual, Residuals};
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -41,8 +41,8 @@ impl PyResiduals {
     }
 
     /// Multiply what is left of each tensor.
-    fn scale(&self, factor: f32) {
-        self.0.scale(factor);
+    fn scale(&self, factor: f32) -> PyResult<()> {
+        self.0.scale(factor).map_err(|error| errors::to_python(&error))
     }
 
     /// Let the next operation on each tensor have another codec.

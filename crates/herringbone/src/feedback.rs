@@ -131,9 +131,12 @@ impl Feedback {
         self.lock().elements
     }
 
-    /// Multiplies what is left of each element. A product that is not finite becomes the largest f32 with its sign.
+    /// Multiplies what is left of each element. An infinite product becomes the largest f32 with its sign, and one that is NaN 0.
     pub(crate) fn scale(&self, factor: f32) {
-        let scaled = |left: f32| (left * factor).clamp(-f32::MAX, f32::MAX);
+        let scaled = |left: f32| match left * factor {
+            product if product.is_nan() => 0.0,
+            product => product.clamp(-f32::MAX, f32::MAX),
+        };
         self.lock().before.iter_mut().for_each(|left| *left = scaled(*left));
     }
 

@@ -1,6 +1,6 @@
 //! Error feedback: what codecs have left of tensors, kept by an owner.
 
-use crate::{core::codec::Codec, feedback::Feedback, log};
+use crate::{Error, Result, core::codec::Codec, feedback::Feedback, log};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -123,8 +123,16 @@ impl Residuals {
 
     /// What is left of each tensor is multiplied, such as by the ratio of two learning rates. Call it between operations: what one
     /// under way leaves is not multiplied.
-    pub fn scale(&self, factor: f32) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the factor is not finite; all is left as it is.
+    pub fn scale(&self, factor: f32) -> Result<()> {
+        if !factor.is_finite() {
+            let problem = format_args!("residuals are multiplied by {factor}: pass a finite number");
+            return Err(Error::unsupported(problem));
+        }
         self.lock().tensors.values().for_each(|known| known.feedback.scale(factor));
+        Ok(())
     }
 
     /// The next operation on each tensor may have another codec, and takes what is left. What a receiver lacks is the same
@@ -232,12 +240,34 @@ mod tests {
     fn what_is_left_is_multiplied_and_can_go_to_another_codec() {
         let (group, owner) = (Residuals::new(), Residuals::new());
         reduced(&owner, "w", "int8", &group);
-        owner.scale(2.0);
+        owner.scale(2.0).unwrap();
         assert_eq!(owner.saved()[0].left, [0.0, 0.75]);
+        for factor in [f32::INFINITY, f32::NAN] {
+            let error = owner.scale(factor).unwrap_err();
+            assert!(matches!(error.kind(), crate::ErrorKind::Unsupported { .. }), "{error}");
+        }
+        assert_eq!(owner.saved()[0].left, [0.0, 0.75], "as it was");
         owner.release_codecs();
         assert_eq!(reduced(&owner, "w", "topk:0.5", &group), (2, vec![0.0, 1.125]), "0.75 and 0.375");
         assert_eq!(owner.saved()[0].codec, Some("topk:0.5".parse().unwrap()));
         assert_eq!(reduced(&owner, "w", "int8", &group).0, 1, "released once");
+    }
+
+    #[test]
+    fn a_product_is_always_a_finite_number() {
+        let owner = Residuals::new();
+        let left = vec![f32::INFINITY, f32::NAN, f32::MAX, -f32::MAX, 1.0];
+        owner.restore(vec![Residual { tensor: "w".to_owned(), steps: 1, codec: None, left }]);
+        owner.scale(2.0).unwrap();
+        assert_eq!(owner.saved()[0].left, [f32::MAX, 0.0, f32::MAX, -f32::MAX, 2.0]);
+        owner.restore(vec![Residual {
+            tensor: "w".to_owned(),
+            steps: 1,
+            codec: None,
+            left: vec![f32::INFINITY],
+        }]);
+        owner.scale(0.0).unwrap();
+        assert_eq!(owner.saved()[0].left, [0.0]);
     }
 
     #[test]

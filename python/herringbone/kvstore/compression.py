@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from ..compression import Coded, Residuals, residual
+from ..compression import LARGEST, Coded, Residuals, residual
 from ..errors import ArgumentError, UnsupportedError
 
 __all__ = ["GradientCompression", "compression_of"]
@@ -16,9 +16,6 @@ __all__ = ["GradientCompression", "compression_of"]
 CODECS = {"1bit": "onebit", "2bit": "twobit"}
 THRESHOLD = 0.5
 """MXNet's, if none is given."""
-
-LARGEST = 3.4028234663852886e38
-"""Of the numbers of float32."""
 
 LOAD = "load_compression_state_dict"
 

@@ -188,6 +188,18 @@ def what_is_left_of_a_name_belongs_to_one_owner_and_one_codec() -> None:
 
 
 @case
+def a_factor_is_a_finite_number_as_a_float32() -> None:
+    residuals = herringbone.Residuals()
+    sent("twobit:0.5", "w", 0.25, residuals)
+    for factor in (-1.0, 1e39, float("inf"), float("nan")):
+        error_of(herringbone.ArgumentError, lambda factor=factor: residuals.scale(factor), "Residuals.scale: the factor is")
+    residuals.scale(3e38)
+    assert np.isfinite(residuals.state_dict()["w"]["left"]).all()
+    residuals.scale(0.0)
+    assert not residuals.state_dict()["w"]["left"].any()
+
+
+@case
 def a_state_finds_its_owner_and_its_codec() -> None:
     saving, loading = herringbone.Residuals(), herringbone.Residuals()
     sent("twobit:0.5", "w", 0.25, saving)
