@@ -49,6 +49,7 @@ def test_a_training_that_fails_fails_the_run(run, monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(run, "version", lambda _: "1.0")
     monkeypatch.setattr(run, "the_page", lambda: run.row("all three", "the page", "4 passed", None, 1.0))
     monkeypatch.setattr(run, "replicas", lambda: run.row("torchft", "its page", "7 passed", None, 1.0))
+    monkeypatch.setattr(run, "averages", lambda: run.row("torchft", "averages", "3 passed", None, 1.0))
     monkeypatch.setattr("sys.argv", ["run.py", "--record", str(record)])
     with pytest.raises(SystemExit) as end:
         run.main()

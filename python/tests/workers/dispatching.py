@@ -212,8 +212,10 @@ def a_group_answers_torch_itself_while_it_records() -> None:
     asked: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name.startswith("get") and "herringbone" in frame.f_code.co_filename:
-            asked.append(frame.f_code.co_name)
+        code = frame.f_code
+        if event == "call" and code.co_filename.endswith("torch/group.py") and code.co_name.startswith("get"):
+            caller = frame.f_back.f_code if frame.f_back else code
+            asked.append(f"{code.co_name} from {caller.co_name} of {caller.co_filename}")
 
     sys.setprofile(note)
     try:
@@ -221,7 +223,8 @@ def a_group_answers_torch_itself_while_it_records() -> None:
         dist.barrier(group)
     finally:
         sys.setprofile(None)
-    assert not asked, asked
+    # C++ shows as the Python that has called it.
+    assert not [question for question in asked if question.endswith("torch/dispatched.py")], asked
     assert group.group_desc == group.getGroupDesc() == "asked" and group.group_name == group.getGroupName()
 
 
