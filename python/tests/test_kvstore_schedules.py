@@ -83,21 +83,21 @@ def test_the_correction_of_the_bias_goes_on_from_where_the_counts_begin() -> Non
 
 
 def test_a_scheduler_that_travels_stays_the_programs_object_as_it_is() -> None:
-    told = kvstore.FactorScheduler(10, 0.5, base_lr=0.1, warmup_steps=5, warmup_begin_lr=0.05)
-    told.note = "more than its class has"  # type: ignore[attr-defined]
-    first = kvstore.create_optimizer("sgd", lr_scheduler=told, learning_rate=0.01)  # below where the warm-up begins
+    sent = kvstore.FactorScheduler(10, 0.5, base_lr=0.1, warmup_steps=5, warmup_begin_lr=0.05)
+    sent.note = "more than its class has"  # type: ignore[attr-defined]
+    first = kvstore.create_optimizer("sgd", lr_scheduler=sent, learning_rate=0.01)  # below where the warm-up begins
     packed = described(first)
     same, other = kvstore.FactorScheduler(3), kvstore.PolyScheduler(9)
-    for scheduler, stays in ((told, True), (same, True), (other, False), (None, False), (lambda count: 1.0, False)):
+    for scheduler, stays in ((sent, True), (same, True), (other, False), (None, False), (lambda count: 1.0, False)):
         optimizer = kvstore.create_optimizer("sgd", lr_scheduler=scheduler)
         settle(optimizer, packed)
         settled = optimizer.lr_scheduler
         assert isinstance(settled, kvstore.FactorScheduler) and (settled is scheduler) == stays
-        assert vars(settled) == vars(told) and settled(2) == told(2)
+        assert vars(settled) == vars(sent) and settled(2) == sent(2)
     same.base_lr = 7.0
-    assert told.base_lr == 0.01 and other.max_update == 9
+    assert sent.base_lr == 0.01 and other.max_update == 9
     proposed = of_described(packed, first)
-    assert proposed.lr_scheduler is not told and proposed.lr_scheduler is not None and proposed.lr_scheduler(2) == told(2)
+    assert proposed.lr_scheduler is not sent and proposed.lr_scheduler is not None and proposed.lr_scheduler(2) == sent(2)
 
 
 def test_stores_with_one_optimizer_have_states_of_their_own() -> None:

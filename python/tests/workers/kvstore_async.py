@@ -115,13 +115,13 @@ def first_values() -> None:
     """An init that is refused, or that the workers call differently, leaves no value that counts later."""
     kv = kvstore.create("dist_async")
     kv.set_optimizer("lamb")
-    told(ArgumentError, "key 1 has 20000 elements", lambda: kv.init([0, 1], [full(5), full(5, (20000,))]))
+    refused_with(ArgumentError, "key 1 has 20000 elements", lambda: kv.init([0, 1], [full(5), full(5, (20000,))]))
     kv.init(0, full(6))
     assert (pulled(kv, 0) == 6).all()
-    told(MismatchError, "init", lambda: kv.init([2, 3 + kv.rank], [full(5)] * 2))
+    refused_with(MismatchError, "init", lambda: kv.init([2, 3 + kv.rank], [full(5)] * 2))
     kv.init([2, 3, 4], [full(7)] * 3)
     assert all((pulled(kv, key) == 7).all() for key in (2, 3, 4))
-    told(ArgumentError, "has a value already", lambda: kv.init(4, full(8)))
+    refused_with(ArgumentError, "has a value already", lambda: kv.init(4, full(8)))
 
 
 def refused() -> None:
@@ -135,14 +135,14 @@ def refused() -> None:
         message, plan = kv._meeting.message, kv._plan
         if kv.rank == 1:
             kv._meeting.message = lambda: (time.sleep(0.5), message())[1]  # type: ignore[method-assign]
-        told(ArgumentError, "key 1 has 20000 elements", lambda: kv.set_optimizer("lamb"))
+        refused_with(ArgumentError, "key 1 has 20000 elements", lambda: kv.set_optimizer("lamb"))
         steps = kvstore.MultiFactorScheduler(list(range(1000, 601000, 1000)), 0.5)
-        told(
+        refused_with(
             ArgumentError, "scheduler is too long", lambda: kv.set_optimizer(kvstore.create_optimizer("sgd", lr_scheduler=steps))
         )
         if kv.rank == 1:
             kv._plan = cannot_plan  # type: ignore[method-assign]
-        told(MismatchError, "set_optimizer, ", lambda: kv.set_optimizer("adam"))
+        refused_with(MismatchError, "set_optimizer, ", lambda: kv.set_optimizer("adam"))
         kv._plan = plan  # type: ignore[method-assign]
         kv.barrier()
         assert (message().size > 0) == (before is not None)
@@ -159,7 +159,7 @@ def cannot_plan(*_: object) -> Any:
     raise ArgumentError("this worker cannot have it")
 
 
-def told(error: type[Exception], words: str, call: Callable[[], object]) -> None:
+def refused_with(error: type[Exception], words: str, call: Callable[[], object]) -> None:
     try:
         call()
     except error as raised:

@@ -62,10 +62,10 @@ for word in sys.argv[1].split("-"):
         break
     elif word == "first":
         rank, size = groups[0].rank, groups[0].size
-        told: list[object] = []
-        communicator.before_close.append(told.append)
+        closed: list[object] = []
+        communicator.before_close.append(closed.append)
         groups[0].close()
-        assert told == [groups[1], groups[0]], told
+        assert closed == [groups[1], groups[0]], closed
         try:
             herringbone.empty(3)
         except herringbone.ClosedError as error:
@@ -74,7 +74,7 @@ for word in sys.argv[1].split("-"):
             raise AssertionError("all groups have ended with the first one")
         groups[:] = [herringbone.init(timeout=50)]
         herringbone.finalize()
-        assert told[2:] == groups, told
+        assert closed[2:] == groups, closed
         break
     else:
         assert word == "close"
