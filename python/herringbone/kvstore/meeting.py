@@ -18,6 +18,8 @@ MESSAGE = 1024
 MOST_BYTES = (MESSAGE - 1) * WORD_BYTES
 """The longest message."""
 ROWS = 1 << 62
+WORDS = 4
+"""What workers add up in a barrier: marks of calls, workers, those whose part has failed, and the ranks of these."""
 PAUSE = 0.02
 """Seconds between two looks for a key."""
 
@@ -30,7 +32,10 @@ class Meeting:
 
     def __init__(self, servers: ParameterServer, store: str) -> None:
         """All workers make it for a store of the same name."""
-        self._table = servers.table(f"{store} meeting", rows=1, width=2, dtype="float64", optimizer="assign", consistency="sync")
+        self._rank = servers.rank
+        self._table = servers.table(
+            f"{store} meeting", rows=1, width=WORDS, dtype="float64", optimizer="assign", consistency="sync"
+        )
         self.tables = [f"{store} meeting", f"{store} message"]
         self._messages = servers.table(f"{store} message", rows=1, width=MESSAGE, dtype="float64", optimizer="assign")
         self.present = servers.workers
@@ -42,16 +47,32 @@ class Meeting:
         """Return once all workers have come to the same call.
 
         Raises:
-            MismatchError: they have come to different ones; on all of them.
+            MismatchError: they have come to different ones, on all of them; or the part of a worker has :meth:`failed`, which the text
+                names.
         """
+        total, present, failed, ranks = self._sum(_mark(call), 1, 0, 0)
+        if failed:
+            raise MismatchError(failure_text(call, int(failed), int(ranks)))
+        if total != _mark(call) * present:
+            raise MismatchError(f"{call}: other workers have called something else; all make the same calls in the same order")
+
+    def failed(self, call: str) -> str:
+        """Come to a call whose part of this worker has failed: the others' :meth:`meet` raises. Return once all have come.
+
+        Returns:
+            What the others are told; nothing if the call has failed on all.
+        """
+        _, present, failed, ranks = self._sum(_mark(call), 1, 1, self._rank)
+        return "" if failed == present else failure_text(call, int(failed), int(ranks))
+
+    def _sum(self, *words: float) -> list[float]:
+        """The sums of all workers' words, which each of them ends a step for."""
         import numpy as np
 
-        mark = zlib.crc32(call.encode("utf-8", "surrogatepass")) or 1
-        self._table.push_range(0, np.array([[mark, 1]], np.float64))
-        total, present = self._table.pull_range(0, 1)[0]
-        self.present = int(present)
-        if total != mark * present:
-            raise MismatchError(f"{call}: other workers have called something else; all make the same calls in the same order")
+        self._table.push_range(0, np.array([words], np.float64))
+        sums: list[float] = self._table.pull_range(0, 1)[0].tolist()
+        self.present = int(sums[1])
+        return sums
 
     def wait(self) -> None:
         """Return once the last barrier of this worker is over, to which perhaps an earlier process of it has come."""
@@ -59,12 +80,8 @@ class Meeting:
 
     def outlast(self) -> None:
         """Return once all others take part no more. Their barriers do without this worker."""
-        import numpy as np
-
-        present = 1
-        while present:
-            self._table.push_range(0, np.zeros((1, 2)))
-            present = self._table.pull_range(0, 1)[0][1]
+        while self._sum(0, 0, 0, 0)[1]:
+            pass
 
     def close(self) -> None:
         """Take part no more: the barriers of others do without this worker."""
@@ -93,6 +110,19 @@ class Meeting:
                 f"{MOST_BYTES}: the lr_scheduler is too long; pass one with fewer steps, or a function on all workers"
             )
         return bytes_of(row)
+
+
+def failure_text(call: str, count: int, ranks: int) -> str:
+    """What workers are told of a call that has failed on ``count`` of them, the sum of whose ranks is ``ranks``."""
+    who = f"rank {ranks}, whose" if count == 1 else f"{count} of the workers, whose"
+    return (
+        f"{call}: it has failed on {who} error says why, and changes nothing on any; mend that, and call it again on all workers"
+    )
+
+
+def _mark(call: str) -> int:
+    """What stands for a call in a barrier."""
+    return zlib.crc32(call.encode("utf-8", "surrogatepass")) or 1
 
 
 class TableStore:

@@ -86,6 +86,8 @@ class RemoteKVStore(KVStore):
         planned = {one: self._planned(call, one, view(call, values[0])) for one, values in pairs.items()}
         begun: dict[Any, Any] = {}
         ours: list[str] = []
+        said = f"{call} {[(one, stored.said) for one, (stored, _, _) in planned.items()]}"
+        is_begun = False
         try:
             for one, (stored, rule, layout) in planned.items():
                 stored.open(self._servers, self._name, rule, layout)
@@ -94,16 +96,29 @@ class RemoteKVStore(KVStore):
                     ours.append(stored.table.name)
                     stored.tune(rule)
                     stored.assign([view(call, pairs[one][0])])
-            self._meet(f"{call} {[(one, stored.said) for one, stored in begun.items()]}")
+            is_begun = True
+            self._meet(said)
         except Exception as error:
             for stored in begun.values():
                 stored.table.close()
-            self._drop(call, ours, isinstance(error, MismatchError))
+            is_known = not is_begun and self._tell_of_failure(said)
+            self._drop(call, ours, is_known or isinstance(error, MismatchError))
             raise
         self._stored.update(begun)
         if self._comes_back:
             self._count_on(begun.values())
         self._keys = str if isinstance(next(iter(pairs)), str) else int
+
+    def _tell_of_failure(self, said: str) -> bool:
+        """Tell the others, who wait for this worker in an init, that its part has failed; whether they know.
+
+        One that comes back meets nobody there, and one without servers can tell nobody.
+        """
+        if not self._comes_back:
+            with contextlib.suppress(HerringboneError):
+                self._meeting.failed(said)
+                return True
+        return False
 
     def _count_on(self, values: Iterable[Any]) -> None:
         """Have a scheduler of rank 0, which comes back, go on from its earlier pushes: all steps but that of the first value."""
@@ -268,8 +283,11 @@ class RemoteKVStore(KVStore):
         except Exception as error:
             refused = error
         try:
-            self._meeting.meet("set_optimizer, planned" if refused is None else "set_optimizer, refused")
-            if refused is not None:
+            if refused is None:
+                self._meeting.meet("set_optimizer")
+            elif others := self._meeting.failed("set_optimizer"):
+                raise MismatchError(others)
+            else:
                 raise refused
         except Exception as error:
             if self.rank == 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from herringbone import ArgumentError, MismatchError, kvstore
+from herringbone import ArgumentError, MismatchError, TableError, kvstore
 from herringbone.kvstore.remote import RemoteKVStore
 
 SHAPE = (3, 70, 11)
@@ -122,6 +122,20 @@ def first_values() -> None:
     kv.init([2, 3, 4], [full(7)] * 3)
     assert all((pulled(kv, key) == 7).all() for key in (2, 3, 4))
     refused_with(ArgumentError, "has a value already", lambda: kv.init(4, full(8)))
+    assert isinstance(kv, RemoteKVStore)
+    # A server that refuses one worker's table leaves the others in no meeting.
+    if kv.rank == 1:
+        kv._servers.table = cannot_open  # type: ignore[method-assign]
+        refused_with(TableError, "this worker gets no table", lambda: kv.init([5, 6], [full(8)] * 2))
+        del kv._servers.table
+    else:
+        refused_with(MismatchError, "it has failed on rank 1, whose error says why", lambda: kv.init([5, 6], [full(8)] * 2))
+    kv.init([5, 6], [full(9)] * 2)
+    assert all((pulled(kv, key) == 9).all() for key in (5, 6))
+
+
+def cannot_open(*_: object, **__: object) -> Any:
+    raise TableError("this worker gets no table", "5")
 
 
 def refused() -> None:
@@ -142,7 +156,7 @@ def refused() -> None:
         )
         if kv.rank == 1:
             kv._plan = cannot_plan  # type: ignore[method-assign]
-        refused_with(MismatchError, "set_optimizer, ", lambda: kv.set_optimizer("adam"))
+        refused_with(MismatchError, "set_optimizer: it has failed on rank 1", lambda: kv.set_optimizer("adam"))
         kv._plan = plan  # type: ignore[method-assign]
         kv.barrier()
         assert (message().size > 0) == (before is not None)
