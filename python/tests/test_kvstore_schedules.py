@@ -100,6 +100,33 @@ def test_a_scheduler_that_travels_stays_the_programs_object_as_it_is() -> None:
     assert proposed.lr_scheduler is not sent and proposed.lr_scheduler is not None and proposed.lr_scheduler(2) == sent(2)
 
 
+def test_any_callable_is_a_scheduler_and_what_does_not_travel_is_each_workers_own() -> None:
+    class Own(kvstore.LRScheduler):
+        """Of a program, without a constructor that has run."""
+
+        def __init__(self, rates: dict[int, float]) -> None:
+            self.rates = rates
+
+        def __call__(self, num_update: int) -> float:
+            return self.rates[num_update]
+
+    base, changed = kvstore.LRScheduler(0.5), kvstore.FactorScheduler(2, 0.5, base_lr=4)
+    vars(base)["_decayed"] = lambda count: count / 4
+    vars(changed)["owner"] = object()
+    for schedule, rate in ((Own({1: 0.25}), 0.25), (base, 0.25), (changed, 4), (lambda count: 0.25, 0.25)):
+        given = described(kvstore.create_optimizer("sgd", lr_scheduler=schedule))
+        other = kvstore.create_optimizer("sgd", lr_scheduler=schedule)
+        settle(other, given)
+        assert other.lr_scheduler is schedule
+        with pytest.raises(ArgumentError, match="an lr_scheduler of its own, which does not travel"):
+            settle(kvstore.create_optimizer("sgd"), given)
+        kv = kvstore.create()
+        kv.init(1, np.zeros(3))
+        kv.set_optimizer(other)
+        kv.push(1, np.ones(3))
+        assert pulled(kv, 1) == -rate
+
+
 def test_stores_with_one_optimizer_have_states_of_their_own() -> None:
     optimizer = kvstore.create_optimizer("sgd", learning_rate=1.0, momentum=0.5)
     first, second = kvstore.create(), kvstore.create()

@@ -57,6 +57,12 @@ class LRScheduler:
         """Its name and attributes, as plain data; :func:`scheduler_of` makes it from these."""
         return [self._name, dict(vars(self))]
 
+    def _is_known(self) -> bool:
+        """Whether :func:`scheduler_of` makes it on another worker: it is of a kind of this module itself, and a
+        program has put nothing into it that does not travel.
+        """
+        return type(self) in KNOWN.values() and all(_is_plain(value) for value in vars(self).values())
+
     def _decayed(self, num_update: int) -> float:
         raise NotImplementedError
 
@@ -158,6 +164,10 @@ class CosineScheduler(_UntilScheduler):
 
 
 KNOWN = {kind.__name__: kind for kind in (FactorScheduler, MultiFactorScheduler, PolyScheduler, CosineScheduler)}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str)) or (isinstance(value, list) and all(map(_is_plain, value)))
 
 
 def scheduler_of(said: list[Any], given: Any = None) -> LRScheduler:
