@@ -44,7 +44,11 @@ class ProcessGroupHerringbone(ProcessGroupWrapper):  # type: ignore[misc,unused-
         self._error: Exception | None = None
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> FormedGroup:
-        """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another."""
+        """A group of the processes that share ``store``, of which torch knows nothing and which is no part of another.
+
+        The store belongs to one quorum, so no other process comes in the place of a replica that cannot use a setting: each quorum is a
+        first meeting, which ends at once on all its replicas. The manager leaves the step out, and asks for the next quorum.
+        """
         self._works, self._error = [], None
         place = Place(store, rank, world_size, self._timeout, group_id="", global_ranks_in_group=[])
         try:

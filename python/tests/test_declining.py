@@ -45,6 +45,15 @@ def test_a_new_worker_of_a_later_plan_does_not_end_those_before_it(group: Group,
     assert "RendezvousError" in stays and "rank 1 cannot use HERRINGBONE_CALIBRATION" in stays, stays
 
 
+def test_a_replica_that_cannot_use_a_setting_ends_its_quorum_at_once_and_no_later_one(group: Group) -> None:
+    pytest.importorskip("torch")
+    group.start_ranks("quorums.py", 2, MASTER_PORT=str(free_port()))
+    for status, output in group.finish(120):
+        first, refused, last = [line for line in output.splitlines() if line.startswith("quorum ")]
+        assert status == 0 and first == "quorum 0: [2.0, 2.0, 2.0]" and last == "quorum 2: [2.0, 2.0, 2.0]", output
+        assert '"tpc" is not one of shm, tcp' in refused, output
+
+
 SOON = """import herringbone
 herringbone.init(timeout=15)"""
 
