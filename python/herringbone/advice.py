@@ -12,7 +12,7 @@ from .errors import HerringboneError
 
 __all__ = ["Interface", "advised", "in_words_of"]
 
-Interface = Literal["torch", "horovod", "kvstore", "rabit"]
+Interface = Literal["torch", "horovod", "kvstore", "rabit", "averaging"]
 """Whose programs get an error."""
 
 
@@ -55,6 +55,13 @@ ADVICE: dict[Interface, Advice] = {
         lost="let `herringbone launch --max-attempts` start the job, which starts lost processes again from the last checkpoint",
         closed="this process has called rabit.finalize(); call it last",
         late="raise the timeout (rabit_timeout_sec or HERRINGBONE_TIMEOUT_S)",
+    ),
+    # Of herringbone.optim, whose group is torch's or a communicator.
+    "averaging": Advice(
+        lost="let the ranks that are left form a group and pass it to regroup(), make it with elastic=True, or restart the job from "
+        "state_dict()",
+        closed="this rank has closed the group; close it after the last round, or pass another one to regroup()",
+        late="raise the timeout of the group, above the time of a round (HERRINGBONE_TIMEOUT_S)",
     ),
 }
 """The words of each interface."""

@@ -17,6 +17,7 @@ FOREIGN = {
     "horovod": ["shrink()", "replace()", "init_process_group"],
     "kvstore": ["shrink()", "replace()", "init_process_group", "hvd."],
     "rabit": ["shrink()", "replace()", "init_process_group", "hvd."],
+    "averaging": ["shrink()", "replace()", "init_process_group", "hvd."],
 }
 """Of each interface, what its programs cannot call."""
 SAID = {
@@ -25,13 +26,14 @@ SAID = {
     "horovod": ["hvd.elastic.run", "use hvd.init()"],
     "kvstore": ["kv.num_dead_node()", "create another store"],
     "rabit": ["was not started again within 2 s", ""],
+    "averaging": ["pass it to regroup()", "it is closed; make a new LocalSGD"],
 }
 """Of each interface, what its programs are told about a lost rank, and after their own end."""
 
 
 @pytest.mark.parametrize("interface", [*SAID])
 def test_a_lost_rank_and_an_end_are_told_in_the_words_of_the_interface(interface: str, group: Group) -> None:
-    if interface == "torch":
+    if interface in ("torch", "averaging"):
         pytest.importorskip("torch")
     group.start_ranks("lost_and_closed.py", 3, interface, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     *survivors, _ = group.finish(START_SECONDS)

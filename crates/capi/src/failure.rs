@@ -1,7 +1,7 @@
 //! Failures of calls: a code, and what this thread can ask about its last one.
 
 use crate::codes;
-use herringbone::{Error, ErrorKind};
+use herringbone::{ADVICE, Error, ErrorKind};
 use std::{
     any::Any,
     cell::RefCell,
@@ -9,6 +9,27 @@ use std::{
     io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
 };
+
+/// What a program in C does about an error, by the names of the engine's advice, which speaks of calls that C does not have.
+const ADVICE_IN_C: [(&str, &str); 3] = [
+    (
+        "lost",
+        "restart the job (`herringbone launch --max-attempts` starts lost processes of rabit's programs again)",
+    ),
+    (
+        "closed",
+        "this process has ended its part in it (herringbone_finalize, RabitFinalize); do so when all operations have ended",
+    ),
+    ("late", "raise the timeout (herringbone_set_timeout, rabit_timeout_sec or HERRINGBONE_TIMEOUT_S)"),
+];
+
+/// The text of one of the engine's errors, in the words of C.
+fn in_words_of_c(text: String) -> String {
+    ADVICE_IN_C.iter().fold(text, |text, (name, words)| {
+        let own = ADVICE.iter().find(|(known, _)| known == name);
+        own.map_or_else(|| text.clone(), |(_, own)| text.replace(own, words))
+    })
+}
 
 /// Why a call has failed.
 #[derive(Debug)]
@@ -56,7 +77,7 @@ impl From<Error> for InterfaceFailure {
             ErrorKind::PeerLost { ranks, .. } => ranks.clone(),
             _ => Vec::new(),
         };
-        Self { code: error.kind().code() as c_int, text: error.to_string(), lost }
+        Self { code: error.kind().code() as c_int, text: in_words_of_c(error.to_string()), lost }
     }
 }
 
@@ -131,6 +152,21 @@ mod tests {
         assert_eq!(code_of(|| std::panic::panic_any(7)), codes::PANIC);
         assert_eq!(code_of(|| Ok(())), codes::OK);
         LAST.with_borrow(|last| assert!(last.text.to_str().unwrap().contains("panicked: no text")));
+    }
+
+    #[test]
+    fn errors_advise_what_a_program_in_c_can_do() {
+        for (name, own) in ADVICE {
+            let words = ADVICE_IN_C.iter().find(|(known, _)| *known == name).unwrap().1;
+            let text = in_words_of_c(format!("rank 1 is lost: {own}."));
+            assert_eq!(text, format!("rank 1 is lost: {words}."));
+            assert!(
+                !["shrink", "replace()", "the call's", "communicator"]
+                    .iter()
+                    .any(|other| text.contains(other)),
+                "{text}"
+            );
+        }
     }
 
     #[test]

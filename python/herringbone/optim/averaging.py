@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..advice import in_words_of
 from ..communicator import Communicator
 from ..compression import Residuals
 from ..errors import ClosedError, ConfigError
@@ -156,6 +157,7 @@ class Averaging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    @in_words_of("averaging")
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of this rank keeps next to the model's and the inner optimizer's states; ``torch.save`` writes it.
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..advice import in_words_of
 from ..communicator import Communicator
 from ..elastic import Elastic
 from ..errors import ArgumentError, ConfigError, HerringboneError, PeerLostError
@@ -70,6 +71,7 @@ class FixedMembers:
         with suppress(PeerLostError):
             exchange.issue(self._communicator)
 
+    @in_words_of("averaging")
     def settle(self, exchange: Exchange) -> Any:
         """The averages of an exchange, which starts if it has not.
 
@@ -91,6 +93,7 @@ class FixedMembers:
         """Leave the group of the exchanges; the program's own group stays."""
         self._communicator.close()
 
+    @in_words_of("averaging")
     def _meet(self, communicator: Communicator) -> Communicator:
         own = communicator.subgroup(range(communicator.size))
         try:

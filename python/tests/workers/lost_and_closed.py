@@ -54,8 +54,30 @@ def rabit() -> tuple[Callable[[], object], Callable[[], object]]:
     return lambda: rabit.allreduce(np.ones(4), rabit.SUM), lambda: None
 
 
+def averaging() -> tuple[Callable[[], object], Callable[[], object]]:
+    import torch as pytorch
+
+    import herringbone
+    from herringbone.optim import LocalSGD
+
+    group, model = herringbone.init(), pytorch.nn.Linear(2, 1)
+    local = LocalSGD(model, pytorch.optim.SGD(model.parameters(), lr=0.1), sync_every=1, group=group)
+
+    def call() -> None:
+        local.regroup(group) if local._is_closed else local.sync()
+
+    return call, local.close
+
+
 def main() -> None:
-    call, end = {"numpy": numpy_arrays, "torch": torch, "horovod": horovod, "kvstore": kvstore, "rabit": rabit}[sys.argv[1]]()
+    call, end = {
+        "numpy": numpy_arrays,
+        "torch": torch,
+        "horovod": horovod,
+        "kvstore": kvstore,
+        "rabit": rabit,
+        "averaging": averaging,
+    }[sys.argv[1]]()
     call()
     if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
         os._exit(0)
