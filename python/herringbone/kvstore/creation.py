@@ -10,6 +10,7 @@ from ..communicator import Communicator
 from ..dependency import Engine
 from ..errors import ArgumentError, ConfigError, UnsupportedError
 from ..joining import job, join_launched
+from ..needs import needs
 from ..options import Options
 from ..tables import ParameterServer
 from . import ps_lite
@@ -58,6 +59,7 @@ def create(
     Raises:
         UnsupportedError: the type is not here.
         ConfigError: there are no servers for ``dist_async``.
+        ModuleNotFoundError: there is no numpy; servers need none.
         SystemExit: this process was a server, and the job is over.
     """
     if not isinstance(name, str):
@@ -74,6 +76,7 @@ def create(
     if "dist" in kind:
         ps_lite.serve()
         place = ps_lite.place()
+    needs("herringbone.kvstore", "numpy")
     if communicator is not None and ("async" in kind or not ("dist" in kind or kind == "horovod")):
         whose = "servers, which need none" if "async" in kind else "one process"
         raise ArgumentError(f"create: a store of type {name!r} is of {whose}; use 'dist_sync' for a communicator")

@@ -1,6 +1,6 @@
 """Ways to train that do not sum every gradient at every step: averaging now and then, and asynchronous updates.
 
-Each name is imported when it is first asked for, since most of them need torch.
+Each name is imported when it is first asked for, since all of them need torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..listing import listing
+from ..needs import needs as _needs
 
 if TYPE_CHECKING:
     from .async_sgd import AsyncSGD as AsyncSGD
@@ -35,6 +36,8 @@ def __getattr__(name: str) -> Any:
     """A name of this package, from its module."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in ("torch", "numpy"):
+        _needs(f"{__name__}.{name}", module)
     return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
 
 
