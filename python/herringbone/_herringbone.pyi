@@ -39,6 +39,7 @@ __all__ = [
     "end_log",
     "even_shards",
     "main",
+    "open_user_file",
     "optimizers",
     "ps_lite_serve",
     "read_user_text",
@@ -505,6 +506,9 @@ def read_user_text(path: str | os.PathLike[str]) -> str:
 
 def ps_lite_serve() -> None:
     """Be the scheduler or server that the environment says this process is, until the job is over."""
+
+def open_user_file(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a regular file of any size, which the caller closes; OSError, or ValueError for what is none."""
 
 @final
 class PsLiteWorker:

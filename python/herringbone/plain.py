@@ -7,9 +7,11 @@ names its kind. A value arrives as one of the very type that it had, or does not
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import HerringboneError
 from .plain_kinds import joined, taken_apart
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["build", "describe", "pack", "unpack"]
+__all__ = ["build", "describe", "pack", "unpack", "unpack_file"]
 
 PLAIN = (bool, int, float, str, type(None))
 SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
@@ -50,18 +52,64 @@ def pack(call: str, value: Any, where: str = "the object") -> Array:
 
 
 def unpack(call: str, packed: Array) -> Any:
-    """The value that :func:`pack` has made these bytes of."""
+    """The value that :func:`pack` has made these bytes of.
+
+    Raises:
+        ValueError: they are not as many as they say, before anything is allocated for them.
+    """
+    at = 0
+
+    def fill(into: Array) -> None:
+        nonlocal at
+        into[:] = packed[at : at + into.size]
+        at += into.size
+
+    return _unpacked(call, fill, packed.size)[0]
+
+
+def unpack_file(call: str, file: BinaryIO) -> Any:
+    """The value that :func:`pack` has made the bytes of a regular file of. Nothing is allocated for bytes that the file does not have.
+
+    Raises:
+        ValueError: they are not as many as they say.
+    """
+
+    def fill(into: Array) -> None:
+        if file.readinto(into.data) != into.size:  # type: ignore[attr-defined]  # what open() gives has it
+            raise ValueError("it was cut while it was read")
+
+    value, left = _unpacked(call, fill, os.fstat(file.fileno()).st_size)
+    if left:
+        raise ValueError(f"it has {left} bytes more than it says")
+    return value
+
+
+def _unpacked(call: str, fill: Callable[[Array], None], size: int) -> tuple[Any, int]:
+    """The value of ``size`` packed bytes, and how many of them are left over. ``fill`` puts the next ones into an array."""
     import numpy as np
 
-    length = int.from_bytes(packed[:LENGTH_BYTES].tobytes(), "little")
-    header = json.loads(packed[LENGTH_BYTES : LENGTH_BYTES + length].tobytes())
-    at, arrays = LENGTH_BYTES + length, []
+    left = size
+
+    def take(bytes: int, what: str) -> Array:
+        nonlocal left
+        if bytes > left:
+            raise ValueError(f"{what} would take {bytes} bytes, and {left} are left")
+        taken = np.empty(bytes, np.uint8)
+        if bytes:
+            fill(taken)
+        left -= bytes
+        return taken
+
+    length = int.from_bytes(take(LENGTH_BYTES, "its length").tobytes(), "little")
+    header, arrays = json.loads(take(length, "its description").tobytes()), []
     for name, shape in header["arrays"]:
-        array = np.empty(shape, name)
-        array.reshape(-1).view(np.uint8)[:] = packed[at : at + array.nbytes]
-        at += array.nbytes
-        arrays.append(array)
-    return build(call, header["value"], iter(arrays))
+        dtype = np.dtype(name)
+        if dtype.hasobject:
+            raise ValueError(f"an array of {dtype} is not plain numbers")
+        arrays.append(
+            take(math.prod(shape) * dtype.itemsize, f"an array of {dtype} and shape {shape}").view(dtype).reshape(shape)
+        )
+    return build(call, header["value"], iter(arrays)), left
 
 
 def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
@@ -175,6 +223,10 @@ def _tensor(call: str, name: str, shape: list[int], held: Array) -> Any:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise HerringboneError(f"{call}: the state holds tensors of {name}, which the torch of this rank does not have")
+    if math.prod(shape) * dtype.itemsize != held.size:
+        raise HerringboneError(
+            f"{call}: the state holds a tensor of {name} and shape {shape} with {held.size} bytes: it is damaged"
+        )
     tensor = torch.empty(shape, dtype=dtype)
     if tensor.numel():
         tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(held))

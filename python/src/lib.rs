@@ -46,7 +46,7 @@ mod _herringbone {
     #[pymodule_export]
     use super::errors::advice;
     #[pymodule_export]
-    use super::files::read_user_text;
+    use super::files::{open_user_file, read_user_text};
     #[pymodule_export]
     use super::flight::write_torch_records;
     #[pymodule_export]

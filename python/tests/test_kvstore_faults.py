@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,24 @@ def test_an_updater_can_be_set_after_a_push_that_failed() -> None:
         kv.pull(2, full(9))
 
 
+def test_a_file_of_states_is_regular_and_has_what_it_says(tmp_path: Path) -> None:
+    kv, pipe, hole, claim = with_keys(), tmp_path / "pipe", tmp_path / "hole", tmp_path / "claim"
+    kv.set_optimizer("sgd")
+    os.mkfifo(pipe)
+    for path, header in [(hole, b""), (claim, b'{"arrays":[["<f4",[1099511627776]]],"value":{"array":[1099511627776]}}')]:
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(hole, 1 << 40)  # a hole takes up no disk
+    wrong = [
+        (pipe, "it is a pipe, and only regular files are read"),
+        (Path("/dev/zero"), "it is a device"),
+        (hole, "Expecting value"),
+        (claim, r"an array of float32 and shape \[1099511627776\] would take 4398046511104 bytes, and 0 are left"),
+    ]
+    for path, what in wrong:
+        with pytest.raises(ArgumentError, match=f"load_optimizer_states: {path} is no file of .*{what}"):
+            kv.load_optimizer_states(path)
+
+
 def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
     kv, path = with_keys(), tmp_path / "states"
     kv.set_optimizer(kvstore.create_optimizer("sgd", momentum=0.5))
@@ -170,7 +189,7 @@ def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
     kv.save_optimizer_states(path)
     good = path.read_bytes()
     no_states = (2).to_bytes(8, "little") + b"[]"
-    for number, bad in enumerate([b"", b"hello", good[: len(good) // 2], good[8:], b"\xff" * 64, no_states]):
+    for number, bad in enumerate([b"", b"hello", good[: len(good) // 2], good[8:], good + b"1", b"\xff" * 64, no_states]):
         path.write_bytes(bad)
         with pytest.raises(ArgumentError, match="is no file of save_optimizer_states"):
             kv.load_optimizer_states(path)

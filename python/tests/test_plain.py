@@ -179,3 +179,26 @@ def test_no_other_class_is_made_for_what_another_rank_sent() -> None:
     length = int.from_bytes(packed[:8], "little") + longer
     with pytest.raises(herringbone.HerringboneError, match="Mapped, which this rank has not imported"):
         unpack("test", np.frombuffer(length.to_bytes(8, "little") + packed[8:], np.uint8))
+
+
+def test_nothing_is_allocated_for_bytes_that_are_not_there() -> None:
+    """Another rank says how large an array is; only what it has sent is believed."""
+    claims = [
+        b'{"arrays":[["<f4",[4,1073741824]]],"value":{"array":[4,1073741824]}}',
+        b'{"arrays":[["<f4",[1]]],"value":{"array":[1]}}',  # one byte, which numpy would repeat
+        b'{"arrays":[["O",[1]]],"value":{"array":[1]}}',
+    ]
+    for header in claims:
+        packed = np.frombuffer(len(header).to_bytes(8, "little") + header + b"1", np.uint8)
+        with pytest.raises(ValueError, match="would take .* bytes, and 1 are left|is not plain numbers"):
+            unpack("call", packed)
+    with pytest.raises(ValueError, match="its description would take 1099511627776 bytes, and 0 are left"):
+        unpack("call", np.frombuffer((1 << 40).to_bytes(8, "little"), np.uint8))
+
+
+def test_a_tensor_has_the_bytes_of_its_shape() -> None:
+    pytest.importorskip("torch")
+    header = b'{"arrays":[["|u1",[4]]],"value":{"tensor":["float32",[1073741824]]}}'
+    packed = np.frombuffer(len(header).to_bytes(8, "little") + header + b"1234", np.uint8)
+    with pytest.raises(herringbone.HerringboneError, match=r"a tensor of float32 and shape \[1073741824\] with 4 bytes"):
+        unpack("call", packed)

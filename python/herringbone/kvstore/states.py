@@ -6,8 +6,9 @@ import operator
 import pathlib
 from typing import Any
 
+from .._herringbone import open_user_file
 from ..errors import ArgumentError
-from ..plain import pack, unpack
+from ..plain import pack, unpack_file
 from .optimizer import Optimizer, create_optimizer
 from .rules import LATEST
 
@@ -21,11 +22,17 @@ def save_states(call: str, path: pathlib.Path, optimizer: Optimizer, with_number
 
 
 def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[Any, Any]) -> dict[str, Any]:
-    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes."""
-    import numpy as np
+    """What a file of ``save_optimizer_states`` holds: states of an optimizer's kind, for values of these shapes.
 
+    It is a regular file of any size, since states are as large as a model. Nothing is allocated that the file does not have.
+
+    Raises:
+        OSError: the system refuses it.
+        ArgumentError: it is no such file, or of another optimizer or other shapes.
+    """
     try:
-        held = unpack(call, np.frombuffer(path.read_bytes(), np.uint8))
+        with open(open_user_file(path), "rb") as file:
+            held = unpack_file(call, file)
         name, states, params = held["name"], held["states"], held["params"]
         kinds = {key: {part: array.shape for part, array in state.items() if part != "step"} for key, state in states.items()}
         steps = [operator.index(state["step"]) for state in states.values()]

@@ -12,6 +12,7 @@ use super::error::SnapshotError;
 use crate::{
     core::table::{ImageHead, ImageRecord, PAYLOAD_BYTES, TableError, WorkerClock},
     table::tables::walk::FrozenTable,
+    user_file::open_user_file,
 };
 use crc32c::{crc32c, crc32c_append};
 use std::{
@@ -80,7 +81,7 @@ impl SnapshotFile {
     pub(super) fn open(path: &Path) -> Result<Self, SnapshotError> {
         let failed = |source| SnapshotError::Read { path: path.to_owned(), source };
         let damaged = |why: String| SnapshotError::Damaged { path: path.to_owned(), why };
-        let mut file = BufReader::new(File::open(path).map_err(failed)?);
+        let mut file = BufReader::new(open(path).map_err(failed)?);
         let start: [u8; START_BYTES] = read(&mut file, path)?;
         if start[..8] != MAGIC {
             return Err(damaged("it is no snapshot of a table".into()));
@@ -110,7 +111,7 @@ impl SnapshotFile {
     /// Whether it ends as it should, without a look at what is between.
     pub(super) fn check_end(&self) -> Result<(), SnapshotError> {
         let failed = |source| SnapshotError::Read { path: self.path.clone(), source };
-        let mut file = File::open(&self.path).map_err(failed)?;
+        let mut file = open(&self.path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         if length < (START_BYTES + END_BYTES) as u64 {
             return Err(self.damaged("it ends too early"));
@@ -187,6 +188,14 @@ impl SnapshotFile {
     fn damaged(&self, why: &str) -> SnapshotError {
         SnapshotError::Damaged { path: self.path.clone(), why: why.to_owned() }
     }
+}
+
+/// Opens a file for reading. It may have any size, since it is read record by record, and no record is longer than records are.
+///
+/// # Errors
+/// It is no regular file, such as a FIFO, which would be waited for without end; or the system refuses it.
+fn open(path: &Path) -> io::Result<File> {
+    Ok(open_user_file(path)?)
 }
 
 /// Reads a record, if there is one and not the end. Returns the checksum with it.

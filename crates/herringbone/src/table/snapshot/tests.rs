@@ -292,6 +292,20 @@ fn damaged_files_are_refused_whole_and_named() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let (scratch, spec) = (Scratch::new(), spec(true, OptimizerKind::Adam));
+    saved(&scratch.0, &spec);
+    let path = find(&scratch.0).unwrap().files[1].clone();
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let found = SnapshotSet::find(&scratch.0, NAME).unwrap();
+    assert!(found.set.is_none());
+    let error = found.refused.into_iter().next().unwrap();
+    assert!(matches!(error, SnapshotError::Read { .. }), "{error}");
+    assert!(error.to_string().contains("it is a pipe, and only regular files are read"), "{error}");
+}
+
+#[test]
 fn a_snapshot_of_another_table_is_refused() {
     let (scratch, spec) = (Scratch::new(), spec(false, OptimizerKind::Adam));
     saved(&scratch.0, &spec);
