@@ -13,7 +13,7 @@ from ..compression import Residuals
 from ..correction import Rates, corrected, kind_of, with_momentum
 from .tensors import Lacking
 
-__all__ = ["Corrector", "checked_steps"]
+__all__ = ["Corrector", "beside", "checked_steps"]
 
 
 class Corrector:
@@ -83,6 +83,7 @@ class Corrector:
         velocity = self._velocities.get(key)
         if velocity is None:
             velocity = self._velocities[key] = torch.zeros_like(gradient)
+        velocity = self._velocities[key] = beside(velocity, gradient)
         _check_elements(self._call, key, velocity, gradient.numel())
         gradient.copy_(with_momentum(velocity.view_as(gradient), gradient, self._correction.momentum, self._correction.nesterov))
 
@@ -125,6 +126,11 @@ class Corrector:
         """Go on with what :meth:`checked` gave."""
         self._velocities = {key: velocity.clone() for key, velocity in kept["velocities"].items()}
         self._rates = Rates(kept["rates"])
+
+
+def beside(velocity: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The velocity on the gradient's device: a loaded one is where it was saved, or where ``torch.load`` was told to put it."""
+    return velocity if velocity.device == gradient.device else velocity.to(gradient.device)
 
 
 def checked_steps(call: str, steps: Any) -> int:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import herringbone
 import herringbone.torch as ours
+from herringbone.torch.corrector import beside
 
 CASES, case = cases.registry()
 
@@ -190,6 +191,14 @@ def a_gradient_that_is_not_finite_does_not_stay() -> None:
             assert net.weight.grad.isnan().all(), "it shows"
         else:
             assert torch.allclose(net.weight.grad, torch.full((10,), expected), atol=0.01), net.weight.grad
+
+
+@case
+def a_loaded_velocity_goes_to_its_gradients_device() -> None:
+    """Here are no other devices, so the gradient is of one that has no memory."""
+    velocity = torch.ones(3)
+    assert beside(velocity, torch.zeros(3)) is velocity
+    assert beside(velocity, torch.zeros(3, device="meta")).device.type == "meta"
 
 
 @case

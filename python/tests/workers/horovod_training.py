@@ -199,6 +199,33 @@ def momentum_before_a_codec_that_loses_nothing_is_the_optimizers() -> None:
 
 
 @case
+def a_step_that_fails_is_over() -> None:
+    how = hvd.Compression.corrected(hvd.Compression.topk(0.1), momentum=0.9, warmup_steps=8)
+    for more in ({}, {"groups": 2}):
+        model = model_of()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer: Any = hvd.DistributedOptimizer(plain, model.named_parameters(), compression=how, **more)
+        take, begun = optimizer._take, []
+
+        def fail(*given: Any, take: Any = take) -> None:
+            take(*given)
+            raise RuntimeError("the reduction has failed")
+
+        begin = optimizer._corrector.begin
+        optimizer._corrector.begin = lambda step, *rest: (begun.append(step), begin(step, *rest))[1]
+        for step, fails in enumerate((False, True, False)):
+            optimizer._take = fail if fails else take
+            optimizer.zero_grad()
+            model(batch_of(step, hvd.rank())).square().mean().backward()
+            if fails:
+                error_of(RuntimeError, optimizer.step, "the reduction has failed")
+            else:
+                optimizer.step()
+        assert begun == [0, 1, 1], (more, "each step chooses its codec, and one that failed is no step")
+        hvd.allreduce(torch.ones(1), name="all have ended")
+
+
+@case
 def corrections_that_do_not_fit_are_refused() -> None:
     coded, corrected = hvd.Compression.topk(0.1), hvd.Compression.corrected
     error_of(ValueError, lambda: corrected(hvd.Compression.fp16, momentum=0.9), "no codec of the engine")

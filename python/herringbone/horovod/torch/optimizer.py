@@ -198,14 +198,17 @@ class _Reducing(Passes):
     def synchronize(self) -> None:
         """Wait until all gradients are reduced, for instance to clip them before the step."""
         if self._process_set.included():
-            self._reduce_what_is_left()
-            # Gradients that could not be reduced may not stay: the next step is about others.
-            handles, self._handles = self._handles, {}
-            for parameter, (handle, context) in handles.items():
-                self._take(parameter, handle, context)
-            self._steps += self._begun
-            self._begun = False
-            self._begin_passes()
+            try:
+                self._reduce_what_is_left()
+                for parameter, (handle, context) in self._handles.items():
+                    self._take(parameter, handle, context)
+                self._steps += self._begun
+            finally:
+                # Gradients that could not be reduced may not stay, nor the step that they are of: the next step is about others.
+                self._handles = {}
+                self._here = dict.fromkeys(self._here, 0)
+                self._begun = False
+                self._begin_passes()
         self._synchronized = True
 
     def _reduce_what_is_left(self) -> None:
