@@ -298,6 +298,9 @@ class Residuals:
         bytes of f32.
         """
 
+    def left(self, tensor: str) -> bytes | None:
+        """What is left of a tensor's elements, as the bytes of f32; ``None`` if no operation on it has begun."""
+
     def restore(self, saved: Sequence[tuple[str, int, str | None, bytes]]) -> None:
         """Go on with what :meth:`saved` gave, in place of what is left now. Without a codec that of the next operation is taken."""
 
@@ -504,11 +507,11 @@ def device_trees(text: str, name: str | None = None) -> list[list[tuple[int, int
 def read_user_text(path: str | os.PathLike[str]) -> str:
     """The text of a regular file of at most 64 MiB; OSError, or ValueError for what is none."""
 
-def ps_lite_serve() -> None:
-    """Be the scheduler or server that the environment says this process is, until the job is over."""
-
 def open_user_file(path: str | os.PathLike[str]) -> int:
     """A descriptor of a regular file of any size, which the caller closes; OSError, or ValueError for what is none."""
+
+def ps_lite_serve() -> None:
+    """Be the scheduler or server that the environment says this process is, until the job is over."""
 
 @final
 class PsLiteWorker:

@@ -77,6 +77,13 @@ class Residuals:
         """Drop what is left of a tensor: it starts without."""
         self._native.forget(text("Residuals.forget", "tensor", tensor, "a name"))
 
+    def _left(self, tensor: str) -> Any:
+        """What is left of a tensor's elements, as an array that is not written to; ``None`` if no operation on it has begun."""
+        import numpy as np
+
+        left = self._native.left(tensor)
+        return None if left is None else np.frombuffer(left, "<f4")
+
     def _release_codecs(self) -> None:
         """The next operation on each tensor may have another codec, and takes what is left."""
         self._native.release_codecs()

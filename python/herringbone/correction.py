@@ -1,9 +1,11 @@
 """What is done to gradients before a codec codes them, so that coded training follows the plain one: pure rules, without peers.
 
-Three rules, each off unless a program asks for it:
+Four rules, each off unless a program asks for it:
 
 * **Momentum correction** and the **warm-up** of the share: Lin et al., "Deep Gradient Compression" (ICLR 2018). Momentum is summed up
   on each rank before elements are chosen, and the optimizer has none.
+* **Momentum factor masking**, of section 3.2 of the same paper: the velocity of an element that was sent begins anew, so that late
+  gradients do not go on to push an element that has moved.
 * The **residual follows the learning rate**: a residual is of gradients, so if the rate falls, what it is owed falls, too. BytePS
   multiplies it by the old rate over the new one (``vanilla_error_feedback.cc``), and so does this.
 
@@ -20,7 +22,7 @@ from typing import Any
 from .arguments import factor, whole
 from .errors import ArgumentError
 
-__all__ = ["FIRST_SHARE", "Correction", "Rates", "corrected", "kind_of", "share_at", "with_momentum"]
+__all__ = ["FIRST_SHARE", "Correction", "Rates", "corrected", "kind_of", "mask_sent", "share_at", "with_momentum"]
 
 FIRST_SHARE = 0.25
 """The share that a warm-up begins with, as in Deep Gradient Compression."""
@@ -45,6 +47,14 @@ def with_momentum(velocity: Any, gradient: Any, momentum: float, nesterov: bool 
     velocity *= momentum
     velocity += gradient
     return gradient + momentum * velocity if nesterov else velocity
+
+
+def mask_sent(velocity: Any, left: Any) -> None:
+    """Have the velocity begin anew, in place, where nothing is left of an element: it was sent whole.
+
+    ``left`` is the residual after the step, of as many elements. ``topk`` and ``randomk`` send an element whole or not at all.
+    """
+    velocity[left == 0] = 0
 
 
 def kind_of(codec: str) -> str:
@@ -86,6 +96,7 @@ class Correction:
     momentum: float = 0.0
     nesterov: bool = False
     warmup_steps: int = 0
+    masking: bool = False
 
     def codec_at(self, codec: str, step: int) -> str:
         """The codec of a step, which counts from 0: during the warm-up one with a larger share, in :data:`STAGES` stages."""
@@ -97,8 +108,10 @@ class Correction:
         return codec if now == share else f"{kind_of(codec)}:{now:.6g}"
 
 
-def corrected(call: str, codec: str, momentum: Any, nesterov: Any, warmup_steps: Any) -> Correction:
-    """A correction for a codec, after a check of its numbers.
+def corrected(
+    call: str, codec: str, momentum: Any, nesterov: Any, warmup_steps: Any, masking: Any = False, feedback: bool = True
+) -> Correction:
+    """A correction for a codec, with or without error feedback, after a check of its numbers.
 
     Raises:
         TypeError, ArgumentError: a number makes no sense, or the codec has no share that a warm-up could change.
@@ -115,4 +128,13 @@ def corrected(call: str, codec: str, momentum: Any, nesterov: Any, warmup_steps:
         raise ArgumentError(
             f"{call}: warmup_steps is {steps}, and {codec} has no share that could fall from 1/4; leave it out, or take topk or randomk"
         )
-    return Correction(number, bool(nesterov), steps)
+    if masking and not number:
+        raise ArgumentError(
+            f"{call}: masking without momentum, and it is the velocity that is masked; pass momentum, such as 0.9, too"
+        )
+    if masking and not (feedback and kind_of(codec) in RAMPED):
+        what = codec if feedback else f"{codec} without feedback"
+        raise ArgumentError(
+            f"{call}: masking, and {what} does not tell which elements were sent whole; leave it out, or take topk or randomk with feedback"
+        )
+    return Correction(number, bool(nesterov), steps, bool(masking))

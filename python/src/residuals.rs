@@ -21,11 +21,15 @@ impl PyResiduals {
     /// All of it, by name.
     fn saved<'py>(&self, py: Python<'py>) -> Vec<Saved<'py>> {
         let saved = py.detach(|| self.0.saved());
-        let bytes = |left: &[f32]| left.iter().flat_map(|left| left.to_le_bytes()).collect::<Vec<u8>>();
         let entry = |Residual { tensor, steps, codec, left }| {
             (tensor, steps, codec.map(|codec| codec.to_string()), PyBytes::new(py, &bytes(&left)))
         };
         saved.into_iter().map(entry).collect()
+    }
+
+    /// What is left of a tensor's elements, as bytes of f32; None if no operation on it has begun.
+    fn left<'py>(&self, py: Python<'py>, tensor: &str) -> Option<Bound<'py, PyBytes>> {
+        py.detach(|| self.0.left(tensor).map(|left| bytes(&left))).map(|left| PyBytes::new(py, &left))
     }
 
     /// Go on with what `saved` gave, in place of what is left now.
@@ -54,4 +58,8 @@ impl PyResiduals {
     fn forget(&self, tensor: &str) {
         self.0.forget(tensor);
     }
+}
+
+fn bytes(left: &[f32]) -> Vec<u8> {
+    left.iter().flat_map(|left| left.to_le_bytes()).collect()
 }

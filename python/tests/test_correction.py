@@ -5,7 +5,7 @@ from __future__ import annotations
 import herringbone
 import numpy as np
 import pytest
-from herringbone.correction import Correction, Rates, corrected, share_at, with_momentum
+from herringbone.correction import Correction, Rates, corrected, mask_sent, share_at, with_momentum
 
 GRADIENTS = np.random.default_rng(1).standard_normal((6, 50)).astype(np.float32)
 
@@ -28,6 +28,19 @@ def test_nesterovs_momentum_is_byteps() -> None:
         by_hand = 0.9 * by_hand + gradient
         assert np.allclose(sent, gradient + 0.9 * by_hand, rtol=1e-5, atol=1e-5)
         assert np.allclose(velocity, by_hand, rtol=1e-5, atol=1e-5)
+
+
+def test_the_velocity_of_what_was_sent_begins_anew() -> None:
+    """Deep Gradient Compression, section 3.2, with the mask of the largest: what is sent leaves neither residual nor velocity."""
+    velocity, left = np.zeros((2, 50), np.float32)
+    for gradient in GRADIENTS:
+        with_momentum(velocity, gradient, 0.9)
+        wanted = velocity + left
+        mask = np.abs(wanted) >= np.sort(np.abs(wanted))[-5]
+        left = np.where(mask, np.float32(0), wanted)
+        before = velocity.copy()
+        mask_sent(velocity, left)
+        assert (velocity[mask] == 0).all() and (velocity[~mask] == before[~mask]).all() and mask.sum() == 5
 
 
 def test_shares_warm_up_by_equal_factors() -> None:
@@ -66,6 +79,8 @@ def test_residuals_follow_rates() -> None:
         ("topk:0.01", {"nesterov": True}, "nesterov without momentum"),
         ("topk:0.01", {"warmup_steps": -1}, "warmup_steps is -1"),
         ("topk:0.01", {"warmup_steps": 1.5}, "warmup_steps is a float"),
+        ("topk:0.01", {"masking": True}, "masking without momentum"),
+        ("twobit:1", {"masking": True, "momentum": 0.5}, "twobit:1 does not tell which elements were sent whole"),
         ("int8", {"warmup_steps": 8}, "int8 has no share that could fall from 1/4; leave it out, or take topk or randomk"),
     ],
 )

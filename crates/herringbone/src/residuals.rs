@@ -152,6 +152,13 @@ impl Residuals {
         tensors.map(saved).collect()
     }
 
+    /// What is left of a tensor's elements after the operations on it that are complete; `None` before the first one begins.
+    pub fn left(&self, tensor: &str) -> Option<Vec<f32>> {
+        let kept = self.lock();
+        let known = kept.tensors.get(tensor).filter(|known| known.feedback.has_begun());
+        known.map(|known| known.feedback.committed().1)
+    }
+
     /// Goes on with what was left at a checkpoint, in place of all that is left now.
     pub fn restore(&self, saved: Vec<Residual>) {
         let restored = |Residual { tensor, steps, codec, left }| {

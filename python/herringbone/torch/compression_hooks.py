@@ -48,6 +48,7 @@ class CompressionHook:
         nesterov: bool = False,
         warmup_steps: int = 0,
         optimizer: torch.optim.Optimizer | None = None,
+        masking: bool = False,
     ) -> None:
         """As :func:`compression_hook` says."""
         text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
@@ -58,7 +59,9 @@ class CompressionHook:
         follows_rate = optimizer is not None
         if follows_rate and not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"compression_hook: optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
-        self._corrector = Corrector("compression_hook", self.codec, momentum, nesterov, warmup_steps, follows_rate)
+        self._corrector = Corrector(
+            "compression_hook", self.codec, momentum, nesterov, warmup_steps, follows_rate, masking, feedback
+        )
         self._optimizer = optimizer
         if optimizer is not None:
             self._corrector.check_momentum(optimizer)
@@ -85,6 +88,8 @@ class CompressionHook:
         self._direct: set[int] = set()
         """The buckets of this step that were as they are in :attr:`_layouts`, up to the first that was not."""
         self._rearranged: Rearranged | None = None
+        self._coded: dict[int, Layout] = {}
+        """What each bucket is made of that was coded in the step, if velocities are masked after it."""
         self._plain_said = False
         self._residuals = Residuals()
 
@@ -111,7 +116,15 @@ class CompressionHook:
         """Choose the codec of a step: also after a backward pass that failed between its buckets, which made none."""
         self._direct.clear()
         self._rearranged = None
+        self._mask()
         self._step_codec = self._corrector.begin(self._steps - self.start_after, self._residuals, self._optimizer)
+
+    def _mask(self) -> None:
+        """Mask the velocities of what the last step has sent. That step's operations are over."""
+        coded, self._coded = self._coded, {}
+        excluded = {number for parameter, number in self._numbers.items() if parameter in self._excluded}
+        for index, numbers in coded.items():
+            self._corrector.mask(numbers, self._residuals._left(self._tensor(index)), excluded)
 
     def _note(self, index: int, numbers: Layout, is_fed: bool) -> None:
         """Remember what a bucket is made of, and drop what is left of buckets that are no more.
@@ -144,6 +157,8 @@ class CompressionHook:
 
     def _reduced(self, index: int, flat: torch.Tensor, pieces: Pieces) -> Averaged:
         """Average a bucket, some parameters of which are left out."""
+        if self._corrector.masks:
+            self._coded[index] = tuple(self._numbers[id(parameter)] for parameter, _ in pieces)
         kept = [gradient for parameter, gradient in pieces if id(parameter) in self._excluded]
         plain = packed(kept) if kept else None
         for gradient in kept:
@@ -181,6 +196,7 @@ class CompressionHook:
 
         Velocities and the last learning rates are in it if the hook has momentum, or residuals that follow an optimizer.
         """
+        self._mask()
         mine = {tensor: kept for tensor, kept in self._residuals.state_dict().items() if kept["left"].size}
         left = {tensor: (kept["steps"], torch.from_numpy(kept["left"])) for tensor, kept in mine.items()}
         codecs = {tensor: kept["codec"] for tensor, kept in mine.items()}
@@ -221,7 +237,7 @@ class CompressionHook:
         kept = self._corrector.checked(LOAD, state)
         self._residuals._load(LOAD, left)
         self._corrector.load(kept)
-        self._steps, self._layouts = steps, layouts
+        self._steps, self._layouts, self._coded = steps, layouts, {}
         self._resumed = bool(self._layouts)
 
 
@@ -250,6 +266,7 @@ def compression_hook(
     nesterov: bool = False,
     warmup_steps: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
+    masking: bool = False,
 ) -> CompressionHook:
     """A communication hook that averages gradients with compressed messages.
 
@@ -274,6 +291,8 @@ def compression_hook(
         warmup_steps: in so many steps after ``start_after`` the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
         optimizer: if its learning rate falls, the residuals grow by the old rate over the new one, as in BytePS: what they are owed
             stays the same. All its groups of parameters have one schedule.
+        masking: the velocity of an element that was sent begins anew (momentum factor masking of Deep Gradient Compression), with ``topk``
+            or ``randomk``, feedback and momentum.
 
     Raises:
         ValueError: no codec is called that, or a number makes no sense.
@@ -291,6 +310,7 @@ def compression_hook(
         nesterov=nesterov,
         warmup_steps=warmup_steps,
         optimizer=optimizer,
+        masking=masking,
     )
 
 

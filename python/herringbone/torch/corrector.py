@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from .. import errors
 from ..arguments import whole
 from ..compression import Residuals
-from ..correction import Rates, corrected, kind_of, with_momentum
+from ..correction import Rates, corrected, kind_of, mask_sent, with_momentum
 from .tensors import Lacking
 
 __all__ = ["Corrector", "beside", "checked_steps"]
@@ -27,6 +27,8 @@ class Corrector:
         nesterov: bool = False,
         warmup_steps: int = 0,
         follows_rate: bool = False,
+        masking: bool = False,
+        feedback: bool = True,
     ) -> None:
         """``call`` is what errors name; the rest as :func:`herringbone.torch.compression_hook` has it.
 
@@ -34,7 +36,7 @@ class Corrector:
             TypeError, ArgumentError: a number makes no sense.
         """
         self._call, self._codec, self._follows_rate = call, codec, follows_rate
-        self._correction = corrected(call, codec, momentum, nesterov, warmup_steps)
+        self._correction = corrected(call, codec, momentum, nesterov, warmup_steps, masking, feedback)
         self._velocities: dict[Hashable, torch.Tensor] = {}
         self._rates = Rates()
         self._now: str | None = None
@@ -86,6 +88,33 @@ class Corrector:
         velocity = self._velocities[key] = beside(velocity, gradient)
         _check_elements(self._call, key, velocity, gradient.numel())
         gradient.copy_(with_momentum(velocity.view_as(gradient), gradient, self._correction.momentum, self._correction.nesterov))
+
+    @property
+    def masks(self) -> bool:
+        """Whether velocities are masked."""
+        return self._correction.masking
+
+    def mask(self, keys: Sequence[Hashable], left: Any, kept: Collection[Hashable] = ()) -> None:
+        """Have velocities begin anew where elements were sent whole, if the program asks for it.
+
+        Args:
+            keys: the parameters whose elements lie in ``left``, one after the other, each as it lies in memory.
+            left: the residual after the step, of numpy. ``None`` masks nothing, and neither does one of other lengths, such as of
+                buckets that DDP has built anew.
+            kept: those of ``keys`` whose elements were not coded.
+        """
+        velocities = [self._velocities.get(key) for key in keys]
+        known = [velocity for velocity in velocities if velocity is not None]
+        if not self.masks or left is None or len(known) < len(velocities):
+            return
+        sizes = [velocity.numel() for velocity in known]
+        if sum(sizes) != left.size:
+            return
+        is_left = torch.from_numpy(left != 0)
+        for key, velocity, each in zip(keys, known, torch.split(is_left, sizes)):
+            if key not in kept:
+                alike = torch.as_strided(each, velocity.shape, velocity.stride(), each.storage_offset())
+                mask_sent(velocity, alike.to(velocity.device))
 
     def left_by(self, codec: str | None) -> str | None:
         """The codec that a saved residual belongs to: any share of a warm-up if this has one."""

@@ -21,6 +21,8 @@ from herringbone.torch.corrector import beside
 CASES, case = cases.registry()
 
 ELEMENTS = 5000
+BLOCK = 1024
+"""Elements of one block of a codec, of which it chooses the largest."""
 
 
 class Given(nn.Module):
@@ -109,6 +111,47 @@ def gradients_are_corrected_as_by_hand() -> None:
             weight -= np.float32(rate_of(step)) * sent.sum(0) / np.float32(size)
         assert np.allclose(net.weight.detach().numpy(), weight, atol=1e-6), follows
         assert np.allclose(left_of(hook), left[dist.get_rank()], atol=1e-5), follows
+
+
+@case
+def masked_momentum_is_that_of_the_paper() -> None:
+    """Lin et al., section 3.2: where the mask of the k largest is set, nothing is left of the velocity, nor of the residual."""
+    most, momentum, size = 8, np.float32(0.9), dist.get_world_size()
+    for ends in ([9], [4, 9]):
+        net, state, begin = Given(BLOCK), None, 0
+        velocity, left = np.zeros((2, size, BLOCK), np.float32)
+        for end in ends:
+            hook = ours.compression_hook(f"topk:{most / BLOCK}", momentum=0.9, masking=True)
+            if state is not None:
+                hook.load_state_dict(state)
+            ddp = DistributedDataParallel(net)
+            ddp.register_comm_hook(None, hook)
+            for step in range(begin, end):
+                net.weight.grad = None
+                ddp(torch.from_numpy(gradient(step, dist.get_rank())[:BLOCK])).backward()
+                sent = np.zeros((size, BLOCK), np.float32)
+                for rank in range(size):
+                    velocity[rank] = momentum * velocity[rank] + gradient(step, rank)[:BLOCK]
+                    wanted = velocity[rank] + left[rank]
+                    mask = np.argsort(-np.abs(wanted))[:most]
+                    sent[rank, mask] = wanted[mask]
+                    left[rank] = wanted - sent[rank]
+                    velocity[rank, mask] = 0
+                assert net.weight.grad is not None
+                assert np.allclose(net.weight.grad.numpy(), sent.sum(0) / np.float32(size), atol=1e-5), (ends, step)
+            state, begin = hook.state_dict(), end
+        (masked,) = hook.state_dict()["velocities"].values()
+        assert np.allclose(masked.numpy(), velocity[dist.get_rank()], atol=1e-5)
+        assert np.allclose(left_of(hook), left[dist.get_rank()], atol=1e-5)
+
+
+@case
+def what_is_sent_whole_keeps_its_velocity_under_a_mask() -> None:
+    some, plain = model(), model()
+    how: dict[str, Any] = {"exclude": [""], "named_parameters": list(some.named_parameters())}
+    trained(range(8), some, "topk:0.02", momentum=0.9, masking=True, **how)
+    trained(range(8), plain, "exact", momentum=0.9)
+    assert torch.allclose(weights(plain), weights(some), rtol=1e-4, atol=1e-6), "all parameters are excluded"
 
 
 @case
@@ -214,6 +257,12 @@ def wrong_corrections_are_refused() -> None:
     error_of(TypeError, lambda: ours.compression_hook("topk:0.1", optimizer=anything), "optimizer is a str")
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("topk:0.1", momentum=1.5), "momentum is 1.5")
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", warmup_steps=4), "sign has no share")
+    for wrong, said in (
+        ({"codec": "topk:0.1"}, "masking without momentum"),
+        ({"codec": "int8", "momentum": 0.9}, "int8 does not tell which elements were sent whole"),
+        ({"codec": "topk:0.1", "momentum": 0.9, "feedback": False}, "topk:0.1 without feedback does not tell"),
+    ):
+        error_of(herringbone.ArgumentError, lambda: ours.compression_hook(masking=True, **wrong), said)
     hook = ours.compression_hook("topk:0.1", momentum=0.9)
     state = hook.state_dict()
     damaged = {**state, "velocities": {0: torch.tensor([torch.nan])}}

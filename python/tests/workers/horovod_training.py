@@ -199,6 +199,26 @@ def momentum_before_a_codec_that_loses_nothing_is_the_optimizers() -> None:
 
 
 @case
+def velocities_are_masked_where_elements_were_sent() -> None:
+    how = hvd.Compression.corrected(hvd.Compression.topk(0.1), momentum=0.9, masking=True)
+    for more in ({}, {"groups": 2}):
+        model = model_of()
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, model.named_parameters(), compression=how, **more)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(batch_of(step, hvd.rank())).square().mean().backward()
+            optimizer.step()
+        state = optimizer.compression_state_dict()
+        left = {kept["left"].numel(): kept["left"] for kept in state["residuals"].values()}
+        assert len(state["velocities"]) == len(state["residuals"])
+        for name, velocity in state["velocities"].items():
+            was_sent = left[velocity.numel()] == 0
+            assert torch.equal(velocity.reshape(-1) == 0, was_sent) and 0 < was_sent.sum() < velocity.numel(), (more, name)
+    error_of(ValueError, lambda: hvd.Compression.corrected(hvd.Compression.topk(0.1), masking=True), "masking without momentum")
+
+
+@case
 def a_step_that_fails_is_over() -> None:
     how = hvd.Compression.corrected(hvd.Compression.topk(0.1), momentum=0.9, warmup_steps=8)
     for more in ({}, {"groups": 2}):

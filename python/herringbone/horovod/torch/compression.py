@@ -139,6 +139,7 @@ class Compression:
         nesterov: bool = False,
         warmup_steps: int = 0,
         follows_rate: bool = False,
+        masking: bool = False,
     ) -> type[Compressor]:
         """A codec of the engine for :func:`DistributedOptimizer`, with gradients that are corrected before it.
 
@@ -149,6 +150,7 @@ class Compression:
             nesterov: Nesterov's momentum, as BytePS has it.
             warmup_steps: in so many steps the share of ``topk`` or ``randomk`` falls from 1/4 in four stages.
             follows_rate: if the optimizer's learning rate falls, residuals grow by the old rate over the new one, as in BytePS.
+            masking: with ``topk`` or ``randomk`` the velocity of an element that was sent begins anew (momentum factor masking).
 
         Raises:
             TypeError, ValueError: a number makes no sense, or the compression is no codec of the engine, or is corrected already.
@@ -166,6 +168,7 @@ class Compression:
             "nesterov": nesterov,
             "warmup_steps": warmup_steps,
             "follows_rate": follows_rate,
+            "masking": masking,
         }
         Corrector("Compression.corrected", str(compression.codec), **correction)
         return type("CorrectedCompressor", (compression,), {"__doc__": compression.__doc__, "correction": correction})

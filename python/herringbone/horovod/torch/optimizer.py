@@ -176,9 +176,10 @@ class _Reducing(Passes):
 
     def _compressed(self, parameter: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
         dense = or_lacking(gradient.to_dense, gradient, gradient.dtype) if gradient.is_sparse else gradient
+        dense = contiguous(dense)
         if self._corrector is not None:
             self._corrector.correct(self._parameter_names[parameter], dense)
-        return self._compression.compress(contiguous(dense))
+        return self._compression.compress(dense)
 
     def _how(self) -> dict[str, Any]:
         """What all reductions share; only averages are divided before and multiplied after."""
@@ -202,6 +203,7 @@ class _Reducing(Passes):
                 self._reduce_what_is_left()
                 for parameter, (handle, context) in self._handles.items():
                     self._take(parameter, handle, context)
+                    self._mask(parameter)
                 self._steps += self._begun
             finally:
                 # Gradients that could not be reduced may not stay, nor the step that they are of: the next step is about others.
@@ -231,6 +233,17 @@ class _Reducing(Passes):
             parameter.grad = handle()
         else:
             self._set_gradient(parameter, self._compression.decompress(synchronize(handle), context))
+
+    def _mask(self, parameter: Any) -> None:
+        """Mask the velocities of what a reduction has sent, by the names under which that keeps residuals."""
+        if self._corrector is None or not self._corrector.masks:
+            return
+        members = parameter if isinstance(parameter, tuple) else (parameter,)
+        call = "grouped_allreduce" if isinstance(parameter, tuple) else "allreduce"
+        base = f"{call}.{self._parameter_names[members[0]]}"
+        for number, each in enumerate(members, 1):
+            name = f"{base}_{number}of{len(members)}" if isinstance(parameter, tuple) else base
+            self._corrector.mask([self._parameter_names[each]], self._residuals._left(name))
 
     def _set_gradient(self, parameter: torch.Tensor, reduced: torch.Tensor) -> None:
         gradient = parameter.grad
