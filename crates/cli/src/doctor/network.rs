@@ -52,20 +52,21 @@ pub(super) fn check(config: &Config, rank0: Option<&str>, token: Option<&Option<
     findings.extend(
         others.map(|name| other_name(name, all.get(*name))).filter(|found| found.level != Severity::Ok),
     );
-    let is_torchruns = std::env::var_os("TORCHELASTIC_RUN_ID").is_some_and(|value| !value.is_empty());
+    // A variable that is no text is a finding of the launcher.
+    let has_torchruns_store = environment.has_torchruns_store().unwrap_or(false);
     if let (Some(Ok(addresses)), Some(token)) = (host.as_ref().and_then(|host| all.get(host)), token) {
         let has_reducers = !listed(&environment, "HERRINGBONE_REDUCERS").is_empty();
         let variable = store.as_ref().map(|store| &*store.variable);
         findings.extend(exposure(
             addresses,
             token.as_deref(),
-            Exposed::of(variable, is_torchruns, has_reducers),
+            Exposed::of(variable, has_torchruns_store, has_reducers),
         ));
     }
     findings.extend(route.as_ref().map(|route| interface(host.as_deref(), route.as_ref())));
     findings.push(port(usable.map_or(IpAddr::from([127, 0, 0, 1]), |route| route.address)));
-    // Under torchrun the port is its own store's, which listens already.
-    if let Some(store) = store.filter(|_| !is_torchruns) {
+    // The port of torchrun's own store is taken: it listens already.
+    if let Some(store) = store.filter(|_| !has_torchruns_store) {
         let is_rank0 = found(&environment, "HERRINGBONE_RANK").is_some_and(|rank| rank.text.trim() == "0");
         findings.extend(store_port(&store.text, &store.variable, is_rank0));
     }
@@ -182,11 +183,11 @@ enum Exposed {
 
 impl Exposed {
     /// `variable` has the address of rank 0, if one has it.
-    fn of(variable: Option<&str>, is_torchruns: bool, has_reducers: bool) -> Self {
+    fn of(variable: Option<&str>, has_torchruns_store: bool, has_reducers: bool) -> Self {
         match variable {
             _ if has_reducers => Exposed::All,
             Some("HERRINGBONE_STORE") => Exposed::All,
-            _ if is_torchruns => Exposed::None,
+            _ if has_torchruns_store => Exposed::None,
             _ => Exposed::WithoutTorch,
         }
     }

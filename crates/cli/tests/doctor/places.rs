@@ -1,9 +1,12 @@
 //! Settings, names and files that are wrong, and machines that lack something.
 
-use super::{found, level, lines, with};
+use super::{BINARY, found, level, lines, with};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Command, Output};
 
 /// A folder that is removed with it.
 struct Folder(PathBuf);
@@ -85,6 +88,15 @@ fn under_torchrun_only_reducers_need_a_token() {
     ];
     let (_, rows) = with(&torchruns);
     assert!(!rows.contains_key("token") && !rows.contains_key("store's port"), "{rows:?}");
+    // Where the agent keeps no store, rank 0 listens there itself, as without torchrun.
+    for (is, finds) in [("True", false), ("False", true)] {
+        let (_, rows) = with(&[&torchruns[..], &[("TORCHELASTIC_USE_AGENT_STORE", is)]].concat());
+        assert_eq!(
+            (rows.contains_key("token"), rows.contains_key("store's port")),
+            (finds, finds),
+            "{is}: {rows:?}"
+        );
+    }
     let (code, rows) = with(&[&torchruns[..], &[("HERRINGBONE_REDUCERS", "127.0.0.1:1")]].concat());
     assert_eq!((code, level(&rows, "token")), (1, "wrong"), "{rows:?}");
 }
@@ -122,6 +134,33 @@ fn a_tokens_file_that_cannot_be_used_is_wrong() {
     let command = rows[0]["command"].as_str().unwrap();
     let (_, rows) = lines(&format!("{command}; exec \"$@\""), &[], &[("HERRINGBONE_TOKEN_FILE", &open)]);
     assert_eq!(rows[0]["level"], "ok", "{}", rows[0]);
+}
+
+/// Root reads every file, so as root this is another user, who has to reach the command.
+#[test]
+fn a_tokens_file_whose_mode_closes_it_is_wrong() {
+    let folder = Folder::new("closed");
+    let (closed, program) =
+        (folder.file("closed", "a token of the tests", 0o000), folder.0.join("herringbone"));
+    fs::copy(BINARY, &program).unwrap();
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut doctor = Command::new(&program);
+    doctor.args(["doctor", "--json"]).env_clear().env("HERRINGBONE_TOKEN_FILE", &closed).current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        doctor.uid(65534).gid(65534);
+    }
+    let Output { status, stdout, .. } = doctor.output().unwrap();
+    let stdout = String::from_utf8(stdout).unwrap();
+    let row: Value = serde_json::from_str(stdout.lines().next().unwrap()).unwrap();
+    let says = row["says"].as_str().unwrap();
+    assert!(
+        status.code() == Some(1) && says.contains("Permission denied") && says.contains(&closed),
+        "{row}"
+    );
+    assert_eq!(
+        (row["level"].as_str(), row["command"].as_str()),
+        (Some("wrong"), Some("herringbone settings TOKEN_FILE"))
+    );
 }
 
 #[test]

@@ -56,10 +56,19 @@ impl Environment {
         Ok(Rendezvous::Store { store: Arc::new(Numbered::new(machine)), host: None })
     }
 
+    /// Whether torchrun's own store listens at `MASTER_PORT`. With `TORCHELASTIC_USE_AGENT_STORE=False` rank 0 itself does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a variable that is no text.
+    pub fn has_torchruns_store(&self) -> Result<bool> {
+        let is_torchruns = self.text("TORCHELASTIC_RUN_ID")?.is_some();
+        Ok(is_torchruns && self.text(launchers::AGENT_STORE)?.is_none_or(|is| is == "True"))
+    }
+
     /// What distinguishes an attempt of torchrun, if its own store listens at `MASTER_PORT`.
     fn torchruns_attempt(&self) -> Result<Option<String>> {
         let Some(run) = self.text("TORCHELASTIC_RUN_ID")? else { return Ok(None) };
-        if self.text(launchers::AGENT_STORE)?.is_some_and(|is| is != "True") {
+        if !self.has_torchruns_store()? {
             return Ok(None);
         }
         let parts = ["TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE", "WORLD_SIZE"];
