@@ -3,39 +3,32 @@
 use super::{
     fold::fold_step,
     kept_push::{KeptPayload, KeptPush},
-    memory::{CountedKeys, TableMemory},
+    memory::TableMemory,
     optimizers::OwnOptimizers,
-    rows::{Rows, row_cost, rows_of},
+    rows::{row_cost, rows_of},
     spare,
 };
-use crate::{
-    core::{
-        element::DType,
-        session::status::TableStatus,
-        table::{
-            Asking, BODY_BYTES, Entered, HotKeys, KnownKeys, NotANumber, OptimizerSpec, RangeState, Ranges,
-            RowKeys, TableAnswer, TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable,
-            ValueCodec, WithdrawnPushes,
-        },
-        wire::digest,
+use crate::core::{
+    session::status::TableStatus,
+    table::{
+        Asking, BODY_BYTES, Entered, HotKeys, KnownKeys, NotANumber, RangeState, Ranges, TableAnswer,
+        TableError, TableOperation, TableRequest, TableSpec, TakenPush, Unusable, WithdrawnPushes,
     },
-    sys::plain,
+    wire::digest,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 mod image;
 mod opening;
 mod served;
 mod snapshots;
 mod status;
+mod table_range;
 pub(super) mod walk;
 
 use opening::WantedTable;
 pub(super) use served::{ReadySave, Reply, ReplyContent, ServedRequest, WantedRestore};
+use table_range::{TableRange, WaitingPull, WantedSave, coded};
 use walk::TableLoader;
 
 /// How many pulls of a table may wait at once.
@@ -52,7 +45,7 @@ pub(super) struct Tables {
     /// A copy has room for what its owner has taken.
     is_copy: bool,
     numbers: BTreeMap<String, u32>,
-    tables: BTreeMap<u32, Table>,
+    tables: BTreeMap<u32, TableRange>,
     next: u32,
     /// Of each worker, the last request that changed a table otherwise than by a push.
     changes: BTreeMap<u32, Change>,
@@ -60,46 +53,6 @@ pub(super) struct Tables {
     restored: Option<TableLoader>,
     /// Images of its tables come: what is not here yet comes with what was done to it.
     is_loading: bool,
-}
-
-/// A range of a table.
-struct Table {
-    spec: TableSpec,
-    /// The optimizer as it was last tuned.
-    optimizer: OptimizerSpec,
-    /// How many ranges it has.
-    ranges: u32,
-    /// The number with which it was [made](TableRequest::Open).
-    birth: Option<u32>,
-    keys: Range<u64>,
-    state: RangeState<KeptPush, WaitingPull>,
-    rows: Box<dyn Rows>,
-    /// What it takes up of the server's memory.
-    used: u64,
-    /// How many pulls are to be answered before another step takes effect.
-    owed: usize,
-    /// Rows with a NaN that were pushed.
-    not_numbers: u64,
-    /// Snapshots that are to be taken of it.
-    saves: Vec<WantedSave>,
-    hot: HotKeys,
-}
-
-/// A snapshot that is to be taken once so many steps have ended.
-#[derive(Clone, Copy, Debug)]
-struct WantedSave {
-    connection: u64,
-    number: u64,
-    id: u64,
-    step: u64,
-}
-
-#[derive(Debug)]
-struct WaitingPull {
-    connection: u64,
-    number: u64,
-    codec: ValueCodec,
-    keys: CountedKeys,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +121,7 @@ impl Tables {
                 self.want_restore(wanted, served)
             }
             request => {
-                let replaces = |table: &Table| {
+                let replaces = |table: &TableRange| {
                     table
                         .state
                         .life(caller.worker)
@@ -290,7 +243,7 @@ impl Tables {
         Ok(answer)
     }
 
-    fn table(&self, number: u32) -> Result<&Table, TableError> {
+    fn table(&self, number: u32) -> Result<&TableRange, TableError> {
         self.tables.get(&number).ok_or(TableError::Unknown)
     }
 
@@ -376,7 +329,7 @@ impl Tables {
         let number = self.next;
         self.next += 1;
         self.numbers.insert(name.to_owned(), number);
-        let table = Table {
+        let table = TableRange {
             optimizer: spec.optimizer,
             ranges,
             birth: None,
@@ -498,13 +451,13 @@ impl Tables {
 
     /// The tables in which a worker of this life takes part.
     fn entered(&self, worker: u32, life: u64) -> impl Iterator<Item = u32> {
-        let takes_part = move |(_, table): &(&u32, &Table)| table.state.life(worker) == Some(life);
+        let takes_part = move |(_, table): &(&u32, &TableRange)| table.state.life(worker) == Some(life);
         self.tables.iter().filter(takes_part).map(|(number, _)| *number)
     }
 
     /// All workers that take part in a table, and their lives.
     pub(super) fn workers(&self) -> BTreeSet<(u32, u64)> {
-        let lives = |table: &Table| {
+        let lives = |table: &TableRange| {
             let clocks: Vec<_> = table.state.worker_clocks().filter(|clock| !clock.has_left).collect();
             clocks.into_iter().map(|clock| (clock.worker, clock.life))
         };
@@ -633,60 +586,6 @@ impl Drop for Tables {
 fn refused(pull: WaitingPull) -> Reply {
     let content = ReplyContent::Answer(TableAnswer::Refused(TableError::Unknown));
     Reply { connection: pull.connection, number: pull.number, content }
-}
-
-impl Table {
-    /// What pushes took up that are dropped.
-    fn free(&mut self, dropped: &[KeptPush]) -> u64 {
-        let freed: u64 = dropped.iter().map(|push| push.reserved).sum();
-        self.used -= freed;
-        freed
-    }
-
-    fn check_codec(&self, codec: ValueCodec) -> Result<(), TableError> {
-        if codec.is_plain() || self.spec.dtype == DType::F32 {
-            return Ok(());
-        }
-        let what = format!("values of {} coded by {}: only f32 can be", self.spec.dtype, codec.codec());
-        Err(TableError::Unusable(what))
-    }
-
-    /// The values of a push as they are.
-    fn plain(
-        &self,
-        codec: ValueCodec,
-        keys: &RowKeys,
-        payload: KeptPayload,
-    ) -> Result<KeptPayload, TableError> {
-        if codec.is_plain() {
-            return Ok(payload);
-        }
-        self.check_codec(codec)?;
-        let values = codec.decode(self.spec.width as usize, keys.len(), payload.values())?;
-        Ok(KeptPayload { bytes: Arc::new(plain::bytes(&values).to_vec()), values_at: 0 })
-    }
-
-    fn check_keys(&self, keys: &RowKeys) -> Result<(), TableError> {
-        if keys.are_right(&self.keys) {
-            return Ok(());
-        }
-        let (first, last) = (keys.get(0), keys.get(keys.len() - 1));
-        let (begin, end) = (self.keys.start, self.keys.end.saturating_sub(1));
-        if begin <= first && last <= end {
-            // A caller's keys may be in any order, a message's are not.
-            return Err(TableError::Malformed("keys that are not ascending, each there once".into()));
-        }
-        Err(TableError::RowKeys { first, last, begin, end })
-    }
-}
-
-/// The payload of an answer whose rows of f32 are as they are from some place on, coded.
-fn coded(codec: ValueCodec, width: usize, payload: &[u8], rows_at: usize) -> Vec<u8> {
-    let (head, rows) = payload.split_at(rows_at);
-    let rows: Vec<f32> = rows.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    let mut coded = head.to_vec();
-    codec.encode(width, &rows, &mut coded);
-    coded
 }
 
 impl TableCaller {

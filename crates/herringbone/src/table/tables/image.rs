@@ -6,7 +6,7 @@
 //! was executed here.
 
 use super::{
-    Change, ServedRequest, Table, Tables,
+    Change, ServedRequest, TableRange, Tables,
     walk::{FrozenTable, ImageCursor, TableLoader},
 };
 use crate::{
@@ -98,7 +98,7 @@ impl Tables {
         if self.next == 0 { first } else { self.next }
     }
 
-    fn image_head(&self, number: u32, table: &Table) -> Result<ImageHead, TableError> {
+    fn image_head(&self, number: u32, table: &TableRange) -> Result<ImageHead, TableError> {
         let name = self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| name.clone());
         Ok(ImageHead {
             name: name.ok_or(TableError::Unknown)?,
@@ -198,7 +198,7 @@ impl TableLoader {
     }
 
     /// What the rows of a block take up.
-    fn cost(&self, table: &Table, keys: &RowKeys) -> Result<u64, TableError> {
+    fn cost(&self, table: &TableRange, keys: &RowKeys) -> Result<u64, TableError> {
         let are_right = match keys {
             RowKeys::Run { .. } => keys.are_right(&self.all_keys),
             RowKeys::Listed(listed) => listed.iter().all(|key| self.all_keys.contains(key)),
@@ -233,7 +233,7 @@ impl TableLoader {
 
 /// Keeps a push for the end of its step.
 fn load_kept(
-    table: &mut Table,
+    table: &mut TableRange,
     step: u64,
     worker: u32,
     kept: NumberedPush<KeptPush>,

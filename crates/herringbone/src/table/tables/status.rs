@@ -1,9 +1,9 @@
 //! How a range of a table stands, for people who ask.
 
-use super::Table;
+use super::TableRange;
 use crate::core::session::status::{TABLE_WORKERS, TableStatus, TableWorker};
 
-impl Table {
+impl TableRange {
     /// `is_present` says of a worker's life whether it has a connection with this server.
     pub(super) fn status(
         &self,
