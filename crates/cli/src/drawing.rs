@@ -1,9 +1,12 @@
 //! Pictures of links: nodes on a circle, lines as wide as the links are fast.
 
+mod labels;
+
 use herringbone::{
     core::topology::{NodeKind, Topology, TopologyLink},
     svg::{CURVES, GREY, Svg, TINTS},
 };
+use labels::{DISK, EdgeLine, NodeBox, ROOM, spread};
 use std::{collections::BTreeMap, f64::consts::TAU, fmt::Write};
 
 /// The side of a panel of few nodes.
@@ -14,6 +17,10 @@ const HEAD: f64 = 58.0;
 const LABEL: f64 = 24.0;
 /// How far the places of two nodes are from each other, at least.
 const APART: f64 = 24.0;
+/// How high the box of a name is.
+const HIGH: f64 = 18.0;
+/// The radius of a node whose name stands outside of the circle.
+const DOT: f64 = 5.0;
 /// Above so many nodes their names stand outside of the circle, turned.
 const FEW: usize = 16;
 /// Colours of edges, round by round.
@@ -47,6 +54,11 @@ pub(crate) fn picture(topology: &Topology, title: &str, trees: &[(String, Vec<Dr
         svg.group(place, |svg| panel.draw(svg, title, edges));
     }
     svg.finish((side * across as f64).max(least), HEAD + (side + LABEL) * down as f64)
+}
+
+/// The colour of an edge of a round.
+fn colour_of(round: u32) -> &'static str {
+    ROUNDS[round as usize % ROUNDS.len()]
 }
 
 /// How a box looks.
@@ -84,8 +96,8 @@ impl<'a> Panel<'a> {
         let longest =
             nodes.iter().map(|node| topology.nodes()[*node].name.chars().count()).max().unwrap_or(0);
         let name = 12.0 + 6.5 * longest as f64;
-        // Names that stand beside each other on the circle need their width, turned ones their height.
-        let apart = if nodes.len() > FEW { APART } else { name.max(APART) + 6.0 };
+        // Boxes whose corners face each other need their diagonals, and room for a number between; turned names need their height.
+        let apart = if nodes.len() > FEW { APART } else { name.hypot(HIGH) + ROOM };
         let least = if only_ranks { SIDE * 0.38 } else { SIDE * 0.76 };
         let radius = match nodes.len() {
             0 | 1 => 0.0,
@@ -133,7 +145,7 @@ impl<'a> Panel<'a> {
         if rounds.is_some() {
             entry("a tree's edge, with its round", &|svg| {
                 line(svg, &format!("stroke=\"{}\" stroke-width=\"2\"", ROUNDS[0]));
-                svg.circle((16.0, 0.0), 6.0, &format!("fill=\"{}\"", ROUNDS[0]), "");
+                svg.circle((16.0, 0.0), DISK, &format!("fill=\"{}\"", ROUNDS[0]), "");
             });
         }
         for (fill, kinds, text) in BOXES {
@@ -165,27 +177,50 @@ impl<'a> Panel<'a> {
         for (look, path) in links {
             svg.path(&path, &look.style());
         }
-        for (from, to, round) in edges {
-            self.edge(svg, *from, *to, *round);
+        let lines = self.lines(edges);
+        for (line, (.., round)) in lines.iter().zip(edges) {
+            let style = format!("stroke=\"{}\" stroke-width=\"2\"", colour_of(*round));
+            svg.line(line.from, line.to, &style);
+        }
+        // Above all lines, so that no edge is drawn over a number.
+        for ((x, y), (.., round)) in spread(&lines, &self.boxes()).into_iter().zip(edges) {
+            svg.circle((x, y), DISK, &format!("fill=\"{}\"", colour_of(*round)), "");
+            svg.text((x, y + 3.0), "fill=\"white\" text-anchor=\"middle\" font-size=\"9\"", round + 1);
         }
         for (place, node) in self.nodes.iter().enumerate() {
             self.node(svg, place, *node);
         }
     }
 
-    fn edge(&self, svg: &mut Svg, from: usize, to: usize, round: u32) {
-        let ((x, y, _), (to_x, to_y, _)) = (self.at(from), self.at(to));
-        let colour = ROUNDS[round as usize % ROUNDS.len()];
-        svg.line((x, y), (to_x, to_y), &format!("stroke=\"{colour}\" stroke-width=\"2\""));
-        // The round's number, nearer to the receiver.
-        let (x, y) = (x + 0.7 * (to_x - x), y + 0.7 * (to_y - y));
-        svg.circle((x, y), 6.0, &format!("fill=\"{colour}\""), "");
-        svg.text((x, y + 3.0), "fill=\"white\" text-anchor=\"middle\" font-size=\"9\"", round + 1);
+    /// Edges of a tree over the nodes that are drawn, from middle to middle.
+    fn lines(&self, edges: &[DrawnEdge]) -> Vec<EdgeLine> {
+        let middle = |node: usize| {
+            let (x, y, _) = self.at(node);
+            (x, y)
+        };
+        edges.iter().map(|(from, to, _)| EdgeLine { from: middle(*from), to: middle(*to) }).collect()
     }
 
-    fn node(&self, svg: &mut Svg, place: usize, node: usize) {
+    /// What the nodes cover.
+    fn boxes(&self) -> Vec<NodeBox> {
+        let boxed = |(place, node): (usize, &usize)| {
+            let (x, y, _) = self.at(place);
+            match self.nodes.len() > FEW {
+                true => NodeBox { middle: (x, y), wide: 0.0, high: 0.0, radius: DOT },
+                false => NodeBox { middle: (x, y), wide: self.width_of(*node), high: HIGH, radius: 0.0 },
+            }
+        };
+        self.nodes.iter().enumerate().map(boxed).collect()
+    }
+
+    /// How wide the box of a node's name is.
+    fn width_of(&self, node: usize) -> f64 {
+        12.0 + 6.5 * self.topology.nodes()[node].name.chars().count() as f64
+    }
+
+    fn node(&self, svg: &mut Svg, place: usize, number: usize) {
         let (x, y, turn) = self.at(place);
-        let node = &self.topology.nodes()[node];
+        let node = &self.topology.nodes()[number];
         let fill =
             BOXES.iter().find(|(_, kinds, _)| kinds.contains(&node.kind)).map_or("none", |found| found.0);
         if self.nodes.len() > FEW {
@@ -193,15 +228,15 @@ impl<'a> Panel<'a> {
             let (degrees, is_left) = (turn.to_degrees(), turn.cos() < 0.0);
             let (degrees, anchor, away) =
                 if is_left { (degrees + 180.0, "end", -9.0) } else { (degrees, "start", 9.0) };
-            svg.circle((x, y), 5.0, &format!("fill=\"{fill}\" stroke=\"{GREY}\""), "");
+            svg.circle((x, y), DOT, &format!("fill=\"{fill}\" stroke=\"{GREY}\""), "");
             let turned = format!(
                 "transform=\"translate({x:.1} {y:.1}) rotate({degrees:.1})\" text-anchor=\"{anchor}\""
             );
             svg.text((away, 4.0), &turned, &node.name);
             return;
         }
-        let wide = 12.0 + 6.5 * node.name.chars().count() as f64;
-        svg.rect((x - wide / 2.0, y - 9.0), (wide, 18.0), &boxed(fill), "");
+        let wide = self.width_of(number);
+        svg.rect((x - wide / 2.0, y - HIGH / 2.0), (wide, HIGH), &boxed(fill), "");
         svg.text((x, y + 4.0), "text-anchor=\"middle\"", &node.name);
     }
 }
@@ -213,3 +248,73 @@ const BOXES: [(&str, &[NodeKind], &str); 4] = [
     (TINTS[2], &[NodeKind::Cpu], "processor"),
     (TINTS[3], &[NodeKind::Host, NodeKind::Switch], "host or switch"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topologies;
+    use herringbone::core::topology::{
+        self, LinkMatrix, by_mxnet_rules,
+        trees::{TreeMode, TreeRequest, plan},
+    };
+
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/topologies");
+    const MATRICES: [&str; 7] = [
+        "dgx1v_p3_16xlarge_raw",
+        "p3_16xlarge_p2p_matrix",
+        "derived_dgx1v_weights_nvlink_only",
+        "derived_dgx1v_first5_nvlink_only",
+        "derived_dgx1v_first6_nvlink_only",
+        "derived_nvswitch8_uniform",
+        "derived_pcie8_all_nonp2p",
+    ];
+
+    /// All topologies that the tests have, by their names.
+    fn all() -> Vec<(String, Topology)> {
+        let mut found = vec![];
+        let mut read = |name: String| {
+            if let Ok(topology) = topologies::read(&name) {
+                found.push((name, topology));
+            }
+        };
+        for entry in std::fs::read_dir(FOLDER).unwrap() {
+            let path = entry.unwrap().path().display().to_string();
+            match path.ends_with("matrices.json") {
+                true => MATRICES.iter().for_each(|name| read(format!("{path}#{name}"))),
+                false => read(path),
+            }
+        }
+        for ranks in [1, 2, 3, 12, 16, 17, 33] {
+            let row = |a: usize| {
+                let weights = (0..ranks).map(|b| if a == b { 0 } else { 1 + a * b % 3 }.to_string());
+                format!("[{}]", weights.collect::<Vec<String>>().join(","))
+            };
+            let rows = (0..ranks).map(row).collect::<Vec<String>>().join(",");
+            found.push((format!("{ranks} ranks"), topology::read(&format!("[{rows}]"), None).unwrap()));
+        }
+        found
+    }
+
+    #[test]
+    fn no_number_lies_upon_another_one_or_upon_a_node() {
+        let mut pictures = 0;
+        for (name, topology) in all() {
+            let weighted = by_mxnet_rules(&topology, None).ok();
+            let both = std::iter::once(&topology).chain(&weighted);
+            for (topology, mode) in both.flat_map(|topology| TreeMode::ALL.map(|mode| (topology, mode))) {
+                let Ok(links) = LinkMatrix::of(topology) else { continue };
+                let Ok(set) = plan(&links, &TreeRequest::of(mode)) else { continue };
+                let panel = Panel::new(topology, true);
+                for tree in set.trees().iter().take(4) {
+                    let edges: Vec<DrawnEdge> =
+                        tree.edges().iter().map(|[from, to]| (*from, *to, 0)).collect();
+                    let (lines, boxes) = (panel.lines(&edges), panel.boxes());
+                    let room = labels::least_room(&spread(&lines, &boxes), &boxes);
+                    assert!(room > 0.0, "{name}, {}, root {}: {room}", mode.name(), tree.root());
+                    pictures += 1;
+                }
+            }
+        }
+        assert!(pictures > 100, "{pictures} pictures");
+    }
+}
