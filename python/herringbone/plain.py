@@ -30,6 +30,8 @@ TRAVELS = (
     "pass dictionaries, lists, tuples, sets, arrays, tensors, numbers, texts, bytes and None, and of your own classes named tuples, "
     "dataclasses and enumerations"
 )
+LONGEST_NUMBER = 1024
+"""So many bits of a whole number are written as JSON's; Python limits how long a number it writes in decimals."""
 LENGTH_BYTES = 8
 """Of the number before a packed value's description."""
 
@@ -43,9 +45,12 @@ def pack(call: str, value: Any, where: str = "the object") -> Array:
     import numpy as np
 
     arrays: list[Array] = []
-    described = describe(call, value, where, arrays)
-    header = {"value": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    try:
+        described = describe(call, value, where, arrays)
+        header = {"value": described, "arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+    except RecursionError:
+        raise TypeError(f"{call}: {where} contains itself, or is nested too deeply; pass it without that") from None
     parts = [np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)]
     parts += [array.reshape(-1).view(np.uint8) for array in arrays if array.size]
     return np.concatenate(parts)
@@ -121,6 +126,8 @@ def describe(call: str, value: Any, where: str, arrays: list[Array]) -> Any:
     import numpy as np
 
     kind = type(value)
+    if kind is int and value.bit_length() > LONGEST_NUMBER:
+        return {"int": hex(value)}
     if kind in PLAIN:
         return value
     if kind is dict:
@@ -195,6 +202,8 @@ def build(call: str, described: Any, arrays: Iterator[Array]) -> Any:
     if not isinstance(described, dict):
         return described
     ((kind, held),) = described.items()
+    if kind == "int":
+        return int(held, 16)
     if kind == "dict":
         return {build(call, key, arrays): build(call, inner, arrays) for key, inner in held}
     if kind in SEQUENCES:

@@ -202,3 +202,15 @@ def test_a_tensor_has_the_bytes_of_its_shape() -> None:
     packed = np.frombuffer(len(header).to_bytes(8, "little") + header + b"1234", np.uint8)
     with pytest.raises(herringbone.HerringboneError, match=r"a tensor of float32 and shape \[1073741824\] with 4 bytes"):
         unpack("call", packed)
+
+
+def test_whole_numbers_of_any_length_travel() -> None:
+    for number in (10**5000, -(10**5000), 1 << 1024, -(1 << 1023)):
+        assert travelled([number]) == [number]
+
+
+def test_a_value_that_contains_itself_does_not_travel() -> None:
+    inside: list[Any] = []
+    inside.append({"itself": inside})
+    with pytest.raises(TypeError, match="test: the object contains itself, or is nested too deeply"):
+        pack("test", inside)
