@@ -19,6 +19,8 @@ __all__ = ["Optimizer", "agreed", "chosen_optimizer", "create_optimizer", "descr
 Schedule = Callable[[int], float]
 """A learning rate by the number of updates."""
 OF_KEYS = ("lr_mult", "wd_mult", "param_idx2name")
+REFUSED = -1
+"""In place of a length: rank 0 has no bytes to send."""
 OWN = "own"
 """What stands for a program's own scheduler, which does not travel."""
 
@@ -327,9 +329,18 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     """
     import numpy as np
 
-    packed = described(optimizer)
-    length = np.array([packed.size], np.int64)
+    packed, refused = np.zeros(0, np.uint8), None
+    try:
+        if communicator.rank == 0:
+            packed = described(optimizer)
+    except TypeError as error:
+        refused = error
+    length = np.array([REFUSED if refused else packed.size], np.int64)
     communicator.broadcast(length)
+    if refused is not None:
+        raise refused
+    if length[0] == REFUSED:
+        raise ArgumentError("set_optimizer: rank 0's optimizer holds something that does not travel; its own error says what")
     packed = np.resize(packed, int(length[0]))
     communicator.broadcast(packed)
     settle(optimizer, packed)

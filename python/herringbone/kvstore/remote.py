@@ -251,9 +251,8 @@ class RemoteKVStore(KVStore):
             self._count_on(self._stored.values())
             return
         self._settle()
-        said = described(chosen, with_keys=False)
         if self.rank == 0:
-            self._meeting.tell(said)
+            self._tell(chosen)
         self._meeting.meet("set_optimizer")
         said, planned = self._agree(chosen)
         settle(chosen, said, needs_scheduler=False)
@@ -265,6 +264,19 @@ class RemoteKVStore(KVStore):
             for table in former:
                 if table is not None:
                     self._servers.drop_table(table)
+
+    def _tell(self, chosen: Optimizer) -> None:
+        """Have the other workers read an optimizer.
+
+        Raises:
+            TypeError: it holds something that does not travel. The others, which wait for it, get a :class:`MismatchError`.
+        """
+        try:
+            said = described(chosen, with_keys=False)
+        except TypeError as error:
+            self._meeting.failed("set_optimizer")
+            raise error from None
+        self._meeting.tell(said)
 
     def _agree(self, chosen: Optimizer) -> tuple[Any, list[tuple[Any, Rule, Layout]]]:
         """What rank 0 has told of an optimizer, and how the tables of all keys lie for it.

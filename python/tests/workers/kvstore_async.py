@@ -154,6 +154,10 @@ def refused() -> None:
         refused_with(
             ArgumentError, "scheduler is too long", lambda: kv.set_optimizer(kvstore.create_optimizer("sgd", lr_scheduler=steps))
         )
+        unknown = kvstore.create_optimizer("sgd")
+        unknown.params["note"] = object()
+        error, words = (TypeError, "'note'") if kv.rank == 0 else (MismatchError, "set_optimizer: it has failed on rank 0")
+        refused_with(error, words, lambda: kv.set_optimizer(unknown))
         if kv.rank == 1:
             kv._plan = cannot_plan  # type: ignore[method-assign]
         refused_with(MismatchError, "set_optimizer: it has failed on rank 1", lambda: kv.set_optimizer("adam"))

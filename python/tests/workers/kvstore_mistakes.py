@@ -65,6 +65,21 @@ for key, value in (("b", 2 - 2), ("b", 0 - 4), ("a", sum(range(3, n + 3)) - 4)):
     assert np.allclose(out, value), (key, out)
 kv.set_updater(None)
 
+# An optimizer of rank 0 that does not travel is none on any rank.
+odd = kvstore.create_optimizer("sgd")
+odd.params["note"] = object()
+expected, words = (
+    (TypeError, "'note'") if rank == 0 else (herringbone.ArgumentError, "rank 0's optimizer holds something that does not travel")
+)
+try:
+    kv.set_optimizer(odd)
+except expected as error:
+    assert words in str(error), error
+else:
+    raise AssertionError("it was taken")
+works("b", 0)
+assert kv.optimizer is None
+
 # Shapes of one size, in init, whose keys then have no value anywhere.
 shape = (6, 4) if is_odd else (4, 6)
 mismatch(lambda: kv.init("c", full(1, shape)))
