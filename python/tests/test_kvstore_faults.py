@@ -205,6 +205,59 @@ def test_states_of_another_kind_are_refused(tmp_path: Path) -> None:
         other.load_optimizer_states(path)
 
 
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ({"states": {1: {"step": 1, "velocity": np.zeros((4, 4), np.complex64)}}}, "no array of fractions"),
+        ({"states": {1: {"step": 1, "velocity": np.full((4, 4), "x")}}}, "no array of fractions"),
+        ({"params": [1]}, "is no file of save_optimizer_states"),
+        ({"params": {"learning_rate": "x"}}, "has a number that the optimizer cannot have"),
+        ({"params": {"lr_scheduler": 5}}, "has a number that the optimizer cannot have"),
+        ({"params": {"name": "adam"}}, "has a number that the optimizer cannot have"),
+    ],
+)
+def test_states_that_no_optimizer_has_are_refused(tmp_path: Path, what: dict[str, Any], match: str) -> None:
+    kv, path = with_keys(), tmp_path / "states"
+    kv.set_optimizer(kvstore.create_optimizer("sgd", momentum=0.5))
+    path.write_bytes(pack("test", {"states": {}, "name": "sgd", "params": None} | what).tobytes())
+    with pytest.raises(ArgumentError, match=f"load_optimizer_states: .*{match}"):
+        kv.load_optimizer_states(path)
+    kv.push(1, full(1))
+    assert pulled(kv, [1]) != [1]
+
+
+@pytest.mark.parametrize("given", [None, "x", np.ones(2), 1j, 10**400])
+def test_what_a_program_gives_for_a_number_is_named(given: Any) -> None:
+    kv = with_keys()
+    optimizer = kvstore.create_optimizer("sgd", lr_scheduler=lambda updates: given)
+    kv.set_optimizer(optimizer)
+    with pytest.raises(
+        ArgumentError, match="push: the rate of the lr_scheduler for update 1 is .* a number that is finite is needed"
+    ):
+        kv.push(1, full(1))
+    optimizer = kvstore.create_optimizer("sgd")
+    kv.set_optimizer(optimizer)
+    optimizer.wd_mult[1] = given
+    with pytest.raises(ArgumentError, match="push: the multiplier of wd of key 1 is "):
+        kv.push(1, full(1))
+    optimizer.wd_mult.clear()
+    optimizer.params["momentum"] = given
+    with pytest.raises(ArgumentError, match="push: sgd's momentum is "):
+        kv.push(1, full(1))
+    assert pulled(kv, [1]) == [1] and optimizer.num_update == 0
+
+
+def test_keys_and_values_that_are_nearly_some_are_named() -> None:
+    kv = kvstore.create("local")
+    with pytest.raises(TypeError, match="init: a key is a ndarray, not a whole number or a text"):
+        kv.init(np.arange(2), full(1))
+    with pytest.raises(TypeError, match="init: a value is a float32, not a numpy array"):
+        kv.init("a", np.float32(1))
+    kv.init("a", np.asarray(np.float32(1)))
+    with pytest.raises(TypeError, match="push: a value is a float32, not a numpy array"):
+        kv.push("a", np.float32(1))
+
+
 def test_parameters_are_numbers_of_python_or_numpy() -> None:
     optimizer = kvstore.create_optimizer("sgd", learning_rate=np.float32(0.5), momentum=np.int64(0), clip_gradient=np.float64(2))
     assert optimizer.params == {"learning_rate": 0.5, "wd": 0.0, "rescale_grad": 1.0, "clip_gradient": 2.0, "momentum": 0}

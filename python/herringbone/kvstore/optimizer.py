@@ -11,7 +11,7 @@ from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..plain import pack, unpack
 from .held import Held
-from .rules import FRACTIONS, LATEST, NAMES, Parameters, check_numbers, known_numbers, number
+from .rules import FRACTIONS, LATEST, NAMES, Parameters, check_numbers, known_numbers, number, rate_of
 from .schedulers import LRScheduler, scheduler_of
 
 __all__ = ["Optimizer", "agreed", "chosen_optimizer", "create_optimizer", "described", "of_described", "settle"]
@@ -188,9 +188,15 @@ class Optimizer:
         """
         settings, given = self._settings, dict(self.params)
         if settings.lr_scheduler is not None:
-            given["learning_rate"] = float(settings.lr_scheduler(max(most, settings.num_update, self._count_after(key, workers))))
+            updates = max(most, settings.num_update, self._count_after(key, workers))
+            rate = settings.lr_scheduler(updates)
+            given["learning_rate"] = rate_of(call, f"the rate of the lr_scheduler for update {updates}", rate)
         for name, multipliers in (("learning_rate", settings.lr_mult), ("wd", settings.wd_mult)):
-            multiplier = multipliers.get(key, multipliers.get(settings.param_idx2name.get(key), 1))
+            multiplier = rate_of(
+                call,
+                f"the multiplier of {name} of key {key!r}",
+                multipliers.get(key, multipliers.get(settings.param_idx2name.get(key), 1)),
+            )
             if multiplier != 1:
                 given[name] = given[name] * multiplier
         if given != self._checked:
@@ -325,7 +331,8 @@ def agreed(communicator: Communicator, optimizer: Optimizer) -> Optimizer:
     """Rank 0's settings, in an optimizer that shares them with the one that this worker passed.
 
     Raises:
-        ArgumentError: rank 0 has a scheduler of its own, and this worker none; on this worker.
+        TypeError: rank 0's optimizer holds something that does not travel; on rank 0.
+        ArgumentError: it does; on the others. Or rank 0 has a scheduler of its own, and this worker none; on this worker.
     """
     import numpy as np
 

@@ -24,6 +24,7 @@ __all__ = [
     "known_numbers",
     "native_numbers",
     "number",
+    "rate_of",
 ]
 
 NAMES = {
@@ -112,12 +113,27 @@ def number(name: str, value: Any) -> int | float | bool | None:
     return converted
 
 
+def rate_of(call: str, what: str, given: Any) -> float:
+    """A learning rate, or what multiplies one, that a program's own code gives.
+
+    Raises:
+        ArgumentError: it is no number.
+    """
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{call}: {what} is {given!r}; a number that is finite is needed") from None
+
+
 def check_numbers(call: str, name: str, params: Parameters) -> None:
     """Refuse numbers that an optimizer cannot have, or does not take.
 
     Raises:
         ArgumentError: it names the number, and what is possible.
     """
+    for parameter, value in params.items():
+        if value is not None or parameter not in OPEN:
+            rate_of(call, f"{name}'s {parameter}", value)
     try:
         _herringbone.LocalOptimizer(NAMES[name], native_numbers(name, params), "f32", 0)
     except (TypeError, ValueError) as error:
