@@ -14,6 +14,8 @@ from herringbone import ArgumentError, kvstore
 
 np = pytest.importorskip("numpy")
 
+from herringbone.plain import pack
+
 SHAPE = (4, 4)
 
 

@@ -10,7 +10,7 @@ from .._herringbone import open_user_file
 from ..errors import ArgumentError
 from ..plain import pack, unpack_file
 from .optimizer import Optimizer, create_optimizer
-from .rules import LATEST
+from .rules import LATEST, known_numbers
 
 __all__ = ["save_states", "states_of"]
 
@@ -34,8 +34,12 @@ def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[
         with open(open_user_file(path), "rb") as file:
             held = unpack_file(call, file)
         name, states, params = held["name"], held["states"], held["params"]
-        kinds = {key: {part: array.shape for part, array in state.items() if part != "step"} for key, state in states.items()}
+        kinds = {key: {part: array for part, array in state.items() if part != "step"} for key, state in states.items()}
         steps = [operator.index(state["step"]) for state in states.values()]
+        if not all(array.dtype.kind == "f" for parts in kinds.values() for array in parts.values()):
+            raise ValueError("a state is no array of fractions")
+        if params is not None:
+            params = known_numbers(name) | params
     except OSError:
         raise
     except Exception as error:
@@ -43,13 +47,25 @@ def states_of(call: str, path: pathlib.Path, optimizer: Optimizer, values: dict[
     if name != optimizer.name:
         raise ArgumentError(f"{call}: {path} is of {name}, and the store has {optimizer.name}")
     for key, parts in kinds.items():
-        for part, shape in parts.items():
-            if key in values and shape != values[key].shape:
+        for part, array in parts.items():
+            if key in values and array.shape != values[key].shape:
                 raise ArgumentError(
-                    f"{call}: {path} has a {part} of shape {shape} for key {key!r}, and its value is of {values[key].shape}"
+                    f"{call}: {path} has a {part} of shape {array.shape} for key {key!r}, and its value is of {values[key].shape}"
                 )
     if not all(1 <= step <= LATEST for step in steps):
         raise ArgumentError(f"{call}: {path} has states after {min(steps)} to {max(steps)} steps")
     if params is not None:
-        create_optimizer(name, **params)
+        params = _checked(call, path, name, params)
     return {"states": states, "params": params}
+
+
+def _checked(call: str, path: pathlib.Path, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of a file that an optimizer can have.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    try:
+        return create_optimizer(name, **params).params
+    except (TypeError, ArgumentError) as error:
+        raise ArgumentError(f"{call}: {path} has a number that the optimizer cannot have: {error}") from None
