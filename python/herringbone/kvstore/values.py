@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from typing import Any
 
-from ..arguments import text
+from ..arguments import text, whole
 from ..arrays import FOLDED, check_array, fold_type
 from ..errors import ArgumentError, UnsupportedError
 from ..unlike import unlike_its_memory
@@ -53,9 +52,13 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
     else:
         values = [values]
     for at, one in enumerate(keys):
-        if isinstance(one, bool) or not (isinstance(one, str) or hasattr(one, "__index__")):
-            raise TypeError(f"{call}: a key is a {type(one).__name__}, not a whole number or a text")
-        keys[at] = str(text(call, "a key", one)) if isinstance(one, str) else operator.index(one)
+        if isinstance(one, str):
+            keys[at] = str(text(call, "a key", one))
+        else:
+            meaning = "a whole number or a text"
+            if isinstance(one, bool):
+                raise TypeError(f"{call}: a key is a bool, not {meaning}")
+            keys[at] = whole(call, "a key", one, meaning)
     kinds = {type(one) if isinstance(one, str) else int for one in keys} | ({known} if known else set())
     if len(kinds) > 1:
         raise ArgumentError(f"{call}: mixed key types are not allowed; use whole numbers or texts for all keys of a store")
@@ -79,7 +82,8 @@ def view(call: str, value: Any) -> Any:
         if value.dtype == torch.bfloat16:
             raise UnsupportedError(f"{call}: numpy has no bfloat16; pass tensor.float()")
         value = value.detach().numpy()
-    if not hasattr(value, "__array_interface__"):
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray):
         raise TypeError(f"{call}: a value is a {type(value).__name__}, not a numpy array, a torch tensor or a RowSparse")
     check_array(call, value)
     if value.dtype.name not in FOLDED or not value.dtype.isnative:
