@@ -54,6 +54,8 @@ class CompressionHook:
         text("compression_hook", "codec", codec, 'a codec\'s name, such as "int8"')
         if not isinstance(start_after, int) or start_after < 0:
             raise errors.ArgumentError(f"compression_hook: start_after is {start_after!r}; pass a number of steps, 0 or more")
+        if isinstance(exclude, str):
+            raise TypeError(f"compression_hook: exclude is {exclude!r}; pass a list of parts of names, as [{exclude!r}]")
         self.codec = _herringbone.codec(codec, or_auto=True)
         self.feedback, self.start_after, self.name = feedback, start_after, name
         follows_rate = optimizer is not None
@@ -218,22 +220,22 @@ class CompressionHook:
         if not isinstance(state, Mapping) or not {"left", "steps", "layouts"} <= state.keys():
             raise TypeError(f"{LOAD}: the state lacks left, steps or layouts; pass what state_dict of such a hook gave")
         steps = checked_steps(LOAD, state["steps"])
-        for part in ("left", "layouts"):
-            if not isinstance(state[part], Mapping):
-                raise TypeError(f"{LOAD}: {part} is a {type(state[part]).__name__}; pass what state_dict of such a hook gave")
+        codecs = state.get("codecs", {})
+        for part, held in (("left", state["left"]), ("layouts", state["layouts"]), ("codecs", codecs)):
+            if not isinstance(held, Mapping):
+                raise TypeError(f"{LOAD}: {part} is a {type(held).__name__}; pass what state_dict of such a hook gave")
         if odd := [tensor for tensor, kept in state["left"].items() if not _is_left(kept)]:
             raise TypeError(f"{LOAD}: what the state has of {odd[0]!r} is no pair of steps and a tensor; pass it as it was saved")
         # The hook that saved it may have had another name: the environment's hooks are numbered as their models come.
-        codecs = state.get("codecs", {})
         left = {
             self._tensor(_index_of(tensor)): {
                 "steps": steps,
-                "left": left.numpy(),
+                "left": _array_of(tensor, left),
                 "codec": self._corrector.left_by(codecs.get(tensor)),
             }
             for tensor, (steps, left) in state["left"].items()
         }
-        layouts = {index: tuple(layout) for index, layout in state["layouts"].items()}
+        layouts = {index: _layout_of(index, layout) for index, layout in state["layouts"].items()}
         kept = self._corrector.checked(LOAD, state)
         self._residuals._load(LOAD, left)
         self._corrector.load(kept)
@@ -246,9 +248,35 @@ def _is_left(kept: Any) -> bool:
     return isinstance(kept, (tuple, list)) and len(kept) == 2 and isinstance(kept[1], torch.Tensor)
 
 
-def _index_of(tensor: str) -> int:
+def _array_of(tensor: str, left: torch.Tensor) -> Any:
+    """What is left of a bucket, as an array.
+
+    Raises:
+        TypeError: it has no memory that numpy knows.
+    """
+    try:
+        return left.detach().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"{LOAD}: what is left of {tensor!r} cannot be read ({error}); pass it as it was saved") from None
+
+
+def _layout_of(index: Any, layout: Any) -> Layout:
+    """The numbers of a bucket's parameters.
+
+    Raises:
+        TypeError: these are none.
+    """
+    numbers = (index, *layout) if isinstance(layout, (tuple, list)) else ()
+    if len(numbers) < 2 or not all(type(number) is int and number >= 0 for number in numbers):
+        raise TypeError(
+            f"{LOAD}: the layout of bucket {index!r} is {layout!r}, no numbers of parameters; pass it as it was saved"
+        )
+    return tuple(layout)
+
+
+def _index_of(tensor: Any) -> int:
     """The number of a bucket, by the name that a hook has given it."""
-    number = tensor.rpartition(".bucket")[2]
+    number = tensor.rpartition(".bucket")[2] if isinstance(tensor, str) else ""
     if not number.isdecimal():
         raise errors.ArgumentError(f"{LOAD}: {tensor!r} is no bucket's name; pass what state_dict of such a hook gave")
     return int(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from .. import errors
 from ..arguments import whole
 from ..compression import Residuals
 from ..correction import Rates, corrected, kind_of, mask_sent, with_momentum
+from ..unlike import unlike_its_memory
 from .tensors import Lacking
 
 __all__ = ["Corrector", "beside", "checked_steps"]
@@ -142,6 +144,11 @@ class Corrector:
         if not isinstance(velocities, Mapping) or not all(isinstance(each, torch.Tensor) for each in velocities.values()):
             raise TypeError(f"{call}: the state's velocities are no tensors by parameter; pass what state_dict gave")
         for key, velocity in velocities.items():
+            if not velocity.is_floating_point() or unlike_its_memory(velocity) is not None or velocity.is_meta:
+                what = f"of {velocity.dtype}, {str(velocity.layout).removeprefix('torch.')}, on {velocity.device}"
+                raise TypeError(
+                    f"{call}: the velocity of {key!r} is a tensor {what}, not a dense one of fractions; pass what state_dict gave"
+                )
             _check_elements(call, key, velocity, (elements or {}).get(key, velocity.numel()))
         if odd := [key for key, each in velocities.items() if not torch.isfinite(each).all()]:
             raise errors.ArgumentError(
@@ -149,6 +156,8 @@ class Corrector:
             )
         if not isinstance(rates, Sequence) or not all(isinstance(rate, float) for rate in rates):
             raise TypeError(f"{call}: the state's rates are no numbers; pass what state_dict gave")
+        if not all(math.isfinite(rate) for rate in rates):
+            raise errors.ArgumentError(f"{call}: the state's rates are {list(rates)}: the state is damaged; load another one")
         return {"velocities": velocities, "rates": rates}
 
     def load(self, kept: Mapping[str, Any]) -> None:

@@ -220,6 +220,8 @@ def the_first_steps_and_some_parameters_go_as_they_are() -> None:
     assert not torch.equal(plain[0].weight, some[0].weight)
     error_of(herringbone.ConfigError, lambda: ours.compression_hook("sign", exclude=["3."]), "'3.'", "named_parameters")
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=-1), "-1", "0 or more")
+    named = list(some.named_parameters())
+    error_of(TypeError, lambda: ours.compression_hook("sign", exclude="bias", named_parameters=named), "pass a list", "['bias']")
     number: Any = 8
     text: Any = "2"
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=text), "'2'", "0 or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -272,6 +273,22 @@ def wrong_corrections_are_refused() -> None:
     error_of(TypeError, lambda: hook.load_state_dict({**state, "steps": 1.5}), "steps is a float")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "left": []}), "left is a list")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "layouts": []}), "layouts is a list")
+    for velocity in (torch.zeros(ELEMENTS).long(), torch.zeros(ELEMENTS).to_sparse(), torch.zeros(ELEMENTS, device="meta")):
+        odd = {**state, "velocities": {0: velocity}}
+        error_of(TypeError, lambda: hook.load_state_dict(odd), "velocity of 0 is a tensor of", "pass what state_dict gave")
+    error_of(
+        herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "rates": [math.inf]}), "rates are [inf]", "damaged"
+    )
+    for layout in (5, None, (), ("a",), ([],), (-1,)):
+        parts = {**state, "layouts": {0: layout}}
+        error_of(TypeError, lambda: hook.load_state_dict(parts), "the layout of bucket 0 is", "pass it as it was saved")
+    error_of(TypeError, lambda: hook.load_state_dict({**state, "codecs": None}), "codecs is a NoneType")
+    for left in (torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4).to_sparse(), torch.zeros(4, device="meta")):
+        unreadable = {**state, "left": {"ddp.bucket0": (1, left)}}
+        error_of(TypeError, lambda: hook.load_state_dict(unreadable), "left of 'ddp.bucket0' cannot be read")
+    error_of(
+        herringbone.ArgumentError, lambda: hook.load_state_dict({**state, "left": {5: (1, torch.zeros(4))}}), "5 is no bucket"
+    )
     error_of(TypeError, lambda: hook.load_state_dict({**state, "left": {"ddp.bucket0": 3}}), "'ddp.bucket0' is no pair")
     error_of(TypeError, lambda: hook.load_state_dict({**state, "rates": 0.1}), "rates are no numbers")
     hook.load_state_dict({**state, "velocities": {0: torch.zeros(4)}})
