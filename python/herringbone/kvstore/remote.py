@@ -85,15 +85,17 @@ class RemoteKVStore(KVStore):
         # What a key cannot have is refused before any has a table.
         planned = {one: self._planned(call, one, view(call, values[0])) for one, values in pairs.items()}
         begun: dict[Any, Any] = {}
-        ours: list[str] = []
+        made: list[str] = []
         said = f"{call} {[(one, stored.said) for one, (stored, _, _) in planned.items()]}"
         is_begun = False
         try:
             for one, (stored, rule, layout) in planned.items():
                 stored.open(self._servers, self._name, rule, layout)
                 begun[one] = stored
-                if self.rank == 0 and stored.table.step == 0:
-                    ours.append(stored.table.name)
+                if stored.table.step > 0:
+                    continue
+                made.append(stored.table.name)
+                if self.rank == 0:
                     stored.tune(rule)
                     stored.assign([view(call, pairs[one][0])])
             is_begun = True
@@ -102,7 +104,7 @@ class RemoteKVStore(KVStore):
             for stored in begun.values():
                 stored.table.close()
             is_known = not is_begun and self._tell_of_failure(said)
-            self._drop(call, ours, is_known or isinstance(error, MismatchError))
+            self._drop(call, made, is_known or isinstance(error, MismatchError))
             raise
         self._stored.update(begun)
         if self._comes_back:
@@ -138,17 +140,20 @@ class RemoteKVStore(KVStore):
         return Tabled(key, layout, given.dtype, is_sparse, self._engine.var(f"key {key}"), self._nan), rule, layout
 
     def _drop(self, call: str, tables: list[str], are_all_here: bool) -> None:
-        """Have the servers forget what an init that has failed has left there.
+        """Have the servers forget what an init that has failed has left there: tables without a value, or with one of this init.
 
         Args:
-            are_all_here: all workers come here, and none goes on before the tables are gone.
+            are_all_here: all workers come here, and none goes on before the tables are gone. Else only rank 0 knows that nobody uses them.
         """
-        with contextlib.suppress(HerringboneError):  # the failure of the init counts
-            if are_all_here:
+        # The failure of the init counts, and tables that another worker has dropped are gone.
+        if are_all_here:
+            with contextlib.suppress(HerringboneError):
                 self._meeting.meet(f"{call}, refused")
-            for table in tables:
+        for table in tables if are_all_here or self.rank == 0 else ():
+            with contextlib.suppress(HerringboneError):
                 self._servers.drop_table(table)
-            if are_all_here:
+        if are_all_here:
+            with contextlib.suppress(HerringboneError):
                 self._meeting.meet(f"{call}, forgotten")
 
     def _check_push(self, call: str, pairs: Keyed) -> None:
