@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 
-from herringbone import ArgumentError, kvstore
+from herringbone import ArgumentError, UnsupportedError, kvstore
 
 np = pytest.importorskip("numpy")
 
@@ -98,3 +99,35 @@ def test_pulled_rows_have_the_type_of_their_array() -> None:
     assert [out.data[0, 0] for out in outs] == [2.5, 2.5, 2]
     with pytest.raises(ArgumentError, match="row_sparse_pull: an array of out of key 'e' is of shape"):
         kv.row_sparse_pull("e", out=kvstore.RowSparse.zeros((4, 2)), row_ids=[1])
+
+
+@pytest.mark.parametrize("indices", [[1.5], [True], ["1"], [float("nan")]])
+def test_numbers_of_rows_are_whole_numbers(indices: list[Any]) -> None:
+    with pytest.raises(TypeError, match="RowSparse: indices are .*; pass whole numbers"):
+        kvstore.RowSparse(np.ones((1, 3)), indices, (4, 3))
+
+
+def test_rows_that_are_none_of_such_an_array_are_refused() -> None:
+    for shape, error in (((-1, 3), ValueError), ((4.5, 3), TypeError), (None, TypeError), ("43", TypeError), ((), ArgumentError)):
+        with pytest.raises(error, match="RowSparse: .*shape"):
+            kvstore.RowSparse(np.ones((1, 3)), [0], shape)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="rows go from 0 to 3, not from 18446744073709551615"):
+        kvstore.RowSparse(np.ones((1, 3)), np.array([2**64 - 1], np.uint64), (4, 3))
+    with pytest.raises(TypeError, match="RowSparse takes no masked arrays"):
+        kvstore.RowSparse(np.ma.masked_array(np.ones((1, 3)), True), [0], (4, 3))
+    with pytest.raises(ArgumentError, match="0-dimensional"):
+        kvstore.RowSparse.of(3.0)
+
+
+def test_arrays_without_rows_or_columns_have_no_rows_that_are_not_zero() -> None:
+    for shape in ((0, 3), (3, 0), (0,), (2, 0, 4)):
+        found = kvstore.RowSparse.of(np.zeros(shape))
+        assert found.shape == shape and found.indices.size == 0
+    assert kvstore.RowSparse.of(np.array([0, 2, 0, 1])).indices.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("dtype", ["U1", "complex64", ">f4", "O"])
+def test_row_sparse_values_are_of_types_that_can_be_summed(dtype: str) -> None:
+    kv = kvstore.create("local")
+    with pytest.raises(UnsupportedError, match="init does not reduce"):
+        kv.init("e", kvstore.RowSparse(np.ones((1, 3)).astype(dtype), [2], (4, 3)))

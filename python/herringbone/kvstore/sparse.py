@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import lengths
+from ..arrays import refuse_masked
 from ..errors import ArgumentError
+from ..needs import needs
 
 __all__ = ["RowSparse", "wanted_rows"]
 
@@ -16,15 +19,28 @@ class RowSparse:
     """
 
     def __init__(self, data: Any, indices: Any, shape: tuple[int, ...]) -> None:
-        """Rows in any order; one that is given several times is an error."""
+        """Rows in any order; one that is given several times is an error.
+
+        Args:
+            data: the rows' values, of shape ``(rows, *shape[1:])``.
+            indices: the rows' numbers, from 0.
+            shape: the whole array's.
+
+        Raises:
+            TypeError: ``indices`` or ``shape`` has other things than whole numbers, or ``data`` is masked.
+            ArgumentError, ValueError: these are not rows of such an array.
+        """
+        needs("herringbone.kvstore.RowSparse", "numpy")
         import numpy as np
 
-        self.shape = tuple(int(length) for length in shape)
+        self.shape = lengths("RowSparse", "shape", shape)
+        if not self.shape:
+            raise ArgumentError("RowSparse: shape is (), which has no rows; pass one with a length at least")
+        self.indices = numbers_of_rows("RowSparse", "indices", indices, self.shape)
+        refuse_masked("RowSparse", data)
         self.data = np.asarray(data)
-        self.indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if not self.shape or self.data.shape != (self.indices.size, *self.shape[1:]):
+        if self.data.shape != (self.indices.size, *self.shape[1:]):
             raise ArgumentError(f"RowSparse: data of shape {self.data.shape} are not {self.indices.size} rows of {self.shape}")
-        check_rows("RowSparse", self.indices, self.shape)
         order = np.argsort(self.indices, kind="stable")
         self.data, self.indices = np.ascontiguousarray(self.data[order]), self.indices[order]
         if (self.indices[1:] == self.indices[:-1]).any():
@@ -35,6 +51,7 @@ class RowSparse:
         """One without rows."""
         import numpy as np
 
+        shape = lengths("RowSparse.zeros", "shape", shape)
         return cls(np.zeros((0, *shape[1:]), dtype), np.zeros(0, np.int64), shape)
 
     @classmethod
@@ -43,7 +60,9 @@ class RowSparse:
         import numpy as np
 
         array = np.asarray(array)
-        rows = np.flatnonzero(array.reshape(array.shape[0], -1).any(axis=1))
+        if not array.shape:
+            raise ArgumentError("RowSparse.of: the array is 0-dimensional, and has no rows")
+        rows = np.flatnonzero(array.any(axis=tuple(range(1, array.ndim))))
         return cls(array[rows], rows, array.shape)
 
     @classmethod
@@ -79,10 +98,21 @@ class RowSparse:
         return f"<RowSparse of {self.indices.size} rows of {self.shape}, {self.dtype}>"
 
 
-def check_rows(call: str, rows: Any, shape: tuple[int, ...]) -> None:
-    """Refuse rows that an array does not have."""
+def numbers_of_rows(call: str, argument: str, given: Any, shape: tuple[int, ...]) -> Any:
+    """Numbers of rows of an array of this shape, as they are given.
+
+    Raises:
+        TypeError: they are no whole numbers.
+        ArgumentError: the array does not have such rows.
+    """
+    import numpy as np
+
+    rows = np.asarray(given).reshape(-1)
+    if rows.size and rows.dtype.kind not in "iu":
+        raise TypeError(f"{call}: {argument} are {rows.dtype}; pass whole numbers")
     if rows.size and not (rows.min() >= 0 and rows.max() < shape[0]):
         raise ArgumentError(f"{call}: rows go from 0 to {shape[0] - 1}, not from {rows.min()} to {rows.max()}")
+    return rows.astype(np.int64)
 
 
 def wanted_rows(call: str, row_ids: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
@@ -99,12 +129,5 @@ def wanted_rows(call: str, row_ids: Any, shapes: list[tuple[int, ...]]) -> list[
         )
     wanted = []
     for ids, shape in zip(given, shapes):
-        asked = np.asarray(ids).reshape(-1)
-        if asked.size and asked.dtype.kind not in "iu":
-            raise TypeError(f"{call}: row_ids are {asked.dtype}; pass whole numbers")
-        if asked.size and asked.dtype.kind == "u" and asked.max() >= shape[0]:
-            raise ArgumentError(f"{call}: rows go from 0 to {shape[0] - 1}, not to {asked.max()}")
-        rows = np.unique(asked.astype(np.int64))
-        check_rows(call, rows, shape)
-        wanted.append(rows)
+        wanted.append(np.unique(numbers_of_rows(call, "row_ids", ids, shape)))
     return wanted

@@ -71,6 +71,7 @@ def keyed(call: str, key: Any, values: Any, known: type | None) -> Keyed:
 def view(call: str, value: Any) -> Any:
     """A numpy array over the memory of an array or tensor, or a :class:`RowSparse` as it is."""
     if isinstance(value, RowSparse):
+        _check_type(call, value.data)
         return value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -86,9 +87,14 @@ def view(call: str, value: Any) -> Any:
     if numpy is None or not isinstance(value, numpy.ndarray):
         raise TypeError(f"{call}: a value is a {type(value).__name__}, not a numpy array, a torch tensor or a RowSparse")
     check_array(call, value)
-    if value.dtype.name not in FOLDED or not value.dtype.isnative:
-        fold_type(call, value, "sum")
+    _check_type(call, value)
     return value
+
+
+def _check_type(call: str, array: Any) -> None:
+    """Refuse elements that cannot be summed."""
+    if array.dtype.name not in FOLDED or not array.dtype.isnative:
+        fold_type(call, array, "sum")
 
 
 def as_given(array: Any, is_tensor: bool) -> Any:
