@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import START_SECONDS, clean_environment
 
+from herringbone.horovod import hosts
 from herringbone.horovod.config import flags_of
 from herringbone.horovod.flags import FRUITLESS, NO_EFFECT, parse, variables_of, without_effect
 from herringbone.horovod.hosts import Slot, slots_of, surplus
@@ -30,8 +31,8 @@ def horovodrun(*arguments: str, **environment: str) -> subprocess.CompletedProce
 
 def test_each_rank_knows_its_place_and_none_of_another_job() -> None:
     show = SHOW + "; assert 'RANK' not in os.environ and len(os.environ['HERRINGBONE_TOKEN']) == 64"
-    hosts = ("-H", "localhost:2,127.0.0.1:1")
-    outcome = horovodrun("-np", "3", *hosts, sys.executable, "-c", show, RANK="7", WORLD_SIZE="9")
+    places = ("-H", "localhost:2,127.0.0.1:1")
+    outcome = horovodrun("-np", "3", *places, sys.executable, "-c", show, RANK="7", WORLD_SIZE="9")
     assert outcome.returncode == 0, outcome.stderr
     assert sorted(outcome.stdout.splitlines()) == [
         "[0]<stdout>:0 3 0 0 localhost",
@@ -53,6 +54,25 @@ def test_slots_come_from_lists_files_and_scripts(tmp_path: Path) -> None:
         slots_of(parse(["-np", "4", "-H", "a:2", "x"]))
     with pytest.raises(ValueError, match="'a:b' is not a host and its slots"):
         slots_of(parse(["-H", "a:b", "x"]))
+
+
+def test_a_script_for_hosts_that_does_not_end_or_prints_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, left = tmp_path / "discover", tmp_path / "left"
+    options = parse(["--host-discovery-script", str(script), "-np", "1", "x"])
+    script.write_text("#!/bin/sh\nprintf '\\377\\n'\n")
+    script.chmod(0o755)
+    with pytest.raises(ValueError, match="'\ufffd' is not a host and its slots"):
+        slots_of(options)
+    monkeypatch.setattr(hosts, "SCRIPT_SECONDS", 0.5)
+    os.mkfifo(left)
+    # What the script has started holds its output, and the pipe's other end.
+    script.write_text(f"#!/bin/sh\nsleep 1000 >{left} &\nsleep 1000\n")
+    reader = os.open(left, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(ValueError, match=f"{script} has not ended within 0.5 s"):
+        slots_of(options)
+    with os.fdopen(reader, "rb") as ends:
+        os.set_blocking(reader, True)
+        assert ends.read() == b"", "all that the script has started is killed"
 
 
 def test_flags_become_variables() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +19,8 @@ __all__ = ["Discovery", "Hosts", "Slot", "address_of", "is_here", "place_again",
 
 ASK_SECONDS = 1.0
 """The pause between two questions to the script for hosts."""
+SCRIPT_SECONDS = 60.0
+"""How long the script may take for an answer: scripts that ask a cluster take seconds."""
 
 Hosts = Sequence[tuple[str, int]]
 """Names, and how many slots each has."""
@@ -106,16 +109,34 @@ def _discovered(options: argparse.Namespace) -> list[tuple[str, int]]:
         ValueError: it failed, or its lines are no hosts.
         OSError: it cannot be run.
     """
-    script = options.host_discovery_script
+    return _read(_said_by(options.host_discovery_script).splitlines(), options.slots_per_host or 1)
+
+
+def _said_by(script: str) -> str:
+    """What the script for hosts prints. One that does not end is killed, with what it has started.
+
+    Raises:
+        ValueError: it cannot be run, fails or does not end.
+    """
     try:
-        found = subprocess.run([script], capture_output=True, text=True)
+        running = subprocess.Popen(
+            [script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+        )
     except OSError as error:
         raise ValueError(
             f"--host-discovery-script {script}: {error.strerror}; it is a program, with its folder before its name, that may be executed"
         ) from error
-    if found.returncode != 0:
-        raise ValueError(f"{script} ended with exit status {found.returncode}: {found.stderr.strip()}")
-    return _read(found.stdout.splitlines(), options.slots_per_host or 1)
+    with running:
+        try:
+            said, errors = running.communicate(timeout=SCRIPT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise ValueError(
+                f"{script} has not ended within {SCRIPT_SECONDS:g} s: it prints the hosts that there are, and ends"
+            ) from None
+    if running.returncode != 0:
+        raise ValueError(f"{script} ended with exit status {running.returncode}: {errors.strip()}")
+    return said
 
 
 class Discovery:
