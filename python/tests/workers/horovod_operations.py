@@ -9,6 +9,7 @@ import random
 from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from cases import MUCH, error_of, registry, check_out_of_memory
@@ -165,6 +166,8 @@ def broadcasts() -> None:
     error_of(ValueError, lambda: hvd.broadcast(torch.ones(1), hvd.size()), f"root_rank {hvd.size()} is not one of")
     error_of(TypeError, lambda: hvd.broadcast_(torch.ones(1), 0, process_set=[0]), "broadcast_: process_set is a list")
     error_of(TypeError, lambda: hvd.broadcast_object(1, process_set=3), "broadcast_object: process_set is a int")
+    numbered: Any = 5  # other calls take such names, too
+    assert (hvd.broadcast_object(1, name=numbered), hvd.allgather_object(1, name=numbered)) == (1, [1] * hvd.size())
     error_of(TypeError, lambda: hvd.barrier(3), "barrier: process_set is a int")
 
 

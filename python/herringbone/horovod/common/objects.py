@@ -127,7 +127,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet, al
         except Exception as error:
             refused = error
     about = np.array([REFUSED if refused else packed.size, form], np.int64)
-    _broadcast(about, root_rank, name + ".sz", process_set)
+    _broadcast(about, root_rank, f"{name}.sz", process_set)
     if refused is not None:
         raise refused
     length, form = about.tolist()
@@ -136,7 +136,7 @@ def send_object(obj: Any, root_rank: int, name: str, process_set: ProcessSet, al
         raise HorovodInternalError(text)
     if not is_root:
         packed = new_array("broadcast_object", (length,), np.uint8)
-    _broadcast(packed, root_rank, name + ".t", process_set)
+    _broadcast(packed, root_rank, f"{name}.t", process_set)
     return obj if is_root else _unpacked("broadcast_object", packed, form, root_rank, allow_pickle)
 
 
@@ -155,7 +155,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet, allow_pickle: b
         packed, form = _packed("allgather_object", obj, allow_pickle)
     except Exception as error:
         refused = error
-    about = _gather(np.array([[REFUSED if refused else packed.size, form]], np.int64), name + ".sz", process_set).reshape(-1, 2)
+    about = _gather(np.array([[REFUSED if refused else packed.size, form]], np.int64), f"{name}.sz", process_set).reshape(-1, 2)
     if refused is not None:
         raise refused
     lengths, forms = about.T
@@ -163,7 +163,7 @@ def gather_objects(obj: Any, name: str, process_set: ProcessSet, allow_pickle: b
         rank = process_set.ranks[int(np.argmin(lengths))]
         text = f"allgather_object: rank {rank} has an object that cannot be sent; its own error says why"
         raise HorovodInternalError(text)
-    everything = _gather(packed, name + ".t", process_set)
+    everything = _gather(packed, f"{name}.t", process_set)
     ends = np.cumsum(lengths).tolist()
     parts = zip(pairwise([0, *ends]), forms.tolist(), process_set.ranks, strict=True)
     call = "allgather_object"
