@@ -99,7 +99,8 @@ fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
         if !std::mem::replace(&mut titled, true) {
             writeln!(out, "\nWhat to do:")?;
         }
-        writeln!(out, "\n# {}: {}\n{}", finding.check, remedy.prose, remedy.command)?;
+        let [prose, command] = [&remedy.prose, &remedy.command].map(|text| table::visible(text));
+        writeln!(out, "\n# {}: {prose}\n{command}", finding.check)?;
     }
     Ok(writeln!(out, "\n{}", DoctorVerdict::of(findings).says())?)
 }
@@ -126,5 +127,15 @@ mod tests {
         let lines: Vec<&str> = all.lines().collect();
         let at = lines.iter().position(|line| *line == "# autogroup: turn it off").unwrap();
         assert_eq!(lines[at + 1], "sysctl -w x=0");
+    }
+
+    #[test]
+    fn texts_of_the_environment_do_not_steer_the_terminal() {
+        let (coloured, mut out) = ("\u{1b}[31mhost\u{7}:5", Vec::new());
+        let remedy = Remedy::new(format!("look {coloured} up"), format!("getent hosts {coloured}"));
+        print(&[Finding::warning("reducer", format!("{coloured} is away"), remedy)], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches(r"\u{1b}[31mhost\u{7}:5").count(), 3, "{text}");
+        assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
     }
 }

@@ -118,7 +118,7 @@ pub fn main_from(args: impl IntoIterator<Item = OsString>) -> i32 {
                 other => format!("herringbone: {other}\n"),
             };
             // In one write, since several ranks may have the same standard error; nobody else can be told.
-            let _unheard = io::stderr().write_all(said.as_bytes());
+            let _unheard = io::stderr().write_all(table::visible(&said).as_bytes());
             failure.code()
         }
     }

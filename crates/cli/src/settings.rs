@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         {
             let place =
                 place.unwrap_or_else(|| "no launcher has started this process: a world of 1".to_owned());
-            writeln!(out, "\n{place}")?;
+            writeln!(out, "\n{}", table::visible(&place))?;
         }
     }
     out.flush()?;
@@ -87,7 +87,7 @@ impl Row {
             Some(found) => format!("{} (else {default})", found.variable),
             None => "default".to_owned(),
         };
-        [name.to_owned(), self.value().to_owned(), from, format!("{meaning} ({values})")]
+        [name.to_owned(), table::visible(self.value()), from, format!("{meaning} ({values})")]
     }
 
     /// Whether a problem is one of this setting, or of what counts in its place.

@@ -1,8 +1,23 @@
 //! Tables for people: columns that line up, a line under the head.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Row, Table, presets};
+use herringbone::core::session::is_unseen;
 use rustix::termios::tcgetwinsize;
 use std::io::stdout;
+
+/// A text for a terminal: what of it people could not see, or would move other text about there, is an escape like `\u{1b}`. Lines stay
+/// lines. Texts that come from the environment, such as settings, may have such characters.
+pub(crate) fn visible(text: &str) -> String {
+    let mut seen = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => seen.push('\n'),
+            hidden if is_unseen(hidden) => seen.extend(hidden.escape_default()),
+            plain => seen.push(plain),
+        }
+    }
+    seen
+}
 
 /// A table with these columns, of which those that are named in `right` are aligned there, as text that fits the terminal.
 pub(crate) fn text<R: Into<Row>>(
@@ -152,6 +167,12 @@ mod tests {
         wide.add_row(["HERRINGBONE_STORE", "", "where"]);
         let blocks = at_width(wide, Some(40));
         assert!(blocks.contains("HERRINGBONE_STORE") && blocks.matches("value").count() == 2, "{blocks}");
+    }
+
+    #[test]
+    fn what_would_move_text_about_is_an_escape_and_lines_stay_lines() {
+        assert_eq!(visible("wait: 3 \u{b5}s, \u{e9}\nnext"), "wait: 3 \u{b5}s, \u{e9}\nnext");
+        assert_eq!(visible("a\u{1b}[31m\rb\u{202e}\u{9b}"), r"a\u{1b}[31m\rb\u{202e}\u{9b}");
     }
 
     #[test]

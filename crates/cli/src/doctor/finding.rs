@@ -1,5 +1,6 @@
 //! What a check found, and what all findings come to.
 
+use crate::table;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
@@ -75,7 +76,7 @@ impl Finding {
     }
 
     pub(super) fn cells(&self) -> [String; 3] {
-        [self.check.to_owned(), self.level.name().to_owned(), self.says.clone()]
+        [self.check.to_owned(), self.level.name().to_owned(), table::visible(&self.says)]
     }
 
     pub(super) fn object(&self) -> Value {
