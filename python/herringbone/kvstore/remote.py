@@ -25,6 +25,9 @@ from .values import Keyed, Trees, targets_of, view
 
 __all__ = ["RemoteKVStore"]
 
+ON_SERVERS = ("float32", "float64")
+"""The types of numpy that a table has: it has bfloat16, too, which numpy has not."""
+
 
 class RemoteKVStore(KVStore):
     """A store whose values are in tables on servers; :func:`~herringbone.kvstore.create` makes one::
@@ -133,7 +136,16 @@ class RemoteKVStore(KVStore):
                 stored.forget("learning_rate")  # the servers have that of an earlier push
 
     def _planned(self, call: str, key: Any, given: Any) -> tuple[Tabled, Rule, Layout]:
-        """What is stored of a key, without a table yet, and what the table is."""
+        """What is stored of a key, without a table yet, and what the table is.
+
+        Raises:
+            ArgumentError: no server keeps such a value, or the optimizer cannot change it.
+        """
+        if given.dtype.name not in ON_SERVERS:
+            raise ArgumentError(
+                f"{call}: key {key!r} has elements of {given.dtype}, and servers keep {' and '.join(ON_SERVERS)}; convert it to one of "
+                "these, or use a store of type 'dist_sync'"
+            )
         rule = Rule.of(self._optimizer, call, key)
         layout = Layout.of(call, key, given, self._count, rule)
         is_sparse = isinstance(given, RowSparse)
