@@ -50,10 +50,10 @@ class Corrector:
         Raises:
             ConfigError: the optimizer has momentum, and so has this.
         """
-        if self._correction.momentum and any(group.get("momentum") for group in optimizer.param_groups):
+        if self._correction.momentum and any(map(_has_momentum, optimizer.param_groups)):
             raise errors.ConfigError(
-                f"{self._call}: momentum is {self._correction.momentum} before the codec, and the optimizer has momentum, too; give "
-                "the optimizer none"
+                f"{self._call}: momentum is {self._correction.momentum} before the codec, and the optimizer, "
+                f"{type(optimizer).__name__}, has momentum, too; give the optimizer none, as torch.optim.SGD has it by default"
             )
 
     def begin(self, step: int, residuals: Residuals, optimizer: torch.optim.Optimizer | None) -> str:
@@ -169,6 +169,11 @@ class Corrector:
 def beside(velocity: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """The velocity on the gradient's device: a loaded one is where it was saved, or where ``torch.load`` was told to put it."""
     return velocity if velocity.device == gradient.device else velocity.to(gradient.device)
+
+
+def _has_momentum(group: Mapping[str, Any]) -> bool:
+    """Whether a group of parameters has a momentum, as SGD and RMSprop call it, or betas, of which the first is Adam's momentum."""
+    return bool(group.get("momentum") or any(group.get("betas", ())[:1]))
 
 
 def checked_steps(call: str, steps: Any) -> int:

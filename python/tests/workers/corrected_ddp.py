@@ -254,6 +254,14 @@ def wrong_corrections_are_refused() -> None:
         "compression_hook",
         "give the optimizer none",
     )
+    adam = torch.optim.AdamW(model().parameters())
+    error_of(
+        herringbone.ConfigError,
+        lambda: ours.compression_hook("topk:0.1", momentum=0.9, optimizer=adam),
+        "the optimizer, AdamW, has momentum, too",
+    )
+    ours.compression_hook("topk:0.1", momentum=0.9, optimizer=torch.optim.Adam(model().parameters(), betas=(0.0, 0.9)))
+    ours.compression_hook("topk:0.1", optimizer=adam)
     anything: Any = "adam"
     error_of(TypeError, lambda: ours.compression_hook("topk:0.1", optimizer=anything), "optimizer is a str")
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("topk:0.1", momentum=1.5), "momentum is 1.5")
