@@ -70,14 +70,14 @@ class CompressionHook:
         self._step_codec = self.codec
         # What DDP's own log calls it.
         self.__name__ = self.__qualname__ = f"compression_hook({self.codec})"
-        parameters = dict(named_parameters)
-        unknown = [part for part in exclude if not any(part in known for known in parameters)]
+        parts, parameters = list(exclude), dict(named_parameters)
+        unknown = [part for part in parts if not any(part in known for known in parameters)]
         if unknown:
             raise errors.ConfigError(
                 f"compression_hook: no parameter's name has {unknown[0]!r} in it; pass named_parameters=model.named_parameters() "
                 "and parts of their names"
             )
-        self._excluded = {id(parameters[known]) for known in parameters for part in exclude if part in known}
+        self._excluded = {id(parameters[known]) for known in parameters for part in parts if part in known}
         self._steps = 0
         self._group: Any = None
         self._numbers: dict[int, int] = {}

@@ -219,6 +219,10 @@ def the_first_steps_and_some_parameters_go_as_they_are() -> None:
     assert torch.equal(plain[2].weight, some[2].weight) and torch.equal(plain[2].bias, some[2].bias)
     assert not torch.equal(plain[0].weight, some[0].weight)
     error_of(herringbone.ConfigError, lambda: ours.compression_hook("sign", exclude=["3."]), "'3.'", "named_parameters")
+    listed, iterated = (
+        ours.compression_hook("sign", exclude=parts, named_parameters=some.named_parameters()) for parts in (["2."], iter(["2."]))
+    )
+    assert len(iterated._excluded) == 2 and iterated._excluded == listed._excluded
     error_of(herringbone.ArgumentError, lambda: ours.compression_hook("sign", start_after=-1), "-1", "0 or more")
     named = list(some.named_parameters())
     error_of(TypeError, lambda: ours.compression_hook("sign", exclude="bias", named_parameters=named), "pass a list", "['bias']")
