@@ -257,6 +257,9 @@ def corrections_that_do_not_fit_are_refused() -> None:
     weight = torch.nn.Parameter(torch.zeros(3))
     moving = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     error_of(RuntimeError, lambda: hvd.DistributedOptimizer(moving, compression=heavy), "give the optimizer none")
+    adam = torch.optim.Adam([weight], lr=0.1)
+    error_of(RuntimeError, lambda: hvd.DistributedOptimizer(adam, compression=heavy), "the optimizer, Adam, has momentum")
+    hvd.DistributedOptimizer(torch.optim.Adam([weight], betas=(0.0, 0.9)), compression=heavy)
     still = torch.optim.SGD([weight], lr=0.1)
     error_of(ValueError, lambda: hvd.DistributedOptimizer(still, compression=heavy, op=hvd.Adasum), "op=Average and op=Sum")
     optimizer = hvd.DistributedOptimizer(still, compression=heavy)
@@ -394,6 +397,15 @@ def states_of_optimizers() -> None:
     lbfgs = torch.optim.LBFGS(model_of().parameters())
     error_of(ValueError, lambda: hvd.broadcast_optimizer_state(lbfgs, 0), "cannot broadcast torch.optim.LBFGS state")
     error_of(ValueError, lambda: hvd.broadcast_parameters("model", 0), "invalid params of type")
+
+
+@case
+def what_is_no_plain_optimizer_is_refused() -> None:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())
+    error_of(TypeError, lambda: hvd.DistributedOptimizer(optimizer), "reduced twice", "pass the optimizer that it was made of")
+    error_of(TypeError, lambda: hvd.DistributedOptimizer(model), "optimizer is a", "pass a torch.optim.Optimizer")
+    error_of(TypeError, lambda: hvd.DistributedOptimizer(torch.optim.Adam), "optimizer is a type")
 
 
 @case

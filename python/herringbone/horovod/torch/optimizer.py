@@ -67,9 +67,11 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: names are missing or not unique, or arguments do not fit each other.
+        TypeError: ``optimizer`` is none of torch's, or this has made it already.
         NotImplementedError: Adasum does not do it with these ranks.
     """
     check_set(process_set, "DistributedOptimizer")
+    _check_optimizer(optimizer)
     gradient_predivide_factor = predivisor(gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
@@ -351,6 +353,21 @@ def _start_of(parameter: torch.Tensor) -> torch.Tensor:
 def _moved(parameter: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """How far a step has gone."""
     return start if isinstance(start, Lacking) else or_lacking(lambda: parameter - start, parameter, parameter.dtype)
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Refuse what no step of all ranks' gradients can be made of.
+
+    Raises:
+        TypeError: as :func:`DistributedOptimizer` says.
+    """
+    if isinstance(optimizer, Passes):
+        raise TypeError(
+            "DistributedOptimizer: the optimizer is a DistributedOptimizer already, so its gradients would be reduced twice; pass the "
+            "optimizer that it was made of"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"DistributedOptimizer: optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
 
 
 def _corrector_of(compression: type[Compressor], optimizer: torch.optim.Optimizer, op: int) -> Corrector | None:
