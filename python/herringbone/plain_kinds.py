@@ -11,7 +11,9 @@ import collections
 import dataclasses
 import datetime
 import enum
+import pathlib
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +38,8 @@ def _own_attributes(value: Any) -> dict[str, Any]:
     return dict(vars(value))
 
 
-def _namespace(held: dict[str, Any]) -> argparse.Namespace:
-    return argparse.Namespace(**held)
+def _namespace(kind: Any) -> _Kind:
+    return _Kind(_own_attributes, lambda held: kind(**held))
 
 
 def _apart_default(value: collections.defaultdict[Any, Any]) -> list[Any]:
@@ -88,7 +90,10 @@ KINDS: dict[type, tuple[str, _Kind]] = {
     collections.Counter: ("counter", _Kind(dict, collections.Counter)),
     collections.defaultdict: ("default", _Kind(_apart_default, _default)),
     collections.deque: ("deque", _Kind(lambda it: [list(it), it.maxlen], lambda held: collections.deque(*held))),
-    argparse.Namespace: ("namespace", _Kind(_own_attributes, _namespace)),
+    argparse.Namespace: ("namespace", _namespace(argparse.Namespace)),
+    types.SimpleNamespace: ("simple namespace", _namespace(types.SimpleNamespace)),
+    pathlib.PosixPath: ("path", _Kind(str, pathlib.PosixPath)),
+    pathlib.PurePosixPath: ("pure path", _Kind(str, pathlib.PurePosixPath)),
     datetime.date: ("date", _Kind(datetime.date.isoformat, datetime.date.fromisoformat)),
     datetime.time: ("time", _Kind(_apart_moment, _moment(datetime.time))),
     datetime.datetime: ("datetime", _Kind(_apart_moment, _moment(datetime.datetime))),

@@ -6,7 +6,9 @@ import argparse
 import dataclasses
 import datetime
 import enum
+import pathlib
 import sys
+import types
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from typing import Any, NamedTuple
 
@@ -76,7 +78,10 @@ VALUES: list[Any] = [
     Counter("aab"),
     defaultdict(list, {1: [2]}),
     deque([1, 2], 3),
-    argparse.Namespace(a=1, b=None),
+    argparse.Namespace(a=1, b=None, folder=pathlib.Path("/data/../a b")),
+    types.SimpleNamespace(a=[1]),
+    pathlib.Path("rel/\udc80"),
+    pathlib.PurePosixPath("/"),
     datetime.date(2026, 2, 28),
     datetime.datetime(2026, 2, 28, 1, 2, 3, 4, tzinfo=datetime.timezone(datetime.timedelta(hours=-2))),
     datetime.time(3, 4),

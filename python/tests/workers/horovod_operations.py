@@ -255,8 +255,9 @@ def objects() -> None:
     wrong, reported = (
         (TypeError, "is of the type function") if hvd.rank() == 0 else (hvd.HorovodInternalError, "rank 0 has an object")
     )
-    error_of(wrong, lambda: hvd.broadcast_object(own), reported)
-    error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), reported)
+    pickles = "_object(..., allow_pickle=True) on all ranks" if hvd.rank() == 0 else "its own error says why"
+    error_of(wrong, lambda: hvd.broadcast_object(own), reported, pickles)
+    error_of(wrong, lambda: hvd.allgather_object(own if hvd.rank() == 0 else 1), reported, pickles)
 
 
 @case

@@ -92,8 +92,12 @@ def _packed(call: str, obj: Any, allow_pickle: bool) -> tuple[Array, int]:
 
     try:
         return plain.pack(call, obj), PLAIN
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError) as error:
         if not allow_pickle:
+            if type(error) is TypeError:
+                raise TypeError(
+                    f"{error}. {call}(..., allow_pickle=True) on all ranks pickles it, in a job with a token"
+                ) from None
             raise
         return np.frombuffer(pickle.dumps(obj), np.uint8).copy(), PICKLED
 
