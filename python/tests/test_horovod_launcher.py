@@ -167,6 +167,26 @@ time.sleep(50)"""
     assert outcome.returncode == 4
     assert (tmp_path / "lives").read_text() == "xxx"
     assert outcome.stderr.count("it is started again") == 2
+    assert "rank 1 failed, with exit status 4, after rank 1 had ended with exit status 4; its own message" in outcome.stderr
+
+
+def test_the_end_of_an_elastic_job_names_the_rank_that_had_failed_before(tmp_path: Path) -> None:
+    program = f"""import os, pathlib, time
+dead = pathlib.Path({str(tmp_path / "dead")!r})
+if os.environ['HOROVOD_RANK'] == '1':
+    if dead.exists(): time.sleep(50)
+    dead.touch()
+    raise SystemExit(3)
+while not dead.exists(): time.sleep(0.01)
+time.sleep(1)
+raise SystemExit(1)"""
+    outcome = horovodrun("-np", "2", "--min-np", "1", "--reset-limit", "1", sys.executable, "-c", program)
+    assert outcome.returncode in (1, 3)
+    first, second = ("0", "1"), ("1", "3")
+    assert any(
+        f"rank {one} failed, with exit status {status}, after rank {other} had ended with exit status {before};" in outcome.stderr
+        for (one, status), (other, before) in ((first, second), (second, first))
+    ), outcome.stderr
 
 
 @pytest.mark.full

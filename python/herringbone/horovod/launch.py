@@ -124,6 +124,8 @@ class Job:
         self._published = time.monotonic()
         self._one_died = False
         """Whether one has since the last plan."""
+        self._died_last: str | None = None
+        """Which rank was started again last, and how it had ended: a rank that fails after it may have failed for that."""
         self._succeeded: float | None = None
         self._stopped: int | None = None
         self._discovery: Discovery | None = None
@@ -213,6 +215,7 @@ class Job:
         elif self._may_start_again():
             self._restarts, self._fruitless = self._restarts + 1, self._fruitless + 1
             self._one_died = True
+            self._died_last = f"rank {rank} had ended {_describe(status)}"
             self._vacancies.append(Vacancy(worker.slot, time.monotonic()))
             say(f"rank {rank} ended {_describe(status)}; it is started again")
         elif self._starts_again(worker):
@@ -223,7 +226,8 @@ class Job:
         else:
             others = [other.process for other in together if other is not worker and other.process.status()]
             or_others = "".join(f", or rank {other.slot.rank}, {_describe(other.status())}" for other in others)
-            say(f"rank {rank} failed first, {_describe(status)}{or_others}; its own message is above, if it left one")
+            place, after = (" first", "") if self._died_last is None else ("", f", after {self._died_last}")
+            say(f"rank {rank} failed{place}, {_describe(status)}{or_others}{after}; its own message is above, if it left one")
             if self._goes_round():
                 begun = f"processes were started again {self._fruitless} times, and no rank has committed between"
                 say(f"{begun}; mend what ends rank {rank}, or allow more restarts with --reset-limit")
