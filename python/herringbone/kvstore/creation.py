@@ -69,7 +69,7 @@ def create(
         raise UnsupportedError(f"create: there is no store of type {name!r} here; use {ELSEWHERE[kind]}")
     if kind != "horovod" and not any(part in kind for part in ("local", "device", "dist")):
         raise ArgumentError(
-            f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync' or 'horovod'"
+            f"create: no store is of type {name!r}; use 'local', 'device', 'dist_sync', 'dist_device_sync', 'dist_async' or 'horovod'"
         )
     trees = None if topology is None else _trees_of(os.fspath(topology))
     place = None
