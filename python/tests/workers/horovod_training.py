@@ -400,6 +400,35 @@ def states_of_optimizers() -> None:
 
 
 @case
+def parameters_that_are_added_or_unfrozen_later_are_reduced_too() -> None:
+    for more in ({}, {"groups": 2}, {"backward_passes_per_step": 2}, {"op": hvd.Adasum}):
+        if more.get("op") == hvd.Adasum and hvd.size() & (hvd.size() - 1):
+            continue
+        passes = int(more.get("backward_passes_per_step", 1))
+        base, head, extra = (torch.nn.Linear(3, 3, bias=False) for _ in range(3))
+        for part in (base, head, extra):
+            hvd.broadcast_parameters(part.state_dict(), root_rank=0)
+        base.weight.requires_grad_(False)
+        plain = torch.optim.SGD([*base.parameters(), *head.parameters()], lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, **more)
+        for step in range(6):
+            if step == 2:
+                base.weight.requires_grad_(True)
+            if step == 4:
+                optimizer.add_param_group({"params": list(extra.parameters())})
+            before = extra.weight.clone()
+            optimizer.zero_grad()
+            for part in range(passes):
+                x = torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * step + 10 * part + hvd.rank()))
+                (head(base(x)) + extra(x)).square().mean().backward()
+            optimizer.step()
+            assert (step >= 4) != torch.equal(before, extra.weight), (more, step)
+            for layer in (base, head, extra):
+                everywhere = hvd.allgather(layer.weight.detach()[None])
+                assert (everywhere == everywhere[0]).all(), (more, step, everywhere)
+
+
+@case
 def what_is_no_plain_optimizer_is_refused() -> None:
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())

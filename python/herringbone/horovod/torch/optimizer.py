@@ -22,7 +22,7 @@ from ..common.util import split_list
 from ..common.world import required
 from .compression import Compression, Compressor, coded
 from .functions import broadcast_object, load_in_place
-from .passes import Groups, Passes, gradient_of
+from .passes import Groups, Passes, gradient_of, unnamed
 from .reductions import allreduce_async_, grouped_allreduce_async_, sparse_allreduce_async
 
 __all__ = ["DistributedOptimizer"]
@@ -217,6 +217,7 @@ class _Reducing(Passes):
 
     def _reduce_what_is_left(self) -> None:
         """Also of parameters that had no gradient here: other ranks wait for them."""
+        self._watch_new()
         begun = {each for key in self._handles for each in (key if isinstance(key, tuple) else (key,))}
         late = [each for each in self._watched if each not in begun]
         late += [key for key, (handle, _) in self._handles.items() if handle is None]
@@ -320,6 +321,7 @@ class _MergingSteps(Passes):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make this rank's step, and then the merged one in its place."""
         loss = closure() if closure is not None else None
+        self._watch_new()
         starts = [_start_of(each) for each in self._watched]
         super().step()
         handles = []
@@ -399,7 +401,7 @@ def _named(
     """
     if named_parameters is None:
         named = [
-            (f"allreduce.noname.{at}.{number}", parameter)
+            (unnamed(at, number), parameter)
             for at, group in enumerate(optimizer.param_groups)
             for number, parameter in enumerate(group["params"])
         ]

@@ -18,7 +18,7 @@ from .compression import Compressor
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["Groups", "Passes", "gradient_of"]
+__all__ = ["Groups", "Passes", "gradient_of", "unnamed"]
 
 Groups = int | list[list[torch.Tensor]]
 
@@ -46,7 +46,9 @@ class Passes(torch.optim.Optimizer):
 
     def _begin(self, passes: int, groups: Groups | None) -> None:
         self.set_backward_passes_per_step(passes)
-        self._watched: list[torch.Tensor] = []
+        self._watched: dict[torch.Tensor, None] = {}
+        """The parameters whose gradients are heard of, in the order of the groups; there are none where nothing is reduced."""
+        self._watches = False
 
     def compression_state_dict(self) -> dict[str, Any]:
         """What a codec of the engine has left of this rank's gradients, as tensors: see :meth:`herringbone.Residuals.state_dict`.
@@ -108,6 +110,13 @@ class Passes(torch.optim.Optimizer):
 
     def _watch(self) -> None:
         """Hear of each gradient that is there, as long as this optimizer lives."""
+        self._watches = True
+        self._watch_new()
+
+    def _watch_new(self) -> None:
+        """Hear of parameters, too, that need gradients only now: the program has added their group, or has frozen them before."""
+        if not self._watches:
+            return
         this = weakref.ref(self)
 
         def hear(parameter: torch.Tensor) -> None:
@@ -115,10 +124,12 @@ class Passes(torch.optim.Optimizer):
             if optimizer is not None:
                 optimizer._gradient_is_there(parameter)
 
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    self._watched.append(parameter)
+        for at, group in enumerate(self.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                if parameter.requires_grad and parameter not in self._watched:
+                    self._parameter_names.setdefault(parameter, unnamed(at, number))
+                    self._watched[parameter] = None
+                    self._left.setdefault(parameter, 0)
                     hook: Any = parameter.register_post_accumulate_grad_hook(hear)
                     weakref.finalize(self, hook.remove)
 
@@ -131,6 +142,11 @@ class Passes(torch.optim.Optimizer):
 
     def _begin_passes(self) -> None:
         self._left = dict.fromkeys(self._parameter_names, self.backward_passes_per_step)
+
+
+def unnamed(group: int, number: int) -> str:
+    """The name of a parameter that the program has not named, by its place in the optimizer; it is Horovod's."""
+    return f"allreduce.noname.{group}.{number}"
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
