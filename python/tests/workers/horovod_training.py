@@ -397,6 +397,15 @@ def states_of_optimizers() -> None:
     lbfgs = torch.optim.LBFGS(model_of().parameters())
     error_of(ValueError, lambda: hvd.broadcast_optimizer_state(lbfgs, 0), "cannot broadcast torch.optim.LBFGS state")
     error_of(ValueError, lambda: hvd.broadcast_parameters("model", 0), "invalid params of type")
+    model = model_of()
+    error_of(ValueError, lambda: hvd.broadcast_parameters(model.named_parameters(), 0), "pass model.state_dict(), or list(")
+    error_of(TypeError, lambda: hvd.broadcast_optimizer_state(model, 0), "broadcast_optimizer_state: optimizer is a")
+    adam = torch.optim.Adam(model.parameters())
+    for call in (
+        lambda: hvd.broadcast_parameters(model.state_dict(), hvd.size()),
+        lambda: hvd.broadcast_optimizer_state(adam, root_rank=-1),
+    ):
+        error_of(ValueError, call, ": root_rank", "is not one of the process set's ranks")
 
 
 @case

@@ -10,6 +10,7 @@ import torch
 from ...torch.tensors import contiguous
 from ..common.handles import synchronize
 from ..common.objects import allgather_object, broadcast_object
+from ..common.process_sets import global_process_set, index_in
 from ..common.world import required
 from .moves import broadcast_async_
 from .submission import tensor_of
@@ -24,14 +25,15 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         params: ``model.state_dict()``, or a list of parameters or of pairs such as ``list(model.named_parameters())``.
 
     Raises:
-        ValueError: ``params`` is none of these.
+        ValueError: ``params`` is none of these, or there is no such rank.
     """
+    index_in(global_process_set, root_rank, "broadcast_parameters")
     if isinstance(params, Mapping):
         named: list[Any] = sorted(params.items())
     elif isinstance(params, list):
         named = [each if isinstance(each, tuple) else (None, each) for each in params]
     else:
-        raise ValueError(f"invalid params of type: {type(params)}")
+        raise ValueError(f"invalid params of type: {type(params)}; pass model.state_dict(), or list(model.named_parameters())")
     waiting = []
     for name, tensor in named:
         held = tensor_of("broadcast_parameters", tensor).detach()
@@ -50,8 +52,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         model: not needed; Horovod's programs pass it.
 
     Raises:
-        ValueError: it is an L-BFGS, whose state only fits the rank that it is of.
+        ValueError: it is an L-BFGS, whose state only fits the rank that it is of, or there is no such rank.
+        TypeError: it is no optimizer of torch.
     """
+    index_in(global_process_set, root_rank, "broadcast_optimizer_state")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"broadcast_optimizer_state: optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = optimizer.state_dict()
