@@ -43,7 +43,9 @@ pub(super) fn check(config: &Config, rank0: Option<&str>, token: Option<&Option<
         host => Some(way(config, host.unwrap_or(ELSEWHERE))),
     };
     let usable = route.as_ref().and_then(|route| route.as_ref()?.as_ref().ok());
-    let mut findings = vec![own_name(&own, all.get(&own), usable)];
+    let master = std::env::var("MASTER_ADDR").ok();
+    let place = host.as_deref().or(master.as_deref()).filter(|place| !place.is_empty() && *place != own);
+    let mut findings = vec![own_name(&own, all.get(&own), usable, place)];
     if let Some(host) = host.as_deref().filter(|host| !host.is_empty()) {
         findings.push(other_name(host, all.get(host)));
     }
@@ -119,9 +121,12 @@ fn list(addresses: &[IpAddr]) -> String {
     texts.join(", ")
 }
 
-/// This host's own name, which scripts give to the other hosts.
-fn own_name(name: &str, found: Option<&LookedUp>, route: Option<&Route>) -> Finding {
+/// This host's own name, which scripts give to the other hosts, unless rank 0's `place` is told in another way.
+fn own_name(name: &str, found: Option<&LookedUp>, route: Option<&Route>, place: Option<&str>) -> Finding {
     const CHECK: &str = "own name";
+    if let Some(place) = place {
+        return Finding::ok(CHECK, format!("no rank needs this host's name, {name}: rank 0 is at {place}"));
+    }
     let address =
         route.map_or("$(hostname -I | cut -d' ' -f1)".to_owned(), |route| route.address.to_string());
     let hosts = by_root("tee -a /etc/hosts");
@@ -359,10 +364,12 @@ mod tests {
 
     #[test]
     fn a_name_that_is_loopback_is_warned_about() {
-        let own = own_name("node7", Some(&resolved(&["127.0.1.1"])), None);
+        let own = own_name("node7", Some(&resolved(&["127.0.1.1"])), None, None);
         assert!(own.level == Warning && own.says.contains("127.0.1.1"), "{own:?}");
-        assert_eq!(own_name("node7", Some(&resolved(&["10.0.0.7", "127.0.1.1"])), None).level, Fine);
-        assert_eq!(own_name("node7", Some(&unresolved()), None).level, Warning);
+        assert_eq!(own_name("node7", Some(&resolved(&["10.0.0.7", "127.0.1.1"])), None, None).level, Fine);
+        assert_eq!(own_name("node7", Some(&unresolved()), None, None).level, Warning);
+        let elsewhere = own_name("node7", Some(&unresolved()), None, Some("10.0.0.8"));
+        assert!(elsewhere.level == Fine && elsewhere.says.contains("rank 0 is at 10.0.0.8"));
         assert_eq!(other_name("node8", Some(&resolved(&["127.0.1.1"]))).level, Warning);
         assert_eq!(other_name("localhost", Some(&resolved(&["127.0.0.1"]))).level, Fine);
         assert_eq!(other_name("node9", Some(&unresolved())).level, Wrong);

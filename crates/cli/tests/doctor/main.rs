@@ -220,6 +220,18 @@ fn a_name_that_is_loopback_or_nothing_is_found() {
     let (code, rows) = found(&script, &[], &[("HERRINGBONE_STORE", "node-seven:29400")]);
     assert_eq!((level(&rows, "own name"), level(&rows, "name")), ("warning", "warning"), "{rows:?}");
     assert!(code == 0 && rows["own name"].1.contains("node-seven, is 127.0.1.1"), "{rows:?}");
+    let (_, rows) = found(&script, &[], &[]);
+    assert_eq!(level(&rows, "own name"), "warning", "{rows:?}");
+    assert!(
+        rows["own name"].1.contains("it would make rank 0 listen where no other host reaches it"),
+        "{rows:?}"
+    );
+    for told in [("HERRINGBONE_STORE", "127.0.0.1:29400"), ("MASTER_ADDR", "192.0.2.2")] {
+        let (_, rows) = found(&script, &[], &[told]);
+        assert_eq!(level(&rows, "own name"), "ok", "{told:?} is what the advice says: {rows:?}");
+    }
+    let (_, rows) = found(&script, &[], &[("MASTER_ADDR", "node-seven")]);
+    assert_eq!(level(&rows, "own name"), "warning", "{rows:?}");
     let (code, rows) = found(&script, &[], &[("HERRINGBONE_STORE", "no.such.host.invalid:29400")]);
     std::fs::remove_file(&hosts).unwrap();
     assert_eq!((code, level(&rows, "name")), (1, "wrong"), "{rows:?}");
