@@ -238,7 +238,10 @@ def a_step_that_fails_is_over() -> None:
             optimizer.zero_grad()
             model(batch_of(step, hvd.rank())).square().mean().backward()
             if fails:
+                handles = [handle for handle, _ in optimizer._handles.values()]
                 error_of(RuntimeError, optimizer.step, "the reduction has failed")
+                for handle in handles:
+                    error_of(ValueError, lambda handle=handle: hvd.poll(handle), "has been cleared")
             else:
                 optimizer.step()
         assert begun == [0, 1, 1], (more, "each step chooses its codec, and one that failed is no step")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -203,9 +203,7 @@ class _Reducing(Passes):
         if self._process_set.included():
             try:
                 self._reduce_what_is_left()
-                for parameter, (handle, context) in self._handles.items():
-                    self._take(parameter, handle, context)
-                    self._mask(parameter)
+                self._take_all()
                 self._steps += self._begun
             finally:
                 # Gradients that could not be reduced may not stay, nor the step that they are of: the next step is about others.
@@ -226,6 +224,20 @@ class _Reducing(Passes):
         for parameter in late:
             if parameter not in self._group_of:
                 self._handles[parameter] = self._reduce(parameter)
+
+    def _take_all(self) -> None:
+        """Wait for all reductions, also where one fails: the next step's have the same names."""
+        waiting = deque(self._handles.items())
+        try:
+            while waiting:
+                parameter, (handle, context) = waiting.popleft()
+                self._take(parameter, handle, context)
+                self._mask(parameter)
+        except Exception:
+            for _, (handle, _) in waiting:
+                with suppress(Exception):  # the first failure counts
+                    handle() if callable(handle) else synchronize(handle)
+            raise
 
     def _take(self, parameter: Any, handle: Any, context: Any) -> None:
         """Wait for a reduction, and make its result the gradient."""
