@@ -57,13 +57,16 @@ mod partial;
 mod radix;
 mod reduction_server;
 mod ring;
+mod shares;
 mod star;
 mod tree;
 mod trees;
+mod weighted;
 
 pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use mixed::MixedShares;
 pub use name::ParseAlgorithmError;
+pub use shares::{Shares, SharesError};
 
 use crate::group::Rank;
 use crate::topology::{LinkMatrix, MOST_RANKS, trees::TreeMode};
@@ -120,8 +123,18 @@ pub enum Algorithm {
         /// [`Doubling`](Self::Doubling), [`OneShot`](Self::OneShot) or [`ReductionServer`](Self::ReductionServer).
         outer: Box<Algorithm>,
     },
+    /// The all-reduce of another one whose owners do not fold as much as each other: [`Radix`](Self::Radix),
+    /// [`ReductionServer`](Self::ReductionServer), [`Mixed`](Self::Mixed) without shares of its own, or
+    /// [`Hierarchical`](Self::Hierarchical) with one of the first two across hosts. Even shares make the schedule of the other one, of
+    /// [`Mixed`](Self::Mixed) that in which all fold as much.
+    Weighted {
+        /// The other one.
+        plain: Box<Algorithm>,
+        /// How much each owner folds.
+        shares: Shares,
+    },
     /// Another one with [coded](crate::codec) messages: [`Radix`](Self::Radix) with a single stage, or
-    /// [`ReductionServer`](Self::ReductionServer). One schedule serves every codec.
+    /// [`ReductionServer`](Self::ReductionServer), either of them by shares or not. One schedule serves every codec.
     Coded {
         /// The other one.
         plain: Box<Algorithm>,
@@ -275,6 +288,27 @@ pub enum Unsupported {
         /// Why, and what to change.
         reason: String,
     },
+    /// The algorithm has no owners that could have shares.
+    #[error(
+        "{plain} has no shares: weighted takes radix, reduction_server, mixed without shares of its own, or hierarchical with \
+         radix or reduction_server across hosts"
+    )]
+    NoShares {
+        /// The algorithm.
+        plain: String,
+    },
+    /// There are other owners than shares.
+    #[error("{plain} of {owners} {kind} needs as many shares and has {shares}: give each its share, 0 to 16")]
+    Shares {
+        /// The algorithm.
+        plain: String,
+        /// How many shares there are.
+        shares: usize,
+        /// How many owners there are.
+        owners: u32,
+        /// What the owners are.
+        kind: &'static str,
+    },
     /// There is no coded form.
     #[error("{plain} has no coded form: use radix or reduction_server, or no compression")]
     NoCodedForm {
@@ -369,12 +403,23 @@ impl Algorithm {
         Self::Coded { plain: Box::new(self) }
     }
 
+    /// Itself by shares.
+    #[must_use]
+    pub fn weighted(self, shares: Shares) -> Self {
+        Self::Weighted { plain: Box::new(self), shares }
+    }
+
+    /// Whether it is [`Radix`](Self::Radix) in a single stage.
+    fn is_one_stage(&self) -> bool {
+        matches!(self, Self::Radix { scatter, gather } if scatter.is_empty() && gather.is_empty())
+    }
+
     /// Whether it has no schedule without reducers.
     pub fn needs_reducers(&self) -> bool {
         match self {
             Self::ReductionServer | Self::Mixed { .. } => true,
             Self::Hierarchical { outer, .. } => outer.needs_reducers(),
-            Self::Coded { plain } => plain.needs_reducers(),
+            Self::Weighted { plain, .. } | Self::Coded { plain } => plain.needs_reducers(),
             _ => false,
         }
     }

@@ -241,12 +241,13 @@ impl Collective {
 
     /// Whether a schedule for this collective may cut the buffer so: into the parts that the caller owns, evenly into at least
     /// one chunk elsewhere.
-    pub fn accepts(self, cut: Cut, workers: u32) -> bool {
+    pub fn accepts(self, cut: &Cut, workers: u32) -> bool {
         match self.given(workers) {
-            Some(given) => given == cut,
+            Some(given) => given == *cut,
             None => match cut {
-                Cut::Even { chunks } => chunks > 0,
-                Cut::Blocks { chunks } => chunks > 0 && self == Collective::AllReduce,
+                Cut::Even { chunks } => *chunks > 0,
+                Cut::Blocks { chunks } => *chunks > 0 && self == Collective::AllReduce,
+                Cut::Weighted { .. } => self == Collective::AllReduce,
                 Cut::Given { .. } => false,
             },
         }
@@ -291,7 +292,7 @@ impl Collective {
 
     /// Which elements of `worker`'s input `chunk` is; only for chunks at which it [has one](Self::has_input). Those beyond the
     /// cut's are chunks of its further inputs: see [`Place::User`](crate::schedule::Place::User).
-    pub fn input_range(self, at: Viewpoint, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
+    pub fn input_range(self, at: Viewpoint<'_>, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
         let chunks = at.cut.chunks();
         if let (Collective::AllReduce, Lengths::Even { count, .. }) = (self, sizes)
             && chunk >= chunks
@@ -307,7 +308,7 @@ impl Collective {
     }
 
     /// Which elements of `worker`'s output `chunk` is; only for chunks at which it [has one](Self::result).
-    pub fn output_range(self, at: Viewpoint, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
+    pub fn output_range(self, at: Viewpoint<'_>, chunk: Chunk, sizes: &Lengths<'_>) -> Range<usize> {
         let part = self.output_part(at.workers, at.worker, chunk);
         sizes.range(at.cut, chunk, part, UnevenParts::output)
     }
@@ -315,9 +316,9 @@ impl Collective {
 
 /// A worker of a schedule.
 #[derive(Clone, Copy, Debug)]
-pub struct Viewpoint {
+pub struct Viewpoint<'a> {
     /// How the schedule cuts the buffer.
-    pub cut: Cut,
+    pub cut: &'a Cut,
     /// How many workers there are.
     pub workers: u32,
     /// Which one it is.
@@ -341,7 +342,7 @@ pub enum Lengths<'a> {
 impl Lengths<'_> {
     fn range(
         &self,
-        cut: Cut,
+        cut: &Cut,
         chunk: Chunk,
         part: usize,
         uneven: impl Fn(&UnevenParts, usize) -> Range<usize>,
@@ -415,7 +416,7 @@ mod tests {
     #[test]
     fn expected_inputs_exist() {
         for collective in Collective::all(3) {
-            let chunks = collective.given(5).map_or(5, Cut::chunks);
+            let chunks = collective.given(5).map_or(5, |cut| cut.chunks());
             for worker in 0..5 {
                 for chunk in 0..chunks {
                     match collective.result(5, worker, chunk) {
@@ -440,11 +441,11 @@ mod tests {
         let (workers, count) = (4, 100);
         for collective in Collective::all(3) {
             let cut = collective.given(workers).unwrap_or(Cut::Even { chunks: 4 });
-            assert!(collective.accepts(cut, workers));
-            assert!(!collective.accepts(Cut::Given { parts: 3 }, workers));
-            assert!(!collective.accepts(Cut::Even { chunks: 0 }, workers));
+            assert!(collective.accepts(&cut, workers));
+            assert!(!collective.accepts(&Cut::Given { parts: 3 }, workers));
+            assert!(!collective.accepts(&Cut::Even { chunks: 0 }, workers));
             for worker in 0..workers {
-                let (at, chunks) = (Viewpoint { cut, workers, worker }, 0..cut.chunks());
+                let (at, chunks) = (Viewpoint { cut: &cut, workers, worker }, 0..cut.chunks());
                 let even = Lengths::Even { count, element_bytes: 4 };
                 let inputs = chunks.clone().filter(|chunk| collective.has_input(workers, worker, *chunk));
                 let covered = whole(inputs.map(|chunk| collective.input_range(at, chunk, &even)));

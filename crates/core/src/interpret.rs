@@ -201,7 +201,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    fn place(&self, worker: Rank) -> (Viewpoint, Lengths<'_>) {
+    fn place(&self, worker: Rank) -> (Viewpoint<'_>, Lengths<'_>) {
         let (count, element_bytes) = (self.count, self.dtype.bytes());
         let even = Lengths::Even { count, element_bytes };
         let sizes = self.parts.get(worker as usize).map_or(even, Lengths::Uneven);

@@ -16,7 +16,7 @@ use self::{
 };
 use crate::{
     collective::{Collective, UnevenParts, Viewpoint},
-    schedule::{Cut, Form, Program, Step},
+    schedule::{Form, Program, Step},
     verify::Verified,
 };
 use alloc::vec::Vec;
@@ -60,7 +60,7 @@ pub fn prepare(
         (false, true) => Medium::Memory,
         (false, false) => Medium::Links,
     };
-    let is_coded = matches!(cut, Cut::Blocks { .. });
+    let is_coded = cut.is_coded();
     // Coded messages may be a little longer than plain ones: by their prefix, and by a tag for each block.
     let bytes = if is_coded { sizing.most_staged / 64 * 63 } else { sizing.most_staged };
     let room = Room { chunks: verified.cost().worker.kept as usize, bytes };
@@ -146,7 +146,7 @@ mod tests {
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,
-        schedule::{Origin, Place, ProgramBuilder, Schedule},
+        schedule::{Cut, Origin, Place, ProgramBuilder, Schedule},
         verify::{VerifyError, verify},
     };
 

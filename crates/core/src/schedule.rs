@@ -5,9 +5,12 @@
 
 mod build;
 mod text;
+mod weights;
 
 pub use build::ProgramBuilder;
 pub use text::TextError;
+pub use weights::{HEAVIEST, Weights};
+pub(crate) use weights::{read_runs, write_runs};
 
 use crate::codec::BLOCK;
 pub use crate::group::Rank;
@@ -21,7 +24,7 @@ pub type Chunk = u32;
 pub const GRAIN: usize = 64;
 
 /// How the user's buffer is cut into chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
     /// Into `chunks` pieces as equal as [`GRAIN`] allows; for buffers that are reduced or sent as a whole.
     Even {
@@ -33,6 +36,14 @@ pub enum Cut {
         /// How many chunks.
         chunks: u32,
     },
+    /// Into pieces as near to their weights as [`GRAIN`], or whole blocks, allow; for all_reduces whose ranks do not fold as much as
+    /// each other.
+    Weighted {
+        /// The weight of each chunk.
+        weights: Weights,
+        /// Whether chunks are whole [blocks](crate::codec::BLOCK), which are coded each by itself.
+        blocks: bool,
+    },
     /// Into `parts` pieces that the caller owns, one per rank, or of an all_to_all for each two: of exactly `count` elements
     /// each, or of lengths that differ.
     Given {
@@ -43,40 +54,69 @@ pub enum Cut {
 
 impl Cut {
     /// How many chunks there are.
-    pub fn chunks(self) -> u32 {
+    pub fn chunks(&self) -> u32 {
         match self {
-            Cut::Even { chunks } | Cut::Blocks { chunks } => chunks,
-            Cut::Given { parts } => parts,
+            Cut::Even { chunks } | Cut::Blocks { chunks } => *chunks,
+            Cut::Weighted { weights, .. } => weights.chunks(),
+            Cut::Given { parts } => *parts,
         }
+    }
+
+    /// In how many units the buffer is: as many as chunks, or as all weights together.
+    pub fn units(&self) -> u32 {
+        match self {
+            Cut::Weighted { weights, .. } => weights.total(),
+            _ => self.chunks(),
+        }
+    }
+
+    /// How many of the buffer's [units](Self::units) a chunk is.
+    pub fn units_of(&self, chunk: Chunk) -> u32 {
+        match self {
+            Cut::Weighted { weights, .. } => weights.weight(chunk).into(),
+            _ => 1,
+        }
+    }
+
+    /// How many units the longest chunk is.
+    pub fn most_units(&self) -> u32 {
+        match self {
+            Cut::Weighted { weights, .. } => weights.heaviest().into(),
+            _ => 1,
+        }
+    }
+
+    /// Whether chunks are whole blocks, which are coded each by itself.
+    pub fn is_coded(&self) -> bool {
+        matches!(self, Cut::Blocks { .. } | Cut::Weighted { blocks: true, .. })
     }
 
     /// The elements of `chunk`. `count` is one part's for [`Cut::Given`], the whole buffer's for others.
-    pub fn range(self, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
-        let evenly = |chunks: u32, per_grain: usize| {
-            let grains = count.div_ceil(per_grain) as u128;
-            let edge = |chunk: u32| {
-                let grain = (grains * u128::from(chunk) / u128::from(chunks)) as usize;
-                (grain * per_grain).min(count)
-            };
-            edge(chunk)..edge(chunk + 1)
+    pub fn range(&self, chunk: Chunk, count: usize, element_bytes: usize) -> Range<usize> {
+        let edges = match self {
+            Cut::Given { .. } => return chunk as usize * count..(chunk as usize + 1) * count,
+            Cut::Weighted { weights, .. } => weights.edges(chunk),
+            Cut::Even { .. } | Cut::Blocks { .. } => chunk..chunk + 1,
         };
-        match self {
-            Cut::Given { .. } => chunk as usize * count..(chunk as usize + 1) * count,
-            Cut::Even { chunks } => evenly(chunks, (GRAIN / element_bytes).max(1)),
-            Cut::Blocks { chunks } => evenly(chunks, BLOCK),
-        }
+        let per_grain = self.grain((GRAIN / element_bytes).max(1));
+        let (grains, units) = (count.div_ceil(per_grain) as u128, u128::from(self.units()));
+        let elements = |edge: u32| {
+            let grain = (grains * u128::from(edge) / units) as usize;
+            (grain * per_grain).min(count)
+        };
+        elements(edges.start)..elements(edges.end)
     }
 
     /// Of how many elements chunks and segments are multiples, where `grain` is that of a cut that may be anywhere.
-    pub fn grain(self, grain: usize) -> usize {
-        if let Cut::Blocks { .. } = self { BLOCK } else { grain }
+    pub fn grain(&self, grain: usize) -> usize {
+        if self.is_coded() { BLOCK } else { grain }
     }
 
     /// How many elements the whole buffer has; see [`range`](Self::range) for `count`.
-    pub fn total(self, count: usize) -> usize {
+    pub fn total(&self, count: usize) -> usize {
         match self {
-            Cut::Given { parts } => parts as usize * count,
-            Cut::Even { .. } | Cut::Blocks { .. } => count,
+            Cut::Given { parts } => *parts as usize * count,
+            Cut::Even { .. } | Cut::Blocks { .. } | Cut::Weighted { .. } => count,
         }
     }
 }
@@ -110,6 +150,42 @@ pub enum Place {
     User(Chunk),
     /// A buffer that the schedule owns, of the form listed in [`Program::slots`].
     Slot(u32),
+}
+
+/// Which chunk each slot holds, while a program is read step by step.
+pub(crate) struct Holding {
+    slots: Vec<Chunk>,
+    chunks: u32,
+}
+
+impl Holding {
+    /// Before the first step of a program of a schedule with so many chunks.
+    pub(crate) fn new(program: &Program, chunks: u32) -> Self {
+        Self { slots: alloc::vec![0; program.slots().len()], chunks }
+    }
+
+    /// The chunk at a place.
+    pub(crate) fn chunk(&self, place: Place) -> Chunk {
+        match place {
+            Place::User(chunk) => chunk % self.chunks,
+            Place::Slot(slot) => self.slots[slot as usize],
+        }
+    }
+
+    /// After a step. Returns the place that it has written, if it has.
+    pub(crate) fn step(&mut self, step: &Step) -> Option<Place> {
+        let (chunk, into) = match *step {
+            Step::Send { .. } => return None,
+            Step::Recv { chunk, into, .. }
+            | Step::Fold { chunk, into, .. }
+            | Step::Decode { chunk, into, .. } => (chunk, into),
+            Step::Copy { from, into } | Step::Encode { from, into } => (self.chunk(from), into),
+        };
+        if let Place::Slot(slot) = into {
+            self.slots[slot as usize] = chunk;
+        }
+        Some(into)
+    }
 }
 
 /// Where a fold reads from.
@@ -303,8 +379,8 @@ impl Schedule {
     }
 
     /// How the buffer is cut.
-    pub fn cut(&self) -> Cut {
-        self.cut
+    pub fn cut(&self) -> &Cut {
+        &self.cut
     }
 
     /// The program of a rank.
@@ -322,7 +398,7 @@ impl Schedule {
 
 impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
-        (self.workers, self.reducers, self.cut) == (other.workers, other.reducers, other.cut)
+        (self.workers, self.reducers, &self.cut) == (other.workers, other.reducers, &other.cut)
             && (0..self.ranks()).all(|rank| self.program(rank) == other.program(rank))
     }
 }
@@ -348,7 +424,10 @@ mod tests {
         for chunks in [1, 2, 3, 7, 64] {
             for count in [0, 1, 2, 15, 16, 17, 1000, 12_345] {
                 for bytes in [1, 2, 4, 8] {
-                    let cuts = [Cut::Even { chunks }, Cut::Blocks { chunks }, Cut::Given { parts: chunks }];
+                    let weights = Weights::new((0..chunks).map(|chunk| (chunk * 7 % 16 + 1) as u8)).unwrap();
+                    let weighted = |blocks| Cut::Weighted { weights: weights.clone(), blocks };
+                    let [even, blocks] = [Cut::Even { chunks }, Cut::Blocks { chunks }];
+                    let cuts = [even, blocks, Cut::Given { parts: chunks }, weighted(false), weighted(true)];
                     for cut in cuts {
                         let mut at = 0;
                         for chunk in 0..chunks {
@@ -364,5 +443,22 @@ mod tests {
         }
         assert_eq!(Cut::Even { chunks: 2 }.range(0, 100, 4), 0..48);
         assert_eq!(Cut::Blocks { chunks: 2 }.range(0, 3 * BLOCK + 1, 4), 0..2 * BLOCK);
+    }
+
+    #[test]
+    fn weighted_chunks_are_as_long_as_their_weights_say() {
+        let cut = |blocks| Cut::Weighted { weights: Weights::new([16, 16, 1]).unwrap(), blocks };
+        assert_eq!((cut(false).chunks(), cut(false).units(), cut(false).most_units()), (3, 33, 16));
+        let lengths = |cut: Cut, count| [0, 1, 2].map(|chunk| cut.range(chunk, count, 4).len());
+        assert_eq!(lengths(cut(false), 33 * 16), [256, 256, 16]);
+        assert_eq!(lengths(cut(false), 32 * 16), [15 * 16, 16 * 16, 16], "whole grains");
+        assert_eq!(lengths(cut(false), 17), [0, 16, 1]);
+        assert_eq!(lengths(cut(true), 33 * BLOCK - 1), [16 * BLOCK, 16 * BLOCK, BLOCK - 1], "whole blocks");
+        // Equal weights cut as equal chunks do.
+        let even = Cut::Weighted { weights: Weights::new([5; 7]).unwrap(), blocks: false };
+        for (count, chunk) in (0..2000).step_by(37).flat_map(|count| (0..7).map(move |chunk| (count, chunk)))
+        {
+            assert_eq!(even.range(chunk, count, 2), Cut::Even { chunks: 7 }.range(chunk, count, 2));
+        }
     }
 }

@@ -160,7 +160,7 @@ fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Resu
         return Err(VerifyError::Root { collective, workers });
     }
     if !collective.accepts(schedule.cut(), workers) {
-        return Err(VerifyError::Cut { collective, cut: schedule.cut(), workers });
+        return Err(VerifyError::Cut { collective, cut: schedule.cut().clone(), workers });
     }
     Ok(())
 }

@@ -4,44 +4,50 @@
 //! its own result what the others will decode, so that all have the same.
 
 use super::owners::Node;
+use super::shares::Owners;
 use crate::group::{Group, Rank};
-use crate::schedule::{Chunk, Cut, Form, Origin, Place, ProgramBuilder, Schedule};
+use crate::schedule::{Chunk, Form, Origin, Place, ProgramBuilder, Schedule};
 use alloc::vec::Vec;
 
-/// Each rank folds one chunk: the coded form of `radix` with a single stage.
-pub(super) fn sharded(group: &Group) -> Schedule {
+/// Each owner folds one chunk: the coded form of `radix` with a single stage.
+pub(super) fn sharded(group: &Group, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    Schedule::generated(workers, 0, Cut::Blocks { chunks: workers }, move |rank| {
+    Schedule::generated(workers, 0, owners.cut(1, true), move |rank| {
         let mut program = ProgramBuilder::new();
         // Each starts with its successor, so that no two start with the same one.
         let others = || (1..workers).map(move |step| (rank + step) % workers);
-        for owner in others() {
-            let coded = encoded(&mut program, owner);
-            program.send(coded, [owner]);
+        let chunks: Vec<(Rank, Chunk)> =
+            others().filter_map(|owner| Some((owner, owners.chunk(owner)?))).collect();
+        for (owner, chunk) in &chunks {
+            let coded = encoded(&mut program, *chunk);
+            program.send(coded, [*owner]);
         }
-        let own = encoded(&mut program, rank);
-        let origin = |from: Rank| match from == rank {
-            true => Origin::At(own),
-            false => Origin::Head { lane: from, form: Form::Coded },
-        };
-        let sources: Vec<_> = (0..workers).map(|from| (keys[from as usize], origin(from))).collect();
-        let coded = folded(&mut program, rank, &sources);
-        program.send(coded, others());
-        program.decode(rank, Origin::At(coded), Place::User(rank));
-        for owner in others().collect::<Vec<_>>().into_iter().rev() {
-            decoded(&mut program, owner, owner);
+        if let Some(chunk) = owners.chunk(rank) {
+            let own = encoded(&mut program, chunk);
+            let origin = |from: Rank| match from == rank {
+                true => Origin::At(own),
+                false => Origin::Head { lane: from, form: Form::Coded },
+            };
+            let sources: Vec<_> = (0..workers).map(|from| (keys[from as usize], origin(from))).collect();
+            let coded = folded(&mut program, chunk, &sources);
+            program.send(coded, others());
+            program.decode(chunk, Origin::At(coded), Place::User(chunk));
+        }
+        for (owner, chunk) in chunks.into_iter().rev() {
+            decoded(&mut program, chunk, owner);
         }
         program.build()
     })
 }
 
-/// Each reducer folds one chunk: the coded form of `reduction_server`.
-pub(super) fn served(group: &Group, reducers: u32) -> Schedule {
+/// Each reducer that owns a chunk folds it: the coded form of `reduction_server`.
+pub(super) fn served(group: &Group, reducers: u32, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    let nodes: Vec<Node> = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, reducers)).collect();
-    Schedule::generated(workers, reducers, Cut::Blocks { chunks: reducers }, move |rank| {
+    let nodes: Vec<Node> = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, owners.len())).collect();
+    Schedule::generated(workers, reducers, owners.cut(1, true), move |rank| {
         let mut program = ProgramBuilder::new();
-        if let Some(chunk) = rank.checked_sub(workers) {
+        if let Some(reducer) = rank.checked_sub(workers) {
+            let Some(chunk) = owners.chunk(reducer) else { return program.build() };
             let head = |node: &Node| Origin::Head { lane: node.owner(chunk), form: Form::Coded };
             let sources: Vec<_> =
                 nodes.iter().map(|node| (keys[node.ranks.start as usize], head(node))).collect();
@@ -49,13 +55,13 @@ pub(super) fn served(group: &Group, reducers: u32) -> Schedule {
             let (before, after) = nodes.split_at(chunk as usize % nodes.len());
             program.send(coded, after.iter().chain(before).map(|node| node.owner(chunk)));
         } else {
-            let chunks = || (0..reducers).map(move |step| (rank + step) % reducers);
+            let chunks = || (0..owners.len()).map(|step| (rank + step) % owners.len());
             for chunk in chunks() {
                 let coded = encoded(&mut program, chunk);
-                program.send(coded, [workers + chunk]);
+                program.send(coded, [workers + owners.place(chunk)]);
             }
             for chunk in chunks() {
-                decoded(&mut program, chunk, workers + chunk);
+                decoded(&mut program, chunk, workers + owners.place(chunk));
             }
         }
         program.build()

@@ -2,9 +2,10 @@
 
 use super::branches::Ways;
 use super::partial::Inputs;
+use super::shares::Owners;
 use super::{
     Algorithm, Layout, Unsupported, chain, coded, double_tree, doubling, hierarchical, mixed, one_shot,
-    radix, reduction_server, ring, star, tree, trees,
+    radix, reduction_server, ring, star, tree, trees, weighted,
 };
 use crate::collective::Collective;
 use crate::group::Group;
@@ -42,10 +43,12 @@ impl Algorithm {
             Self::Mixed { shares } => mixed::all_reduce(group, layout.at_least_one()?, *shares),
             Self::OneShot => one_shot::all_reduce(group),
             Self::Star => star::all_reduce(group),
-            Self::ReductionServer => mixed::of_reducers(group, layout.at_least_one()?),
-            Self::Radix { scatter, gather } if scatter.is_empty() && gather.is_empty() => {
-                mixed::of_workers(group)
+            Self::ReductionServer => {
+                let reducers = layout.at_least_one()?;
+                mixed::of_reducers(group, reducers, &Owners::even(reducers))
             }
+            plain if plain.is_one_stage() => mixed::of_workers(group, &Owners::even(group.size())),
+            Self::Weighted { plain, shares } => weighted::of_several(plain, shares, group, layout)?,
             _ => return Err(Unsupported::SeveralInputs { algorithm: self.to_string() }),
         })
     }
@@ -67,7 +70,7 @@ impl Algorithm {
             (Self::DoubleTree, AllReduce) => double_tree::all_reduce(group),
             (Self::Ring, AllReduce) => ring::all_reduce(group.size()),
             (Self::Radix { scatter, gather }, AllReduce) => {
-                radix::all_reduce(group, radix::checked(scatter)?, radix::checked(gather)?)
+                radix::all_reduce(group, None, radix::checked(scatter)?, radix::checked(gather)?)
             }
             (Self::Radix { scatter, .. }, ReduceScatter) => {
                 radix::reduce_scatter(group, radix::checked(scatter)?)
@@ -87,9 +90,15 @@ impl Algorithm {
             (Self::Trees { mode, .. }, Reduce { .. } | Broadcast { .. }) => {
                 trees::rooted(group, layout, *mode, collective)?
             }
-            (Self::ReductionServer, AllReduce) => reduction_server::all_reduce(group, layout.at_least_one()?),
+            (Self::ReductionServer, AllReduce) => {
+                let reducers = layout.at_least_one()?;
+                reduction_server::all_reduce(group, reducers, Owners::even(reducers))
+            }
+            (Self::Weighted { plain, shares }, AllReduce) => {
+                weighted::all_reduce(plain, shares, group, layout)?
+            }
             (Self::Hierarchical { inner, outer }, AllReduce) => {
-                hierarchical::all_reduce(group, layout, inner, outer)?
+                hierarchical::all_reduce(group, layout, inner, outer, None)?
             }
             (Self::Hierarchical { inner, outer }, ReduceScatter) => {
                 hierarchical::reduce_scatter(group, layout, inner, outer)?
@@ -98,10 +107,12 @@ impl Algorithm {
                 hierarchical::all_gather(group, layout, inner, outer)?
             }
             (Self::Coded { plain }, AllReduce) => match &**plain {
-                Self::Radix { scatter, gather } if scatter.is_empty() && gather.is_empty() => {
-                    coded::sharded(group)
+                plain if plain.is_one_stage() => coded::sharded(group, Owners::even(group.size())),
+                Self::ReductionServer => {
+                    let reducers = layout.at_least_one()?;
+                    coded::served(group, reducers, Owners::even(reducers))
                 }
-                Self::ReductionServer => coded::served(group, layout.at_least_one()?),
+                Self::Weighted { plain, shares } => weighted::coded(plain, shares, group, layout)?,
                 plain => return Err(Unsupported::NoCodedForm { plain: plain.to_string() }),
             },
             (algorithm, collective) => {

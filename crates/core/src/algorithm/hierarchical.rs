@@ -12,9 +12,10 @@ use super::owners::{Level, Node, levels, stages};
 use super::partial::Partial;
 use super::radix::{self, Halves, all_levels, checked, lone_ranks};
 use super::reduction_server::Served;
+use super::shares::{Owners, Shares};
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
 use crate::group::{Group, Rank, nodes_of};
-use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
+use crate::schedule::{Chunk, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 use core::ops::Range;
 
@@ -23,13 +24,13 @@ pub(super) fn all_reduce(
     layout: &Layout<'_>,
     inner: &Algorithm,
     outer: &Algorithm,
+    shares: Option<&Shares>,
 ) -> Result<Schedule, Unsupported> {
     let (inside, outer) = composed(inner, outer)?;
     let reducers = match outer {
         Outer::Radix(across) => {
             let [scatter, gather] = both_levels(group, layout.hosts, inside, across)?;
-            let cut = Cut::Even { chunks: group.size() };
-            return Ok(radix::through(group, cut, Some(scatter), Some(gather)));
+            return Ok(radix::both_halves(group, shares, scatter, gather));
         }
         Outer::ChunkAllReduce(_) => 0,
         Outer::Served => layout.at_least_one()?,
@@ -37,13 +38,14 @@ pub(super) fn all_reduce(
     let (inside, keys, workers) = (inside.to_vec(), group.keys().to_vec(), group.size());
     let hosts = whole_hosts(group, layout.hosts)?;
     let each = hosts.iter().map(|host| host.len() as u32).max().expect("a host");
-    let chunks = each * reducers.max(1);
+    let owners = shares.map_or_else(|| Owners::even(reducers.max(1)), Owners::of);
+    let (cut, chunks) = (owners.cut(each, false), owners.len() * each);
     let nodes = hosts.into_iter().map(|host| Node::in_turn(host, chunks)).collect();
     let across = match outer {
         Outer::ChunkAllReduce(all_reduce_chunk) => Across::ChunkAllReduce(nodes, all_reduce_chunk),
-        _ => Across::Served(Served { workers, reducers, each, nodes }),
+        _ => Across::Served(Served { workers, owners, each, nodes }),
     };
-    Ok(Schedule::generated(workers, reducers, Cut::Even { chunks }, move |rank| match &across {
+    Ok(Schedule::generated(workers, reducers, cut, move |rank| match &across {
         Across::Served(served) if rank >= workers => served.reducer(&keys, rank - workers),
         across => program(&keys, chunks, &inside, across, rank),
     }))
@@ -56,7 +58,7 @@ pub(super) fn reduce_scatter(
     outer: &Algorithm,
 ) -> Result<Schedule, Unsupported> {
     let [scatter, _] = staged(group, layout, inner, outer)?;
-    Ok(radix::through(group, Cut::Given { parts: group.size() }, Some(scatter), None))
+    Ok(radix::half(group, Some(scatter), None))
 }
 
 pub(super) fn all_gather(
@@ -66,7 +68,7 @@ pub(super) fn all_gather(
     outer: &Algorithm,
 ) -> Result<Schedule, Unsupported> {
     let [_, gather] = staged(group, layout, inner, outer)?;
-    Ok(radix::through(group, Cut::Given { parts: group.size() }, None, Some(gather)))
+    Ok(radix::half(group, None, Some(gather)))
 }
 
 /// The levels of two radixes, of which either half can do without the other.
@@ -164,7 +166,8 @@ fn both_levels(
 }
 
 /// What the link of each host carries while a buffer is scattered, and while it is gathered, by a radix or by one inside
-/// hosts and one across them: in parts of which the buffer has one for each rank. Partial sums are `widening` times as wide.
+/// hosts and one across them: in parts of which the buffer has one for each rank, or, [by shares](Algorithm::Weighted), in the
+/// [units](crate::schedule::Cut::units) of its cut. Partial sums are `widening` times as wide.
 ///
 /// # Errors
 /// As [`pieces_of_hosts`]; and for other algorithms.
@@ -175,6 +178,12 @@ pub(crate) fn carried(
     widening: u64,
 ) -> Result<[Vec<Carried>; 2], Unsupported> {
     let pieces = pieces_of_hosts(group, hosts)?;
+    let (algorithm, shares) = match algorithm {
+        Algorithm::Weighted { plain, shares } => (&**plain, Some(shares)),
+        plain => (plain, None),
+    };
+    let workers = group.size();
+    let (cut, all) = radix::owned(workers, shares);
     let [scatter, gather] = match algorithm {
         Algorithm::Radix { scatter, gather } => [scatter, gather].map(|factors| all_levels(group, factors)),
         Algorithm::Hierarchical { inner, outer } => {
@@ -184,17 +193,18 @@ pub(crate) fn carried(
     };
     let host_of: Vec<usize> =
         pieces.iter().enumerate().flat_map(|(host, pieces)| whole(pieces).map(move |_| host)).collect();
-    let all = Node::in_turn(0..group.size(), group.size());
     let mut links = [(); 2].map(|()| alloc::vec![Carried::default(); pieces.len()]);
     let [scattered, gathered] = &mut links;
-    crossings(&scatter, &all, &host_of, &mut |part, [own, above]| {
-        let wide = if part.form() == Form::Acc { widening } else { 1 };
+    crossings(&scatter, &all, &host_of, &mut |part, chunk, [own, above]| {
+        let units = u64::from(cut.units_of(chunk));
+        let wide = if part.form() == Form::Acc { widening * units } else { units };
         scattered[own].out += wide;
         scattered[above].into += wide;
     });
-    crossings(&gather, &all, &host_of, &mut |_, [own, above]| {
-        gathered[above].out += 1;
-        gathered[own].into += 1;
+    crossings(&gather, &all, &host_of, &mut |_, chunk, [own, above]| {
+        let units = u64::from(cut.units_of(chunk));
+        gathered[above].out += units;
+        gathered[own].into += units;
     });
     Ok(links)
 }
@@ -208,7 +218,12 @@ pub(crate) struct Carried {
 
 /// Calls `crosses` for each chunk of each node whose owner is on another host than the chunk's owner one level above, with both
 /// hosts.
-fn crossings(levels: &[Level], whole: &Node, host_of: &[usize], crosses: &mut impl FnMut(&Node, [usize; 2])) {
+fn crossings(
+    levels: &[Level],
+    whole: &Node,
+    host_of: &[usize],
+    crosses: &mut impl FnMut(&Node, Chunk, [usize; 2]),
+) {
     let host = |rank: Rank| host_of[rank as usize];
     let Some((level, below)) = levels.split_last() else { return };
     if host(whole.ranks.start) == host(whole.ranks.end - 1) {
@@ -216,10 +231,10 @@ fn crossings(levels: &[Level], whole: &Node, host_of: &[usize], crosses: &mut im
     }
     for part in level.iter().filter(|part| whole.ranks.contains(&part.start)) {
         let part = whole.below(part.clone());
-        for chunk in 0..host_of.len() as Chunk {
+        for chunk in 0..whole.chunks() {
             let hosts = [host(part.owner(chunk)), host(whole.owner(chunk))];
             if hosts[0] != hosts[1] {
-                crosses(&part, hosts);
+                crosses(&part, chunk, hosts);
             }
         }
         crossings(below, &part, host_of, crosses);

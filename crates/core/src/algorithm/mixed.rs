@@ -5,8 +5,11 @@
 //! stage, with k = n `reduction_server`.
 
 use super::partial::Inputs;
+use super::shares::{Owners, Shares};
 use crate::group::{Group, Rank};
 use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
+use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The most chunks of one reducer: more would make messages small for a share that is hardly better.
 const MOST_CHUNKS: u32 = 16;
@@ -43,54 +46,77 @@ impl MixedShares {
 }
 
 pub(super) fn all_reduce(group: &Group, reducers: u32, shares: Option<MixedShares>) -> Schedule {
-    let shares = shares.unwrap_or_else(|| MixedShares::best(group.size(), reducers));
-    shared_out(group, reducers, shares)
+    let MixedShares { reducer, worker } = shares.unwrap_or_else(|| MixedShares::best(group.size(), reducers));
+    let owned =
+        Owned::new(group.size(), reducers, |place| if place < group.size() { worker } else { reducer });
+    let cut = Cut::Even { chunks: owned.chunks };
+    shared_out(group, owned, cut)
 }
 
-/// What `radix` in one stage is for members with several inputs: each worker folds one chunk of all of them.
-pub(super) fn of_workers(group: &Group) -> Schedule {
-    shared_out(group, 0, MixedShares { reducer: 0, worker: 1 })
+/// One chunk for each worker and each reducer, by their shares: workers first.
+pub(super) fn by_shares(group: &Group, reducers: u32, shares: &Shares) -> Schedule {
+    let owners = Owners::of(shares);
+    let has_chunk = |place| u32::from(owners.chunk(place).is_some());
+    let owned = Owned::new(group.size(), reducers, has_chunk);
+    // Chunks are in another order than owners.
+    let in_order = owned.in_order().map(|place| shares.parts()[place as usize]);
+    let cut = Shares::new(in_order.collect()).map(|shares| Owners::of(&shares).cut(1, false));
+    shared_out(group, owned, cut.expect("the same shares"))
+}
+
+/// What `radix` in one stage is for members with several inputs: each owner folds one chunk of all of them.
+pub(super) fn of_workers(group: &Group, owners: &Owners) -> Schedule {
+    let has_chunk = |place| u32::from(owners.chunk(place).is_some());
+    shared_out(group, Owned::new(group.size(), 0, has_chunk), owners.cut(1, false))
 }
 
 /// What `reduction_server` is for them.
-pub(super) fn of_reducers(group: &Group, reducers: u32) -> Schedule {
-    shared_out(group, reducers, MixedShares { reducer: 1, worker: 0 })
+pub(super) fn of_reducers(group: &Group, reducers: u32, owners: &Owners) -> Schedule {
+    let reducer = |place: Rank| place.checked_sub(group.size()).and_then(|reducer| owners.chunk(reducer));
+    let has_chunk = |place| u32::from(reducer(place).is_some());
+    shared_out(group, Owned::new(group.size(), reducers, has_chunk), owners.cut(1, false))
 }
 
-fn shared_out(group: &Group, reducers: u32, shares: MixedShares) -> Schedule {
-    let workers = group.size();
-    let owned = Owned { workers, reducers, shares };
-    let inputs = Inputs { group: group.clone(), chunks: owned.chunks() };
-    let cut = Cut::Even { chunks: owned.chunks() };
+fn shared_out(group: &Group, owned: Owned, cut: Cut) -> Schedule {
+    let inputs = Inputs { group: group.clone(), chunks: owned.chunks };
+    let (workers, reducers) = (owned.workers, owned.reducers);
     Schedule::generated(workers, reducers, cut, move |rank| owned.program(rank, &inputs))
 }
 
 /// Who folds which chunks: the reducers' come first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Owned {
     workers: u32,
     reducers: u32,
-    shares: MixedShares,
+    chunks: u32,
+    /// By place.
+    of: Vec<Range<Chunk>>,
 }
 
 impl Owned {
-    fn chunks(self) -> u32 {
-        self.reducers * self.shares.reducer + self.workers * self.shares.worker
+    /// `count` says how many chunks each has.
+    fn new(workers: u32, reducers: u32, count: impl Fn(Rank) -> u32) -> Self {
+        let mut owned =
+            Self { workers, reducers, chunks: 0, of: alloc::vec![0..0; (workers + reducers) as usize] };
+        for place in owned.in_order() {
+            let first = owned.chunks;
+            owned.chunks += count(place);
+            owned.of[place as usize] = first..owned.chunks;
+        }
+        owned
     }
 
-    fn of(self, rank: Rank) -> core::ops::Range<Chunk> {
-        let MixedShares { reducer, worker } = self.shares;
-        match rank.checked_sub(self.workers) {
-            Some(at) => at * reducer..(at + 1) * reducer,
-            None => {
-                let first = self.reducers * reducer + rank * worker;
-                first..first + worker
-            }
-        }
+    /// The places in the order of their chunks.
+    fn in_order(&self) -> impl Iterator<Item = Rank> + use<> {
+        (self.workers..self.workers + self.reducers).chain(0..self.workers)
+    }
+
+    fn of(&self, place: Rank) -> Range<Chunk> {
+        self.of[place as usize].clone()
     }
 
     /// A worker sends what others fold, first to those after it; an owner folds all inputs and sends the result to all workers.
-    fn program(self, rank: Rank, inputs: &Inputs) -> Program {
+    fn program(&self, rank: Rank, inputs: &Inputs) -> Program {
         let mut program = ProgramBuilder::new();
         let members = self.workers + self.reducers;
         let others = || (1..members).map(|distance| (rank + distance) % members);

@@ -21,6 +21,7 @@ impl Algorithm {
             Self::Chain => "chain",
             Self::DoubleTree => "double_tree",
             Self::Hierarchical { .. } => "hierarchical",
+            Self::Weighted { .. } => "weighted",
             Self::Coded { .. } => "coded",
         }
     }
@@ -38,6 +39,7 @@ impl fmt::Display for Algorithm {
                 write!(f, "({reducer},{worker})")
             }
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
+            Self::Weighted { plain, shares } => write!(f, "({plain},{shares})"),
             Self::Coded { plain } => write!(f, "({plain})"),
             Self::Trees { mode, single } => {
                 let parts: Vec<&str> =
@@ -62,7 +64,8 @@ fn listed(factors: &[u32]) -> String {
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
      reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
-     trees(throughput) or trees(best,single)"
+     trees(throughput), trees(best,single); or \
+     weighted(radix,16x3,1), by shares of 0 to 16"
 )]
 pub struct ParseAlgorithmError {
     text: String,
@@ -80,12 +83,23 @@ impl FromStr for Algorithm {
 fn parse(text: &str) -> Option<Algorithm> {
     let (name, parameters) = split(text)?;
     match (name, &parameters[..]) {
-        ("coded", [plain]) => Some(parse_plain(plain)?.coded()),
-        _ => parse_plain(text),
+        ("coded", [plain]) => Some(parse_weighted(plain)?.coded()),
+        _ => parse_weighted(text),
     }
 }
 
 /// Everything but coded forms, which do not nest.
+fn parse_weighted(text: &str) -> Option<Algorithm> {
+    let (name, parameters) = split(text)?;
+    match (name, &parameters[..]) {
+        ("weighted", [plain, shares @ ..]) => {
+            Some(parse_plain(plain)?.weighted(shares.join(",").parse().ok()?))
+        }
+        _ => parse_plain(text),
+    }
+}
+
+/// Everything but coded forms and those by shares, which do not nest either.
 fn parse_plain(text: &str) -> Option<Algorithm> {
     let (name, parameters) = split(text)?;
     match (name, &parameters[..]) {
@@ -191,6 +205,11 @@ mod tests {
             "coded(radix)",
             "coded(reduction_server)",
             "coded(hierarchical(radix,radix(2)))",
+            "weighted(radix,16x3,1)",
+            "weighted(radix(4;2,2),0,16,5x2)",
+            "weighted(mixed,16x4,8)",
+            "weighted(hierarchical(radix,radix(2)),16,1)",
+            "coded(weighted(radix,16x3,1))",
         ];
         let all = Algorithm::all().map(|algorithm| algorithm.to_string());
         for text in more.iter().copied().chain(all.iter().map(String::as_str)) {
@@ -229,6 +248,14 @@ mod tests {
             "hierarchical(coded(radix),radix)",
             "coded",
             "coded(coded(radix))",
+            "weighted",
+            "weighted(radix)",
+            "weighted(radix,17)",
+            "weighted(radix,0x4)",
+            "weighted(radix,16,)",
+            "weighted(16x3,1)",
+            "weighted(weighted(radix,1),1)",
+            "weighted(coded(radix),16)",
             "tree,ring",
         ] {
             let error = text.parse::<Algorithm>().expect_err(text);

@@ -2,12 +2,18 @@
 //!
 //! A level is a cut of the ranks into nodes of the canonical tree. In each node every chunk has an owner; a rank that
 //! owns a chunk in a node owns it in the nodes below, and the ranks of a node own as many chunks as each other, give
-//! or take one where the tree is irregular.
+//! or take one where the tree is irregular. By shares, they own as much as their shares say, as nearly as whole chunks allow.
 
+use super::shares::{Owners, Shares};
 use crate::group::Rank;
-use crate::schedule::{Chunk, Form};
-use alloc::{vec, vec::Vec};
-use core::ops::Range;
+use crate::schedule::{Chunk, Form, Weights};
+use alloc::{
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+    vec,
+    vec::Vec,
+};
+use core::{cmp::Reverse, ops::Range};
 
 /// The nodes of one level, in rank order.
 pub(super) type Level = Vec<Range<Rank>>;
@@ -46,20 +52,40 @@ pub(super) struct Node {
     pub(super) ranks: Range<Rank>,
     /// By chunk; left out for a node of one rank.
     owners: Vec<Rank>,
+    /// By what the ranks own more or less than each other, if they do.
+    uneven: Option<Arc<Uneven>>,
+}
+
+/// Shares of ranks, and the weights of the chunks.
+#[derive(Debug)]
+struct Uneven {
+    shares: Shares,
+    weights: Weights,
 }
 
 impl Node {
     /// A node whose ranks own the chunks in turn.
     pub(super) fn in_turn(ranks: Range<Rank>, chunks: u32) -> Self {
         let owners = (0..chunks).map(|chunk| ranks.start + chunk % ranks.len() as u32).collect();
-        Self { ranks, owners }
+        Self { ranks, owners, uneven: None }
+    }
+
+    /// The node of all ranks, each of which owns one chunk, or none by its share.
+    pub(super) fn by_shares(shares: &Shares) -> Self {
+        let (ranks, owners) = (0..shares.parts().len() as Rank, Owners::of(shares));
+        let uneven = owners.weights(1).map(|weights| Arc::new(Uneven { shares: shares.clone(), weights }));
+        Self { ranks, owners: owners.places().to_vec(), uneven }
     }
 
     /// The node of `ranks` below this one: owners that are in it stay, and its ranks share the other chunks, those
     /// that own least first.
     pub(super) fn below(&self, ranks: Range<Rank>) -> Self {
         if ranks.len() == 1 {
-            return Self { ranks, owners: Vec::new() };
+            return Self { ranks, owners: Vec::new(), uneven: None };
+        }
+        if let Some(uneven) = &self.uneven {
+            let owners = uneven.below(&self.owners, &ranks);
+            return Self { ranks, owners, uneven: Some(uneven.clone()) };
         }
         let mut kept = vec![0u32; ranks.len()];
         for owner in self.owners.iter().filter(|owner| ranks.contains(owner)) {
@@ -72,7 +98,12 @@ impl Node {
             false => turns.next().expect("turns never end"),
         };
         let owners = self.owners.iter().map(&mut owner).collect();
-        Self { ranks: ranks.clone(), owners }
+        Self { ranks: ranks.clone(), owners, uneven: None }
+    }
+
+    /// How many chunks there are; not of a node of one rank, which does not know.
+    pub(super) fn chunks(&self) -> u32 {
+        self.owners.len() as u32
     }
 
     /// Who owns a chunk.
@@ -84,6 +115,49 @@ impl Node {
     pub(super) fn form(&self) -> Form {
         form(self.ranks.len())
     }
+}
+
+impl Uneven {
+    /// The owners in the node of `ranks` below one with these: who is in it stays, and each other chunk goes to the rank that then
+    /// owns least for its share. Ranks without a share forward nothing, unless no rank of the node has one.
+    fn below(&self, above: &[Rank], ranks: &Range<Rank>) -> Vec<Rank> {
+        let share = |rank: Rank| u64::from(self.shares.parts()[rank as usize]);
+        let weight = |chunk: usize| u64::from(self.weights.weight(chunk as Chunk));
+        let mut owned: BTreeMap<Rank, u64> = ranks.clone().map(|rank| (rank, 0)).collect();
+        for (chunk, owner) in above.iter().enumerate() {
+            owned.entry(*owner).and_modify(|owned| *owned += weight(chunk));
+        }
+        let has_none = ranks.clone().all(|rank| share(rank) == 0);
+        // What a rank owns with one more of the longest chunks, by its share: in parts of which every share takes a whole number.
+        let load =
+            |rank: Rank, owned: u64| (owned + u64::from(Shares::WHOLE)) * (SHARED / share(rank).max(1));
+        let takers = owned.iter().filter(|(rank, _)| has_none || share(**rank) > 0);
+        let mut least: BinaryHeap<_> = takers
+            .map(|(rank, owned)| Reverse(Taker { load: load(*rank, *owned), rank: *rank, owned: *owned }))
+            .collect();
+        let owner = |(chunk, above): (usize, &Rank)| match ranks.contains(above) {
+            true => *above,
+            false => {
+                let mut first = least.peek_mut().expect("a rank takes what is left");
+                let Taker { rank, owned, .. } = first.0;
+                let owned = owned + weight(chunk);
+                first.0 = Taker { load: load(rank, owned), rank, owned };
+                rank
+            }
+        };
+        above.iter().enumerate().map(owner).collect()
+    }
+}
+
+/// A number of which every share is a divisor.
+const SHARED: u64 = 720_720;
+
+/// A rank of a node and what it owns there, the one with the least load first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Taker {
+    load: u64,
+    rank: Rank,
+    owned: u64,
 }
 
 /// The form of the partial sum of this many inputs.
@@ -124,4 +198,41 @@ pub(super) fn stages(levels: &[Level], top: Node, rank: Rank) -> (Vec<Stage>, No
     }
     stages.reverse();
     (stages, node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(shares: &str, ranks: Range<Rank>) -> Vec<Rank> {
+        Node::by_shares(&shares.parse().unwrap()).below(ranks).owners
+    }
+
+    #[test]
+    fn a_rank_forwards_by_its_share() {
+        // Of the chunks of ranks 0 and 1, rank 2 takes both rather than rank 3, which owns little.
+        assert_eq!(below("16,16,16,3", 2..4), [2, 2, 2, 3]);
+        assert_eq!(below("16,16,16,0", 2..4), [2, 2, 2]);
+        assert_eq!(below("16,15,0,0", 2..4), [2, 3], "somebody has to");
+        assert_eq!(below("16,8,16,16", 2..4), [2, 3, 2, 3]);
+    }
+
+    /// Shares that are nearly even lead to the owners that even ones have.
+    #[test]
+    fn even_shares_own_in_turn() {
+        for ranks in [4, 6, 8, 13] {
+            let even = Node::in_turn(0..ranks, ranks);
+            let uneven = Uneven {
+                shares: Shares::new(vec![16; ranks as usize]).unwrap(),
+                weights: Weights::new((0..ranks).map(|_| 16)).unwrap(),
+            };
+            for part in [0..ranks / 2, ranks / 2..ranks, 1..ranks] {
+                assert_eq!(
+                    uneven.below(&even.owners, &part),
+                    even.below(part.clone()).owners,
+                    "{part:?} of {ranks}"
+                );
+            }
+        }
+    }
 }

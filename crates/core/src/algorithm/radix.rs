@@ -8,6 +8,7 @@
 use super::Unsupported;
 use super::owners::{Level, Node, Stage, levels, stages};
 use super::partial::Partial;
+use super::shares::{Owners, Shares};
 use crate::group::Group;
 use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;
@@ -21,17 +22,46 @@ pub(super) fn checked(factors: &[u32]) -> Result<&[u32], Unsupported> {
     }
 }
 
-pub(super) fn all_reduce(group: &Group, scatter: &[u32], gather: &[u32]) -> Schedule {
-    let cut = Cut::Even { chunks: group.size() };
-    through(group, cut, Some(all_levels(group, scatter)), Some(all_levels(group, gather)))
+pub(super) fn all_reduce(
+    group: &Group,
+    shares: Option<&Shares>,
+    scatter: &[u32],
+    gather: &[u32],
+) -> Schedule {
+    both_halves(group, shares, all_levels(group, scatter), all_levels(group, gather))
+}
+
+/// Both halves, each through its own levels, of chunks that ranks own by shares, or as much as each other.
+pub(super) fn both_halves(
+    group: &Group,
+    shares: Option<&Shares>,
+    scatter: Vec<Level>,
+    gather: Vec<Level>,
+) -> Schedule {
+    let (cut, top) = owned(group.size(), shares);
+    through(group, cut, top, Some(scatter), Some(gather))
+}
+
+/// How the buffer is cut, and who owns which chunk in the end.
+pub(super) fn owned(workers: u32, shares: Option<&Shares>) -> (Cut, Node) {
+    match shares {
+        Some(shares) => (Owners::of(shares).cut(1, false), Node::by_shares(shares)),
+        None => (Cut::Even { chunks: workers }, Node::in_turn(0..workers, workers)),
+    }
 }
 
 pub(super) fn reduce_scatter(group: &Group, factors: &[u32]) -> Schedule {
-    through(group, Cut::Given { parts: group.size() }, Some(all_levels(group, factors)), None)
+    half(group, Some(all_levels(group, factors)), None)
 }
 
 pub(super) fn all_gather(group: &Group, factors: &[u32]) -> Schedule {
-    through(group, Cut::Given { parts: group.size() }, None, Some(all_levels(group, factors)))
+    half(group, None, Some(all_levels(group, factors)))
+}
+
+/// One half of the parts that callers own.
+pub(super) fn half(group: &Group, scatter: Option<Vec<Level>>, gather: Option<Vec<Level>>) -> Schedule {
+    let workers = group.size();
+    through(group, Cut::Given { parts: workers }, Node::in_turn(0..workers, workers), scatter, gather)
 }
 
 /// The levels of a radix with these factors.
@@ -39,19 +69,20 @@ pub(super) fn all_levels(group: &Group, factors: &[u32]) -> Vec<Level> {
     levels(group.keys(), lone_ranks(0..group.size()), factors)
 }
 
-/// One half or both, each through its own levels, from lone ranks to all of them. What is scattered is added up in the
+/// One half or both, each through its own levels, from lone ranks to `top`, which has all. What is scattered is added up in the
 /// nodes of its levels, which are nodes of the canonical tree; those of the other half may be any runs of ranks.
-pub(super) fn through(
+fn through(
     group: &Group,
     cut: Cut,
+    top: Node,
     scatter: Option<Vec<Level>>,
     gather: Option<Vec<Level>>,
 ) -> Schedule {
-    let (workers, keys) = (group.size(), group.keys().to_vec());
-    Schedule::generated(workers, 0, cut, move |rank| {
+    let (chunks, keys) = (cut.chunks(), group.keys().to_vec());
+    Schedule::generated(group.size(), 0, cut, move |rank| {
         let half = |levels| {
-            let (stages, _) = stages(levels, Node::in_turn(0..workers, workers), rank);
-            Halves { keys: &keys, rank, chunks: workers, stages }
+            let (stages, _) = stages(levels, top.clone(), rank);
+            Halves { keys: &keys, rank, chunks, stages }
         };
         let mut program = ProgramBuilder::new();
         if let Some(levels) = &scatter {

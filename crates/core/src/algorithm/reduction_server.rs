@@ -5,16 +5,17 @@
 
 use super::owners::Node;
 use super::partial::Partial;
+use super::shares::Owners;
 use crate::group::{Group, Rank};
 use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-pub(super) fn all_reduce(group: &Group, reducers: u32) -> Schedule {
+pub(super) fn all_reduce(group: &Group, reducers: u32, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    let nodes = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, reducers)).collect();
-    let served = Served { workers, reducers, each: 1, nodes };
-    Schedule::generated(workers, reducers, Cut::Even { chunks: served.chunks() }, move |rank| {
+    let nodes = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, owners.len())).collect();
+    let served = Served { workers, owners, each: 1, nodes };
+    Schedule::generated(workers, reducers, served.cut(), move |rank| {
         if let Some(reducer) = rank.checked_sub(workers) {
             return served.reducer(&keys, reducer);
         }
@@ -28,8 +29,9 @@ pub(super) fn all_reduce(group: &Group, reducers: u32) -> Schedule {
 /// Who folds what for whom.
 pub(super) struct Served {
     pub(super) workers: u32,
-    pub(super) reducers: u32,
-    /// How many chunks each reducer folds: enough for every worker to hold one of them, so that each reducer hears when
+    /// The reducers that fold.
+    pub(super) owners: Owners,
+    /// How many chunks each of them folds: enough for every worker to hold one of them, so that each reducer hears when
     /// all workers have their results.
     pub(super) each: u32,
     /// Nodes of the canonical tree, in rank order; the owner of a chunk holds the node's partial sum.
@@ -38,7 +40,11 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn chunks(&self) -> u32 {
-        self.reducers * self.each
+        self.owners.len() * self.each
+    }
+
+    pub(super) fn cut(&self) -> Cut {
+        self.owners.cut(self.each, false)
     }
 
     /// Sends the chunks that a worker holds to their reducers, and receives their results. Workers start with different
@@ -51,12 +57,12 @@ impl Served {
         held: &[Place],
     ) {
         let turn = |chunk: &Chunk| {
-            let reducer = chunk / self.each;
-            ((reducer + self.reducers - rank % self.reducers) % self.reducers, *chunk)
+            let (owner, owners) = (chunk / self.each, self.owners.len());
+            ((owner + owners - rank % owners) % owners, *chunk)
         };
         let mut chunks: Vec<Chunk> = chunks.collect();
         chunks.sort_by_key(turn);
-        let reducer = |chunk: Chunk| self.workers + chunk / self.each;
+        let reducer = |chunk: Chunk| self.workers + self.owners.place(chunk / self.each);
         for chunk in &chunks {
             program.send(held[*chunk as usize], [reducer(*chunk)]);
         }
@@ -65,10 +71,11 @@ impl Served {
         }
     }
 
-    /// The program of a reducer, by its place among them.
+    /// The program of a reducer, by its place among all; nothing if it folds nothing.
     pub(super) fn reducer(&self, keys: &[u32], reducer: u32) -> Program {
         let mut program = ProgramBuilder::new();
-        let chunks: Range<Chunk> = reducer * self.each..(reducer + 1) * self.each;
+        let owned = |owner: u32| owner * self.each..(owner + 1) * self.each;
+        let chunks: Range<Chunk> = self.owners.chunk(reducer).map_or(0..0, owned);
         for chunk in chunks {
             let result = program.slot(Form::Plain);
             let partials = self.nodes.iter().map(|node| Partial::of(node, chunk, keys));

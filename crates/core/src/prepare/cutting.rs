@@ -117,7 +117,7 @@ pub(super) struct Extent {
 
 impl Extent {
     pub(super) fn of(
-        at: Viewpoint,
+        at: Viewpoint<'_>,
         sizes: &Lengths<'_>,
         input: &[Range<usize>],
         output: &[Range<usize>],
@@ -171,7 +171,7 @@ pub(super) fn eager_bytes(medium: Medium) -> usize {
 /// [`TooManySegments`] if there would be more than [`MOST_SEGMENTS`].
 pub(super) fn segmentation(
     extent: Extent,
-    cut: Cut,
+    cut: &Cut,
     call: &Call,
     preferred: usize,
     medium: Medium,
@@ -234,7 +234,7 @@ pub(super) fn is_addressable(call: &Call, group: &Group) -> Result<(), TooManySe
 
 /// Which elements of which chunk the input and the output buffer hold; the input `inputs` times as many chunks.
 pub(super) fn buffers(
-    at: Viewpoint,
+    at: Viewpoint<'_>,
     collective: Collective,
     sizes: &Lengths<'_>,
     inputs: u32,
@@ -267,7 +267,7 @@ mod tests {
         let extent = Extent { chunks: chunks as usize, longest: longest.unwrap(), uneven: false };
         segmentation(
             extent,
-            Cut::Even { chunks },
+            &Cut::Even { chunks },
             &call,
             preferred,
             medium,

@@ -1,6 +1,6 @@
 //! The text form of a schedule: to read, to compare with golden files, to write by hand. See [`Schedule::parse`].
 
-use super::{Chunk, Cut, Form, Origin, Place, Program, ProgramBuilder, Schedule, Source, Step};
+use super::{Chunk, Cut, Form, Origin, Place, Program, ProgramBuilder, Schedule, Source, Step, Weights};
 use alloc::{string::String, vec::Vec};
 use core::{
     fmt::{self, Display, Formatter},
@@ -57,11 +57,13 @@ impl Display for Form {
 }
 
 impl Display for Cut {
-    /// `even:4`, `blocks:4` or `given:4`.
+    /// `even:4`, `blocks:4`, `given:4`, or with the weights of four chunks `weighted:16x3,1` or `weighted_blocks:16x3,1`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Cut::Even { chunks } => write!(f, "even:{chunks}"),
             Cut::Blocks { chunks } => write!(f, "blocks:{chunks}"),
+            Cut::Weighted { weights, blocks: false } => write!(f, "weighted:{weights}"),
+            Cut::Weighted { weights, blocks: true } => write!(f, "weighted_blocks:{weights}"),
             Cut::Given { parts } => write!(f, "given:{parts}"),
         }
     }
@@ -378,12 +380,19 @@ impl<'a> Token<'a> {
     }
 
     fn cut(self) -> Result<Cut, TextError> {
-        const EXPECTED: &str = "even:chunks, blocks:chunks or given:parts, at most 65536";
+        const EXPECTED: &str = "even:chunks, blocks:chunks, weighted:weights, weighted_blocks:weights or given:parts, at most 65536";
         if let Ok(chunks) = self.after("even:", EXPECTED) {
             return Ok(Cut::Even { chunks: chunks.number(MAX_CHUNKS, EXPECTED)? });
         }
         if let Ok(chunks) = self.after("blocks:", EXPECTED) {
             return Ok(Cut::Blocks { chunks: chunks.number(MAX_CHUNKS, EXPECTED)? });
+        }
+        for (prefix, blocks) in [("weighted:", false), ("weighted_blocks:", true)] {
+            if let Ok(weights) = self.after(prefix, EXPECTED) {
+                let read = Weights::parse(weights.text, MAX_CHUNKS as usize);
+                let weights = read.ok_or_else(|| weights.error("weights of 1 to 16, as runs: 16x3,1"))?;
+                return Ok(Cut::Weighted { weights, blocks });
+            }
         }
         Ok(Cut::Given { parts: self.after("given:", EXPECTED)?.number(MAX_CHUNKS, EXPECTED)? })
     }

@@ -45,7 +45,7 @@ fn errors_say_where() {
         (
             "even:2",
             "even:65537",
-            "line 1 column 40: expected even:chunks, blocks:chunks or given:parts, at most 65536",
+            "line 1 column 40: expected even:chunks, blocks:chunks, weighted:weights, weighted_blocks:weights or given:parts, at most 65536",
         ),
         ("rank 1", "rank 2", "line 8 column 6: expected the ranks in order, found \"2\""),
         (
