@@ -198,7 +198,7 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
     Ok(rows)
 }
 
-/// What a schedule costs, and how many of its chunks the busiest link carries.
+/// What a schedule costs, and how many of its chunks, by their weights, the busiest link carries.
 fn load(request: &Request<'_>, algorithm: &Algorithm) -> Result<(Cost, u64), Failure> {
     let Request { collective, group, reducers, hosts, widening, links, .. } = *request;
     let schedule =
@@ -233,7 +233,7 @@ fn print(options: &Options, rows: &[Row], out: &mut dyn Write) -> Result<(), Fai
 impl Row {
     fn cells(&self) -> [String; 6] {
         let Self { bytes, choice, cost, link, .. } = self;
-        let messages = cost.worker.sent.count();
+        let messages = cost.worker.messages;
         let figures = [u64::from(cost.rounds), u64::from(messages), *link].map(|figure| figure.to_string());
         let [rounds, messages, link] = figures;
         [bytes.to_string(), choice.algorithm.to_string(), rounds, messages, link, choice.why.clone()]
@@ -253,7 +253,7 @@ impl Row {
             "algorithm": choice.algorithm.to_string(),
             "why": choice.why,
             "rounds": cost.rounds,
-            "messages": cost.worker.sent.count(),
+            "messages": cost.worker.messages,
             "link_bytes": link,
             "candidates": candidates.as_ref().map(Candidates::object),
             "codecs": codecs.as_ref().map(CodecComparison::object),

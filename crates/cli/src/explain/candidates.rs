@@ -84,7 +84,7 @@ impl Row {
         let schedule = candidate.verified.schedule();
         let units = busiest_link(schedule, request.hosts, request.widening);
         let link =
-            (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(schedule.cut().chunks()));
+            (u128::from(units) * u128::from(request.bytes)).div_ceil(u128::from(schedule.cut().units()));
         let outcome = &candidate.outcome;
         Self {
             name: candidate.algorithm.to_string(),

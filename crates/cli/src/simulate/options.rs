@@ -12,7 +12,7 @@ use herringbone::{
         group::Group,
         plan,
         prepare::Call,
-        schedule::{Cut, Schedule},
+        schedule::Schedule,
         session::TREE_BOUND,
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
         topology::LinkMatrix,
@@ -268,7 +268,7 @@ impl Question {
         })?;
         let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
         let call = Call { codec, ..Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count) };
-        let is_coded = matches!(verified.schedule().cut(), Cut::Blocks { .. });
+        let is_coded = verified.schedule().cut().is_coded();
         if is_coded != (codec != Codec::Plain) {
             return Err(Failure::Usage {
                 problem: format!("{name} of {} with the codec {codec}", self.call.dtype),

@@ -125,7 +125,7 @@ impl Compared {
 /// What each rank sends to each other, in buffers.
 fn sent(schedule: &Schedule, size: usize) -> Vec<f64> {
     let mut sent = vec![0.0; size * size];
-    let part = 1.0 / f64::from(schedule.cut().chunks());
+    let part = 1.0 / f64::from(schedule.cut().units());
     for rank in 0..size {
         let program = schedule.program(rank as u32);
         for step in program.steps() {

@@ -64,7 +64,7 @@ impl Row {
                 yes(verified.serial()),
                 self.restartable().map_or("-".to_owned(), yes),
                 cost.rounds.to_string(),
-                cost.worker.sent.count().to_string(),
+                cost.worker.messages.to_string(),
                 format!("{:.3} K", buffers(cost)),
                 cost.worker.partners.to_string(),
                 "proven".to_owned(),
@@ -89,7 +89,7 @@ impl Row {
                 object["serial"] = json!(verified.serial());
                 object["restartable"] = json!(self.restartable());
                 object["rounds"] = json!(cost.rounds);
-                object["messages"] = json!(cost.worker.sent.count());
+                object["messages"] = json!(cost.worker.messages);
                 object["buffers_sent"] = json!(buffers(cost));
                 object["peers"] = json!(cost.worker.partners);
             }

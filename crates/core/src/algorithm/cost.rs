@@ -2,14 +2,15 @@
 //! [`Verified::cost`](crate::verify::Verified::cost).
 
 use crate::collective::Collective;
-use crate::schedule::{Form, Origin, Program, Rank, Schedule, Step};
+use crate::schedule::{Chunk, Cut, Form, Holding, Origin, Place, Program, Rank, Schedule, Step};
 use alloc::{vec, vec::Vec};
-use core::{mem::replace, ops::AddAssign};
+use core::mem::replace;
 
-/// What a schedule costs. Chunks count as equally large, which they are but for [`GRAIN`](crate::schedule::GRAIN).
+/// What a schedule costs. Chunks count as equally large, which they are but for [`GRAIN`](crate::schedule::GRAIN), or, by
+/// [shares](super::Shares), as often as their weights say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Into how many chunks the buffer is cut. Of an all_to_all a rank has but one chunk for each rank.
+    /// Into how many chunks the buffer is cut, or the sum of their weights. Of an all_to_all a rank has but one chunk for each rank.
     pub chunks: u32,
     /// The longest chain of messages of which each needs the one before.
     pub rounds: u32,
@@ -26,13 +27,16 @@ pub struct Load {
     pub sent: Messages,
     /// What it receives.
     pub received: Messages,
+    /// How many messages it sends, whatever their weights.
+    pub messages: u32,
     /// With how many ranks it exchanges messages.
     pub partners: u32,
-    /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums.
+    /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums. Chunks count
+    /// as in [`sent`](Self::sent).
     pub kept: u32,
 }
 
-/// Messages of one chunk each.
+/// Messages of one chunk each, which count once, or as often as the chunk's weight says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
     /// Of elements: inputs and results.
@@ -56,19 +60,17 @@ impl Messages {
         (plain + f64::from(self.acc) * f64::from(widening)) / f64::from(chunks)
     }
 
+    fn add(&mut self, form: Form, units: u32) {
+        match form {
+            Form::Plain => self.plain += units,
+            Form::Acc => self.acc += units,
+            Form::Coded | Form::CodedResult => self.coded += units,
+        }
+    }
+
     fn busier(self, other: Self) -> Self {
         let most = |messages: Self| (messages.count(), messages.acc);
         if most(other) > most(self) { other } else { self }
-    }
-}
-
-impl AddAssign<Form> for Messages {
-    fn add_assign(&mut self, form: Form) {
-        match form {
-            Form::Plain => self.plain += 1,
-            Form::Acc => self.acc += 1,
-            Form::Coded | Form::CodedResult => self.coded += 1,
-        }
     }
 }
 
@@ -76,25 +78,27 @@ impl AddAssign<Form> for Messages {
 pub(crate) struct Count {
     cost: Cost,
     workers: u32,
+    cut: Cut,
     partners: Partners,
 }
 
 impl Count {
     pub(crate) fn new(schedule: &Schedule, collective: Collective) -> Self {
-        let (mut chunks, load) = (schedule.cut().chunks(), Load::default());
+        let (mut chunks, load) = (schedule.cut().units(), Load::default());
         if collective == Collective::AllToAll {
             chunks = schedule.workers();
         }
         Self {
             cost: Cost { chunks, rounds: 0, worker: load, reducer: load },
             workers: schedule.workers(),
+            cut: schedule.cut().clone(),
             partners: Partners::new(schedule.ranks()),
         }
     }
 
     /// Adds the program of a rank; its slots and lanes are there.
     pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
-        let load = Load::of(program, &mut self.partners);
+        let load = Load::of(program, &self.cut, &mut self.partners);
         let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
         *busiest = busiest.busier(load);
     }
@@ -106,48 +110,57 @@ impl Count {
 }
 
 impl Load {
-    fn of(program: &Program, partners: &mut Partners) -> Self {
-        let mut load = Self { kept: program.slots().len() as u32, ..Self::default() };
+    fn of(program: &Program, cut: &Cut, partners: &mut Partners) -> Self {
+        let mut load = Self::default();
+        let mut holding = Holding::new(program, cut.chunks());
+        let mut slots = vec![0; program.slots().len()];
         let form = |place| program.form(place).expect("a slot of the program");
         for step in program.steps() {
             match *step {
                 Step::Send { from, to } => {
-                    load.kept += 1;
+                    let units = cut.units_of(holding.chunk(from));
+                    load.kept += units;
                     for lane in program.lanes(to) {
-                        load.sent += form(from);
+                        load.messages += 1;
+                        load.sent.add(form(from), units);
                         partners.meet(*lane);
                     }
                 }
-                Step::Recv { lane, into, .. } => {
-                    load.kept += 1;
-                    load.received += form(into);
-                    partners.meet(lane);
-                }
-                Step::Fold { from, .. } => {
+                Step::Recv { lane, chunk, into } => load.receive(cut, chunk, lane, form(into), partners),
+                Step::Fold { chunk, from, .. } => {
                     for source in program.sources(from) {
                         if let Origin::Head { lane, form } = source.from {
-                            load.kept += 1;
-                            load.received += form;
-                            partners.meet(lane);
+                            load.receive(cut, chunk, lane, form, partners);
                         }
                     }
                 }
-                Step::Decode { from: Origin::Head { lane, form }, .. } => {
-                    load.kept += 1;
-                    load.received += form;
-                    partners.meet(lane);
+                Step::Decode { chunk, from: Origin::Head { lane, form }, .. } => {
+                    load.receive(cut, chunk, lane, form, partners);
                 }
                 Step::Copy { .. } | Step::Encode { .. } | Step::Decode { .. } => {}
             }
+            if let Some(Place::Slot(slot)) = holding.step(step) {
+                let most: &mut u32 = &mut slots[slot as usize];
+                *most = cut.units_of(holding.chunk(Place::Slot(slot))).max(*most);
+            }
         }
+        load.kept += slots.iter().sum::<u32>();
         load.partners = partners.part();
         load
+    }
+
+    fn receive(&mut self, cut: &Cut, chunk: Chunk, lane: Rank, form: Form, partners: &mut Partners) {
+        let units = cut.units_of(chunk);
+        self.kept += units;
+        self.received.add(form, units);
+        partners.meet(lane);
     }
 
     fn busier(self, other: Self) -> Self {
         Self {
             sent: self.sent.busier(other.sent),
             received: self.received.busier(other.received),
+            messages: self.messages.max(other.messages),
             partners: self.partners.max(other.partners),
             kept: self.kept.max(other.kept),
         }

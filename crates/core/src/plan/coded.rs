@@ -15,9 +15,19 @@ pub(super) fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
     let is_served = request.reducers > 0;
     let (radix, served) = (Algorithm::radix(vec![]).coded(), Algorithm::ReductionServer.coded());
     match request.forced {
-        Some(forced) if forced.needs_reducers() && is_served => vec![served],
-        Some(_) => vec![radix],
+        Some(forced) if forced.needs_reducers() && is_served => vec![by_shares(forced, served)],
+        Some(forced) => vec![by_shares(forced, radix)],
         None if is_served => vec![served, radix],
         None => vec![radix],
+    }
+}
+
+/// A coded form by the shares of a forced algorithm, if that has shares of the same owners.
+fn by_shares(forced: &Algorithm, coded: Algorithm) -> Algorithm {
+    match forced.plain() {
+        Algorithm::Weighted { plain, shares } if !matches!(**plain, Algorithm::Mixed { .. }) => {
+            coded.plain().clone().weighted(shares.clone()).coded()
+        }
+        _ => coded,
     }
 }

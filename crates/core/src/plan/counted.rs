@@ -1,20 +1,24 @@
 //! What a schedule's programs send from host to host, counted.
 
-use crate::schedule::{Form, Schedule, Step};
+use crate::schedule::{Form, Holding, Schedule, Step};
 use alloc::collections::BTreeMap;
 
-/// How many chunks go through the busiest host's link, one way: the most that a host sends to others, or receives from
-/// them. `hosts` is as in [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a
+/// How many [units](crate::schedule::Cut::units) of the buffer, chunks if all are equal, go through the busiest host's link, one way:
+/// the most that a host sends to others, or receives from them. `hosts` is as in [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a
 /// host of its own. Partial sums count as often as they are wide.
 pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
     let host = |rank: u32| hosts.get(rank as usize).map_or((1, rank), |host| (0, *host));
+    let cut = schedule.cut();
     let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
     for rank in 0..schedule.ranks() {
         let program = schedule.program(rank);
+        let mut holding = Holding::new(&program, cut.chunks());
         for step in program.steps() {
+            holding.step(step);
             let Step::Send { from, to } = *step else { continue };
             let wide = program.form(from) == Some(Form::Acc);
-            let units = if wide { u64::from(widening) } else { 1 };
+            let units = u64::from(cut.units_of(holding.chunk(from)));
+            let units = if wide { u64::from(widening) * units } else { units };
             for lane in program.lanes(to).iter().filter(|lane| host(**lane) != host(rank)) {
                 *sent.entry(host(rank)).or_insert(0) += units;
                 *received.entry(host(*lane)).or_insert(0) += units;
@@ -53,7 +57,7 @@ pub(super) mod tests {
     pub(crate) fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> (u64, u64) {
         let layout = Layout { reducers: request.reducers, hosts: request.hosts, links: None };
         let schedule = algorithm.schedule(request.collective, request.group, &layout).unwrap();
-        let chunks = u64::from(schedule.cut().chunks());
+        let chunks = u64::from(schedule.cut().units());
         (busiest_link(&schedule, request.hosts, request.widening), chunks)
     }
 

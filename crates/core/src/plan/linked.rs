@@ -3,7 +3,7 @@
 use super::{Choice, LINKED_BYTES, Request};
 use crate::algorithm::{Algorithm, Layout};
 use crate::collective::Collective;
-use crate::schedule::{Schedule, Step};
+use crate::schedule::{Holding, Schedule, Step};
 use crate::topology::LinkMatrix;
 use alloc::{format, string::String, vec, vec::Vec};
 
@@ -94,19 +94,22 @@ fn stages(ranks: u32) -> Vec<Vec<u32>> {
 /// How many seconds of a GB the slowest link is busy: what it carries each way, by its bandwidth. Infinite where a link is used
 /// that is not there.
 fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
-    busy(&sent(schedule, links.size()), links) / f64::from(schedule.cut().chunks())
+    busy(&sent(schedule, links.size()), links) / f64::from(schedule.cut().units())
 }
 
-/// The chunks that each rank sends to each other one.
+/// The chunks, or [units](crate::schedule::Cut::units) of the buffer, that each rank sends to each other one.
 fn sent(schedule: &Schedule, size: usize) -> Vec<u32> {
     let mut sent = vec![0u32; size * size];
     for rank in 0..size.min(schedule.workers() as usize) {
         let program = schedule.program(rank as u32);
+        let mut holding = Holding::new(&program, schedule.cut().chunks());
         for step in program.steps() {
-            if let Step::Send { to, .. } = *step {
+            holding.step(step);
+            if let Step::Send { from, to } = *step {
+                let units = schedule.cut().units_of(holding.chunk(from));
                 // Reducers stand behind links of which nothing is known.
                 let workers = program.lanes(to).iter().filter(|to| (**to as usize) < size);
-                workers.for_each(|to| sent[rank * size + *to as usize] += 1);
+                workers.for_each(|to| sent[rank * size + *to as usize] += units);
             }
         }
     }

@@ -53,7 +53,7 @@ fn carried(request: &Request<'_>, algorithm: &Algorithm) -> f64 {
     let Request { collective, group, reducers, hosts, widening, .. } = *request;
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links: None });
     schedule.map_or(f64::INFINITY, |schedule| {
-        busiest_link(&schedule, hosts, widening) as f64 / f64::from(schedule.cut().chunks())
+        busiest_link(&schedule, hosts, widening) as f64 / f64::from(schedule.cut().units())
     })
 }
 

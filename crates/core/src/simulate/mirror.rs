@@ -7,7 +7,7 @@ use super::{machine::Rig, workload::Workload};
 use crate::{
     group::Rank,
     prepare::{Kind, Outbound, Prepared},
-    schedule::{Form, Step},
+    schedule::{Cut, Form, Step},
 };
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ pub(super) struct Mirror {
     pub(super) drifts: bool,
 }
 
-/// The mirror of rank 0, if all workers are alike: as many on each host, one input each, no reducers, and from the opposite rank
+/// The mirror of rank 0, if all workers are alike: as many on each host, one input each, no reducers, chunks as long as each other, and from the opposite rank
 /// comes at the same steps what goes to a rank.
 pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option<Mirror> {
     let schedule = work.verified.schedule();
@@ -31,7 +31,8 @@ pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option
     let ports = machine.ports.windows(2).all(|pair| pair[0] == pair[1]);
     let same_speed = machine.slowness.iter().all(|slowness| *slowness == 1000);
     let is_ordered = machine.random_order.is_none() && work.parts.is_none();
-    let alike = alike && !work.verified.group().has_several();
+    let is_weighted = matches!(schedule.cut(), Cut::Weighted { .. });
+    let alike = alike && !is_weighted && !work.verified.group().has_several();
     if schedule.reducers() > 0 || !alike || !ports || !same_speed || machine.links.is_some() || !is_ordered {
         return None;
     }

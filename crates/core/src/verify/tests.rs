@@ -144,7 +144,7 @@ fn the_collective_must_fit() {
     let text = "schedule workers=1 reducers=0 cut=even:1\nrank 0";
     let root = Collective::Broadcast { root: 1 };
     assert_eq!(prove(root, text).unwrap_err(), VerifyError::Root { collective: root, workers: 1 });
-    let cut = Schedule::parse(text).unwrap().cut();
+    let cut = Schedule::parse(text).unwrap().cut().clone();
     let collective = Collective::AllGather;
     assert_eq!(prove(collective, text).unwrap_err(), VerifyError::Cut { collective, cut, workers: 1 });
     let error = verify(Schedule::parse(text).unwrap(), SUM, &Group::of_size(2)).unwrap_err();
