@@ -13,10 +13,11 @@ pub use program::{
 use self::{
     compile::Compiler,
     cutting::{Extent, Medium, Room, Segmentation, segmentation},
+    program::PerSegment,
 };
 use crate::{
     collective::{Collective, UnevenParts, Viewpoint},
-    schedule::{Form, Program, Step},
+    schedule::{Cut, Form, Program, Step},
     verify::Verified,
 };
 use alloc::vec::Vec;
@@ -61,19 +62,21 @@ pub fn prepare(
         (false, false) => Medium::Links,
     };
     let is_coded = cut.is_coded();
-    // Coded messages may be a little longer than plain ones: by their prefix, and by a tag for each block.
-    let bytes = if is_coded { sizing.most_staged / 64 * 63 } else { sizing.most_staged };
-    let room = Room { chunks: verified.cost().worker.kept as usize, bytes };
+    let room = Room::of(verified.cost().worker, cut, &call, sizing.most_staged);
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let inputs = if me < schedule.workers() { verified.group().inputs_of(me).len() as u32 } else { 1 };
     let (input, output) = cutting::buffers(at, call.collective, &sizes, inputs);
     let extent = Extent::of(at, &sizes, &input, &output, call.collective);
-    let Segmentation { elements: per_segment, segments, depth, lead } =
+    let Segmentation { elements, grain, segments, depth, lead } =
         segmentation(extent, cut, &call, sizing.segment_bytes, medium, room)?;
+    let per_segment = match cut {
+        Cut::Weighted { .. } => PerSegment::Proportional { grain },
+        _ => PerSegment::Same(elements),
+    };
     let message_bytes = match is_coded {
-        true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(per_segment, form)).into_iter().max(),
-        false => [Form::Acc, Form::Plain].map(|form| call.bytes(per_segment, form)).into_iter().max(),
+        true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
+        false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),
     };
     let message_bytes = message_bytes.unwrap_or(0);
     let (gives, takes) = (segments, segments);
@@ -146,7 +149,7 @@ mod tests {
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,
-        schedule::{Cut, Origin, Place, ProgramBuilder, Schedule},
+        schedule::{Origin, Place, ProgramBuilder, Schedule},
         verify::{VerifyError, verify},
     };
 
@@ -203,8 +206,10 @@ mod tests {
             let call = Call::new(collective, DType::F32, ReduceOp::Sum, count);
             let program = verified.schedule().program(0);
             let prepared = prepare(&verified, &program, 0, call, parts, sizing, |_| false)?;
-            let longest = (0..prepared.chunks()).map(|chunk| prepared.whole(chunk).len()).max().unwrap();
-            assert!(prepared.per_segment * prepared.segments as usize >= longest);
+            for chunk in 0..prepared.chunks() {
+                let last = prepared.elements(chunk, prepared.segments - 1);
+                assert_eq!(last.end, prepared.whole(chunk).end, "{collective}");
+            }
             Ok::<u32, TooManySegments>(prepared.segments)
         };
         for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {

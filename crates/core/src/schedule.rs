@@ -167,7 +167,7 @@ impl Holding {
     /// The chunk at a place.
     pub(crate) fn chunk(&self, place: Place) -> Chunk {
         match place {
-            Place::User(chunk) => chunk % self.chunks,
+            Place::User(chunk) => chunk % self.chunks.max(1),
             Place::Slot(slot) => self.slots[slot as usize],
         }
     }

@@ -36,6 +36,17 @@ fn golden_schedules() {
             "reduction_server-3x2",
             ("reduction_server", ALL_REDUCE, 3, Layout { reducers: 2, ..Layout::default() }),
         ),
+        ("weighted-radix-4", by_rank("weighted(radix,16x2,5,0)", ALL_REDUCE, 4)),
+        (
+            "coded-weighted-reduction_server-3x3",
+            (
+                "coded(weighted(reduction_server,16,0,3))",
+                ALL_REDUCE,
+                3,
+                Layout { reducers: 3, ..Layout::default() },
+            ),
+        ),
+        ("weighted-radix-2-2-4", by_rank("weighted(radix(2,2),16x3,3)", ALL_REDUCE, 4)),
         ("hierarchical-2x2", ("hierarchical", ALL_REDUCE, 4, two_hosts)),
         ("radix-4-gather-2-2-4", by_rank("radix(4;2,2)", ALL_REDUCE, 4)),
         (

@@ -249,7 +249,7 @@ fn a_group_that_is_not_of_the_shards_is_found() {
     for keys in [[0, 1, 2, 4, 6], [1, 3, 4, 5, 7], [0, 2, 4, 5, 6], [1, 2, 3, 4, 8]] {
         let schedule = of_group(&group(&keys, &[2, 2, 1], 8)).unwrap();
         let programs = (0..schedule.ranks()).map(|rank| schedule.program(rank).into_owned());
-        let listed = Schedule::listed(schedule.workers(), schedule.cut(), programs.collect());
+        let listed = Schedule::listed(schedule.workers(), schedule.cut().clone(), programs.collect());
         assert_eq!(
             verify(listed, Collective::AllReduce, &right).unwrap().order(),
             Order::Schedule,
@@ -259,7 +259,7 @@ fn a_group_that_is_not_of_the_shards_is_found() {
     // Inputs that another member has are not there.
     let moved = of_group(&group(&[0, 2, 3, 4, 6], &[2, 1, 2], 8)).unwrap();
     let programs = (0..moved.ranks()).map(|rank| moved.program(rank).into_owned());
-    let listed = Schedule::listed(moved.workers(), moved.cut(), programs.collect());
+    let listed = Schedule::listed(moved.workers(), moved.cut().clone(), programs.collect());
     let refused = verify(listed, Collective::AllReduce, &right).unwrap_err().to_string();
     assert_eq!(refused, "rank 2 step 1: there is no chunk 2, only 2");
     let inputs: Vec<Vec<u8>> = (0..3)

@@ -34,6 +34,8 @@ pub struct Load {
     /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums. Chunks count
     /// as in [`sent`](Self::sent).
     pub kept: u32,
+    /// How many places it keeps them in, whatever their weights.
+    pub places: u32,
 }
 
 /// Messages of one chunk each, which count once, or as often as the chunk's weight says.
@@ -111,7 +113,7 @@ impl Count {
 
 impl Load {
     fn of(program: &Program, cut: &Cut, partners: &mut Partners) -> Self {
-        let mut load = Self::default();
+        let mut load = Self { places: program.slots().len() as u32, ..Self::default() };
         let mut holding = Holding::new(program, cut.chunks());
         let mut slots = vec![0; program.slots().len()];
         let form = |place| program.form(place).expect("a slot of the program");
@@ -120,6 +122,7 @@ impl Load {
                 Step::Send { from, to } => {
                     let units = cut.units_of(holding.chunk(from));
                     load.kept += units;
+                    load.places += 1;
                     for lane in program.lanes(to) {
                         load.messages += 1;
                         load.sent.add(form(from), units);
@@ -152,6 +155,7 @@ impl Load {
     fn receive(&mut self, cut: &Cut, chunk: Chunk, lane: Rank, form: Form, partners: &mut Partners) {
         let units = cut.units_of(chunk);
         self.kept += units;
+        self.places += 1;
         self.received.add(form, units);
         partners.meet(lane);
     }
@@ -163,6 +167,7 @@ impl Load {
             messages: self.messages.max(other.messages),
             partners: self.partners.max(other.partners),
             kept: self.kept.max(other.kept),
+            places: self.places.max(other.places),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{
     direct,
-    program::{Fold, Head, Kind, Loc, Operand, Outbound, Prepared, PreparedStep, Send},
+    program::{Fold, Head, Kind, Loc, Operand, Outbound, PerSegment, Prepared, PreparedStep, Send},
 };
 use crate::{
     collective::Collective,
-    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, Step},
+    schedule::{Chunk, Form, GRAIN, Holding, Origin, Place, Program, Step},
 };
 use alloc::{vec, vec::Vec};
 
@@ -43,11 +43,7 @@ impl Compiler {
         results: Vec<u32>,
         contributors: u32,
     ) -> Self {
-        let mut slot_offsets = Vec::new();
-        for form in program.slots() {
-            let bytes = out.call.bytes(out.per_segment, *form);
-            slot_offsets.push(reserve(&mut out, bytes));
-        }
+        let slot_offsets = slots(&out, program).into_iter().map(|bytes| reserve(&mut out, bytes)).collect();
         let places = out.input.len();
         Self {
             out,
@@ -270,6 +266,23 @@ impl Compiler {
         }
         self.out
     }
+}
+
+/// How many bytes each slot of a program needs for one segment: of the longest chunk that comes to lie in it.
+fn slots(out: &Prepared, program: &Program) -> Vec<usize> {
+    if let PerSegment::Same(elements) = out.per_segment {
+        return program.slots().iter().map(|form| out.call.bytes(elements, *form)).collect();
+    }
+    let mut bytes = vec![0; program.slots().len()];
+    let mut holding = Holding::new(program, out.chunks());
+    for step in program.steps() {
+        if let Some(place @ Place::Slot(slot)) = holding.step(step) {
+            let form = program.slots()[slot as usize];
+            let needed = out.room_of(holding.chunk(place), form);
+            bytes[slot as usize] = needed.max(bytes[slot as usize]);
+        }
+    }
+    bytes
 }
 
 fn reserve(out: &mut Prepared, bytes: usize) -> usize {

@@ -7,6 +7,7 @@
 
 use super::program::Call;
 use crate::{
+    algorithm::cost::Load,
     collective::{Collective, Lengths, Viewpoint},
     group::Group,
     schedule::{Chunk, Cut, Form, GRAIN},
@@ -95,8 +96,10 @@ pub enum Medium {
 /// How an operation is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segmentation {
-    /// Elements per chunk and segment.
+    /// Elements per segment of the longest chunk.
     pub(super) elements: usize,
+    /// Of how many elements segments are multiples.
+    pub(super) grain: usize,
     pub(super) segments: u32,
     /// How many segments are in flight at most.
     pub(super) depth: u32,
@@ -107,7 +110,7 @@ pub(super) struct Segmentation {
 /// What there is to cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// How many chunks a rank sends or folds.
+    /// How many chunks a rank sends or folds: where chunks have weights, as many of the longest as are as long.
     pub(super) chunks: usize,
     /// The elements of the longest chunk.
     pub(super) longest: usize,
@@ -123,7 +126,8 @@ impl Extent {
         output: &[Range<usize>],
         collective: Collective,
     ) -> Self {
-        let chunks = if collective == Collective::AllToAll { at.workers } else { at.cut.chunks() };
+        let in_longest = at.cut.units().div_ceil(at.cut.most_units());
+        let chunks = if collective == Collective::AllToAll { at.workers } else { in_longest };
         let longest = input.iter().chain(output).map(Range::len).max().unwrap_or(0);
         Self { chunks: chunks as usize, longest, uneven: matches!(sizes, Lengths::Uneven(_)) }
     }
@@ -132,20 +136,34 @@ impl Extent {
 /// What an operation has to do with the staging memory that it gets at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// How many chunks of a segment a rank keeps there, at most.
+    /// How many chunks of a segment a rank keeps there, at most: where chunks have weights, as many of the longest as are as long.
     pub(super) chunks: usize,
+    /// How many bytes more these chunks may take, because each is rounded up by itself.
+    pub(super) rounding: usize,
     pub(super) bytes: usize,
 }
 
 impl Room {
+    /// Of a rank with this load; coded messages may be a little longer than plain ones: by their prefix, and by a tag for each
+    /// block.
+    pub(super) fn of(load: Load, cut: &Cut, call: &Call, most_staged: usize) -> Self {
+        let bytes = if cut.is_coded() { most_staged / 64 * 63 } else { most_staged };
+        let rounding = match cut {
+            // A chunk's edges, and those of its segments, are on grains.
+            Cut::Weighted { .. } => load.places as usize * (3 * grain(cut, call) * width(call) + GRAIN),
+            _ => 0,
+        };
+        Self { chunks: load.kept.div_ceil(cut.most_units()) as usize, rounding, bytes }
+    }
+
     /// How many bytes a chunk's segment may have, with so many segments in flight.
     fn message(self, segments: usize) -> usize {
-        self.bytes / segments / self.chunks.max(1) / GRAIN * GRAIN
+        (self.bytes / segments).saturating_sub(self.rounding) / self.chunks.max(1) / GRAIN * GRAIN
     }
 
     /// How many segments there may be in flight, of messages of so many bytes.
     fn segments(self, message: usize) -> usize {
-        self.bytes / (message.next_multiple_of(GRAIN) * self.chunks).max(1)
+        self.bytes / (message.next_multiple_of(GRAIN) * self.chunks + self.rounding).max(1)
     }
 }
 
@@ -183,7 +201,7 @@ pub(super) fn segmentation(
         Medium::Reducers => SERVED,
         Medium::FewReducers => CROWDED,
     };
-    let width = call.width(Form::Acc).max(call.width(Form::Plain));
+    let width = width(call);
     let Extent { chunks, longest, uneven } = extent;
     let parts = |of: usize| (longest * width).div_ceil(of).next_multiple_of(GRAIN);
     let part = match cutting.segment {
@@ -202,7 +220,7 @@ pub(super) fn segmentation(
         Medium::Memory => message,
         _ => message.min(room.message(LEAST_DEPTH as usize)),
     };
-    let grain = cut.grain((GRAIN / width).max(1));
+    let grain = grain(cut, call);
     let most = (message / width / grain).max(1) * grain;
     let segments = longest.div_ceil(most).max(1);
     let counted = u32::try_from(segments).ok().filter(|segments| *segments <= MOST_SEGMENTS);
@@ -219,7 +237,18 @@ pub(super) fn segmentation(
         Medium::Memory => (COPIED / bytes).clamp(LEAST_LEAD, depth as usize) as u32,
         _ => depth,
     };
-    Ok(Segmentation { elements, segments: counted, depth: depth.min(counted), lead: lead.min(counted) })
+    let (depth, lead) = (depth.min(counted), lead.min(counted));
+    Ok(Segmentation { elements, grain, segments: counted, depth, lead })
+}
+
+/// How many bytes an element has, where it has most.
+fn width(call: &Call) -> usize {
+    call.width(Form::Acc).max(call.width(Form::Plain))
+}
+
+/// Of how many elements segments are multiples.
+fn grain(cut: &Cut, call: &Call) -> usize {
+    cut.grain((GRAIN / width(call)).max(1))
 }
 
 /// Refuses an even call whose buffers no memory holds, so that bytes can be computed with.
@@ -227,8 +256,7 @@ pub(super) fn is_addressable(call: &Call, group: &Group) -> Result<(), TooManySe
     let workers = group.size();
     let parts = call.collective.given(workers).map_or(group.most_inputs(), |_| workers) as usize;
     let elements = call.count.saturating_mul(parts);
-    let width = call.width(Form::Acc).max(call.width(Form::Plain));
-    let bytes = elements.checked_mul(width).filter(|bytes| isize::try_from(*bytes).is_ok());
+    let bytes = elements.checked_mul(width(call)).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes.map(|_| ()).ok_or(TooManySegments { elements })
 }
 
@@ -271,7 +299,7 @@ mod tests {
             &call,
             preferred,
             medium,
-            Room { chunks: 1, bytes: usize::MAX },
+            Room { chunks: 1, rounding: 0, bytes: usize::MAX },
         )
         .unwrap()
     }

@@ -299,8 +299,30 @@ pub struct Prepared {
     /// follow, in the input only.
     pub(super) input: Vec<Range<usize>>,
     pub(super) output: Vec<Range<usize>>,
-    /// Elements per chunk and segment.
-    pub(super) per_segment: usize,
+    pub(super) per_segment: PerSegment,
+}
+
+/// How many elements of a chunk go in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PerSegment {
+    /// So many, of each chunk.
+    Same(usize),
+    /// By the chunk's length, so that all chunks go in the same number of segments: whole grains of so many elements.
+    Proportional {
+        /// The elements of a grain.
+        grain: usize,
+    },
+}
+
+impl PerSegment {
+    /// Those of a chunk of so many elements that goes in so many segments.
+    #[inline]
+    fn of(self, elements: usize, segments: u32) -> usize {
+        match self {
+            Self::Same(elements) => elements,
+            Self::Proportional { grain } => elements.div_ceil(segments as usize).next_multiple_of(grain),
+        }
+    }
 }
 
 impl Prepared {
@@ -413,17 +435,22 @@ impl Prepared {
     /// In how many segments a chunk goes, if parts may differ: in one at the least, which says that it is empty, and in no more
     /// than there are.
     pub fn segments_of(&self, chunk: Chunk) -> u32 {
-        self.whole(chunk).len().div_ceil(self.per_segment.max(1)).max(1) as u32
+        let elements = self.whole(chunk).len();
+        elements.div_ceil(self.per_segment.of(elements, self.segments).max(1)).max(1) as u32
     }
 
     /// How many bytes a chunk takes in a stage.
     pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
-        if self.is_uneven() { self.bytes(chunk, 0, form) } else { self.call.bytes(self.per_segment, form) }
+        match self.per_segment {
+            PerSegment::Same(elements) if !self.is_uneven() => self.call.bytes(elements, form),
+            _ => self.bytes(chunk, 0, form),
+        }
     }
 
     fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {
-        let from = (whole.start + self.per_segment * segment as usize).min(whole.end);
-        let to = (from + self.per_segment).min(whole.end);
+        let per_segment = self.per_segment.of(whole.len(), self.segments);
+        let from = (whole.start + per_segment * segment as usize).min(whole.end);
+        let to = (from + per_segment).min(whole.end);
         from * width..to * width
     }
 }

@@ -47,7 +47,12 @@ impl Draft {
             });
             DraftProgram { slots: program.slots().to_vec(), steps: steps.collect() }
         });
-        Self { workers: schedule.workers(), cut: schedule.cut(), most_inputs, programs: programs.collect() }
+        Self {
+            workers: schedule.workers(),
+            cut: schedule.cut().clone(),
+            most_inputs,
+            programs: programs.collect(),
+        }
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
@@ -70,7 +75,7 @@ impl Draft {
             }
             program.build()
         });
-        Schedule::listed(self.workers, self.cut, programs.collect())
+        Schedule::listed(self.workers, self.cut.clone(), programs.collect())
     }
 
     /// Every change of one step, with the kind of change.

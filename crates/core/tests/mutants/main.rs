@@ -14,7 +14,7 @@ use herringbone_core::{
     element::{DType, ReduceOp},
     group::Group,
     interpret::{Coding, interpret, interpret_coded},
-    schedule::{Cut, Rank, Schedule},
+    schedule::{Rank, Schedule},
     shards::ShardRuns,
     verify::{Order, Verified, verify},
 };
@@ -69,7 +69,7 @@ fn coded_outputs(proved: &Verified, op: ReduceOp) -> Outputs {
 /// The level of a schedule, and what it computes; `None` if it is not proved.
 fn outputs(schedule: Schedule, collective: Collective, group: &Group) -> Option<(Order, Outputs)> {
     let proved = verify(schedule, collective, group).ok()?;
-    if let Cut::Blocks { .. } = proved.cut() {
+    if proved.cut().is_coded() {
         return Some((proved.order(), coded_outputs(&proved, ReduceOp::Sum)));
     }
     let run = |count: &usize| {
@@ -117,7 +117,7 @@ impl Tally {
         let draft = Draft::of(schedule, group.most_inputs());
         assert_eq!(draft.schedule(), *schedule);
         let (order, bits) = outputs(draft.schedule(), collective, group).expect("the original is proved");
-        let is_coded = matches!(schedule.cut(), Cut::Blocks { .. });
+        let is_coded = schedule.cut().is_coded();
         let control = collective == Collective::AllReduce && !is_coded;
         assert!(!control || unchecked_outputs(&draft, group).as_ref() == Some(&bits), "{name}");
         for (kind, mutant) in draft.mutants() {
@@ -214,6 +214,22 @@ fn all_reduce() {
 fn hierarchical() {
     let tally = tally(&HIERARCHICAL, &[Collective::AllReduce]);
     assert!(tally.refused > 10_000 && tally.same_bits > 50 && tally.wrong_unchecked > 300, "{tally}");
+}
+
+/// Chunks of other lengths, and owners without any.
+#[test]
+fn by_shares() {
+    let names = [
+        "weighted(radix,16,5,0)",
+        "weighted(radix,16,5,0,3,0)",
+        "weighted(radix(2,2),16,5,0,3)",
+        "weighted(reduction_server,16,3)",
+        "weighted(mixed,16,4,0,7,2)",
+        "weighted(hierarchical,16,4,0,7)",
+        "coded(weighted(radix,16,5,0))",
+    ];
+    let tally = tally(&names, &[Collective::AllReduce]);
+    assert!(tally.refused > 5000 && tally.same_bits > 50 && tally.wrong_unchecked > 200, "{tally}");
 }
 
 /// What skips a decoding, encodes twice or leaves one input as it is is refused.

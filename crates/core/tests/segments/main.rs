@@ -239,6 +239,44 @@ fn the_librarys_schedules_end_in_any_order() {
     assert!(tried > 150, "{tried}");
 }
 
+/// Also where chunks are not as long as each other, so that most of the short ones' segments are short, or empty.
+#[test]
+fn schedules_by_shares_end_in_any_order() {
+    let mut tried = 0;
+    for (seed, (name, workers)) in [
+        ("weighted(radix,16,0,5,1)", 4),
+        ("weighted(radix,1,16x6,0)", 8),
+        ("weighted(radix(2,2),16,1,0,9,3)", 5),
+        ("weighted(reduction_server,1,16)", 5),
+        ("weighted(mixed,16,0,4,1,16)", 3),
+        ("weighted(hierarchical,16,2,0,1,3,1)", 6),
+        ("weighted(hierarchical(radix,reduction_server),1,16)", 6),
+    ]
+    .into_iter()
+    .flat_map(|case| [case; 24])
+    .enumerate()
+    {
+        let mut random = Random::new(seed as u64);
+        let each = [1, 2, 100][random.below(3)];
+        let each = if name.contains("hier") { 2 } else { each };
+        let mut hosts: Vec<u32> = (0..workers).map(|rank| rank / each).collect();
+        let (algorithm, group): (Algorithm, _) = (name.parse().unwrap(), Group::of_size(workers));
+        let layout = Layout { reducers: 2, hosts: &hosts, links: None };
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout).unwrap();
+        let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+        hosts.extend([100, 101]);
+        let bytes = [4, 3000, 600_000, 2 << 20][random.below(4)] * workers as usize;
+        let (segment_bytes, most_staged) =
+            [(0, 1 << 30), (64 << 10, 1 << 30), (300_000, 3 << 20)][random.below(3)];
+        let whim = [Whim::First, Whim::Last, Whim::Any(seed as u64)][random.below(3)];
+        let trial = Trial { whim, ..trial(&verified, &hosts, sum(bytes), (segment_bytes, most_staged)) };
+        let ends = trial.run();
+        assert!(ends.is_ok(), "{name} {bytes} {segment_bytes} {whim:?} {hosts:?}: {ends:?}");
+        tried += usize::from(trial.programs[0].segments > 1);
+    }
+    assert!(tried > 60, "{tried}");
+}
+
 /// Also where members have several inputs, so that folds take several messages of a lane.
 #[test]
 fn members_with_several_inputs_end_in_any_order() {
