@@ -326,8 +326,12 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Whether the reason is how workers lie on hosts, rather than what was asked for.
+    /// Whether the reason is how workers lie on hosts, or that a group has fewer owners than there are shares, as one of some ranks, or
+    /// one that has lost members, rather than what was asked for.
     pub fn is_layout(&self) -> bool {
+        if let Self::Shares { shares, owners, .. } = self {
+            return *shares > *owners as usize;
+        }
         matches!(
             self,
             Self::UnknownHosts { .. }

@@ -253,6 +253,59 @@ mod tests {
         }
     }
 
+    /// All chunks go in as many segments, whatever their lengths, and each takes as much memory as is its own.
+    #[test]
+    fn chunks_by_shares_go_in_the_same_segments_and_fit_the_memory() {
+        let kinds =
+            [(DType::F32, ReduceOp::Sum), (DType::Bf16, ReduceOp::Sum), (DType::I8, ReduceOp::Average)];
+        let cases = [
+            ("weighted(radix,16x3,1)", &[0, 1, 2, 3][..]),
+            ("weighted(radix,1,16,0,3)", &[0, 1, 2, 3]),
+            ("weighted(radix(2,2),16,1,9,0,3)", &[0, 1, 2, 3, 4]),
+            ("weighted(hierarchical,16,2,0,1,3,1)", &[0, 0, 1, 1, 2, 2]),
+        ];
+        for (((name, hosts), (dtype, op)), count) in cases
+            .into_iter()
+            .flat_map(|case| kinds.map(|kind| (case, kind)))
+            .flat_map(|case| [0, 17, 100_003, 12 << 20].map(|count| (case, count)))
+        {
+            let call = Call::new(Collective::AllReduce, dtype, op, count);
+            for (preferred, most) in [(0, 3_670_016), (0, 7_340_032), (1 << 20, 3_670_016)] {
+                let needed = needed(name, hosts, call, preferred, most);
+                let label = format!("{name}, {count} {dtype}, {preferred} preferred, {most} there");
+                assert!(needed.iter().all(|bytes| *bytes <= most), "{label}: {needed:?}");
+                assert!(count < 12 << 20 || needed.iter().any(|bytes| *bytes > most / 8), "{label}: {needed:?}");
+            }
+        }
+    }
+
+    /// Segments of chunks by shares are as long as the chunks say, on whole grains, and end where these end.
+    #[test]
+    fn segments_of_chunks_by_shares_are_proportional() {
+        let (group, count) = (Group::of_size(4), 1 << 20);
+        let algorithm: Algorithm = "weighted(radix,16x2,8,1)".parse().unwrap();
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &Layout::default()).unwrap();
+        let verified = verify(schedule, Collective::AllReduce, &group).unwrap();
+        let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
+        let sizing = Sizing { hosts: 4, shared: false, segment_bytes: 1 << 20, most_staged: 56 << 20 };
+        let program = verified.schedule().program(0);
+        let prepared = prepare(&verified, &program, 0, call, None, sizing, |_| false).unwrap();
+        assert!(prepared.segments > 1);
+        let mut at = 0;
+        for (chunk, weight) in [16, 16, 8, 1].into_iter().enumerate() {
+            let length = count * weight / 41 / prepared.segments as usize;
+            for segment in 0..prepared.segments {
+                let elements = prepared.elements(chunk as u32, segment);
+                assert_eq!(elements.start, at, "chunk {chunk}");
+                let is_last = segment + 1 == prepared.segments;
+                assert!(is_last || elements.len().abs_diff(length) <= 32, "{elements:?} for {length}");
+                assert!(elements.end == count || elements.end % 16 == 0, "{elements:?}");
+                at = elements.end;
+            }
+        }
+        assert_eq!(at, count);
+    }
+
     /// A schedule of programs, and what becomes of it.
     fn counted(
         workers: u32,

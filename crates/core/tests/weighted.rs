@@ -325,6 +325,31 @@ fn codecs_keep_forced_shares() {
     assert_eq!(chosen("weighted(mixed,16x5,1)", 2), "coded(reduction_server)", "its owners are others");
 }
 
+/// A group of some ranks, or one that has lost members, has fewer owners than there are shares: then the choice is as if none were
+/// forced, and says so. More owners are a mistake.
+#[test]
+fn groups_with_fewer_owners_than_shares_do_without() {
+    let chosen = |forced: &str, workers: u32, reducers, codec: &str| {
+        let (forced, group) = (named(forced), Group::of_size(workers));
+        let hosts: Vec<u32> = (0..workers).collect();
+        let request = Request::of_elements(ALL_REDUCE, DType::F32, ReduceOp::Sum, 1 << 20, &group);
+        let codec = codec.parse().unwrap();
+        let request = Request { forced: Some(&forced), hosts: &hosts, reducers, codec, ..request };
+        choose(&request).map(|choice| (choice.algorithm.to_string(), choice.why))
+    };
+    let (algorithm, why) = chosen("weighted(radix,16x3,1)", 3, 0, "none").unwrap();
+    assert_eq!(algorithm, "radix");
+    let not =
+        "not the forced weighted(radix,16x3,1), because radix of 3 workers needs as many shares and has 4";
+    assert!(why.contains(not), "{why}");
+    let (algorithm, why) = chosen("weighted(reduction_server,16,1,1)", 4, 2, "none").unwrap();
+    assert!(!algorithm.contains("weighted") && why.contains("of 2 reducers needs as many shares"), "{why}");
+    assert!(matches!(chosen("weighted(radix,16,1)", 3, 0, "none"), Err(Unsupported::Shares { .. })));
+    let coded = |forced, workers, reducers| chosen(forced, workers, reducers, "int8").unwrap().0;
+    assert_eq!(coded("weighted(radix,16x3,1)", 3, 0), "coded(radix)");
+    assert_eq!(coded("weighted(reduction_server,16,1,1)", 4, 2), "coded(reduction_server)");
+}
+
 /// Texts of schedules say how they are cut.
 #[test]
 fn texts_round_trip() {

@@ -1,7 +1,7 @@
 //! All-reduces whose messages are coded: which algorithm.
 
 use super::{Choice, Request};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Layout};
 use alloc::{format, vec, vec::Vec};
 
 /// Through the reducers if there are any, unless an algorithm without them is forced.
@@ -15,18 +15,21 @@ pub(super) fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
     let is_served = request.reducers > 0;
     let (radix, served) = (Algorithm::radix(vec![]).coded(), Algorithm::ReductionServer.coded());
     match request.forced {
-        Some(forced) if forced.needs_reducers() && is_served => vec![by_shares(forced, served)],
-        Some(forced) => vec![by_shares(forced, radix)],
+        Some(forced) if forced.needs_reducers() && is_served => vec![by_shares(request, forced, served)],
+        Some(forced) => vec![by_shares(request, forced, radix)],
         None if is_served => vec![served, radix],
         None => vec![radix],
     }
 }
 
-/// A coded form by the shares of a forced algorithm, if that has shares of the same owners.
-fn by_shares(forced: &Algorithm, coded: Algorithm) -> Algorithm {
+/// A coded form by the shares of a forced algorithm, if that has shares of the same owners, and the group has not lost any of them.
+fn by_shares(request: &Request<'_>, forced: &Algorithm, coded: Algorithm) -> Algorithm {
     match forced.plain() {
         Algorithm::Weighted { plain, shares } if !matches!(**plain, Algorithm::Mixed { .. }) => {
-            coded.plain().clone().weighted(shares.clone()).coded()
+            let by_shares = coded.plain().clone().weighted(shares.clone()).coded();
+            let Request { collective, group, reducers, hosts, links, .. } = *request;
+            let schedule = by_shares.schedule(collective, group, &Layout { reducers, hosts, links });
+            if schedule.is_err_and(|reason| reason.is_layout()) { coded } else { by_shares }
         }
         _ => coded,
     }

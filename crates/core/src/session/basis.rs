@@ -1,6 +1,6 @@
 //! The basis of a plan: everything that it was made from. Ranks compare bases instead of names.
 
-use super::codec::{Malformed, Reader, Writer};
+use super::codec::{ALGORITHM_BYTES, Malformed, Reader, Writer};
 use crate::{
     collective::Collective,
     group::{FoldOrder, Group},
@@ -189,7 +189,7 @@ impl Basis {
 
     pub(super) fn write(&self, to: &mut Writer) {
         to.u64(self.epoch);
-        to.text("an algorithm", &self.algorithm);
+        to.text_to("an algorithm", ALGORITHM_BYTES, &self.algorithm);
         to.u8(self.collective.code());
         to.u32(self.collective.root().unwrap_or(0));
         to.u32(self.workers);
@@ -203,7 +203,7 @@ impl Basis {
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (epoch, algorithm) = (from.u64()?, from.text()?);
+        let (epoch, algorithm) = (from.u64()?, from.text_to(ALGORITHM_BYTES)?);
         let (code, root) = (from.u8()?, from.u32()?);
         let collective = Collective::from_code(code, root)
             .filter(|collective| collective.root().unwrap_or(0) == root)

@@ -13,6 +13,9 @@ use alloc::{string::String, sync::Arc, vec::Vec};
 /// The longest text in a message, in bytes.
 pub(crate) const TEXT_BYTES: usize = 256;
 
+/// The longest text of an algorithm, or of a rule that has one, in bytes: with a share for each of 4,096 owners.
+pub(crate) const ALGORITHM_BYTES: usize = 16 << 10;
+
 /// The largest matrix of links in a message, in bytes: of 64 ranks.
 const LINKS_BYTES: usize = 50 << 10;
 
@@ -66,7 +69,12 @@ impl Writer {
     }
 
     pub(crate) fn text(&mut self, field: &'static str, value: &str) {
-        if self.fits(field, value.len(), TEXT_BYTES) {
+        self.text_to(field, TEXT_BYTES, value);
+    }
+
+    /// As [`text`](Self::text), of at most so many bytes.
+    pub(crate) fn text_to(&mut self, field: &'static str, most: usize, value: &str) {
+        if self.fits(field, value.len(), most) {
             self.u16(value.len() as u16);
             self.bytes(value.as_bytes());
         }
@@ -198,7 +206,7 @@ impl<'a> Reader<'a> {
         self.text_to(TEXT_BYTES)
     }
 
-    /// As [`text`](Self::text), of fewer bytes.
+    /// As [`text`](Self::text), of at most so many bytes.
     pub(crate) fn text_to(&mut self, most: usize) -> Result<String, Malformed> {
         let length = usize::from(self.u16()?);
         if length > most {

@@ -2,7 +2,7 @@
 
 use super::{
     basis::{Difference, differences, digest_of},
-    codec::{Malformed, Reader, Writer},
+    codec::{ALGORITHM_BYTES, Malformed, Reader, Writer},
 };
 use crate::{group::FoldOrder, topology::LinkMatrix, wire::digest};
 use alloc::{
@@ -92,7 +92,9 @@ impl Parameters {
     pub(super) fn write(&self, to: &mut Writer) {
         to.part("the parameters of a group", PARAMETERS_BYTES, |to| {
             to.u8(self.order.code());
-            to.option(self.algorithm.as_ref(), |to, name| to.text("an algorithm's name", name));
+            to.option(self.algorithm.as_ref(), |to, name| {
+                to.text_to("an algorithm's name", ALGORITHM_BYTES, name);
+            });
             to.option(self.transport.as_ref(), |to, name| to.text("a transport's name", name));
             [self.segment, self.staging, self.cutting].into_iter().for_each(|number| to.u64(number));
             to.list("the list of reducers", &self.reducers, |to, address| {
@@ -101,7 +103,9 @@ impl Parameters {
             to.option(self.links.as_ref(), Writer::links);
             to.bool(self.measure);
             to.u64(self.tree_bound);
-            to.list("the rules of a plan", &self.plan, |to, rule| to.text("a rule of a plan", rule));
+            to.list("the rules of a plan", &self.plan, |to, rule| {
+                to.text_to("a rule of a plan", ALGORITHM_BYTES, rule);
+            });
             to.list("the constants of machines", &self.calibration, |to, number| to.u64(*number));
         });
     }
@@ -109,11 +113,13 @@ impl Parameters {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         from.part(PARAMETERS_BYTES, |from| {
             let order = from.fold_order()?;
-            let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
+            let algorithm = from.option(|from| from.text_to(ALGORITHM_BYTES))?;
+            let transport = from.option(Reader::text)?;
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
             let (links, measure, tree_bound) = (from.option(Reader::links)?, from.bool()?, from.u64()?);
-            let (plan, calibration) = (from.list(Reader::text)?, from.list(Reader::u64)?);
+            let plan = from.list(|from| from.text_to(ALGORITHM_BYTES))?;
+            let calibration = from.list(Reader::u64)?;
             Ok(Self {
                 order,
                 algorithm,
