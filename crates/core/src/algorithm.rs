@@ -17,6 +17,7 @@
 //! | `hierarchical(radix,radix)` | reduce_scatter, all_gather | half of that | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //! | `mixed` | all_reduce | 2 n (n-1) / (n^2 + k n - 2 k) K each way of each of n workers and k reducers | 2 | yes |
+//! | `weighted(plain,shares)` | all_reduce | by one stage of `radix` each way K + (N-2) x, where a rank folds x; K for x = 0 | as `plain` | yes |
 //! | `chain` | all_reduce, reduce, broadcast | K up and K down each edge | N-1 up, as many down | for N = 2 |
 //! | `double_tree` | all_reduce | K/2 up and down each edge of two trees | floor(log2(N)) + 1 up, as many down, at most | for N = 2 |
 //! | `trees` | all_reduce, reduce, broadcast | K / trees up and down each edge of a tree, one tree for each rank | of its trees | yes |

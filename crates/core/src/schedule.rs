@@ -153,12 +153,12 @@ pub enum Place {
 }
 
 /// Which chunk each slot holds, while a program is read step by step.
-pub(crate) struct Holding {
+pub(crate) struct SlotChunks {
     slots: Vec<Chunk>,
     chunks: u32,
 }
 
-impl Holding {
+impl SlotChunks {
     /// Before the first step of a program of a schedule with so many chunks.
     pub(crate) fn new(program: &Program, chunks: u32) -> Self {
         Self { slots: alloc::vec![0; program.slots().len()], chunks }

@@ -2,7 +2,7 @@
 //! [`Verified::cost`](crate::verify::Verified::cost).
 
 use crate::collective::Collective;
-use crate::schedule::{Chunk, Cut, Form, Holding, Origin, Place, Program, Rank, Schedule, Step};
+use crate::schedule::{Chunk, Cut, Form, Origin, Place, Program, Rank, Schedule, SlotChunks, Step};
 use alloc::{vec, vec::Vec};
 use core::mem::replace;
 
@@ -114,13 +114,13 @@ impl Count {
 impl Load {
     fn of(program: &Program, cut: &Cut, partners: &mut Partners) -> Self {
         let mut load = Self { places: program.slots().len() as u32, ..Self::default() };
-        let mut holding = Holding::new(program, cut.chunks());
+        let mut held = SlotChunks::new(program, cut.chunks());
         let mut slots = vec![0; program.slots().len()];
         let form = |place| program.form(place).expect("a slot of the program");
         for step in program.steps() {
             match *step {
                 Step::Send { from, to } => {
-                    let units = cut.units_of(holding.chunk(from));
+                    let units = cut.units_of(held.chunk(from));
                     load.kept += units;
                     load.places += 1;
                     for lane in program.lanes(to) {
@@ -142,9 +142,9 @@ impl Load {
                 }
                 Step::Copy { .. } | Step::Encode { .. } | Step::Decode { .. } => {}
             }
-            if let Some(Place::Slot(slot)) = holding.step(step) {
+            if let Some(Place::Slot(slot)) = held.step(step) {
                 let most: &mut u32 = &mut slots[slot as usize];
-                *most = cut.units_of(holding.chunk(Place::Slot(slot))).max(*most);
+                *most = cut.units_of(held.chunk(Place::Slot(slot))).max(*most);
             }
         }
         load.kept += slots.iter().sum::<u32>();

@@ -1,6 +1,6 @@
 //! What a schedule's programs send from host to host, counted.
 
-use crate::schedule::{Form, Holding, Schedule, Step};
+use crate::schedule::{Form, Schedule, SlotChunks, Step};
 use alloc::collections::BTreeMap;
 
 /// How many [units](crate::schedule::Cut::units) of the buffer, chunks if all are equal, go through the busiest host's link, one way:
@@ -12,12 +12,12 @@ pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
     let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
     for rank in 0..schedule.ranks() {
         let program = schedule.program(rank);
-        let mut holding = Holding::new(&program, cut.chunks());
+        let mut held = SlotChunks::new(&program, cut.chunks());
         for step in program.steps() {
-            holding.step(step);
+            held.step(step);
             let Step::Send { from, to } = *step else { continue };
             let wide = program.form(from) == Some(Form::Acc);
-            let units = u64::from(cut.units_of(holding.chunk(from)));
+            let units = u64::from(cut.units_of(held.chunk(from)));
             let units = if wide { u64::from(widening) * units } else { units };
             for lane in program.lanes(to).iter().filter(|lane| host(**lane) != host(rank)) {
                 *sent.entry(host(rank)).or_insert(0) += units;

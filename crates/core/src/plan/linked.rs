@@ -3,7 +3,7 @@
 use super::{Choice, LINKED_BYTES, Request};
 use crate::algorithm::{Algorithm, Layout};
 use crate::collective::Collective;
-use crate::schedule::{Holding, Schedule, Step};
+use crate::schedule::{Schedule, SlotChunks, Step};
 use crate::topology::LinkMatrix;
 use alloc::{format, string::String, vec, vec::Vec};
 
@@ -102,11 +102,11 @@ fn sent(schedule: &Schedule, size: usize) -> Vec<u32> {
     let mut sent = vec![0u32; size * size];
     for rank in 0..size.min(schedule.workers() as usize) {
         let program = schedule.program(rank as u32);
-        let mut holding = Holding::new(&program, schedule.cut().chunks());
+        let mut held = SlotChunks::new(&program, schedule.cut().chunks());
         for step in program.steps() {
-            holding.step(step);
+            held.step(step);
             if let Step::Send { from, to } = *step {
-                let units = schedule.cut().units_of(holding.chunk(from));
+                let units = schedule.cut().units_of(held.chunk(from));
                 // Reducers stand behind links of which nothing is known.
                 let workers = program.lanes(to).iter().filter(|to| (**to as usize) < size);
                 workers.for_each(|to| sent[rank * size + *to as usize] += units);

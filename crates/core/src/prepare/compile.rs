@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     collective::Collective,
-    schedule::{Chunk, Form, GRAIN, Holding, Origin, Place, Program, Step},
+    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, SlotChunks, Step},
 };
 use alloc::{vec, vec::Vec};
 
@@ -274,11 +274,11 @@ fn slots(out: &Prepared, program: &Program) -> Vec<usize> {
         return program.slots().iter().map(|form| out.call.bytes(elements, *form)).collect();
     }
     let mut bytes = vec![0; program.slots().len()];
-    let mut holding = Holding::new(program, out.chunks());
+    let mut held = SlotChunks::new(program, out.chunks());
     for step in program.steps() {
-        if let Some(place @ Place::Slot(slot)) = holding.step(step) {
+        if let Some(place @ Place::Slot(slot)) = held.step(step) {
             let form = program.slots()[slot as usize];
-            let needed = out.room_of(holding.chunk(place), form);
+            let needed = out.room_of(held.chunk(place), form);
             bytes[slot as usize] = needed.max(bytes[slot as usize]);
         }
     }

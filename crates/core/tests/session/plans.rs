@@ -72,6 +72,16 @@ fn algorithms_are_named() {
     );
 }
 
+/// Shares are part of the algorithm, so ranks with others never fold what the other ranks send.
+#[test]
+fn shares_are_named() {
+    let text = decided(Basis { algorithm: "weighted(radix,16x2,1)".into(), ..basis() }).to_string();
+    assert!(text.contains("rank 2 issued all_reduce of 1000 f32, sum as weighted(radix,16x2,1);"), "{text}");
+    let [one, other] = ["weighted(radix,16x2,1)", "weighted(radix,16x2,2)"]
+        .map(|algorithm| Basis { algorithm: algorithm.into(), ..basis() }.digest());
+    assert_ne!(one, other);
+}
+
 #[test]
 fn whatever_else_differs_is_named_with_both_values_and_ranks() {
     type Change = fn(&mut Basis);

@@ -4,7 +4,7 @@
 use super::{Setup, VirtualWorld, calls::Task, exact, groups, machine::QueuedCall, partitions::Partition};
 use crate::{
     Collective, DType, ReduceOp,
-    core::algorithm::Algorithm,
+    core::algorithm::{Algorithm, Shares},
     core::prepare::Call,
     transport::tcp::virtual_link::{LinkConditions, PipeEnd, Rng},
 };
@@ -23,8 +23,17 @@ pub(super) fn sum(count: usize, workers: u32, rng: &mut Rng) -> Rc<Task> {
     task
 }
 
-/// A world whose workers have met their reducers.
+/// A world whose workers have met their reducers, which are forced or not.
 fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
+    served_by(seed, timeout, |_, _, rng| Some(Algorithm::ReductionServer).filter(|_| !rng.one_in(3)))
+}
+
+/// The same, with an algorithm for the workers and reducers.
+fn served_by(
+    seed: u64,
+    timeout: Duration,
+    forced: impl FnOnce(u32, u32, &mut Rng) -> Option<Algorithm>,
+) -> (VirtualWorld, Rng) {
     let mut rng = Rng(seed ^ 0x7ed5_ced5);
     let (workers, reducers) = (2 + rng.below(4) as u32, 1 + rng.below(4) as u32);
     let conditions = LinkConditions {
@@ -33,7 +42,7 @@ fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
         buffer: rng.pick(&[5000, 70_000, 1 << 20]),
         choppy: rng.one_in(2),
     };
-    let forced = Some(Algorithm::ReductionServer).filter(|_| !rng.one_in(3));
+    let forced = forced(workers, reducers, &mut rng);
     let segment_bytes = rng.pick(&[0, 4096, 65_536]);
     let setup = Setup { conditions, forced, segment_bytes, timeout, ..Setup::of(workers, reducers) };
     let mut world = VirtualWorld::new(setup, seed);
@@ -46,7 +55,11 @@ fn served(seed: u64, timeout: Duration) -> (VirtualWorld, Rng) {
 
 /// A world that sums through reducers, several calls at a time, each into its input or beside it.
 pub(super) fn summing(seed: u64, timeout: Duration) -> VirtualWorld {
-    let (mut world, mut rng) = served(seed, timeout);
+    let (world, rng) = served(seed, timeout);
+    begin_sums(world, rng)
+}
+
+fn begin_sums(mut world: VirtualWorld, mut rng: Rng) -> VirtualWorld {
     groups::add_some(&mut world, &mut rng);
     let (calls, window) = (2 + rng.below(8), 1 + rng.below(5) as usize);
     groups::fill(&mut world, calls, window, &mut rng, |workers, rng| match rng.one_in(5) {
@@ -176,6 +189,27 @@ fn after_harm(mut world: VirtualWorld) -> Result<VirtualWorld, String> {
 #[test]
 fn what_is_left_outlives_reducers() {
     let recovers = |seed: &u64| after_harm(feeding_back(*seed)).unwrap().has_recovered();
+    assert!((0..150).filter(recovers).count() > 30);
+}
+
+/// Reducers and workers that fold more or less than each other, some of them nothing.
+fn by_shares(workers: u32, reducers: u32, rng: &mut Rng) -> Option<Algorithm> {
+    let (plain, owners) = match rng.one_in(3) {
+        true => (Algorithm::Mixed { shares: None }, workers + reducers),
+        false => (Algorithm::ReductionServer, reducers),
+    };
+    let mut parts: Vec<u8> = (0..owners).map(|_| rng.pick(&[0, 1, 5, 16])).collect();
+    parts[rng.below(u64::from(owners)) as usize] = 16;
+    Some(plain.weighted(Shares::new(parts).expect("shares, of which one is the largest")))
+}
+
+/// Reducers come to harm that have shares, and such as have none: with fewer of them the choice is free.
+#[test]
+fn reducers_with_shares_come_to_harm() {
+    let recovers = |seed: &u64| {
+        let (world, rng) = served_by(*seed, TIMEOUT, by_shares);
+        after_harm(begin_sums(world, rng)).unwrap().has_recovered()
+    };
     assert!((0..150).filter(recovers).count() > 30);
 }
 

@@ -172,6 +172,13 @@ fn contradictions_are_refused_and_the_others_go_on() {
         |config| config.algorithm(Algorithm::Ring),
         &["rank 1", "HERRINGBONE_ALGORITHM", "\"tree\"", "\"ring\""],
     );
+    let (meet, by_shares) = (rendezvous_address(), |text: &str| text.parse::<Algorithm>().unwrap());
+    refused(
+        config(1, 2, &meet).algorithm(by_shares("weighted(radix,16,1)")),
+        &meet,
+        |config| config.algorithm(by_shares("weighted(radix,16,2)")),
+        &["rank 1", "HERRINGBONE_ALGORITHM", "\"weighted(radix,16,1)\"", "\"weighted(radix,16,2)\""],
+    );
     let meet = rendezvous_address();
     refused(
         config(1, 2, &meet).transport(Transport::Tcp),

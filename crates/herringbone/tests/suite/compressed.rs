@@ -125,6 +125,16 @@ fn the_same_bits_with_any_number_of_reducers() {
     }
 }
 
+/// Whoever folds how much: what is left of a tensor lies by its elements, so that it is the same.
+#[test]
+fn the_same_bits_and_what_is_left_by_shares() {
+    let servers = Reducers::start(3);
+    check(&World::new(3, Transport::Shm).forced("weighted(radix,16,0,5)"));
+    check(&World::new(4, Transport::Tcp).forced("weighted(radix,1,16,0,9)").segment_bytes(4096));
+    let served = World::new(3, Transport::Tcp).reducers(servers.first(3)).segment_bytes(4096);
+    check(&served.forced("weighted(reduction_server,3,0,16)"));
+}
+
 /// Operations on one tensor that are under way at once each go on with what the one before has left.
 #[test]
 fn operations_on_a_tensor_wait_for_each_other() {

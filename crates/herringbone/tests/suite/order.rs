@@ -156,6 +156,37 @@ fn the_same_bits_with_any_number_of_reducers() {
     }
 }
 
+/// The shares of so many owners, of which some fold little or nothing.
+fn shares(owners: usize, turn: usize) -> String {
+    let share = |owner: usize| ["16", "0", "5", "1"][(owner + turn) % 4];
+    (0..owners).map(share).collect::<Vec<_>>().join(",")
+}
+
+/// Whoever folds how much, in memory and over sockets, with reducers and without.
+#[test]
+fn the_same_bits_by_shares() {
+    let servers = Reducers::start(3);
+    for ranks in 2..=6 {
+        let all = All::new(ranks);
+        for (turn, transport) in [Transport::Local, Transport::Shm, Transport::Tcp].into_iter().enumerate() {
+            let turn = turn + ranks as usize;
+            let (segment_bytes, world) = ([0, 4096, 65536][turn % 3], World::new(ranks, transport));
+            let by_ranks = shares(ranks as usize, turn);
+            for plain in ["radix", "radix(2,2)"] {
+                let world = world.clone().forced(&format!("weighted({plain},{by_ranks})"));
+                all.check(&world.segment_bytes(segment_bytes));
+            }
+            if transport == Transport::Local {
+                continue;
+            }
+            let world = world.reducers(servers.first(3)).segment_bytes(segment_bytes);
+            all.check(&world.clone().forced(&format!("weighted(reduction_server,{})", shares(3, turn))));
+            let by_all = shares(ranks as usize + 3, turn + 1);
+            all.check(&world.forced(&format!("weighted(mixed,{by_all})")));
+        }
+    }
+}
+
 /// The tree itself, on sums whose bits tell its shape.
 #[test]
 fn the_tree_is_the_canonical_one() {
