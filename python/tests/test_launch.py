@@ -12,9 +12,9 @@ from conftest import START_SECONDS, WORKERS, Group, clean_environment
 from lab.job import python
 
 
-def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
+def launch(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "herringbone", "launch", *arguments]
-    environment = clean_environment()
+    environment = {**clean_environment(), **settings}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
 
 
@@ -36,6 +36,25 @@ with herringbone.init() as group:
     lines = sorted(done.stdout.splitlines())
     assert [line[: len("[rank 0] 1.0 ")] for line in lines] == ["[rank 0] 1.0 ", "[rank 1] 1.0 "], done.stdout
     assert all("reduction_server" in line for line in lines), done.stdout
+
+
+def test_a_rank_without_a_share_folds_nothing() -> None:
+    pytest.importorskip("numpy")
+    code = """import herringbone, numpy
+count = 300_000
+with herringbone.init() as group:
+    result = group.all_reduce(numpy.arange(count, dtype="float32") * (group.rank + 1))
+    assert (result == numpy.arange(count, dtype="float32") * 10).all()
+    sent = group.stats()["workers_tcp"]["sent"] / (4 * count)
+    print(round(sent, 1), group.explain(count), list(group.stats()["operations"]["all_reduce"]))"""
+    settings = {"HERRINGBONE_ALGORITHM": "weighted(radix,16x3,0)", "HERRINGBONE_TRANSPORT": "tcp"}
+    done = launch("-n", "4", "--", sys.executable, "-c", code, **settings)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    # A rank with a third of the buffer sends the rest once, and its part to the three other ranks; the last rank sends all of it once.
+    sent = [line.split()[2] for line in lines]
+    assert sent == ["1.7", "1.7", "1.7", "1.0"], done.stdout
+    assert all("weighted(radix,16x3,0)" in line and "['weighted(radix,16x3,0)']" in line for line in lines), done.stdout
 
 
 def test_ctrl_c_reaches_python_on_every_rank(group: Group) -> None:

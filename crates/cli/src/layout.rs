@@ -14,5 +14,9 @@ pub(crate) fn usual_per_host(ranks: u32) -> u32 {
 
 /// Whether its schedules depend on which ranks share a host.
 pub(crate) fn follows_hosts(algorithm: &Algorithm, order: FoldOrder) -> bool {
-    order == FoldOrder::Hosts || matches!(algorithm, Algorithm::Hierarchical { .. })
+    match algorithm {
+        Algorithm::Weighted { plain, .. } => follows_hosts(plain, order),
+        Algorithm::Hierarchical { .. } => true,
+        _ => order == FoldOrder::Hosts,
+    }
 }

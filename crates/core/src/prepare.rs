@@ -17,7 +17,7 @@ use self::{
 };
 use crate::{
     collective::{Collective, UnevenParts, Viewpoint},
-    schedule::{Cut, Form, Program, Step},
+    schedule::{Form, Program, Step},
     verify::Verified,
 };
 use alloc::vec::Vec;
@@ -70,10 +70,6 @@ pub fn prepare(
     let extent = Extent::of(at, &sizes, &input, &output, call.collective);
     let Segmentation { elements, grain, segments, depth, lead } =
         segmentation(extent, cut, &call, sizing.segment_bytes, medium, room)?;
-    let per_segment = match cut {
-        Cut::Weighted { .. } => PerSegment::Proportional { grain },
-        _ => PerSegment::Same(elements),
-    };
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),
@@ -100,7 +96,7 @@ pub fn prepare(
         eager,
         input,
         output,
-        per_segment,
+        per_segment: PerSegment::new(cut, elements, grain),
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     let contributors = verified.group().contributors();
@@ -149,7 +145,7 @@ mod tests {
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,
-        schedule::{Origin, Place, ProgramBuilder, Schedule},
+        schedule::{Cut, Origin, Place, ProgramBuilder, Schedule},
         verify::{VerifyError, verify},
     };
 

@@ -106,15 +106,7 @@ impl Algorithm {
             (Self::Hierarchical { inner, outer }, AllGather) => {
                 hierarchical::all_gather(group, layout, inner, outer)?
             }
-            (Self::Coded { plain }, AllReduce) => match &**plain {
-                plain if plain.is_one_stage() => coded::sharded(group, Owners::even(group.size())),
-                Self::ReductionServer => {
-                    let reducers = layout.at_least_one()?;
-                    coded::served(group, reducers, Owners::even(reducers))
-                }
-                Self::Weighted { plain, shares } => weighted::coded(plain, shares, group, layout)?,
-                plain => return Err(Unsupported::NoCodedForm { plain: plain.to_string() }),
-            },
+            (Self::Coded { plain }, AllReduce) => plain.with_coded_messages(group, layout)?,
             (algorithm, collective) => {
                 return Err(Unsupported::Collective {
                     algorithm: algorithm.to_string(),
@@ -127,6 +119,19 @@ impl Algorithm {
                     },
                 });
             }
+        })
+    }
+
+    /// Its all-reduce with coded messages.
+    fn with_coded_messages(&self, group: &Group, layout: &Layout<'_>) -> Result<Schedule, Unsupported> {
+        Ok(match self {
+            plain if plain.is_one_stage() => coded::sharded(group, Owners::even(group.size())),
+            Self::ReductionServer => {
+                let reducers = layout.at_least_one()?;
+                coded::served(group, reducers, Owners::even(reducers))
+            }
+            Self::Weighted { plain, shares } => weighted::coded(plain, shares, group, layout)?,
+            plain => return Err(Unsupported::NoCodedForm { plain: plain.to_string() }),
         })
     }
 }

@@ -64,8 +64,7 @@ fn listed(factors: &[u32]) -> String {
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
      reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
-     trees(throughput), trees(best,single); or \
-     weighted(radix,16x3,1), by shares of 0 to 16"
+     trees(throughput), trees(best,single) or weighted(radix,16x3,1)"
 )]
 pub struct ParseAlgorithmError {
     text: String,

@@ -6,7 +6,7 @@ use crate::{
     collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
-    schedule::{Chunk, Form},
+    schedule::{Chunk, Cut, Form},
     wire::Fingerprint,
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -315,6 +315,14 @@ pub(super) enum PerSegment {
 }
 
 impl PerSegment {
+    /// Those of a cut, where the longest chunk has so many and edges are on grains.
+    pub(super) fn new(cut: &Cut, elements: usize, grain: usize) -> Self {
+        match cut {
+            Cut::Weighted { .. } => Self::Proportional { grain },
+            Cut::Even { .. } | Cut::Blocks { .. } | Cut::Given { .. } => Self::Same(elements),
+        }
+    }
+
     /// Those of a chunk of so many elements that goes in so many segments.
     #[inline]
     fn of(self, elements: usize, segments: u32) -> usize {

@@ -46,7 +46,7 @@ pub fn parse_algorithm(text: &str) -> Result<Algorithm, UnknownName> {
     Algorithm::from_str(text).map_err(|error| {
         let name = text.split('(').next().unwrap_or(text);
         let all = Algorithm::all();
-        let known = all.iter().map(Algorithm::name).chain(["sharded"]);
+        let known = all.iter().map(Algorithm::name).chain(["sharded", "weighted"]);
         let wrong = !known.clone().any(|known| known == name.trim());
         // Of a name that is right the parameters are wrong, and the message shows how those look.
         let nearest = if wrong { nearest(name, known) } else { None };
