@@ -356,10 +356,12 @@ fn wrong_settings_are_named_with_what_was_meant() {
         "{misspelt} is not a setting (`herringbone settings` lists them); did you mean HERRINGBONE_ALGORITHM?"
     );
     assert_eq!(stderr.matches(&expected).count(), 1, "{stderr}");
-    let wrong: [(&[(&str, &str)], &str); 6] = [
+    let wrong: [(&[(&str, &str)], &str); 8] = [
         (&[("HERRINGBONE_ALGORITHM", "radix(3)")], "power of two"),
         (&[("HERRINGBONE_ALGORITHM", "hierarchical(reduction_server,radix)")], "radix inside hosts"),
         (&[("HERRINGBONE_ALGORITHM", "rign")], "did you mean ring?"),
+        (&[("HERRINGBONE_ALGORITHM", "weighted(ring,16,1)")], "ring has no shares"),
+        (&[("HERRINGBONE_ALGORITHM", "weighted(radix(3),16,1)")], "power of two"),
         (&[("HERRINGBONE_LOG", "loud")], "it may be off, error, warn, info or debug"),
         (&[("HERRINGBONE_IFNAME", "=l0")], "did you mean lo?"),
         (&[("HERRINGBONE_SLICE_BYTES", "8M"), ("HERRINGBONE_STAGING_BYTES", "16M")], "set it to 4M or less"),
@@ -371,9 +373,9 @@ fn wrong_settings_are_named_with_what_was_meant() {
         assert!(stdout.contains(set[0].1), "the table is there all the same: {stdout}");
     }
     let (code, _, stderr) =
-        settings(&[], &[("HERRINGBONE_ALGORITHM", &format!("radix({}2)", "2,".repeat(130)))]);
+        settings(&[], &[("HERRINGBONE_ALGORITHM", &format!("radix({}2)", "2,".repeat(8200)))]);
     assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("HERRINGBONE_ALGORITHM: a name of more than 256 characters"), "{stderr}");
+    assert!(stderr.contains("HERRINGBONE_ALGORITHM: a name of more than 16384 characters"), "{stderr}");
     let several = [
         ("HERRINGBONE_TRANSPORT", "tpc"),
         ("HERRINGBONE_FOLD_ORDER", "host"),

@@ -28,7 +28,7 @@ pub(crate) use trees::{Trees, host_name};
 use crate::{
     Error, Result,
     core::{
-        algorithm::{Algorithm, Layout},
+        algorithm::{Algorithm, Layout, Unsupported},
         collective::Collective,
         group::{FoldOrder, Group},
         plan::Guidance,
@@ -47,7 +47,7 @@ use std::{
 };
 
 /// The longest name of an algorithm that rank 0 tells the others.
-const ALGORITHM_CHARACTERS: usize = 256;
+const ALGORITHM_CHARACTERS: usize = 16 << 10;
 
 /// How the ranks find each other.
 #[derive(Clone)]
@@ -355,13 +355,18 @@ impl Config {
         let refuse = |problem: &dyn fmt::Display| Err(Error::config(settings::ALGORITHM.name, problem));
         if algorithm.to_string().len() > ALGORITHM_CHARACTERS {
             return refuse(&format_args!(
-                "a name of more than {ALGORITHM_CHARACTERS} characters: give fewer factors"
+                "a name of more than {ALGORITHM_CHARACTERS} characters: give fewer factors or shares"
             ));
         }
         let (group, layout) = (Group::of_size(4), Layout { reducers: 1, hosts: &[0, 0, 1, 1], links: None });
-        algorithm
-            .schedule(Collective::AllReduce, &group, &layout)
-            .map_or_else(|reason| refuse(&reason), |_| Ok(()))
+        let possible =
+            |algorithm: &Algorithm| algorithm.schedule(Collective::AllReduce, &group, &layout).map(drop);
+        let tried = match (possible(algorithm), algorithm.plain()) {
+            // Only the job knows how many owners it has.
+            (Err(Unsupported::Shares { .. }), Algorithm::Weighted { plain, .. }) => possible(plain),
+            (tried, _) => tried,
+        };
+        tried.or_else(|reason| refuse(&reason))
     }
 
     fn check_reducers(&self) -> Result<()> {
@@ -383,7 +388,8 @@ impl Config {
         let text = |text: &str| text.len() + size_of::<u16>();
         let links = self.trees.links.as_ref().map_or(0, |links| links.to_bytes().len());
         let rules: usize = self.guidance.rules.texts().iter().map(|rule| text(rule)).sum();
-        let taken = OTHERS + links + rules + size_of_val(&self.guidance.numbers()[..]);
+        let forced = self.guidance.forced.as_ref().map_or(0, |forced| text(&forced.to_string()));
+        let taken = OTHERS + links + rules + forced + size_of_val(&self.guidance.numbers()[..]);
         let room = PARAMETERS_BYTES.saturating_sub(taken);
         let sums = self.reducers.iter().scan(0, |sum, address| {
             *sum += text(address);
