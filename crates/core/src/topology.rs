@@ -12,21 +12,29 @@ mod links;
 #[cfg(feature = "topology-readers")]
 mod listed;
 mod measured;
+mod measured_ports;
 mod model;
 #[cfg(feature = "topology-readers")]
 mod nccl;
+mod ports;
 pub(crate) mod random;
 #[cfg(feature = "topology-readers")]
 mod smi;
 mod text;
 pub mod trees;
+mod wiring;
 #[cfg(feature = "topology-readers")]
 mod xml;
 
 pub use error::TopologyError;
 pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
 pub use measured::{MeasuredLink, MeasuringPair, measured_topology, measuring_rounds};
+pub use measured_ports::{
+    Arrival, MOST_IN_BLOCK, PortFindings, measured_ports, measuring_blocks, median_rate, steady_rates,
+};
 pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode};
+pub use ports::{MOST_PORTS, Port, Ports, TopologyPort};
+pub use wiring::Wiring;
 
 use alloc::format;
 

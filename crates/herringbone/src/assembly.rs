@@ -6,7 +6,7 @@ use crate::{
     core::{
         plan::Guidance,
         session::{self, Parameters, membership::MemberId},
-        topology::LinkMatrix,
+        topology::{LinkMatrix, Wiring},
     },
     engine::{Engine, group, rules::EngineRules},
     execute::{issue::WORLD_GROUP, staging::Staging},
@@ -19,7 +19,7 @@ use crate::{
         recorder::FlightRecorder,
         wire_up::Mapping,
     },
-    measure::LinkMeasurement,
+    measure::{LinkMeasurement, PortMeasurement},
     node::Node,
     sys::{
         doorbell::Bell,
@@ -35,7 +35,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    io,
+    fmt, io,
     net::TcpListener,
     os::unix::net::UnixListener,
     sync::{Arc, atomic::AtomicBool},
@@ -153,43 +153,59 @@ pub(crate) fn whole(fabric: Arc<Fabric>) -> Communicator {
     comm
 }
 
-/// Has the ranks measure their links if they are to, in a group of its own, before the group of all ranks makes a plan.
+/// Has the ranks measure their ports and links if they are to, in a group of its own, before the group of all ranks makes a plan.
 fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
     if !fabric.settings.parameters.measure {
         return Ok(fabric);
     }
-    let (rank, who) = (fabric.job.rank, format!("rank {}", fabric.job.rank));
+    let rank = fabric.job.rank;
     let members: Vec<MemberId> = fabric.job.roster.workers().map(|worker| worker.id).collect();
     let number = group::number_of("the measured links", &members);
     let comm = Communicator::group(fabric.clone(), number, rank, members, fabric.settings.timeout);
-    let measurement = LinkMeasurement::of(&comm)?;
-    let (rounds, began) = (measurement.rounds(), Instant::now());
-    if rank == 0 {
-        let limit = measurement.limit().as_secs_f64();
-        crate::log::note(
-            &who,
-            format_args!("the ranks measure their links in {rounds} rounds, {limit:.1} s at most"),
-        );
-    }
-    let topology = measurement.run(|_round| {})?;
+    let wiring = measured(&comm, &format!("rank {rank}"))?;
     drop(comm);
-    let links = LinkMatrix::of(&topology).map_err(|error| Error::config(settings::TOPOLOGY.name, error))?;
-    if rank == 0 {
-        let speeds = topology.links().iter().map(|link| link.bandwidth);
-        let (least, most) =
-            speeds.fold((f64::MAX, 0.0), |(least, most), speed| (speed.min(least), speed.max(most)));
-        let seconds = began.elapsed().as_secs_f64();
-        let what = format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s");
-        crate::log::note(&who, what);
-    }
     let held = || {
         Error::unsupported("a group uses the links before they are measured; this is a bug, please report it")
     };
     let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
-    let parameters =
-        Parameters { links: Some(links), measure: false, ..Parameters::clone(&settings.parameters) };
+    let parameters = Parameters { wiring, measure: false, ..Parameters::clone(&settings.parameters) };
     settings.parameters = Arc::new(parameters);
     Ok(fabric)
+}
+
+/// Measures the ports of all hosts and, of as few ranks as a matrix has, the links. Rank 0 says for how long, and what it found.
+fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
+    let say = |what: fmt::Arguments<'_>| {
+        if comm.rank() == 0 {
+            crate::log::note(who, what);
+        }
+    };
+    let (ports, links) = (PortMeasurement::of(comm), LinkMeasurement::of(comm).ok());
+    let limit = ports.limit() + links.as_ref().map_or(Duration::ZERO, LinkMeasurement::limit);
+    let (turns, rounds) = (ports.turns(), links.as_ref().map_or(0, LinkMeasurement::rounds));
+    let seconds = limit.as_secs_f64();
+    say(format_args!(
+        "the ranks measure their ports in {turns} turns and their links in {rounds} rounds, {seconds:.1} s at most"
+    ));
+    let began = Instant::now();
+    let ports = ports.run(|_turn| {})?;
+    let wrong = |error| Error::config(settings::TOPOLOGY.name, error);
+    let topology = links.map(|links| links.run(|_round| {})).transpose()?;
+    let links = topology.as_ref().map(LinkMatrix::of).transpose().map_err(wrong)?;
+    let range = |rates: &mut dyn Iterator<Item = f64>| {
+        rates.fold((f64::MAX, 0.0), |(least, most): (f64, f64), rate| (rate.min(least), rate.max(most)))
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    if let Some(topology) = &topology {
+        let (least, most) = range(&mut topology.links().iter().map(|link| link.bandwidth));
+        say(format_args!("measured in {seconds:.1} s: links carry {least} to {most} GB/s"));
+    }
+    if let Some(ports) = &ports {
+        let rates = (0..ports.size()).flat_map(|rank| [ports.port(rank).out, ports.port(rank).into]);
+        let (least, most) = range(&mut rates.map(|rate| rate as f64 / 1e9));
+        say(format_args!("measured in {seconds:.1} s: ports carry {least:.4} to {most:.4} GB/s"));
+    }
+    Ok(Wiring { links, ports })
 }
 
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
@@ -207,7 +223,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         );
         return Err(Error::config(settings::FOLD_ORDER.name, problem));
     }
-    let (known, world) = (shared.parameters.links.as_ref().map(LinkMatrix::size), job.roster.world());
+    let (known, world) = (shared.parameters.wiring.size(), job.roster.world());
     if let Some(known) = known.filter(|known| *known != world as usize) {
         let problem = format!(
             "the topology of rank 0 has {known} ranks and the job {world}; use a topology with a node for each rank, in their order"

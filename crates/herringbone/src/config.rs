@@ -33,7 +33,7 @@ use crate::{
         group::{FoldOrder, Group},
         plan::Guidance,
         session::{PARAMETERS_BYTES, formation::JobName, is_unseen},
-        topology::LinkMatrix,
+        topology::{LinkMatrix, Ports},
     },
     rendezvous::Store,
 };
@@ -203,17 +203,25 @@ impl Config {
     /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
     /// others may leave theirs out.
     pub fn links(mut self, links: LinkMatrix) -> Self {
-        self.trees = Trees { links: Some(links), bound: self.trees.bound, ..Trees::default() };
+        self.trees = Trees { wiring: links.into(), bound: self.trees.bound, ..Trees::default() };
         self
     }
 
-    /// The ranks [measure](crate::measure) the links between them once all are there. Rank 0's choice counts.
+    /// The ports of the ranks' hosts, by rank: plans then give a slow port less to carry. Rank 0's count; the others may leave
+    /// theirs out.
+    pub fn ports(mut self, ports: Ports) -> Self {
+        self.trees.wiring.ports = Some(ports);
+        self
+    }
+
+    /// The ranks [measure](crate::measure) the links between them, and the ports of their hosts, once all are there. Rank 0's
+    /// choice counts.
     pub fn measure_links(mut self) -> Self {
         self.trees = Trees { measure: true, bound: self.trees.bound, ..Trees::default() };
         self
     }
 
-    /// The links count as alike, whatever the environment says of them.
+    /// Links and ports count as alike, whatever the environment says of them.
     pub fn without_links(mut self) -> Self {
         self.trees = Trees { bound: self.trees.bound, ..Trees::default() };
         self
@@ -386,10 +394,10 @@ impl Config {
     fn check_room(&self) -> Result<()> {
         const OTHERS: usize = 1 << 10;
         let text = |text: &str| text.len() + size_of::<u16>();
-        let links = self.trees.links.as_ref().map_or(0, |links| links.to_bytes().len());
         let rules: usize = self.guidance.rules.texts().iter().map(|rule| text(rule)).sum();
         let forced = self.guidance.forced.as_ref().map_or(0, |forced| text(&forced.to_string()));
-        let taken = OTHERS + links + rules + forced + size_of_val(&self.guidance.numbers()[..]);
+        let taken =
+            OTHERS + self.trees.wiring.bytes() + rules + forced + size_of_val(&self.guidance.numbers()[..]);
         let room = PARAMETERS_BYTES.saturating_sub(taken);
         let sums = self.reducers.iter().scan(0, |sum, address| {
             *sum += text(address);

@@ -136,7 +136,7 @@ impl Job {
         let layout = Layout {
             reducers: self.roster.reducers().count() as u32,
             hosts: &hosts,
-            links: parameters.links.as_ref(),
+            links: parameters.wiring.links.as_ref(),
         };
         let reason = forced.schedule(Collective::AllReduce, &group, &layout).err()?;
         reason.is_layout().then_some(reason)

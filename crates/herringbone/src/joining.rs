@@ -272,7 +272,7 @@ fn regather(
         transport: settings.transport,
         fold_order: Some(settings.parameters.order),
         trees: Trees {
-            links: settings.parameters.links.as_ref().map(|links| links.among(left)),
+            wiring: settings.parameters.wiring.among(left),
             bound: Some(settings.parameters.tree_bound),
             ..Trees::default()
         },

@@ -58,12 +58,9 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         let problem = "ranks that are threads share one memory, and have no links to measure; leave it out";
         return Err(Error::config("HERRINGBONE_TOPOLOGY", problem));
     }
-    if let Some(links) = config.trees.links.as_ref().filter(|links| links.size() != config.world as usize) {
-        let problem = format!(
-            "a topology of {} ranks and {} ranks as threads; use one of as many",
-            links.size(),
-            config.world
-        );
+    if let Some(known) = config.trees.wiring.size().filter(|known| *known != config.world as usize) {
+        let problem =
+            format!("a topology of {known} ranks and {} ranks as threads; use one of as many", config.world);
         return Err(Error::config("HERRINGBONE_TOPOLOGY", problem));
     }
     let random = || greet::random_number().map_err(|error| Error::io("drawing a random number", error));
@@ -80,7 +77,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         staging: config.staging_bytes as u64,
         reducers: Vec::new(),
         cutting: cutting::digest(),
-        links: config.trees.links.clone(),
+        wiring: config.trees.wiring.clone(),
         measure: false,
         tree_bound,
         plan: config.guidance.rules.texts(),

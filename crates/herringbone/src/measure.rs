@@ -1,4 +1,4 @@
-//! What the links between the ranks of a group carry, measured with messages.
+//! What the links between the ranks of a group carry, and the ports of their hosts, measured with messages.
 //!
 //! ```
 //! use herringbone::{core::topology::LinkMatrix, measure::LinkMeasurement};
@@ -18,6 +18,10 @@
 //! })
 //! # }
 //! ```
+
+mod ports;
+
+pub use ports::PortMeasurement;
 
 use crate::{
     Communicator, DType, Error, MessageRequest, Region, Result,
@@ -42,6 +46,8 @@ const LEAST_BUSY: Duration = Duration::from_millis(60);
 const SEARCH: u32 = 3;
 /// Empty messages there and back.
 const PINGS: u32 = 20;
+/// The same of a flow to a port.
+const PINGS_OF_FLOW: u32 = 5;
 /// Messages on their way at a time, and in the first batch.
 const WINDOW: u64 = 8;
 /// Bytes of a message in the first batch, and at most.
@@ -178,13 +184,7 @@ impl Peer<'_> {
     /// Measures the link from the peer: how long an empty message takes, and how fast the later half of a batch comes. The first
     /// half takes what a token bucket has saved, and what TCP needs to begin.
     fn measure(&self, buffers: &MessageBuffers, busy: Duration) -> Result<MeasuredLink> {
-        let mut fastest = Duration::MAX;
-        for _ in 0..PINGS {
-            let began = Instant::now();
-            self.send_request(0, 0)?;
-            self.receive_request()?;
-            fastest = fastest.min(began.elapsed());
-        }
+        let nanoseconds = self.ping(PINGS)?;
         let mut batch = Batch { messages: WINDOW, bytes: FIRST_MESSAGE };
         let speed = loop {
             self.send_request(batch.messages, batch.bytes)?;
@@ -196,8 +196,19 @@ impl Peer<'_> {
             batch = Batch::of(batch.total() * factor.min(GROWTH));
         };
         self.send_request(0, 1)?;
-        let nanoseconds = u64::try_from((fastest / 2).as_nanos()).unwrap_or(u64::MAX);
         Ok(MeasuredLink { nanoseconds, bytes_per_second: (speed as u64).max(1) })
+    }
+
+    /// How many nanoseconds an empty message takes: half of the fastest of so many round trips.
+    fn ping(&self, times: u32) -> Result<u64> {
+        let mut fastest = Duration::MAX;
+        for _ in 0..times {
+            let began = Instant::now();
+            self.send_request(0, 0)?;
+            self.receive_request()?;
+            fastest = fastest.min(began.elapsed());
+        }
+        Ok(u64::try_from((fastest / 2).as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Receives a batch. Returns how long all of it took, and how many bytes of its later half came per second.

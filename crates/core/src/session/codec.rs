@@ -5,7 +5,7 @@
 use crate::{
     group::{FoldOrder, Rank},
     session::is_unseen,
-    topology::LinkMatrix,
+    topology::{LinkMatrix, MOST_PORTS, Ports, Wiring},
     wire::Fingerprint,
 };
 use alloc::{string::String, sync::Arc, vec::Vec};
@@ -18,6 +18,9 @@ pub(crate) const ALGORITHM_BYTES: usize = 16 << 10;
 
 /// The largest matrix of links in a message, in bytes: of 64 ranks.
 const LINKS_BYTES: usize = 50 << 10;
+
+/// The most bytes of ports in a message: both rates of each rank, and the time of an empty message.
+const PORTS_BYTES: usize = 8 * MOST_PORTS + 8;
 
 /// The longest list in a message.
 pub(crate) const LIST_ITEMS: usize = 65_536;
@@ -133,8 +136,14 @@ impl Writer {
         self.list("a list of ranks", ranks, |to, rank| to.u32(*rank));
     }
 
-    pub(crate) fn links(&mut self, links: &LinkMatrix) {
-        self.part("the links between ranks", LINKS_BYTES, |to| to.bytes(&links.to_bytes()));
+    pub(crate) fn wiring(&mut self, wiring: &Wiring) {
+        let Wiring { links, ports } = wiring;
+        self.option(links.as_ref(), |to, links| {
+            to.part("the links between ranks", LINKS_BYTES, |to| to.bytes(&links.to_bytes()));
+        });
+        self.option(ports.as_ref(), |to, ports| {
+            to.part("the ports of hosts", PORTS_BYTES, |to| to.bytes(&ports.to_bytes()));
+        });
     }
 
     pub(crate) fn fingerprint(&mut self, value: &Fingerprint) {
@@ -275,11 +284,20 @@ impl<'a> Reader<'a> {
         self.list(Self::u32)
     }
 
-    pub(crate) fn links(&mut self) -> Result<LinkMatrix, Malformed> {
-        self.part(LINKS_BYTES, |from| {
-            let bytes = core::mem::take(&mut from.0);
-            LinkMatrix::from_bytes(bytes).ok_or(Malformed("links that are no matrix"))
-        })
+    pub(crate) fn wiring(&mut self) -> Result<Wiring, Malformed> {
+        let links = self.option(|from| {
+            from.part(LINKS_BYTES, |from| {
+                let bytes = core::mem::take(&mut from.0);
+                LinkMatrix::from_bytes(bytes).ok_or(Malformed("links that are no matrix"))
+            })
+        })?;
+        let ports = self.option(|from| {
+            from.part(PORTS_BYTES, |from| {
+                let bytes = core::mem::take(&mut from.0);
+                Ports::from_bytes(bytes).ok_or(Malformed("ports that are none"))
+            })
+        })?;
+        Ok(Wiring { links, ports })
     }
 
     pub(crate) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     group::{FoldOrder, Rank},
-    topology::{LinkMatrix, TopologyError},
+    topology::{TopologyError, Wiring},
 };
 use alloc::{
     boxed::Box,
@@ -42,8 +42,8 @@ pub struct Settings {
     pub reducers: Vec<String>,
     /// A digest of the constants by which its build cuts messages.
     pub cutting: u64,
-    /// The links between all ranks, if it knows them.
-    pub links: Option<LinkMatrix>,
+    /// What it knows of the links between all ranks, and of their hosts' ports.
+    pub wiring: Wiring,
     /// Whether the ranks are to measure the links.
     pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
@@ -257,10 +257,7 @@ impl Formation {
     /// [`TopologyError::Whole`] where neither is so.
     pub fn place(&mut self, nodes: &[String]) -> Result<(), TopologyError> {
         let hosts: Vec<&str> = self.joined.values().map(|there| &there.host_name[..]).collect();
-        self.decided.links = match self.decided.links.take() {
-            Some(links) => Some(links.placed(nodes, &hosts)?),
-            None => None,
-        };
+        self.decided.wiring = core::mem::take(&mut self.decided.wiring).placed(nodes, &hosts)?;
         Ok(())
     }
 
@@ -271,7 +268,7 @@ impl Formation {
         }
         let smallest = |size: fn(&Joined) -> u64| self.joined.values().map(size).min();
         let preferred = smallest(|joined| joined.segment)?;
-        let parameters = Parameters {
+        let mut parameters = Parameters {
             staging: smallest(|joined| joined.staging)?,
             segment: if preferred == u64::MAX { 0 } else { preferred },
             reducers: self
@@ -285,6 +282,13 @@ impl Formation {
         };
         let workers = self.joined.values().map(|joined| joined.process.clone()).collect();
         let roster = Roster::founded(workers, &parameters.reducers).ok()?;
+        let hosts = roster.hosts();
+        let ports = parameters.wiring.ports.as_ref();
+        // Of each host one rank's port may be all that is known.
+        let shared = ports.filter(|ports| ports.size() == hosts.len()).map(|ports| ports.shared(&hosts));
+        if let Some(ports) = shared {
+            parameters.wiring.ports = Some(ports);
+        }
         Some(Formed { job, roster, parameters })
     }
 }
@@ -307,9 +311,9 @@ impl Settings {
     /// matter of opinion: the smallest count.
     fn over(&self, decided: &Parameters) -> Parameters {
         let Self { order, algorithm, transport, reducers, cutting, tree_bound, plan, calibration, .. } = self;
-        let (links, measure) = match (&self.links, self.measure) {
-            (None, false) => (decided.links.clone(), decided.measure),
-            (links, _) => (links.clone(), links.is_none()),
+        let (wiring, measure) = match (self.wiring.is_unknown(), self.measure) {
+            (true, false) => (decided.wiring.clone(), decided.measure),
+            (is_unknown, _) => (self.wiring.clone(), is_unknown),
         };
         Parameters {
             order: order.unwrap_or(decided.order),
@@ -317,7 +321,7 @@ impl Settings {
             transport: transport.clone().or_else(|| decided.transport.clone()),
             reducers: if reducers.is_empty() { decided.reducers.clone() } else { reducers.clone() },
             cutting: *cutting,
-            links,
+            wiring,
             measure,
             tree_bound: tree_bound.unwrap_or(decided.tree_bound),
             plan: if plan.is_empty() { decided.plan.clone() } else { plan.clone() },
@@ -340,7 +344,7 @@ impl Settings {
             to.text("a reducer's address", address);
         });
         to.u64(self.cutting);
-        to.option(self.links.as_ref(), Writer::links);
+        to.wiring(&self.wiring);
         to.bool(self.measure);
         to.option(self.tree_bound.as_ref(), |to, bound| to.u64(*bound));
         to.list("the rules of a plan", &self.plan, |to, rule| to.text("a rule of a plan", rule));
@@ -351,8 +355,7 @@ impl Settings {
         let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(Reader::fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
         let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
-        let (links, measure, tree_bound) =
-            (from.option(Reader::links)?, from.bool()?, from.option(Reader::u64)?);
+        let (wiring, measure, tree_bound) = (from.wiring()?, from.bool()?, from.option(Reader::u64)?);
         let (plan, calibration) = (from.list(Reader::text)?, from.list(Reader::u64)?);
         Ok(Self {
             staging,
@@ -362,7 +365,7 @@ impl Settings {
             transport,
             reducers,
             cutting,
-            links,
+            wiring,
             measure,
             tree_bound,
             plan,

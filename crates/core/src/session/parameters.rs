@@ -4,7 +4,7 @@ use super::{
     basis::{Difference, differences, digest_of},
     codec::{ALGORITHM_BYTES, Malformed, Reader, Writer},
 };
-use crate::{group::FoldOrder, topology::LinkMatrix, wire::digest};
+use crate::{group::FoldOrder, topology::Wiring, wire::digest};
 use alloc::{
     format,
     string::{String, ToString},
@@ -31,9 +31,9 @@ pub struct Parameters {
     pub reducers: Vec<String>,
     /// A digest of the constants by which the build cuts messages.
     pub cutting: u64,
-    /// The links between all ranks of the job, if they are known.
-    pub links: Option<LinkMatrix>,
-    /// Whether the ranks measure the links once the group is there; then they know [`links`](Self::links).
+    /// What is known of the links between all ranks of the job, and of their hosts' ports.
+    pub wiring: Wiring,
+    /// Whether the ranks measure the links once the group is there; then they know the [`wiring`](Self::wiring).
     pub measure: bool,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
@@ -60,9 +60,9 @@ impl Parameters {
         differences(self.items(), other.items())
     }
 
-    /// What stands for the links among what plans are made from.
+    /// What stands for links and ports among what plans are made from.
     pub fn topology(&self) -> Option<u64> {
-        self.links.as_ref().map(|links| digest(&links.to_bytes()))
+        self.wiring.digest()
     }
 
     fn items(&self) -> [(&'static str, String); 11] {
@@ -100,7 +100,7 @@ impl Parameters {
             to.list("the list of reducers", &self.reducers, |to, address| {
                 to.text("a reducer's address", address);
             });
-            to.option(self.links.as_ref(), Writer::links);
+            to.wiring(&self.wiring);
             to.bool(self.measure);
             to.u64(self.tree_bound);
             to.list("the rules of a plan", &self.plan, |to, rule| {
@@ -117,7 +117,7 @@ impl Parameters {
             let transport = from.option(Reader::text)?;
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
-            let (links, measure, tree_bound) = (from.option(Reader::links)?, from.bool()?, from.u64()?);
+            let (wiring, measure, tree_bound) = (from.wiring()?, from.bool()?, from.u64()?);
             let plan = from.list(|from| from.text_to(ALGORITHM_BYTES))?;
             let calibration = from.list(Reader::u64)?;
             Ok(Self {
@@ -128,7 +128,7 @@ impl Parameters {
                 staging,
                 reducers,
                 cutting,
-                links,
+                wiring,
                 measure,
                 tree_bound,
                 plan,
@@ -153,6 +153,7 @@ pub(super) const CUTTING: &str = "the build's cutting constants";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::{LinkMatrix, Port, Ports};
 
     fn parameters() -> Parameters {
         Parameters {
@@ -171,7 +172,9 @@ mod tests {
         let links = LinkMatrix::uniform(2, 1.0);
         let topology = format!("{:016x}", digest(&links.to_bytes()));
         let calibration = digest_of_numbers(&[1]);
-        let changes: [(&str, &str, &str, Change); 12] = [
+        let ports = || Some(Ports::uniform(2, Port { out: 1000, into: 2000 }));
+        let with_ports = format!("{:016x}", Wiring { links: None, ports: ports() }.digest().unwrap());
+        let changes: [(&str, &str, &str, Change); 13] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -180,7 +183,10 @@ mod tests {
             ("HERRINGBONE_STAGING_BYTES", "67108864", "1", |other| other.staging = 1),
             (CUTTING, "0000000000000009", "000000000000000a", |other| other.cutting = 10),
             ("HERRINGBONE_TOPOLOGY", "none", &topology, |other| {
-                other.links = Some(LinkMatrix::uniform(2, 1.0))
+                other.wiring = LinkMatrix::uniform(2, 1.0).into()
+            }),
+            ("HERRINGBONE_TOPOLOGY", "none", &with_ports, |other| {
+                other.wiring.ports = Some(Ports::uniform(2, Port { out: 1000, into: 2000 }))
             }),
             ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measure = true),
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),

@@ -21,8 +21,9 @@ impl Versions {
     /// in version 10 a list of keys goes once over a connection, and then by a number,
     /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made. In version 11
     /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 a status connection carries questions,
-    /// and reducers are told the job's name, and by a worker that leaves in order that it does.
-    pub const CURRENT: Versions = Versions { min: 12, max: 12 };
+    /// and reducers are told the job's name, and by a worker that leaves in order that it does. In version 13 parameters tell the
+    /// ports of hosts.
+    pub const CURRENT: Versions = Versions { min: 13, max: 13 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

@@ -1,7 +1,13 @@
 //! What time depends on: ports, links, and what a rank's thread costs. All of it in whole numbers, so that every machine that
 //! simulates comes to the same times.
 
-use crate::{codec::Codec, execution::Rules, group::Rank, topology::LinkMatrix};
+pub use crate::topology::Port;
+use crate::{
+    codec::Codec,
+    execution::Rules,
+    group::Rank,
+    topology::{LinkMatrix, Ports},
+};
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
 /// A time, or a length of time, in picoseconds: a byte of 100 GB/s takes ten of them.
@@ -120,15 +126,6 @@ impl Costs {
     }
 }
 
-/// The link of a host to the switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Bytes/s from the host; 0: no limit.
-    pub out: u64,
-    /// Bytes/s to the host; 0: no limit.
-    pub into: u64,
-}
-
 /// Cores that ranks run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cores {
@@ -146,7 +143,7 @@ pub enum Cores {
 pub struct Rig {
     /// The host of each member, workers first, then reducers; numbers from 0 up.
     pub hosts: Vec<u32>,
-    /// Of each host.
+    /// Of each host, headers included.
     pub ports: Vec<Port>,
     /// Direct links between workers, in place of ports, in bytes/s; 0 where there is none.
     pub links: Option<(usize, Vec<u64>)>,
@@ -189,6 +186,31 @@ impl Rig {
             costs,
             random_order: None,
         }
+    }
+
+    /// Hosts behind the ports that were measured, of which each has what `ports` says for payload; members beyond the list have ports
+    /// of `others`.
+    pub fn with_known_ports(
+        hosts: Vec<u32>,
+        ports: &Ports,
+        others: u64,
+        latency: Picoseconds,
+        costs: Costs,
+    ) -> Self {
+        // Ports are measured in payload, and a rig's include headers.
+        let whole = |rate: u64| rate.saturating_mul(1000).div_ceil(u64::from(costs.payload_per_mille.max(1)));
+        let latency = match ports.nanoseconds() {
+            0 => latency,
+            known => known.saturating_mul(1000),
+        };
+        let mut rig = Self::with_ports(hosts, others, latency, costs);
+        for rank in (0..ports.size()).rev() {
+            let Port { out, into } = ports.port(rank);
+            if let Some(host) = rig.hosts.get(rank) {
+                rig.ports[*host as usize] = Port { out: whole(out), into: whole(into) };
+            }
+        }
+        rig
     }
 
     /// Workers, each with a link to each other as in a topology.

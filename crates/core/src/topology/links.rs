@@ -93,37 +93,7 @@ impl LinkMatrix {
     /// # Errors
     /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
     pub fn placed(self, nodes: &[String], hosts: &[&str]) -> Result<Self, TopologyError> {
-        let place = |host: &&str| nodes.iter().position(|node| node == host);
-        let places: Vec<Option<usize>> = hosts.iter().map(place).collect();
-        let listed = || match nodes.len() {
-            0..=8 => nodes.join(", "),
-            many => format!("{}, ... (of {many})", nodes[..8].join(", ")),
-        };
-        if places.iter().all(Option::is_none) {
-            if self.size == hosts.len() {
-                return Ok(self);
-            }
-            let (size, ranks) = (self.size, hosts.len());
-            let host = hosts.first().copied().unwrap_or_default();
-            let (named, change) = match nodes {
-                [] => (String::new(), String::new()),
-                _ => (
-                    format!(", and rank 0's host {host} is none of {}", listed()),
-                    String::from(", or name its nodes as the hosts are called"),
-                ),
-            };
-            return Err(TopologyError::whole(
-                format!("the topology has {size} nodes and the job {ranks} ranks{named}"),
-                format!("give it a node for each rank, in their order{change}"),
-            ));
-        }
-        if let Some(rank) = places.iter().position(Option::is_none) {
-            return Err(TopologyError::whole(
-                format!("rank {rank} runs on {}, and the topology's nodes are {}", hosts[rank], listed()),
-                "name a node as each host is called, or none, so that node i is rank i",
-            ));
-        }
-        let places: Vec<u32> = places.into_iter().flatten().map(|place| place as u32).collect();
+        let Some(places) = places(self.size, nodes, hosts)? else { return Ok(self) };
         let mut placed = self.among(&places);
         let weight = self.weights.iter().copied().fold(0.0, f32::max);
         let bandwidth = self.bandwidths.iter().copied().fold(0.0, f64::max);
@@ -240,6 +210,48 @@ impl LinkMatrix {
         let bandwidths = weights.iter().map(|weight| f64::from(*weight)).collect();
         Self { size: self.size, weights, bandwidths }
     }
+}
+
+/// The node of each rank, where the nodes have these names and the ranks run on these hosts; `None` where node i is rank i.
+///
+/// # Errors
+/// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
+pub(super) fn places(
+    size: usize,
+    nodes: &[String],
+    hosts: &[&str],
+) -> Result<Option<Vec<u32>>, TopologyError> {
+    let place = |host: &&str| nodes.iter().position(|node| node == host);
+    let places: Vec<Option<usize>> = hosts.iter().map(place).collect();
+    let listed = || match nodes.len() {
+        0..=8 => nodes.join(", "),
+        many => format!("{}, ... (of {many})", nodes[..8].join(", ")),
+    };
+    if places.iter().all(Option::is_none) {
+        if size == hosts.len() {
+            return Ok(None);
+        }
+        let ranks = hosts.len();
+        let host = hosts.first().copied().unwrap_or_default();
+        let (named, change) = match nodes {
+            [] => (String::new(), String::new()),
+            _ => (
+                format!(", and rank 0's host {host} is none of {}", listed()),
+                String::from(", or name its nodes as the hosts are called"),
+            ),
+        };
+        return Err(TopologyError::whole(
+            format!("the topology has {size} nodes and the job {ranks} ranks{named}"),
+            format!("give it a node for each rank, in their order{change}"),
+        ));
+    }
+    if let Some(rank) = places.iter().position(Option::is_none) {
+        return Err(TopologyError::whole(
+            format!("rank {rank} runs on {}, and the topology's nodes are {}", hosts[rank], listed()),
+            "name a node as each host is called, or none, so that node i is rank i",
+        ));
+    }
+    Ok(Some(places.into_iter().flatten().map(|place| place as u32).collect()))
 }
 
 /// The topology with the entries of its matrix as what MXNet makes weights of; see [`LinkMatrix::by_mxnet_rules`].

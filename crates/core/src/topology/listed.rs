@@ -4,7 +4,8 @@
 use super::json::{JsonKind, JsonValue, parse};
 use super::text::amount;
 use super::{
-    LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, by_mxnet_rules,
+    LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, TopologyPort,
+    by_mxnet_rules,
 };
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 
@@ -71,14 +72,26 @@ fn is_slip_of(name: &str, known: &str) -> bool {
 }
 
 fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
-    check_keys(value, &["matrix", "names", "bandwidth", "p2p", "nodes", "links", "name"])?;
-    if value.get("nodes").is_some() {
-        return of_links(value);
+    check_keys(value, &["matrix", "names", "bandwidth", "p2p", "nodes", "links", "ports", "name"])?;
+    let topology = if value.get("nodes").is_some() { of_links(value)? } else { of_matrix(value)? };
+    let Some(ports) = value.get("ports") else { return Ok(topology) };
+    let mut read: Vec<TopologyPort> = vec![];
+    for item in ports.list("a list of ports")? {
+        let found = port(item, topology.nodes())?;
+        if read.iter().any(|known| known.host == found.host) {
+            let name = &topology.nodes()[found.host].name;
+            return Err(item.at.error(format!("a port of {name:?} again"), "one port for each host"));
+        }
+        read.push(found);
     }
+    topology.with_ports(read)
+}
+
+fn of_matrix(value: &JsonValue) -> Result<Topology, TopologyError> {
     let Some(rows) = value.get("matrix") else {
         return Err(value.at.error(
             value.found(),
-            "a matrix, or an object with \"matrix\", or with \"nodes\" and \"links\"",
+            "a matrix, or an object with \"matrix\", or with \"nodes\" and \"links\" or \"ports\"",
         ));
     };
     let weights = matrix(rows)?;
@@ -163,12 +176,16 @@ fn matrix(value: &JsonValue) -> Result<Vec<Vec<f64>>, TopologyError> {
 }
 
 fn of_links(value: &JsonValue) -> Result<Topology, TopologyError> {
-    let missing = || value.at.error("an object without \"nodes\" and \"links\"", "both");
-    let (nodes, links) = (value.get("nodes").ok_or_else(missing)?, value.get("links").ok_or_else(missing)?);
+    let missing = || value.at.error("an object without \"nodes\" and \"links\" or \"ports\"", "both");
+    let nodes = value.get("nodes").ok_or_else(missing)?;
     let nodes = nodes_of(nodes.list("a list of nodes")?)?;
-    let links = links.list("a list of links")?;
+    let links = match value.get("links") {
+        Some(links) => links.list("a list of links")?,
+        None if value.get("ports").is_some() => &[],
+        None => return Err(missing()),
+    };
     let links = links.iter().map(|value| link(value, nodes.len())).collect::<Result<_, _>>()?;
-    Ok(Topology { nodes, links, warnings: vec![] })
+    Ok(Topology { nodes, links, ports: vec![], warnings: vec![] })
 }
 
 fn field<'a>(value: &'a JsonValue, key: &str) -> Result<&'a JsonValue, TopologyError> {
@@ -200,21 +217,43 @@ fn node(value: &JsonValue) -> Result<TopologyNode, TopologyError> {
     Ok(TopologyNode { name, kind: known, device })
 }
 
+/// The node that a number names.
+fn numbered(value: &JsonValue, number: f64, nodes: usize) -> Result<usize, TopologyError> {
+    let found = (0..nodes).find(|node| *node as f64 == number);
+    found.ok_or_else(|| value.at.error(value.found(), format!("the number of a node, below {nodes}")))
+}
+
+/// A number that can be a weight or a bandwidth.
+fn quantity(value: &JsonValue, key: &str) -> Result<f64, TopologyError> {
+    let value = field(value, key)?;
+    amount(value.number("a number")?, value.at)
+}
+
+/// The microseconds of a message, if they are said.
+fn latency(value: &JsonValue) -> Result<Option<f64>, TopologyError> {
+    value.get("latency_us").map(|value| amount(value.number("a number")?, value.at)).transpose()
+}
+
+fn port(value: &JsonValue, nodes: &[TopologyNode]) -> Result<TopologyPort, TopologyError> {
+    check_keys(value, &["host", "out", "into", "latency_us"])?;
+    let host = field(value, "host")?;
+    let named = match &host.kind {
+        JsonKind::Text(name) => {
+            let found = nodes.iter().position(|node| node.name == *name);
+            found.ok_or_else(|| host.at.error(host.found(), "the name of a node, or its number"))?
+        }
+        _ => numbered(host, host.number("the number of a node, or its name")?, nodes.len())?,
+    };
+    let (out, into) = (quantity(value, "out")?, quantity(value, "into")?);
+    Ok(TopologyPort { host: named, out, into, latency: latency(value)? })
+}
+
 fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> {
     check_keys(value, &["from", "to", "kind", "bandwidth", "weight", "latency_us"])?;
     let end = |key: &str| {
         let end = field(value, key)?;
-        let number = end.number("the number of a node")?;
-        match (0..nodes).find(|node| *node as f64 == number) {
-            Some(node) => Ok(node),
-            None => Err(end.at.error(end.found(), format!("the number of a node, below {nodes}"))),
-        }
+        numbered(end, end.number("the number of a node")?, nodes)
     };
-    let quantity = |key: &str| {
-        let value = field(value, key)?;
-        amount(value.number("a number")?, value.at)
-    };
-    let latency = value.get("latency_us").map(|value| amount(value.number("a number")?, value.at));
     let kind = match value.get("kind") {
         None => LinkKind::Given,
         Some(kind) => {
@@ -228,7 +267,6 @@ fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> 
     if from == to {
         return Err(value.at.error(format!("a link from node {from} to itself"), "two nodes"));
     }
-    let (bandwidth, weight, latency) =
-        (quantity("bandwidth")?, quantity("weight")? as f32, latency.transpose()?);
-    Ok(TopologyLink { from, to, kind, bandwidth, weight, latency })
+    let (bandwidth, weight) = (quantity(value, "bandwidth")?, quantity(value, "weight")? as f32);
+    Ok(TopologyLink { from, to, kind, bandwidth, weight, latency: latency(value)? })
 }

@@ -32,7 +32,7 @@ pub fn measuring_rounds(hosts: &[u32]) -> Vec<Vec<MeasuringPair>> {
 }
 
 /// The ranks of each host, both in their order.
-fn members(hosts: &[u32]) -> BTreeMap<u32, Vec<u32>> {
+pub(super) fn members(hosts: &[u32]) -> BTreeMap<u32, Vec<u32>> {
     let mut members = BTreeMap::<u32, Vec<u32>>::new();
     (0..).zip(hosts).for_each(|(rank, host)| members.entry(*host).or_default().push(rank));
     members

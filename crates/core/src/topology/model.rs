@@ -1,6 +1,6 @@
 //! Nodes, the links between them, and what can be asked of both.
 
-use super::{TopologyError, json};
+use super::{TopologyError, TopologyPort, json};
 use crate::choice::choices;
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 use core::fmt;
@@ -133,6 +133,7 @@ impl TopologyLink {
 pub struct Topology {
     pub(super) nodes: Vec<TopologyNode>,
     pub(super) links: Vec<TopologyLink>,
+    pub(super) ports: Vec<TopologyPort>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -163,7 +164,29 @@ impl Topology {
                 "leave it out",
             ));
         }
-        Ok(Self { nodes, links, warnings: vec![] })
+        Ok(Self { nodes, links, ports: vec![], warnings: vec![] })
+    }
+
+    /// The same with these ports.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for ports of nodes that are not there, two of one node, and numbers that are none.
+    pub fn with_ports(self, ports: Vec<TopologyPort>) -> Result<Self, TopologyError> {
+        let is_amount = |number: f64| number.is_finite() && number >= 0.0;
+        let is_whole = |(at, port): (usize, &TopologyPort)| {
+            port.host < self.nodes.len()
+                && ports[..at].iter().all(|other| other.host != port.host)
+                && is_amount(port.out)
+                && is_amount(port.into)
+                && port.latency.is_none_or(is_amount)
+        };
+        match ports.iter().enumerate().all(is_whole) {
+            true => Ok(Self { ports, ..self }),
+            false => Err(TopologyError::whole(
+                "a port without a node of its own, or without numbers",
+                "leave it out, or give each host one port",
+            )),
+        }
     }
 
     /// The nodes; links name them by their numbers.
@@ -174,6 +197,11 @@ impl Topology {
     /// The links, by sender and receiver.
     pub fn links(&self) -> &[TopologyLink] {
         &self.links
+    }
+
+    /// The ports of hosts, which are shared by all of their links.
+    pub fn ports(&self) -> &[TopologyPort] {
+        &self.ports
     }
 
     /// What was left out of a text that was cut, in sentences without a full stop.
@@ -234,6 +262,12 @@ impl Topology {
             bytes.extend(link.bandwidth.to_bits().to_le_bytes());
             bytes.extend(link.weight.to_bits().to_le_bytes());
         }
+        for port in &self.ports {
+            bytes.push(b'p');
+            bytes.extend((port.host as u32).to_le_bytes());
+            bytes.extend(port.out.to_bits().to_le_bytes());
+            bytes.extend(port.into.to_bits().to_le_bytes());
+        }
         bytes
     }
 
@@ -252,9 +286,19 @@ impl Topology {
             )
         };
         let nodes: Vec<String> = self.nodes.iter().map(node).collect();
+        let port = |port: &TopologyPort| {
+            let TopologyPort { host, out, into, latency } = port;
+            let latency = latency.map(|latency| format!(", \"latency_us\": {latency}")).unwrap_or_default();
+            format!("    {{\"host\": {host}, \"out\": {out}, \"into\": {into}{latency}}}")
+        };
         let links: Vec<String> = self.links.iter().map(link).collect();
+        let ports: Vec<String> = self.ports.iter().map(port).collect();
+        let ports = match &ports[..] {
+            [] => String::new(),
+            ports => format!(",\n  \"ports\": [\n{}\n  ]", ports.join(",\n")),
+        };
         format!(
-            "{{\n  \"nodes\": [\n{}\n  ],\n  \"links\": [\n{}\n  ]\n}}\n",
+            "{{\n  \"nodes\": [\n{}\n  ],\n  \"links\": [\n{}\n  ]{ports}\n}}\n",
             nodes.join(",\n"),
             links.join(",\n")
         )
@@ -274,6 +318,6 @@ impl Topology {
                 }
             }
         }
-        Self { nodes: (0..weights.len()).map(node).collect(), links, warnings: vec![] }
+        Self { nodes: (0..weights.len()).map(node).collect(), links, ports: vec![], warnings: vec![] }
     }
 }

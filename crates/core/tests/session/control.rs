@@ -358,7 +358,7 @@ fn a_message_over_its_bounds_is_not_sent() {
         transport: None,
         reducers: vec![],
         cutting: 0,
-        links: None,
+        wiring: Default::default(),
         measure: false,
         tree_bound: None,
         plan: vec![],

@@ -4,7 +4,7 @@ use herringbone_core::session::{
     formation::{Formation, JobName, Join, Progress, Settings},
     membership::{MEMBERS, Process},
 };
-use herringbone_core::topology::LinkMatrix;
+use herringbone_core::topology::{LinkMatrix, Port, Ports, Wiring};
 
 fn settings() -> Settings {
     let reducers = vec!["10.0.0.9:7070".into()];
@@ -16,7 +16,7 @@ fn settings() -> Settings {
         transport: None,
         reducers,
         cutting: 5,
-        links: None,
+        wiring: Wiring::default(),
         measure: false,
         tree_bound: None,
         plan: vec![],
@@ -86,19 +86,19 @@ fn a_world_forms_in_any_order() {
 #[test]
 fn the_topology_is_rank_0s_where_others_leave_it_open() {
     let mut first = Join { world: 2, ..join(0) };
-    (first.settings.links, first.settings.tree_bound) = (Some(LinkMatrix::uniform(2, 3.0)), Some(5));
+    (first.settings.wiring, first.settings.tree_bound) = (LinkMatrix::uniform(2, 3.0).into(), Some(5));
     let mut formation = Formation::new(first).unwrap();
     let mut second = Join { world: 2, ..join(1) };
-    second.settings.links = Some(LinkMatrix::uniform(2, 2.0));
+    second.settings.wiring = LinkMatrix::uniform(2, 2.0).into();
     let refused = formation.join(second.clone(), "10.0.0.1:50000").unwrap_err();
     let Refusal::Setting { rank: 1, name, ours, theirs } = &refused else { panic!("{refused:?}") };
     assert!(name == "HERRINGBONE_TOPOLOGY" && ours != theirs, "{refused:?}");
-    for links in [None, Some(LinkMatrix::uniform(2, 3.0))] {
-        second.settings.links = links;
+    for wiring in [Wiring::default(), LinkMatrix::uniform(2, 3.0).into()] {
+        second.settings.wiring = wiring;
         assert_eq!(formation.join(second.clone(), "10.0.0.1:50000"), Ok(Progress::Complete));
     }
     let parameters = formation.found(1).unwrap().parameters;
-    assert_eq!((parameters.links, parameters.tree_bound), (Some(LinkMatrix::uniform(2, 3.0)), 5));
+    assert_eq!((parameters.wiring, parameters.tree_bound), (LinkMatrix::uniform(2, 3.0).into(), 5));
 }
 
 #[test]
@@ -262,14 +262,14 @@ fn nodes_that_are_called_as_hosts_are_found_by_their_names() {
     let links = LinkMatrix::of_weights(&[vec![0.0, 3.0], vec![2.0, 0.0]]).unwrap();
     let placed = |nodes: [&str; 2]| {
         let mut first = join(0);
-        first.settings.links = Some(links.clone());
+        first.settings.wiring = links.clone().into();
         let mut formation = Formation::new(first).unwrap();
         for rank in 1..4 {
             formation.join(join(rank), "10.0.0.1:50000").unwrap();
         }
         formation.place(&nodes.map(String::from))?;
         Ok::<_, herringbone_core::topology::TopologyError>(
-            formation.found(1).unwrap().parameters.links.unwrap(),
+            formation.found(1).unwrap().parameters.wiring.links.unwrap(),
         )
     };
     let by_name = placed(["host-1", "host-0"]).unwrap();
@@ -295,13 +295,35 @@ fn nodes_that_are_called_as_hosts_are_found_by_their_names() {
     );
 }
 
+/// Ranks 0 and 1 of four run on host-0, ranks 2 and 3 on host-1.
+#[test]
+fn ranks_of_a_host_have_its_port_and_others_are_refused() {
+    let port = |rate| Port { out: rate, into: 2 * rate };
+    let ports = |first, third| Ports::new(vec![port(first), port(0), port(third), port(0)], 5).unwrap();
+    let wiring = |first, third| Wiring { links: None, ports: Some(ports(first, third)) };
+    let mut first = join(0);
+    first.settings.wiring = wiring(3_000, 9_000);
+    let mut formation = Formation::new(first).unwrap();
+    let mut other = join(1);
+    other.settings.wiring = wiring(3_000, 8_000);
+    let refusal = formation.join(other, "10.0.0.1:50000").unwrap_err().to_string();
+    assert!(refusal.contains("HERRINGBONE_TOPOLOGY"), "{refusal}");
+    for rank in 1..4 {
+        formation.join(join(rank), "10.0.0.1:50000").unwrap();
+    }
+    formation.place(&[]).unwrap();
+    let known = formation.found(1).unwrap().parameters.wiring.ports.unwrap();
+    assert_eq!([0, 1, 2, 3].map(|rank| known.port(rank).out), [3_000, 3_000, 9_000, 9_000]);
+    assert_eq!((known.port(3).into, known.nanoseconds()), (18_000, 5));
+}
+
 #[test]
 fn a_job_that_measures_says_so_to_all() {
     let mut first = Join { world: 2, ..join(0) };
     first.settings.measure = true;
     let mut formation = Formation::new(first).unwrap();
     let mut other = Join { world: 2, ..join(1) };
-    other.settings.links = Some(LinkMatrix::uniform(2, 1.0));
+    other.settings.wiring = LinkMatrix::uniform(2, 1.0).into();
     let refusal = formation.join(other, "10.0.0.1:50000").unwrap_err().to_string();
     assert!(
         refusal.contains("HERRINGBONE_TOPOLOGY") && refusal.contains("rank 0 has \"measure\""),
@@ -309,5 +331,5 @@ fn a_job_that_measures_says_so_to_all() {
     );
     formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000").unwrap();
     let parameters = formation.found(1).unwrap().parameters;
-    assert!(parameters.measure && parameters.links.is_none());
+    assert!(parameters.measure && parameters.wiring.is_unknown());
 }

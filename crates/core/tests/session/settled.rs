@@ -4,7 +4,7 @@ use crate::any_text;
 use herringbone_core::{
     group::FoldOrder,
     session::{Parameters, formation::Settings},
-    topology::LinkMatrix,
+    topology::{LinkMatrix, Port, Ports, Wiring},
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -19,13 +19,23 @@ pub(crate) fn any_settings() -> impl Strategy<Value = Settings> {
             transport,
             reducers,
             cutting,
-            links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            wiring: wiring(cutting),
             measure: cutting.is_multiple_of(5),
             tree_bound: cutting.is_multiple_of(2).then_some(cutting),
             plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
             calibration: (0..cutting % 3).collect(),
         },
     )
+}
+
+/// Links, ports, both or neither.
+fn wiring(number: u64) -> Wiring {
+    let ranks = 1 + number as usize % 64;
+    let ports = || Ports::uniform(ranks, Port { out: number | 1, into: number >> 1 });
+    Wiring {
+        links: number.is_multiple_of(3).then(|| LinkMatrix::uniform(ranks, 2.5)),
+        ports: number.is_multiple_of(2).then(ports),
+    }
 }
 
 pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
@@ -39,7 +49,7 @@ pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
             staging,
             reducers,
             cutting,
-            links: cutting.is_multiple_of(3).then(|| LinkMatrix::uniform(1 + cutting as usize % 64, 2.5)),
+            wiring: wiring(cutting),
             measure: cutting.is_multiple_of(5),
             tree_bound: cutting,
             plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),

@@ -17,7 +17,7 @@ use crate::{
         plan::{Guidance, PlanRules},
         session::MEASURE,
         simulate::Calibration,
-        topology::{self, LinkMatrix},
+        topology::{self, Wiring},
     },
     tcp_table::variable_of_listener,
     user_file::read_user_text,
@@ -101,15 +101,16 @@ impl Environment {
         found.text.trim().parse().map(Some).map_err(|error| Error::config(&found.variable, unknown(error)))
     }
 
-    /// The links between ranks in the file that `HERRINGBONE_TOPOLOGY` names, or in one topology of it, as `FILE#NAME`.
+    /// The links between ranks, and the ports of hosts, in the file that `HERRINGBONE_TOPOLOGY` names, or in one topology of it, as
+    /// `FILE#NAME`.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a file that cannot be read, with line and column where it is no topology,
     /// and for links that only the ranks of a job can measure.
-    pub fn links(&self) -> Result<Option<LinkMatrix>> {
-        let Some(trees) = self.trees()? else { return Ok(None) };
+    pub fn wiring(&self) -> Result<Wiring> {
+        let Some(trees) = self.trees()? else { return Ok(Wiring::default()) };
         match trees.measure {
-            false => Ok(trees.links),
+            false => Ok(trees.wiring),
             true => Err(Error::config(
                 settings::TOPOLOGY.name,
                 "the ranks of a job measure their links, and there is no job here; name the file that herringbone topo --measure \
@@ -139,11 +140,10 @@ impl Environment {
         let wrong = |why: &dyn fmt::Display| Error::config(&found.variable, format_args!("{path}: {why}"));
         let text = read_user_text(path).map_err(|error| wrong(&error))?;
         let topology = topology::read(&text, name).map_err(|error| wrong(&error))?;
-        let links = LinkMatrix::of(&topology).map_err(|error| wrong(&error))?;
-        links.check_connected().map_err(|error| wrong(&error))?;
+        let wiring = Wiring::of(&topology).map_err(|error| wrong(&error))?;
         let name = |node: usize| topology.nodes()[node].name.clone();
         let nodes = topology.ranks().into_iter().map(name).collect();
-        Ok(Some(Trees { links: Some(links), nodes, ..Trees::default() }))
+        Ok(Some(Trees { wiring, nodes, ..Trees::default() }))
     }
 
     /// A setting's value in the form that it has to have.
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(config.reducers, ["a:1", "b:2"]);
         assert_eq!(config.guidance.forced, Some(Algorithm::radix(vec![8, 8])));
         assert_eq!((config.fold_order, config.transport), (Some(FoldOrder::Hosts), Some(Transport::Tcp)));
-        assert_eq!((config.trees.links.map(|links| links.size()), config.trees.bound), (Some(8), Some(1000)));
+        assert_eq!((config.trees.wiring.size(), config.trees.bound), (Some(8), Some(1000)));
         assert_eq!(config.interfaces, Some(Interfaces::new("HERRINGBONE_IFNAME", "eth0")));
         assert_eq!(config.waits.timeout, Duration::from_millis(1500));
         assert_eq!((config.staging_bytes, config.segment_bytes), (16 << 20, 256 << 10));

@@ -13,9 +13,9 @@ use crate::{
         prepare::{self, Call, Prepared, cutting},
         schedule::Program,
         session::{Basis, CutBy, Machines, Summary, membership::MemberId},
-        topology::LinkMatrix,
+        topology::Wiring,
         verify::{Order, Verified, verify},
-        wire::{Fingerprint, digest},
+        wire::Fingerprint,
     },
     execute::{issue::PlanKey, script::Script},
     observe::Observer,
@@ -81,8 +81,8 @@ struct CallClass {
 #[derive(Debug)]
 pub(crate) struct Plans {
     fold: FoldGroup,
-    /// The links between the group's workers, where the job's are known.
-    links: Option<LinkMatrix>,
+    /// The links between the group's workers, and the ports of their hosts, where the job's are known.
+    wiring: Wiring,
     kept: Vec<Planned>,
     /// How many were made.
     made: u64,
@@ -100,7 +100,7 @@ impl Plans {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             fold: FoldGroup::clone(&settings.sums.fold),
-            links: settings.links(),
+            wiring: settings.wiring(),
             kept: Vec::new(),
             made: 0,
             places: HashMap::new(),
@@ -217,7 +217,8 @@ impl Plans {
         plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            links: self.links.as_ref(),
+            links: self.wiring.links.as_ref(),
+            ports: self.wiring.ports.as_ref(),
             codec,
             ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         }
@@ -264,8 +265,11 @@ impl Plans {
         if let Some(proof) = self.proofs.get(&key) {
             return Ok(proof.clone());
         }
-        let layout =
-            Layout { reducers: settings.reducers(), hosts: &settings.hosts, links: self.links.as_ref() };
+        let layout = Layout {
+            reducers: settings.reducers(),
+            hosts: &settings.hosts,
+            links: self.wiring.links.as_ref(),
+        };
         let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
         let verified = verify(schedule, collective, &self.fold).map_err(|error| {
             Error::unsupported(format!("the schedule of {algorithm} is wrong, a bug: {error}"))
@@ -296,7 +300,7 @@ impl Plans {
                 reducers: Summary::of_texts(&parameters.reducers),
                 hosts: Summary::of_places(hosts),
                 memories: Summary::of_places(&settings.memories()),
-                topology: self.links.as_ref().map(|links| digest(&links.to_bytes())),
+                topology: self.wiring.digest(),
             },
             cut: CutBy {
                 constants: cutting::digest(),

@@ -8,7 +8,7 @@ use crate::{
         plan::Guidance,
         prepare::Sizing,
         session::{Parameters, control::Introduction, membership::MemberId},
-        topology::LinkMatrix,
+        topology::Wiring,
         wire::Fingerprint,
     },
     execute::staging,
@@ -148,11 +148,9 @@ impl Settings {
         Self { sums: SumOrder { fold: Arc::new(fold), is_of_shards: false }, ..settings }
     }
 
-    /// The links between its workers, if those of the job are known.
-    pub(crate) fn links(&self) -> Option<LinkMatrix> {
-        let links = self.parameters.links.as_ref()?;
-        let are_known = self.ranks.iter().all(|rank| (*rank as usize) < links.size());
-        are_known.then(|| links.among(&self.ranks))
+    /// What is known of the links between its workers, and of their hosts' ports.
+    pub(crate) fn wiring(&self) -> Wiring {
+        self.parameters.wiring.among(&self.ranks)
     }
 
     /// The workers.

@@ -82,7 +82,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         transport: config.transport.map(|transport| transport.name().to_owned()),
         reducers: config.reducers.clone(),
         cutting: cutting::digest(),
-        links: config.trees.links.clone(),
+        wiring: config.trees.wiring.clone(),
         measure: config.trees.measure,
         tree_bound: config.trees.bound,
         plan: config.guidance.rules.texts(),

@@ -1,0 +1,290 @@
+//! The ports of hosts: how fast each host sends and receives in all, whatever host is at the other end.
+//!
+//! Behind a switch all pairs of hosts share the ports of the two, so a rate for each pair says too much: three hosts that send to
+//! a fourth at once get a third of its port each. Ports are kept apart from links, which belong to one pair alone.
+
+use super::{LinkMatrix, Topology, TopologyError};
+use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
+
+/// The most ranks whose ports are known: as many as there can be shares.
+pub const MOST_PORTS: usize = 4096;
+
+/// The unit in which ports travel, in bytes/s.
+const UNIT: u64 = 1000;
+
+/// The link of a host to the switch: bytes of payload per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    /// From the host; 0: no limit, or none that is known.
+    pub out: u64,
+    /// To the host; 0: no limit, or none that is known.
+    pub into: u64,
+}
+
+impl Port {
+    /// Whether nothing is known of it.
+    fn is_unknown(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// A host's port as a topology has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopologyPort {
+    /// The number of a node: the host itself, or a rank on it.
+    pub host: usize,
+    /// What the host sends to all others at once, in GB/s; 0 where it is not known.
+    pub out: f64,
+    /// What it receives from all others at once.
+    pub into: f64,
+    /// How many microseconds an empty message takes to or from another host, where it was measured.
+    pub latency: Option<f64>,
+}
+
+/// The port of each rank's host, by rank: ranks of one host have equal entries and share one port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports {
+    of_ranks: Vec<Port>,
+    nanoseconds: u64,
+}
+
+impl Ports {
+    /// Ports of these ranks, whole thousands of bytes/s, and how many nanoseconds an empty message takes between hosts at most,
+    /// 0 where it is not known.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] unless there are 1 to [`MOST_PORTS`] ranks.
+    pub fn new(of_ranks: Vec<Port>, nanoseconds: u64) -> Result<Self, TopologyError> {
+        if !(1..=MOST_PORTS).contains(&of_ranks.len()) {
+            let problem = format!("the ports of {} ranks", of_ranks.len());
+            return Err(TopologyError::whole(problem, format!("give them for 1 to {MOST_PORTS} ranks")));
+        }
+        // What is slow is not unlimited.
+        let whole = |rate: u64| rate.min(1) * (rate / UNIT).clamp(1, u32::MAX.into()) * UNIT;
+        let rounded = |port: Port| Port { out: whole(port.out), into: whole(port.into) };
+        Ok(Self { of_ranks: of_ranks.into_iter().map(rounded).collect(), nanoseconds })
+    }
+
+    /// The ports of a topology's [ranks](Topology::ranks); `None` where it has no ports.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] where no port is one of a rank's node.
+    pub fn of(topology: &Topology) -> Result<Option<Self>, TopologyError> {
+        if topology.ports().is_empty() {
+            return Ok(None);
+        }
+        let rate = |gigabytes: f64| (gigabytes * 1e9 + 0.5) as u64;
+        let of_node: BTreeMap<usize, Port> = topology
+            .ports()
+            .iter()
+            .map(|port| (port.host, Port { out: rate(port.out), into: rate(port.into) }))
+            .collect();
+        let ranks = topology.ranks();
+        let known: Vec<Port> =
+            ranks.iter().map(|node| of_node.get(node).copied().unwrap_or_default()).collect();
+        if known.iter().all(|port| port.is_unknown()) {
+            let problem = "the topology has ports, and none of a node that is a rank";
+            return Err(TopologyError::whole(
+                problem,
+                "name hosts, or ranks on them, as \"host\" of its ports",
+            ));
+        }
+        let latencies = topology.ports().iter().filter_map(|port| port.latency);
+        let nanoseconds = (latencies.fold(0.0, f64::max) * 1e3 + 0.5) as u64;
+        Self::new(known, nanoseconds).map(Some)
+    }
+
+    /// Ranks that all have this port, each a host of its own.
+    ///
+    /// # Panics
+    /// For no ranks, and more than [`MOST_PORTS`].
+    pub fn uniform(ranks: usize, port: Port) -> Self {
+        Self::new(vec![port; ranks], 0).expect("1 to MOST_PORTS ranks")
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.of_ranks.len()
+    }
+
+    /// The port of a rank's host.
+    pub fn port(&self, rank: usize) -> Port {
+        self.of_ranks[rank]
+    }
+
+    /// How many nanoseconds an empty message takes between hosts at most; 0 where it is not known.
+    pub fn nanoseconds(&self) -> u64 {
+        self.nanoseconds
+    }
+
+    /// Those of these ranks, in their order.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[must_use]
+    pub fn among(&self, ranks: &[u32]) -> Self {
+        Self { of_ranks: ranks.iter().map(|rank| self.of_ranks[*rank as usize]).collect(), ..*self }
+    }
+
+    /// Those of ranks of which each runs on one of these hosts, where the nodes of the ports have these names; see
+    /// [`LinkMatrix::placed`].
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
+    pub fn placed(self, nodes: &[String], hosts: &[&str]) -> Result<Self, TopologyError> {
+        Ok(match super::links::places(self.size(), nodes, hosts)? {
+            Some(places) => self.among(&places),
+            None => self,
+        })
+    }
+
+    /// Those in which all ranks of a host have the port that the first of them has of which one is known; `hosts` has a number for
+    /// each rank's host.
+    #[must_use]
+    pub fn shared<H: Ord + Copy>(&self, hosts: &[H]) -> Self {
+        let mut of_hosts = BTreeMap::new();
+        for (host, port) in hosts.iter().zip(&self.of_ranks).filter(|(_, port)| !port.is_unknown()) {
+            of_hosts.entry(*host).or_insert(*port);
+        }
+        let port = |host: &H| of_hosts.get(host).copied().unwrap_or_default();
+        Self { of_ranks: hosts.iter().map(port).collect(), ..*self }
+    }
+
+    /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
+    /// ends let through. A slower one has something else in its way, such as a cable between two sites.
+    pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
+        let host = |rank: usize| hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
+        let limit = |from: usize, to: usize| match (self.port(from).out, self.port(to).into) {
+            (0, rate) | (rate, 0) => rate,
+            (out, into) => out.min(into),
+        };
+        let size = self.size().min(links.size());
+        let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+        let mut between = pairs.filter(|(from, to)| host(*from) != host(*to));
+        between.all(|(from, to)| links.speed(from, to) * 2e9 >= limit(from, to) as f64)
+    }
+
+    /// All numbers, for other processes and for digests: the nanoseconds, then both rates of each rank, in thousands of bytes/s.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let rates = self.of_ranks.iter().flat_map(|port| [port.out, port.into]);
+        let rates = rates.flat_map(|rate| ((rate / UNIT) as u32).to_le_bytes());
+        self.nanoseconds.to_le_bytes().into_iter().chain(rates).collect()
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) was given; `None` for bytes that are no ports.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        const ENTRY: usize = 2 * size_of::<u32>();
+        let (nanoseconds, rest) = bytes.split_first_chunk()?;
+        if !rest.len().is_multiple_of(ENTRY) || !(1..=MOST_PORTS).contains(&(rest.len() / ENTRY)) {
+            return None;
+        }
+        let rate = |bytes: &[u8]| Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)) * UNIT);
+        let port = |entry: &[u8]| Some(Port { out: rate(&entry[..4])?, into: rate(&entry[4..])? });
+        let of_ranks = rest.chunks(ENTRY).map(port).collect::<Option<_>>()?;
+        Some(Self { of_ranks, nanoseconds: u64::from_le_bytes(*nanoseconds) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+    use super::*;
+
+    const TEXT: &str = r#"{
+        "nodes": [{"name": "a", "kind": "host"}, {"name": "b", "kind": "host"}, {"name": "c", "kind": "host"}],
+        "ports": [{"host": 0, "out": 0.0625, "into": 0.125, "latency_us": 20}, {"host": "c", "out": 0.0125, "into": 0.0125}]
+    }"#;
+
+    fn port(out: u64, into: u64) -> Port {
+        Port { out, into }
+    }
+
+    #[test]
+    fn files_have_ports_by_number_or_name_and_keep_them() {
+        let topology = read(TEXT, None).unwrap();
+        assert_eq!(topology.links(), []);
+        assert_eq!(read(&topology.to_json(), None), Ok(topology.clone()));
+        let ports = Ports::of(&topology).unwrap().unwrap();
+        assert_eq!((ports.size(), ports.nanoseconds()), (3, 20_000));
+        assert_eq!(
+            [0, 1, 2].map(|rank| ports.port(rank)),
+            [port(62_500_000, 125_000_000), port(0, 0), port(12_500_000, 12_500_000)]
+        );
+        let with_matrix =
+            read(r#"{"matrix": [[0, 1], [1, 0]], "ports": [{"host": 1, "out": 1, "into": 2}]}"#, None);
+        assert_eq!(with_matrix.unwrap().ports().len(), 1);
+        assert_eq!(Ports::of(&read("[[0, 1], [1, 0]]", None).unwrap()), Ok(None));
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        let with = |ports: &str| {
+            let text =
+                format!("{{\"nodes\": [{{\"name\": \"a\", \"kind\": \"host\"}}],\n\"ports\": {ports}}}");
+            read(&text, None).unwrap_err().to_string()
+        };
+        for (ports, place, said) in [
+            ("3", "line 2, column 10", "a list of ports"),
+            ("[{\"host\": 1, \"out\": 1, \"into\": 1}]", "line 2, column 20", "below 1"),
+            ("[{\"host\": \"b\", \"out\": 1, \"into\": 1}]", "line 2, column 20", "the name of a node"),
+            ("[{\"host\": 0, \"into\": 1}]", "line 2, column 11", "\"out\""),
+            ("[{\"host\": 0, \"out\": -1, \"into\": 1}]", "line 2, column 30", "not negative"),
+            ("[{\"host\": 0, \"outs\": 1, \"into\": 1}]", "line 2, column 31", "\"out\""),
+            (
+                "[{\"host\": 0, \"out\": 1, \"into\": 1}, {\"host\": \"a\", \"out\": 1, \"into\": 1}]",
+                "line 2, column 55",
+                "one port for each host",
+            ),
+        ] {
+            let error = with(ports);
+            assert!(error.starts_with(place) && error.contains(said), "{ports}: {error}");
+        }
+        let other = r#"{"nodes": [{"name": "s", "kind": "switch"}, {"name": "h", "kind": "host"}], "ports": [{"host": 0, "out": 1, "into": 1}]}"#;
+        assert!(
+            Ports::of(&read(other, None).unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("none of a node that is a rank")
+        );
+    }
+
+    #[test]
+    fn ports_travel_and_foreign_bytes_are_refused() {
+        let ports = Ports::new(vec![port(1, 0), port(1_999, u64::MAX), port(62_500_123, 5_000)], 7).unwrap();
+        let expected = [port(1000, 0), port(1000, u64::from(u32::MAX) * 1000), port(62_500_000, 5_000)];
+        assert_eq!([0, 1, 2].map(|rank| ports.port(rank)), expected);
+        let bytes = ports.to_bytes();
+        assert_eq!(Ports::from_bytes(&bytes), Some(ports.clone()));
+        for end in [0, 7, 8, 9, 15] {
+            assert_eq!(Ports::from_bytes(&bytes[..end]), None);
+        }
+        assert_eq!(Ports::from_bytes(&vec![1; 8 + 8 * (MOST_PORTS + 1)]), None);
+        assert!(Ports::from_bytes(&vec![1; 8 + 8 * MOST_PORTS]).is_some());
+        assert!(Ports::new(vec![], 0).is_err() && Ports::new(vec![port(1, 1); MOST_PORTS + 1], 0).is_err());
+    }
+
+    #[test]
+    fn ranks_of_a_host_share_its_port() {
+        let ports = Ports::new(vec![port(1000, 2000), port(0, 0), port(0, 0), port(3000, 3000)], 0).unwrap();
+        let shared = ports.shared(&[5, 5, 2, 2]);
+        assert_eq!([0, 1, 2, 3].map(|rank| shared.port(rank).out), [1000, 1000, 3000, 3000]);
+        let nodes = ["a", "b"].map(String::from);
+        let two = Ports::new(vec![port(1000, 1000), port(2000, 2000)], 0).unwrap();
+        let placed = two.clone().placed(&nodes, &["b", "a", "b"]).unwrap();
+        assert_eq!([0, 1, 2].map(|rank| placed.port(rank).out), [2000, 1000, 2000]);
+        assert!(two.placed(&nodes, &["b", "c"]).is_err());
+    }
+
+    #[test]
+    fn a_link_that_is_slower_than_its_ports_is_not_theirs() {
+        let ports = Ports::uniform(3, port(1_000_000_000, 1_000_000_000));
+        let links = |slow: f32| {
+            let row =
+                |from: usize| (0..3).map(|to| if from + to == 1 { slow } else { 1.0 }).collect::<Vec<f32>>();
+            LinkMatrix::of_weights(&[row(0), row(1), row(2)]).unwrap()
+        };
+        assert!(ports.explain(&links(0.5), &[]));
+        assert!(!ports.explain(&links(0.4), &[]));
+        assert!(ports.explain(&links(0.4), &[0, 0, 1]), "inside a host there is no port");
+    }
+}

@@ -1,0 +1,81 @@
+//! What is known of the ways between ranks: links of pairs, and ports of hosts.
+
+use super::{LinkMatrix, Ports, Topology, TopologyError};
+use crate::wire::digest;
+use alloc::{string::String, vec::Vec};
+
+/// What is known of the ways between ranks. Ports decide where they are known, because the links of a host share its port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wiring {
+    /// The links, each of which belongs to one pair.
+    pub links: Option<LinkMatrix>,
+    /// The ports of the ranks' hosts.
+    pub ports: Option<Ports>,
+}
+
+impl From<LinkMatrix> for Wiring {
+    fn from(links: LinkMatrix) -> Self {
+        Self { links: Some(links), ports: None }
+    }
+}
+
+impl Wiring {
+    /// That between the [ranks](Topology::ranks) of a topology. A topology with ports may have no links.
+    ///
+    /// # Errors
+    /// As [`LinkMatrix::of`] and [`Ports::of`]; also where no links that carry both ways connect all ranks.
+    pub fn of(topology: &Topology) -> Result<Self, TopologyError> {
+        let ports = Ports::of(topology)?;
+        if ports.is_some() && topology.links().is_empty() {
+            return Ok(Self { links: None, ports });
+        }
+        let links = LinkMatrix::of(topology)?;
+        links.check_connected()?;
+        Ok(Self { links: Some(links), ports })
+    }
+
+    /// Whether nothing is known.
+    pub fn is_unknown(&self) -> bool {
+        self.links.is_none() && self.ports.is_none()
+    }
+
+    /// How many ranks there are, if anything is known.
+    pub fn size(&self) -> Option<usize> {
+        self.links.as_ref().map(LinkMatrix::size).or(self.ports.as_ref().map(Ports::size))
+    }
+
+    /// That between these ranks, in their order: links and ports that are known of all of them.
+    #[must_use]
+    pub fn among(&self, ranks: &[u32]) -> Self {
+        let are_below = |size: usize| ranks.iter().all(|rank| (*rank as usize) < size);
+        let links = self.links.as_ref().filter(|links| are_below(links.size()));
+        let ports = self.ports.as_ref().filter(|ports| are_below(ports.size()));
+        Self { links: links.map(|links| links.among(ranks)), ports: ports.map(|ports| ports.among(ranks)) }
+    }
+
+    /// That between ranks on these hosts, where the nodes have these names; see [`LinkMatrix::placed`].
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for a host that no node is while others are, and for another number of nodes than of ranks.
+    pub fn placed(self, nodes: &[String], hosts: &[&str]) -> Result<Self, TopologyError> {
+        Ok(Self {
+            links: self.links.map(|links| links.placed(nodes, hosts)).transpose()?,
+            ports: self.ports.map(|ports| ports.placed(nodes, hosts)).transpose()?,
+        })
+    }
+
+    /// What stands for it among what plans are made from.
+    pub fn digest(&self) -> Option<u64> {
+        let links = self.links.as_ref().map(LinkMatrix::to_bytes);
+        let Some(ports) = &self.ports else { return links.map(|links| digest(&links)) };
+        // The links' size comes first, so that no links run together with the ports.
+        let bytes: Vec<u8> = links.unwrap_or_default().into_iter().chain(ports.to_bytes()).collect();
+        Some(digest(&bytes))
+    }
+
+    /// How many bytes it takes in a message, at most.
+    pub fn bytes(&self) -> usize {
+        let links = self.links.as_ref().map_or(0, |links| links.to_bytes().len());
+        links + self.ports.as_ref().map_or(0, |ports| ports.to_bytes().len())
+    }
+}

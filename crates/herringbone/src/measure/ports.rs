@@ -1,0 +1,233 @@
+//! What the ports of hosts carry: each host in turn receives from all others at once, then sends to all at once.
+
+use super::{PINGS_OF_FLOW, Peer};
+use crate::{
+    Communicator, Error, Region, Result,
+    config::settings,
+    core::topology::{
+        Arrival, MOST_IN_BLOCK, PortFindings, Ports, measured_ports, measuring_blocks, median_rate,
+        steady_rates,
+    },
+};
+use std::{
+    collections::VecDeque,
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+/// How long messages flow in a turn.
+const TURN: Duration = Duration::from_millis(240);
+/// How often each turn comes. What disturbs one of them does not disturb the others.
+const REPEATS: usize = 2;
+/// By how much a turn takes longer with its barrier and what is under way at its end.
+const SLACK: Duration = Duration::from_millis(60);
+/// Messages of a flow under way at a time.
+const WINDOW: usize = 4;
+/// Bytes of a flow's first messages, and of its largest.
+const FIRST_MESSAGE: u64 = 2 << 10;
+const LARGEST_MESSAGE: u64 = 512 << 10;
+/// A flow's messages are to be so short that this many of them come in a turn.
+const MESSAGES: u32 = 64;
+
+/// A measurement of ports that is about to begin. All ranks of the group make one and run it.
+///
+/// The first rank of each host stands for all of its ranks. In a turn a host receives from all others, or sends to all, so that
+/// its own port is what limits; what counts is the median of short parts of [two](REPEATS) such turns.
+/// Of more than 16 hosts, blocks of at most 16 measure at the same time.
+pub struct PortMeasurement<'a> {
+    comm: &'a Communicator,
+    hosts: Vec<u32>,
+    blocks: Vec<Vec<u32>>,
+}
+
+impl<'a> PortMeasurement<'a> {
+    /// Of the hosts of all ranks of a group.
+    pub fn of(comm: &'a Communicator) -> Self {
+        let (fabric, group) = comm.parts();
+        let hosts = group.hosts(fabric);
+        Self { comm, blocks: measuring_blocks(&hosts), hosts }
+    }
+
+    /// In how many turns it measures: two for each host of the largest block, each of them repeated; none for one host.
+    pub fn turns(&self) -> usize {
+        2 * REPEATS * self.longest()
+    }
+
+    /// How long it takes at most, where each port carries 10 Mbit/s or more.
+    pub fn limit(&self) -> Duration {
+        (TURN + SLACK).saturating_mul(u32::try_from(self.turns()).unwrap_or(u32::MAX))
+    }
+
+    fn longest(&self) -> usize {
+        self.blocks.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Measures. All ranks of the group get the same ports; `None` where all share a host. `done` hears of each turn that has ended.
+    ///
+    /// # Errors
+    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    pub fn run(self, mut done: impl FnMut(usize)) -> Result<Option<Ports>> {
+        let me = self.comm.rank();
+        let block = self.blocks.iter().find(|block| block.contains(&me)).map_or(&[][..], Vec::as_slice);
+        let (mut into, mut parts) = (Vec::new(), vec![Vec::new(); MOST_IN_BLOCK]);
+        let (mut nanoseconds, mut turn) = (0, 0);
+        for place in (0..REPEATS).flat_map(|_| 0..self.longest()) {
+            for is_into in [true, false] {
+                self.comm.barrier()?;
+                let centre = block.get(place).copied();
+                let own: &mut Vec<u64> = if is_into { &mut into } else { &mut parts[place] };
+                if let Some(centre) = centre {
+                    let flows = Flows { comm: self.comm, centre, block };
+                    let found = if is_into { flows.inwards()? } else { flows.outwards()? };
+                    own.extend(found.rates);
+                    nanoseconds = nanoseconds.max(found.nanoseconds);
+                }
+                turn += 1;
+                done(turn);
+            }
+        }
+        let mut own = [0; MOST_IN_BLOCK + 2];
+        own[..2].copy_from_slice(&[median_rate(into), nanoseconds]);
+        for (own, rates) in own[2..].iter_mut().zip(parts) {
+            *own = median_rate(rates);
+        }
+        let mut all = vec![0u64; own.len() * self.comm.size() as usize];
+        self.comm.all_gather(&own, &mut all)?;
+        let findings = |row: &[u64]| PortFindings {
+            into: row[0],
+            nanoseconds: row[1],
+            parts: std::array::from_fn(|place| row[2 + place]),
+        };
+        let found: Vec<PortFindings> = all.chunks(own.len()).map(findings).collect();
+        measured_ports(&self.hosts, &found)
+            .map_err(|error| Error::config(settings::TOPOLOGY.name, error).at(me))
+    }
+}
+
+impl fmt::Debug for PortMeasurement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PortMeasurement").field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
+/// What a rank has found in a turn.
+#[derive(Default)]
+struct Found {
+    rates: Vec<u64>,
+    nanoseconds: u64,
+}
+
+/// The flows of a turn: between a centre and each other rank of its block.
+struct Flows<'a> {
+    comm: &'a Communicator,
+    centre: u32,
+    block: &'a [u32],
+}
+
+impl Flows<'_> {
+    /// All others send to the centre.
+    fn inwards(&self) -> Result<Found> {
+        match self.comm.rank() == self.centre {
+            true => self.received(&self.others()),
+            false => self.served(&[self.centre]),
+        }
+    }
+
+    /// The centre sends to all others.
+    fn outwards(&self) -> Result<Found> {
+        match self.comm.rank() == self.centre {
+            true => self.served(&self.others()),
+            false => self.received(&[self.centre]),
+        }
+    }
+
+    fn others(&self) -> Vec<u32> {
+        self.block.iter().copied().filter(|rank| *rank != self.centre).collect()
+    }
+
+    /// Receives from all of these at once, in a thread for each.
+    fn received(&self, senders: &[u32]) -> Result<Found> {
+        let began = Instant::now();
+        let flows = self.in_threads(senders, |peer| receive_flow(&peer, began))?;
+        let nanoseconds = flows.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or(0);
+        let arrivals: Vec<Arrival> = flows.into_iter().flat_map(|(arrivals, _)| arrivals).collect();
+        let length = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Found { rates: steady_rates(&arrivals, length), nanoseconds })
+    }
+
+    /// Sends to all of these at once what they ask for.
+    fn served(&self, receivers: &[u32]) -> Result<Found> {
+        let sent = Region::zeroed(LARGEST_MESSAGE as usize);
+        self.in_threads(receivers, |peer| serve_flow(&peer, &sent))?;
+        Ok(Found::default())
+    }
+
+    fn in_threads<T: Send>(
+        &self,
+        ranks: &[u32],
+        flow: impl Fn(Peer<'_>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        thread::scope(|scope| {
+            let run = |rank: &u32| {
+                let peer = Peer { comm: self.comm, rank: *rank };
+                let flow = &flow;
+                scope.spawn(move || flow(peer))
+            };
+            let threads: Vec<_> = ranks.iter().map(run).collect();
+            let ended = |thread: thread::ScopedJoinHandle<'_, Result<T>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            // All threads have ended before the first error is returned.
+            threads.into_iter().map(ended).collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+}
+
+/// Asks for message after message until the turn is over. Returns what came when, in nanoseconds after `began`, and how long an empty message
+/// takes.
+fn receive_flow(peer: &Peer<'_>, began: Instant) -> Result<(Vec<Arrival>, u64)> {
+    let nanoseconds = peer.ping(PINGS_OF_FLOW)?;
+    let regions: Vec<Region> = (0..WINDOW).map(|_| Region::zeroed(LARGEST_MESSAGE as usize)).collect();
+    let (mut posted, mut arrivals) = (VecDeque::new(), Vec::new());
+    let (mut total, mut bytes, mut asked) = (0u64, FIRST_MESSAGE, 0usize);
+    loop {
+        while posted.len() < WINDOW && began.elapsed() < TURN {
+            let region = &regions[asked % WINDOW];
+            posted.push_back((bytes, peer.comm.submit_recv(peer.rank, peer.message(region, bytes))?));
+            peer.send_request(1, bytes)?;
+            asked += 1;
+        }
+        let Some((arrived, pending)) = posted.pop_front() else { break };
+        pending.wait()?;
+        let at = began.elapsed();
+        arrivals.push(Arrival { at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), bytes: arrived });
+        total += arrived;
+        // What a bucket lets through at first is no pace.
+        let pace = total as f64 / at.max(TURN / 16).as_secs_f64();
+        let next = (pace * (TURN / MESSAGES).as_secs_f64()) as u64;
+        bytes = next.clamp(FIRST_MESSAGE, (2 * bytes).min(LARGEST_MESSAGE));
+    }
+    peer.send_request(0, 1)?;
+    Ok((arrivals, nanoseconds))
+}
+
+/// Answers empty messages, and sends what is asked for, until the receiver has measured.
+fn serve_flow(peer: &Peer<'_>, sent: &Region) -> Result<()> {
+    let mut posted: VecDeque<crate::Pending> = VecDeque::new();
+    loop {
+        match peer.receive_request()? {
+            (0, 0) => peer.send_request(0, 0)?,
+            (0, _) => break,
+            (_, bytes) => {
+                if posted.len() == WINDOW
+                    && let Some(pending) = posted.pop_front()
+                {
+                    pending.wait()?;
+                }
+                let message = peer.message(sent, bytes.min(LARGEST_MESSAGE));
+                posted.push_back(peer.comm.submit_send(peer.rank, message)?);
+            }
+        }
+    }
+    posted.into_iter().try_for_each(|pending| pending.wait())
+}
