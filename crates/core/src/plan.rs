@@ -35,6 +35,9 @@
 //! Where the links between workers are known, an all-reduce of at least [`LINKED_BYTES`] whose algorithm was not forced takes
 //! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
 //!
+//! Where the ports of hosts are known, they decide in place of the links between workers: if they differ by more than a
+//! sixteenth, such an all-reduce takes an algorithm by shares that leaves the busiest port at least 3 % less time, if there is one.
+//!
 //! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
 //!
 //! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
@@ -49,10 +52,13 @@ mod dealing;
 pub mod fitting;
 mod guidance;
 mod linked;
+mod port_loads;
+mod ports;
 pub mod predicted;
 mod rules;
 mod served;
 mod several;
+mod shares;
 mod stages;
 mod worth;
 
@@ -68,7 +74,7 @@ use crate::codec::Codec;
 use crate::collective::Collective;
 use crate::element::{DType, ReduceOp};
 use crate::group::Group;
-use crate::topology::LinkMatrix;
+use crate::topology::{LinkMatrix, Ports};
 use alloc::string::String;
 
 /// The smallest buffer, in bytes, for which the load of links counts more than the number of messages.
@@ -129,6 +135,8 @@ pub struct Request<'a> {
     pub codec: Codec,
     /// The links between the workers, as in [`Layout::links`](crate::algorithm::Layout::links).
     pub links: Option<&'a LinkMatrix>,
+    /// The ports of the workers' hosts, by worker. They decide in place of the links, unless a link is slower than its ports.
+    pub ports: Option<&'a Ports>,
 }
 
 impl<'a> Request<'a> {
@@ -152,6 +160,7 @@ impl<'a> Request<'a> {
             forced: None,
             codec: Codec::Plain,
             links: None,
+            ports: None,
         }
     }
 }

@@ -24,6 +24,7 @@ fn request(group: &Group, collective: Collective, bytes: u64, reducers: u32) -> 
         forced: None,
         codec: Codec::Plain,
         links: None,
+        ports: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, served, several,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, ports, served, several,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -30,16 +30,25 @@ pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
         algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).map(drop)
     };
     let Some(forced) = request.forced else {
-        let choice = linked::lighter(request, by_size(request));
+        let choice = by_load(request);
         return possible(&choice.algorithm).map(|()| choice);
     };
     match possible(forced) {
         Ok(()) => Ok(Choice { algorithm: forced.clone(), why: String::from(FORCED) }),
         Err(reason) if reason.is_layout() => {
-            let Choice { algorithm, why } = linked::lighter(request, by_size(request));
+            let Choice { algorithm, why } = by_load(request);
             Ok(Choice { algorithm, why: format!("{why}; not the forced {forced}, because {reason}") })
         }
         Err(reason) => Err(reason),
+    }
+}
+
+/// The choice by sizes, or what leaves less to the ports or links that are known.
+fn by_load(request: &Request<'_>) -> Choice {
+    let choice = by_size(request);
+    match ports::deciding(request) {
+        Some(ports) => ports::lighter(request, ports, choice),
+        None => linked::lighter(request, choice),
     }
 }
 

@@ -1,17 +1,33 @@
 //! All-reduces whose messages are coded: which algorithm.
 
-use super::{Choice, Request};
+use super::{Choice, Request, ports};
 use crate::algorithm::{Algorithm, Layout};
 use alloc::{format, vec, vec::Vec};
 
 /// Through the reducers if there are any, unless an algorithm without them is forced.
 pub(super) fn choose(request: &Request<'_>) -> Choice {
-    let algorithm = candidates(request).swap_remove(0);
-    Choice { algorithm, why: format!("messages are coded with {}", request.codec) }
+    let algorithm = plain_candidates(request).swap_remove(0);
+    let choice = Choice { algorithm, why: format!("messages are coded with {}", request.codec) };
+    match ports::deciding(request).filter(|_| request.forced.is_none()) {
+        Some(ports) => {
+            let Choice { algorithm, why } = ports::lighter(request, ports, choice.clone());
+            let why = if why.starts_with(&choice.why) { why } else { format!("{}; {why}", choice.why) };
+            Choice { algorithm, why }
+        }
+        None => choice,
+    }
 }
 
 /// The algorithms that have coded forms for a request, one at least, the table's choice first.
 pub(super) fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
+    let (chosen, mut found) = (choose(request).algorithm, plain_candidates(request));
+    if !found.contains(&chosen) {
+        found.insert(0, chosen);
+    }
+    found
+}
+
+fn plain_candidates(request: &Request<'_>) -> Vec<Algorithm> {
     let is_served = request.reducers > 0;
     let (radix, served) = (Algorithm::radix(vec![]).coded(), Algorithm::ReductionServer.coded());
     match request.forced {

@@ -50,6 +50,7 @@ pub(super) mod tests {
             forced: None,
             codec: Codec::Plain,
             links: None,
+            ports: None,
         }
     }
 

@@ -224,6 +224,7 @@ mod tests {
             forced: None,
             codec: Codec::Plain,
             links: None,
+            ports: None,
         };
         let measured = |algorithm: &str, bytes, known: &Calibration| {
             let algorithm: Algorithm = algorithm.parse().unwrap();

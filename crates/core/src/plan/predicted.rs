@@ -5,7 +5,7 @@
 //!
 //! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
 
-use super::{Choice, Request, choose::choose, coded};
+use super::{Choice, Request, choose::choose, coded, port_loads::host_numbers, ports};
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
     codec::Codec,
@@ -128,23 +128,16 @@ pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
     found
 }
 
-/// The machines of a request: hosts behind ports, or links between workers where they are known.
+/// The machines of a request: hosts behind ports, those that are known before the calibration's, or links between workers where only
+/// these are known.
 pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig {
     let workers = request.group.size();
-    let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), Vec::new());
-    for rank in 0..workers as usize {
-        let name = request.hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
-        let host = names.iter().position(|known| *known == name).unwrap_or_else(|| {
-            names.push(name);
-            names.len() - 1
-        });
-        hosts.push(host as u32);
-    }
-    let workers_hosts = names.len();
-    hosts.extend((0..reducers).map(|reducer| workers_hosts as u32 + reducer));
-    let mut machine = match request.links.filter(|links| links.size() == workers as usize && reducers == 0) {
-        Some(links) => Rig::with_links(links, known.latency, known.costs),
-        None => Rig::with_ports(hosts, known.port, known.latency, known.costs),
+    let (hosts, workers_hosts) = host_numbers(request, reducers);
+    let links = request.links.filter(|links| links.size() == workers as usize && reducers == 0);
+    let mut machine = match (ports::deciding(request), links) {
+        (Some(ports), _) => Rig::with_known_ports(hosts, ports, known.port, known.latency, known.costs),
+        (None, Some(links)) => Rig::with_links(links, known.latency, known.costs),
+        (None, None) => Rig::with_ports(hosts, known.port, known.latency, known.costs),
     };
     if reducers > 0 {
         machine.ports[workers_hosts..].fill(Port { out: known.reducer_port, into: known.reducer_port });

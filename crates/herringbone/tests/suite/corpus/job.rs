@@ -45,6 +45,7 @@ impl Job {
             reducers: layout.reducers,
             hosts: &hosts,
             links: None,
+            ports: None,
             forced: world.algorithm.as_ref(),
             codec: Codec::Plain,
         })

@@ -1,0 +1,120 @@
+//! What a schedule's programs send through each host's port, counted.
+
+use super::Request;
+use crate::{
+    algorithm::Algorithm,
+    schedule::{Chunk, Form, Holding, Schedule, Step},
+    topology::Port,
+};
+use alloc::{vec, vec::Vec};
+
+/// The hosts of a request's members, workers first, then reducers: numbers from 0 up in the order of their first members. A worker
+/// without a host, and each reducer, has one of its own. Returns with them how many hosts have workers.
+pub(super) fn host_numbers(request: &Request<'_>, reducers: u32) -> (Vec<u32>, usize) {
+    let workers = request.group.size();
+    let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), Vec::new());
+    for rank in 0..workers as usize {
+        let name = request.hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
+        let host = names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            names.push(name);
+            names.len() - 1
+        });
+        hosts.push(host as u32);
+    }
+    hosts.extend((names.len() as u32..).take(reducers as usize));
+    (hosts, names.len())
+}
+
+/// How many owners an algorithm's shares are for, if it can have shares.
+pub(super) fn owners(algorithm: &Algorithm, workers: u32, reducers: u32) -> Option<u32> {
+    match algorithm {
+        Algorithm::Radix { .. } => Some(workers),
+        Algorithm::ReductionServer => Some(reducers),
+        Algorithm::Mixed { shares: None } => Some(workers + reducers),
+        Algorithm::Hierarchical { outer, .. } => match **outer {
+            Algorithm::Radix { .. } => Some(workers),
+            Algorithm::ReductionServer => Some(reducers),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What ports carry while a buffer is all-reduced, by kinds of chunks: linear in how long the chunks of each kind are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortLoads {
+    kinds: usize,
+    /// How many chunks of each kind go out of each host and into it: `[2 * host * kinds..]`, first those out.
+    carried: Vec<u64>,
+    /// How long the whole buffer is: chunks of each kind.
+    chunks: Vec<u64>,
+}
+
+impl PortLoads {
+    /// Goes through the programs of all members, whose hosts have these numbers. `kind` is that of each chunk, below `kinds`; a
+    /// chunk has as many units as `units` says. Partial sums are `widening` times as wide. One pass over all steps.
+    pub(super) fn of(
+        schedule: &Schedule,
+        hosts: &[u32],
+        widening: u32,
+        kinds: usize,
+        kind: impl Fn(Chunk) -> usize,
+    ) -> Self {
+        let cut = schedule.cut();
+        let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);
+        let (mut carried, mut chunks) = (vec![0; 2 * ports * kinds], vec![0; kinds]);
+        for chunk in 0..cut.chunks() {
+            chunks[kind(chunk)] += u64::from(cut.units_of(chunk));
+        }
+        for rank in 0..schedule.ranks() {
+            let program = schedule.program(rank);
+            let from_host = hosts[rank as usize];
+            let mut holding = Holding::new(&program, cut.chunks());
+            for step in program.steps() {
+                let Step::Send { from, to } = *step else {
+                    holding.step(step);
+                    continue;
+                };
+                let chunk = holding.chunk(from);
+                let wide = if program.form(from) == Some(Form::Acc) { u64::from(widening) } else { 1 };
+                let units = wide * u64::from(cut.units_of(chunk));
+                let kind = kind(chunk);
+                for lane in program.lanes(to) {
+                    let to_host = hosts[*lane as usize];
+                    if to_host != from_host {
+                        carried[2 * from_host as usize * kinds + kind] += units;
+                        carried[(2 * to_host as usize + 1) * kinds + kind] += units;
+                    }
+                }
+            }
+        }
+        Self { kinds, carried, chunks }
+    }
+
+    /// How many chunks of each kind the buffer has.
+    pub(super) fn chunks(&self) -> &[u64] {
+        &self.chunks
+    }
+
+    /// What each direction of each host's port carries, by kinds: of host 0 out, of host 0 in, and so on.
+    pub(super) fn directions(&self) -> impl Iterator<Item = &[u64]> {
+        self.carried.chunks(self.kinds)
+    }
+
+    /// How much of the buffer goes out of a host and into it, if chunks of each kind are so long.
+    pub(super) fn of_buffer(&self, host: usize, lengths: &[u8]) -> [f64; 2] {
+        let weighed = |counts: &[u64]| -> u64 {
+            counts.iter().zip(lengths).map(|(count, length)| count * u64::from(*length)).sum()
+        };
+        let whole = weighed(&self.chunks).max(1) as f64;
+        [0, 1].map(|way| {
+            let at = (2 * host + way) * self.kinds;
+            weighed(&self.carried[at..at + self.kinds]) as f64 / whole
+        })
+    }
+}
+
+/// The rates of ports in the order of [`PortLoads::directions`].
+pub(super) fn directions(ports: &[Port]) -> impl Iterator<Item = u64> {
+    ports.iter().flat_map(|port| [port.out, port.into])
+}

@@ -1,0 +1,298 @@
+//! The choice where the ports of hosts are known and differ: a slow port gets less to carry.
+//!
+//! Each candidate gets the [best shares](super::shares), and the least time of the busiest port wins. All of it is whole numbers, so
+//! ranks that know the same ports choose alike. Candidates keep the canonical order: `ring` is none of them, and carries no less
+//! between hosts of one rank than `radix` with even shares.
+
+use super::{
+    Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request,
+    port_loads::{PortLoads, host_numbers, owners},
+    shares::{PortTime, Search, filled},
+};
+use crate::{
+    algorithm::{Algorithm, Layout, Shares},
+    codec::Codec,
+    collective::Collective,
+    schedule::{Chunk, Schedule},
+    topology::{Port, Ports},
+};
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// The most members for which shares are planned.
+const MOST_MEMBERS: u32 = 256;
+
+/// Ports that differ by less than one part of so many count as equal.
+const ALIKE: u64 = 16;
+
+/// Of a hundred parts of the plain choice's time, what another one may take to be chosen.
+const WORTH_PERCENT: u64 = 97;
+
+/// The most kinds of hosts whose shares may differ.
+const MOST_KINDS: usize = 8;
+
+/// The ports that decide about a request: where they are known of all of its workers, and explain the links that are known.
+pub(super) fn deciding<'a>(request: &Request<'a>) -> Option<&'a Ports> {
+    let Request { ports, links, hosts, group, .. } = *request;
+    ports.filter(|ports| {
+        ports.size() == group.size() as usize && links.is_none_or(|links| ports.explain(links, hosts))
+    })
+}
+
+/// The choice, or an algorithm by shares that leaves the busiest port at least 3 % less time: for an all-reduce of at least
+/// [`LINKED_BYTES`] between hosts whose ports differ.
+pub(super) fn lighter(request: &Request<'_>, ports: &Ports, choice: Choice) -> Choice {
+    let Request { collective, bytes, group, reducers, .. } = *request;
+    let counts = collective == Collective::AllReduce && bytes >= LINKED_BYTES && !group.has_several();
+    if !counts || group.size() + reducers > MOST_MEMBERS {
+        return choice;
+    }
+    let known = KnownPorts::new(request, ports);
+    if !known.differ() {
+        return choice;
+    }
+    let Some(own) = known.time_of(request, &choice.algorithm) else { return choice };
+    let mut found: Vec<Found> = candidates(request, &choice.algorithm)
+        .into_iter()
+        .filter_map(|algorithm| known.by_shares(request, algorithm))
+        .filter(|found| found.time.is_below(WORTH_PERCENT, own))
+        .collect();
+    while let Some(at) = least(&found) {
+        let best = found.swap_remove(at);
+        // Ranks that forward in several stages may carry more than the search has counted.
+        let exact = known.time_of(request, &best.algorithm);
+        if let Some(time) = exact.filter(|time| time.is_below(WORTH_PERCENT, own)) {
+            let why = known.reason(&best, time, &choice.algorithm, own);
+            return Choice { algorithm: best.algorithm, why };
+        }
+    }
+    let Choice { algorithm, why } = choice;
+    let why = format!("{why}; its busiest port takes {}, and no shares make that 3 % less", shown(own));
+    Choice { algorithm, why }
+}
+
+/// The first of those with the least time.
+fn least(found: &[Found]) -> Option<usize> {
+    (0..found.len()).reduce(|best, at| if found[at].time.is_below(100, found[best].time) { at } else { best })
+}
+
+/// What can have shares, the plain choice first.
+fn candidates(request: &Request<'_>, chosen: &Algorithm) -> Vec<Algorithm> {
+    let Request { bytes, reducers, hosts, group, codec, .. } = *request;
+    if codec != Codec::Plain {
+        return vec![chosen.plain().clone()];
+    }
+    let has_hosts = hosts.len() == group.size() as usize;
+    let are_served = reducers > 0 && bytes >= REDUCTION_SERVER_BYTES;
+    let inside = Algorithm::hierarchical();
+    let others = [
+        (Algorithm::radix(vec![]), true),
+        (inside, has_hosts),
+        (Algorithm::Mixed { shares: None }, are_served),
+        (Algorithm::ReductionServer, are_served),
+        (Algorithm::hosts_and_reducers(), are_served && has_hosts),
+    ];
+    let mut found = vec![chosen.clone()];
+    for (algorithm, fits) in others {
+        if fits && !found.contains(&algorithm) {
+            found.push(algorithm);
+        }
+    }
+    found
+}
+
+/// An algorithm with its best shares.
+struct Found {
+    algorithm: Algorithm,
+    time: PortTime,
+    /// The shares of the workers' hosts, and what each carries each way; none where no worker owns anything.
+    of_hosts: Vec<(u8, [f64; 2])>,
+}
+
+/// The ports of a request's hosts, workers' first, then one for each reducer.
+struct KnownPorts {
+    hosts: Vec<u32>,
+    ports: Vec<Port>,
+    workers_hosts: usize,
+    /// The kind of each host: those of one kind have ports that are alike, and as many ranks.
+    kinds: Vec<usize>,
+}
+
+impl KnownPorts {
+    /// Of reducers nothing is known: they count as fast as the fastest worker's port.
+    fn new(request: &Request<'_>, known: &Ports) -> Self {
+        let (hosts, workers_hosts) = host_numbers(request, request.reducers);
+        let mut ports = vec![Port::default(); workers_hosts];
+        let mut ranks = vec![0u64; workers_hosts];
+        for (rank, host) in hosts[..known.size()].iter().enumerate() {
+            ranks[*host as usize] += 1;
+            let port = &mut ports[*host as usize];
+            if *port == Port::default() {
+                *port = known.port(rank);
+            }
+        }
+        let most = |rate: fn(&Port) -> u64| ports.iter().map(rate).max().unwrap_or(0);
+        let fastest = Port { out: most(|port| port.out), into: most(|port| port.into) };
+        let mut kinds = kinds(&ports, &ranks);
+        let of_reducers = kinds.iter().max().map_or(0, |most| most + 1);
+        kinds.resize(workers_hosts + request.reducers as usize, of_reducers);
+        ports.resize(kinds.len(), fastest);
+        Self { hosts, ports, workers_hosts, kinds }
+    }
+
+    /// Whether the workers' ports differ by more than one part of [`ALIKE`].
+    fn differ(&self) -> bool {
+        let differs = |rate: fn(&Port) -> u64| {
+            let known = self.ports[..self.workers_hosts].iter().map(rate).filter(|rate| *rate > 0);
+            let (least, most) =
+                known.fold((u64::MAX, 0), |(least, most), rate| (rate.min(least), rate.max(most)));
+            most > 0 && !are_alike(most, least, ALIKE)
+        };
+        differs(|port| port.out) || differs(|port| port.into)
+    }
+
+    fn schedule(&self, request: &Request<'_>, algorithm: &Algorithm) -> Option<Schedule> {
+        let Request { collective, group, hosts, links, .. } = *request;
+        let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
+        algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).ok()
+    }
+
+    /// The ports of the members of a schedule.
+    fn ports_of(&self, schedule: &Schedule) -> (&[u32], &[Port]) {
+        let members = schedule.ranks() as usize;
+        (&self.hosts[..members], &self.ports[..self.workers_hosts + schedule.reducers() as usize])
+    }
+
+    /// How long the busiest port takes with an algorithm as it is, counted from its programs.
+    fn time_of(&self, request: &Request<'_>, algorithm: &Algorithm) -> Option<PortTime> {
+        let schedule = self.schedule(request, algorithm)?;
+        let (hosts, ports) = self.ports_of(&schedule);
+        let loads = PortLoads::of(&schedule, hosts, request.widening, 1, |_| 0);
+        Search::new(&loads, ports).time(&[1])
+    }
+
+    /// An algorithm with the shares that leave the least to the busiest port; `None` where it has none, or does not fit the hosts.
+    fn by_shares(&self, request: &Request<'_>, plain: Algorithm) -> Option<Found> {
+        let workers = request.group.size();
+        let owners = owners(&plain, workers, request.reducers)?;
+        // The owners' places among members: reducers come after the workers.
+        let first = if owns_workers(&plain) { 0 } else { workers };
+        let even = Shares::new(vec![Shares::WHOLE; owners as usize]).ok()?;
+        let coded = request.codec != Codec::Plain;
+        let by = |shares: Shares| {
+            let weighted = plain.clone().weighted(shares);
+            if coded { weighted.coded() } else { weighted }
+        };
+        let schedule = self.schedule(request, &by(even))?;
+        let (hosts, ports) = self.ports_of(&schedule);
+        let each = (schedule.cut().chunks() / owners).max(1);
+        let kind_of = |owner: u32| self.kinds[self.hosts[(first + owner) as usize] as usize];
+        let count = self.kinds[..ports.len()].iter().max().map_or(1, |most| most + 1);
+        let loads =
+            PortLoads::of(&schedule, hosts, request.widening, count, |chunk: Chunk| kind_of(chunk / each));
+        let search = Search::new(&loads, ports);
+        let (lengths, time) = search.best(&self.starts(ports));
+        let shares = Shares::new((0..owners).map(|owner| lengths[kind_of(owner)]).collect()).ok()?;
+        let of_hosts = match first {
+            0 => (0..self.workers_hosts)
+                .map(|host| (lengths[self.kinds[host]], loads.of_buffer(host, &lengths)))
+                .collect(),
+            _ => vec![],
+        };
+        let algorithm = if shares.is_even() && !coded { plain } else { by(shares) };
+        Some(Found { algorithm, time, of_hosts })
+    }
+
+    /// Lengths by kinds from which the search begins: those that fill ports, those of the rates, and all in the fastest.
+    fn starts(&self, ports: &[Port]) -> Vec<Vec<u8>> {
+        let rates: Vec<u64> = ports.iter().map(rate).collect();
+        let most = rates.iter().copied().max().unwrap_or(1).max(1);
+        let by_rate = |rate: &u64| match *rate {
+            0 => Shares::WHOLE,
+            rate => (u128::from(rate) * u128::from(Shares::WHOLE) / u128::from(most)) as u8,
+        };
+        let alone = |rate: &u64| if *rate == 0 || *rate == most { Shares::WHOLE } else { 0 };
+        let of_hosts =
+            [filled(&rates), rates.iter().map(by_rate).collect(), rates.iter().map(alone).collect()];
+        let kinds = self.kinds[..ports.len()].iter().max().map_or(1, |most| most + 1);
+        of_hosts
+            .iter()
+            .map(|lengths: &Vec<u8>| {
+                let mut of_kinds = vec![0; kinds];
+                self.kinds.iter().zip(lengths).for_each(|(kind, length)| of_kinds[*kind] = *length);
+                of_kinds
+            })
+            .collect()
+    }
+
+    /// What is said of a choice: the slowest port, what its host folds and carries, and what the plain choice would take.
+    fn reason(&self, found: &Found, time: PortTime, plain: &Algorithm, own: PortTime) -> String {
+        let rates = self.ports[..self.workers_hosts].iter().map(rate);
+        let known = rates.enumerate().filter(|(_, rate)| *rate > 0);
+        let (slowest, least) = known.clone().min_by_key(|(_, rate)| *rate).unwrap_or((0, 1));
+        let most = known.map(|(_, rate)| rate).max().unwrap_or(1);
+        let rank = self.hosts.iter().position(|host| *host as usize == slowest).unwrap_or(0);
+        let part = least as f64 / most.max(1) as f64;
+        let carries = match found.of_hosts.get(slowest) {
+            None => String::new(),
+            Some((share, [out, into])) => {
+                let folds = match share {
+                    0 => String::from("it folds nothing"),
+                    share => format!("it folds {share}/{} of what a fast one does", Shares::WHOLE),
+                };
+                format!(": {folds} and carries {:.2} of the buffer each way", out.max(*into))
+            }
+        };
+        format!(
+            "the port of rank {rank}'s host has {} MB/s, {part:.2} of the fastest{carries}; the busiest port takes {}, with {plain} {}",
+            least / 1_000_000,
+            shown(time),
+            shown(own)
+        )
+    }
+}
+
+/// Whether workers are among an algorithm's owners.
+fn owns_workers(algorithm: &Algorithm) -> bool {
+    !algorithm.needs_reducers() || matches!(algorithm, Algorithm::Mixed { .. })
+}
+
+/// The lesser rate of a port that is known; 0 if none is.
+fn rate(port: &Port) -> u64 {
+    match (port.out, port.into) {
+        (0, rate) | (rate, 0) => rate,
+        (out, into) => out.min(into),
+    }
+}
+
+/// Whether a rate is no more than one part of `parts` above another one.
+fn are_alike(most: u64, least: u64, parts: u64) -> bool {
+    u128::from(most) * u128::from(parts) <= u128::from(least) * u128::from(parts + 1)
+}
+
+/// The kind of each host by its port and its number of ranks; at most [`MOST_KINDS`], or as many as there are numbers of ranks.
+/// Where there would be more, ports count as alike that differ by more.
+fn kinds(ports: &[Port], ranks: &[u64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..ports.len()).collect();
+    order.sort_by_key(|host| (ranks[*host], core::cmp::Reverse(rate(&ports[*host])), *host));
+    let mut parts = ALIKE;
+    loop {
+        let (mut kinds, mut kind, mut first) = (vec![0; ports.len()], 0, None);
+        for host in &order {
+            let (count, own) = (ranks[*host], rate(&ports[*host]));
+            let is_new = first.is_some_and(|(ranks, most)| ranks != count || !are_alike(most, own, parts));
+            if first.is_none() || is_new {
+                kind += usize::from(is_new);
+                first = Some((count, own));
+            }
+            kinds[*host] = kind;
+        }
+        if kind < MOST_KINDS || parts == 1 {
+            return kinds;
+        }
+        parts /= 2;
+    }
+}
+
+fn shown(time: PortTime) -> String {
+    format!("{:.2} ms/GB", time.of_gigabyte())
+}
