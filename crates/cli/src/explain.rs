@@ -6,14 +6,14 @@ mod compressed;
 use crate::codecs::Codecs;
 use crate::failure::{ABOUT_COLLECTIVE, Failure};
 use crate::numbers::{Sizes, elements, whole};
-use crate::{layout, outcome::Outcome, progress::LateBar, table};
+use crate::{layout, outcome::Outcome, progress::LateBar, table, topologies};
 use candidates::Candidates;
 use compressed::CodecComparison;
 use herringbone::core::{
     algorithm::{Layout, cost::Cost},
     group::FoldOrder,
     plan::{self, Choice, Guidance, Request},
-    topology::LinkMatrix,
+    topology::Wiring,
     verify::verify,
 };
 use herringbone::settings::{Environment, check};
@@ -87,14 +87,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     check(&environment)?;
     let fold_order = options.fold_order.or(environment.fold_order()?);
     let options = &Options { fold_order, ..options.clone() };
-    let links = environment.links()?;
-    if let Some(known) = links.as_ref().map(LinkMatrix::size).filter(|known| *known != options.ranks as usize)
-    {
-        return Err(Failure::Usage {
-            problem: format!("HERRINGBONE_TOPOLOGY has {known} ranks, and --ranks says {}", options.ranks),
-            hint: "ask for as many ranks as it has nodes",
-        });
-    }
+    let hosts = layout::hosts(options.ranks, options.per_host());
+    let wiring = topologies::among(environment.wiring()?, &hosts)?;
     let progress = LateBar::without_end("making and proving schedules");
     let guidance = Guidance {
         rules: environment.plan()?.unwrap_or_default(),
@@ -102,7 +96,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
         calibration: environment.calibration()?,
         tree_bound: environment.tree_bound()?,
     };
-    let rows = rows(options, &guidance, links.as_ref())?;
+    let rows = rows(options, &guidance, &wiring)?;
     drop(progress);
     if options.json {
         for row in &rows {
@@ -157,7 +151,7 @@ struct Row {
     codecs: Option<CodecComparison>,
 }
 
-fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> Result<Vec<Row>, Failure> {
+fn rows(options: &Options, guidance: &Guidance, wiring: &Wiring) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
     let hosts = layout::hosts(ranks, options.per_host());
     let group = options.fold_order().group(&hosts);
@@ -173,7 +167,8 @@ fn rows(options: &Options, guidance: &Guidance, links: Option<&LinkMatrix>) -> R
         let request = Request {
             reducers,
             hosts: &hosts,
-            links,
+            links: wiring.links.as_ref(),
+            ports: wiring.ports.as_ref(),
             ..Request::of_elements(collective, dtype, ReduceOp::Sum, count, &group)
         };
         let forced = guidance.for_call(collective, count, request.bytes);
@@ -274,7 +269,7 @@ mod tests {
     }
 
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), &Guidance::default(), None).unwrap()
+        rows(&options(args), &Guidance::default(), &Wiring::default()).unwrap()
     }
 
     const COLLECTIVES: [&str; 9] = [
@@ -300,7 +295,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, &Guidance::default(), None).unwrap() {
+                for row in rows(&options, &Guidance::default(), &Wiring::default()).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -313,7 +308,7 @@ mod tests {
     fn forced_trees_are_those_that_a_job_takes() {
         let guidance = Guidance { forced: Some("trees".parse().unwrap()), ..Guidance::default() };
         let options = options(&["--ranks", "6", "--per-host", "2", "--sizes", "25M,39M"]);
-        let rows = rows(&options, &guidance, None).unwrap();
+        let rows = rows(&options, &guidance, &Wiring::default()).unwrap();
         let names: Vec<String> = rows.iter().map(|row| row.choice.algorithm.to_string()).collect();
         assert_eq!(names, ["trees(single)", "trees"]);
     }
@@ -338,7 +333,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, &Guidance::default(), None).unwrap();
+        let rows = rows(&options, &Guidance::default(), &Wiring::default()).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);

@@ -1,24 +1,29 @@
 //! `herringbone topo`: how the nodes of a machine or a cluster are linked.
 
-use crate::{drawing, failure::Failure, job, machine, outcome::Outcome, progress::LateBar, topologies};
+use crate::{
+    drawing, failure::Failure, job, machine, outcome::Outcome, progress::LateBar, table, topologies,
+};
 use herringbone::{
     Communicator,
-    core::topology::{LinkKind, NodeKind, Topology, TopologyLink},
-    measure::LinkMeasurement,
+    core::topology::{
+        LinkKind, NodeKind, Ports, Topology, TopologyError, TopologyLink, TopologyNode, TopologyPort,
+    },
+    measure::{LinkMeasurement, PortMeasurement},
 };
 use std::{collections::BTreeMap, io::Write};
 
-/// Show a topology: its nodes, its links by kind, what is connected, the slowest link
+/// Show a topology: its nodes, its links by kind, what is connected, the slowest link, the ports of hosts
 ///
 /// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without a file it shows this
 /// machine: processors, network cards with their speed, and GPUs if nvidia-smi is there. With --measure, on each rank of a job, it
-/// measures the links between the ranks, and rank 0 prints them.
+/// measures the ports of their hosts and the links between the ranks, and rank 0 prints both. Of more than 64 ranks it measures
+/// ports only. Another job on the same links disturbs it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// The file; FILE#NAME for one of several in a JSON list, - for standard input. Without one: this machine
     #[arg(value_name = "FILE")]
     file: Option<String>,
-    /// Measure the links between the ranks of a job, as in `herringbone launch -n 4 -- herringbone topo --measure`
+    /// Measure the ports of hosts and the links between the ranks of a job, as in `herringbone launch -n 4 -- herringbone topo --measure`
     #[arg(long, conflicts_with = "file")]
     measure: bool,
     /// Print nodes and links as JSON, which every FILE may be
@@ -59,20 +64,40 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
 fn measured() -> Result<Option<Topology>, Failure> {
     const START: &str = "start it on each host with the job's launcher, or here with `herringbone launch -n 4 -- herringbone topo --measure`";
     let communicator = Communicator::connect(job::of_environment(START)?.without_links())?;
-    let measurement = LinkMeasurement::of(&communicator)?;
+    let (ports, links) = (PortMeasurement::of(&communicator), LinkMeasurement::of(&communicator).ok());
     let is_first = communicator.rank() == 0;
+    let (turns, rounds) = (ports.turns(), links.as_ref().map_or(0, LinkMeasurement::rounds));
     if is_first {
-        let (rounds, limit) = (measurement.rounds(), measurement.limit().as_secs_f64());
+        let limit = ports.limit() + links.as_ref().map_or_else(Default::default, LinkMeasurement::limit);
         eprintln!(
-            "# measuring the links of {} ranks: {rounds} rounds, {limit:.1} s at most",
-            communicator.size()
+            "# measuring the ports of {} ranks in {turns} turns and their links in {rounds} rounds, {:.1} s at most",
+            communicator.size(),
+            limit.as_secs_f64()
         );
     }
-    let bar = is_first.then(|| LateBar::of(measurement.rounds() as u64));
-    let topology = measurement.run(|_round| bar.iter().for_each(LateBar::step))?;
+    let bar = is_first.then(|| LateBar::of((turns + rounds) as u64));
+    let hosts = ports.hosts().to_vec();
+    let ports = ports.run(|_turn| bar.iter().for_each(LateBar::step))?;
+    let links = links.map(|links| links.run(|_round| bar.iter().for_each(LateBar::step))).transpose()?;
     drop(bar);
     communicator.barrier()?;
+    let topology = with_ports(links, ports.as_ref(), &hosts).map_err(|error| Failure::Usage {
+        problem: error.to_string(),
+        hint: "measure with one rank on each host",
+    })?;
     Ok(is_first.then_some(topology))
+}
+
+/// The topology of measured links, or of ranks whose links nobody has measured, with the ports of their hosts.
+fn with_ports(
+    links: Option<Topology>,
+    ports: Option<&Ports>,
+    hosts: &[u32],
+) -> Result<Topology, TopologyError> {
+    let node = |rank: usize| TopologyNode { name: rank.to_string(), kind: NodeKind::Rank, device: None };
+    let ranks = || Topology::of_parts((0..hosts.len()).map(node).collect(), Vec::new());
+    let topology = links.map_or_else(ranks, Ok)?;
+    topology.with_ports(ports.map_or_else(Vec::new, |ports| ports.listed(hosts)))
 }
 
 /// Links of one kind, in one line for each speed.
@@ -124,7 +149,22 @@ fn described(topology: &Topology) -> String {
     }) {
         lines.push(format!("latency     {least} to {most} us"));
     }
+    if !topology.ports().is_empty() {
+        lines.push("\nports of hosts, which all links of a host share".into());
+        lines.push(ports(topology).trim_end().to_owned());
+    }
     lines.join("\n") + "\n"
+}
+
+/// A table of the ports.
+fn ports(topology: &Topology) -> String {
+    const COLUMNS: [&str; 4] = ["host", "out GB/s", "into GB/s", "latency us"];
+    let row = |port: &TopologyPort| {
+        let rate = |rate: f64| if rate > 0.0 { rate.to_string() } else { "unknown".to_owned() };
+        let latency = port.latency.map_or_else(|| "unknown".to_owned(), |latency| latency.to_string());
+        [topology.nodes()[port.host].name.clone(), rate(port.out), rate(port.into), latency]
+    };
+    table::text(&COLUMNS, &COLUMNS[1..], topology.ports().iter().map(row))
 }
 
 fn counted(topology: &Topology) -> String {

@@ -1,7 +1,7 @@
 //! Topology files on the command line.
 
 use crate::failure::Failure;
-use herringbone::core::topology::{self, Topology};
+use herringbone::core::topology::{self, Topology, Wiring};
 use herringbone::{read_user_stream, read_user_text};
 use std::fs;
 
@@ -24,6 +24,23 @@ pub(crate) fn read(file: &str) -> Result<Topology, Failure> {
         eprintln!("herringbone: warning: {path}: {warning}");
     }
     Ok(topology)
+}
+
+/// What is known of ranks on these hosts: a topology has a node for each rank, or, if it has ports and no links, for each host.
+pub(crate) fn among(wiring: Wiring, hosts: &[u32]) -> Result<Wiring, Failure> {
+    let (ranks, count) = (hosts.len(), hosts.iter().max().map_or(0, |most| *most as usize + 1));
+    match wiring.size() {
+        None => Ok(wiring),
+        Some(size) if size == ranks => {
+            let ports = wiring.ports.map(|ports| ports.shared(hosts));
+            Ok(Wiring { ports, ..wiring })
+        }
+        Some(size) if size == count && wiring.links.is_none() => Ok(wiring.among(hosts)),
+        Some(size) => Err(Failure::Usage {
+            problem: format!("the topology has {size} ranks, and there are {ranks} on {count} hosts"),
+            hint: "ask for as many ranks as it has nodes, or give its ports without links a node for each host",
+        }),
+    }
 }
 
 /// Writes a picture or a text.

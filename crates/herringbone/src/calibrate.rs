@@ -55,13 +55,14 @@ pub fn fit_constants(
     if start.shared_cores == 0 && settings.sizing.hosts == 1 && settings.workers() > cores {
         start.shared_cores = cores;
     }
-    let (group, links) = (settings.sums.fold.clone(), settings.links());
+    let (group, wiring) = (settings.sums.fold.clone(), settings.wiring());
     let request = |call: &TimedAllReduce| {
         let count = call.bytes / DType::F32.bytes();
         Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            links: links.as_ref(),
+            links: wiring.links.as_ref(),
+            ports: wiring.ports.as_ref(),
             ..Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, count, &group)
         }
     };

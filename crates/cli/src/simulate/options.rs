@@ -15,7 +15,7 @@ use herringbone::{
         schedule::Schedule,
         session::TREE_BOUND,
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
-        topology::LinkMatrix,
+        topology::{LinkMatrix, Ports, Wiring},
         verify::{Verified, verify},
     },
     read_user_text,
@@ -107,8 +107,8 @@ pub(super) struct RigOptions {
     /// Microseconds from a host to another
     #[arg(long, value_name = "L", value_parser = decimal(0.0..=1e6))]
     pub(super) latency_us: Option<f64>,
-    /// Links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps trees are made
-    /// for these links, and messages go through ports
+    /// The ports of hosts, or links between workers in place of ports: a file that herringbone topo reads, or FILE#NAME. With --gbps
+    /// plans are made for these, and messages go through ports of that rate
     #[arg(long, value_name = "FILE")]
     pub(super) topology: Option<String>,
     /// A member that is F times as slow as the others, in what it computes and on its port: 3:1.5; may be given several times
@@ -243,10 +243,11 @@ impl Question {
             });
         }
         let constants = self.constants()?;
-        let links = self.machines.topology.as_deref().map(links).transpose()?;
+        let wiring = self.machines.topology.as_deref().map(wiring).transpose()?.unwrap_or_default();
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
-        let ranks = self.ranks(listed.as_ref(), links.as_ref())?;
+        let ranks = self.ranks(listed.as_ref(), &wiring)?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
+        let wiring = topologies::among(wiring, &hosts)?;
         let parts = self.call.parts.as_ref();
         let parts = parts.map(|parts| parts.of(self.call.collective, self.call.dtype, ranks)).transpose()?;
         let group = FoldOrder::Ranks.group(&hosts);
@@ -259,14 +260,14 @@ impl Question {
         };
         let (name, schedule) = match listed {
             Some(schedule) => ("the schedule of the file".to_owned(), schedule),
-            None => self.made(&group, &hosts, links.as_ref(), count)?,
+            None => self.made(&group, &hosts, &wiring, count)?,
         };
         let reducers = schedule.reducers();
         let verified = verify(schedule, self.call.collective, &group).map_err(|error| Failure::Usage {
             problem: error.to_string(),
             hint: "only what is proved is simulated",
         })?;
-        let machine = self.machine(&constants, hosts, reducers, links.as_ref())?;
+        let machine = self.machine(&constants, hosts, reducers, &wiring)?;
         let call = Call { codec, ..Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count) };
         let is_coded = verified.schedule().cut().is_coded();
         if is_coded != (codec != Codec::Plain) {
@@ -287,15 +288,21 @@ impl Question {
     }
 
     /// How many ranks there are, of which all that says so has to say the same.
-    fn ranks(&self, listed: Option<&Schedule>, links: Option<&LinkMatrix>) -> Result<u32, Failure> {
+    fn ranks(&self, listed: Option<&Schedule>, wiring: &Wiring) -> Result<u32, Failure> {
         let said = [
             ("--ranks says", self.machines.ranks),
             ("the schedule has", listed.map(Schedule::workers)),
-            ("the topology has", links.map(|links| links.size() as u32)),
+            ("the topology has", wiring.links.as_ref().map(|links| links.size() as u32)),
             ("--parts has", self.call.parts.as_ref().map(PartsOption::ranks)),
         ];
         let mut said = said.iter().filter_map(|(who, ranks)| Some((who, (*ranks)?)));
-        let Some((first, ranks)) = said.next() else { return Ok(4) };
+        let Some((first, ranks)) = said.next() else {
+            // Ports without links are those of hosts.
+            let of_hosts = wiring.ports.as_ref().map(|ports| ports.size() as u32);
+            return Ok(
+                of_hosts.map_or(4, |hosts| hosts.saturating_mul(self.machines.per_host).min(MOST_RANKS))
+            );
+        };
         if let Some((other, others)) = said.find(|(_, others)| *others != ranks) {
             return Err(Failure::Usage {
                 problem: format!("{first} {ranks} ranks, and {other} {others}"),
@@ -316,9 +323,10 @@ impl Question {
         &self,
         group: &Group,
         hosts: &[u32],
-        links: Option<&LinkMatrix>,
+        wiring: &Wiring,
         count: usize,
     ) -> Result<(String, Schedule), Failure> {
+        let (links, ports) = (wiring.links.as_ref(), wiring.ports.as_ref());
         let usage = |problem: String| Failure::Usage { problem, hint: "see herringbone simulate --help" };
         let reducers = self.machines.reducers;
         let codec = self.call.compression.unwrap_or_default();
@@ -344,7 +352,7 @@ impl Question {
                     count,
                     group,
                 );
-                let request = plan::Request { reducers, hosts, links, codec, ..request };
+                let request = plan::Request { reducers, hosts, links, ports, codec, ..request };
                 plan::choose(&request).map_err(|why| usage(why.to_string()))?.algorithm
             }
         };
@@ -368,16 +376,22 @@ impl Question {
         constants: &Calibration,
         mut hosts: Vec<u32>,
         reducers: u32,
-        links: Option<&LinkMatrix>,
+        wiring: &Wiring,
     ) -> Result<Rig, Failure> {
+        let links = wiring.links.as_ref();
         let workers_hosts = hosts.iter().max().map_or(0, |most| most + 1);
         hosts.extend((0..reducers).map(|reducer| workers_hosts + reducer));
         let members = hosts.len();
-        let mut machine = match links {
-            Some(links) if reducers == 0 && self.machines.gbps.is_none() => {
+        let workers = members - reducers as usize;
+        let ports = Ports::deciding(wiring.ports.as_ref(), links, &hosts[..workers], workers);
+        let mut machine = match (ports, links) {
+            (Some(ports), _) if self.machines.gbps.is_none() => {
+                Rig::with_known_ports(hosts, ports, constants.port, constants.latency, constants.costs)
+            }
+            (None, Some(links)) if reducers == 0 && self.machines.gbps.is_none() => {
                 Rig::with_links(links, constants.latency, constants.costs)
             }
-            Some(_) if self.machines.gbps.is_none() => {
+            (None, Some(_)) if self.machines.gbps.is_none() => {
                 return Err(Failure::Usage {
                     problem: "a topology says nothing of the links of reducers".into(),
                     hint: "leave --topology or the reducers out",
@@ -420,9 +434,14 @@ pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
     })
 }
 
-fn links(file: &str) -> Result<LinkMatrix, Failure> {
+fn wiring(file: &str) -> Result<Wiring, Failure> {
     let topology = topologies::read(file)?;
-    LinkMatrix::of(&topology).map_err(|error| Failure::Usage {
+    let found = match topology.ports() {
+        // Where links are all that is known, some may be missing.
+        [] => LinkMatrix::of(&topology).map(Wiring::from),
+        _ => Wiring::of(&topology),
+    };
+    found.map_err(|error| Failure::Usage {
         problem: format!("{file}: {error}"),
         hint: "herringbone topo shows what the file has",
     })

@@ -118,3 +118,90 @@ impl PortLoads {
 pub(super) fn directions(ports: &[Port]) -> impl Iterator<Item = u64> {
     ports.iter().flat_map(|port| [port.out, port.into])
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{busiest_link, counted::tests::large};
+    use super::*;
+    use crate::{algorithm::Layout, group::Group};
+
+    /// The loads of an algorithm in which each host is a kind of its own.
+    pub(crate) struct HostLoads {
+        pub(crate) loads: PortLoads,
+        pub(crate) schedule: Schedule,
+    }
+
+    fn counted(
+        algorithm: &Algorithm,
+        group: &Group,
+        hosts: &[u32],
+        widening: u32,
+        reducers: u32,
+    ) -> HostLoads {
+        let request = Request { reducers, ..large(group, hosts) };
+        let layout = Layout { reducers, hosts, links: None };
+        let schedule = algorithm.schedule(request.collective, group, &layout).unwrap();
+        let (numbers, _) = host_numbers(&request, reducers);
+        let kinds = numbers.iter().max().unwrap() + 1;
+        let kind = |chunk: Chunk| numbers[chunk as usize % numbers.len()] as usize;
+        let loads = PortLoads::of(&schedule, &numbers, widening, kinds as usize, kind);
+        HostLoads { loads, schedule }
+    }
+
+    pub(crate) fn one_stage(workers: u32, hosts: &[u32], widening: u32) -> HostLoads {
+        counted(&Algorithm::radix(vec![]), &Group::of_size(workers), hosts, widening, 0)
+    }
+
+    /// One stage of `radix` between lone ranks: 1 + (N - 2) w of the buffer each way.
+    #[test]
+    fn loads_of_one_stage_are_those_of_the_formula() {
+        for workers in 2..=9u32 {
+            let HostLoads { loads, .. } = one_stage(workers, &[], 1);
+            let lengths: Vec<u8> = (0..workers).map(|host| (host * 5 % 16 + 1) as u8).collect();
+            let whole: f64 = lengths.iter().map(|length| f64::from(*length)).sum();
+            for host in 0..workers as usize {
+                let expected = 1.0 + f64::from(workers - 2) * f64::from(lengths[host]) / whole;
+                for carried in loads.of_buffer(host, &lengths) {
+                    assert!((carried - expected).abs() < 1e-9, "{workers}, {host}: {carried} and {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_busiest_direction_is_what_the_busiest_link_carries() {
+        let hierarchical = Algorithm::hierarchical();
+        for (algorithm, hosts, reducers) in [
+            (Algorithm::radix(vec![]), &[0, 0, 1, 1, 2, 2][..], 0),
+            (Algorithm::radix(vec![2, 2]), &[0, 1, 2, 3], 0),
+            (hierarchical, &[0, 0, 0, 1, 1, 1], 0),
+            (Algorithm::ReductionServer, &[0, 1, 2, 3], 2),
+            (Algorithm::Mixed { shares: None }, &[0, 1, 2, 3], 2),
+            (Algorithm::Ring, &[0, 1, 2], 0),
+        ] {
+            let group = Group::of_size(hosts.len() as u32);
+            for widening in [1, 2] {
+                let HostLoads { loads, schedule } = counted(&algorithm, &group, hosts, widening, reducers);
+                let busiest = loads.directions().map(|counts| counts.iter().sum::<u64>()).max().unwrap();
+                assert_eq!(busiest, busiest_link(&schedule, hosts, widening), "{algorithm}");
+            }
+        }
+    }
+
+    /// By shares, the programs carry what the plain ones do, weighed by the shares.
+    #[test]
+    fn loads_are_linear_in_shares() {
+        let shares: crate::algorithm::Shares = "16,3,0,7".parse().unwrap();
+        let plain = one_stage(4, &[], 1).loads;
+        let group = Group::of_size(4);
+        let weighted = counted(&Algorithm::radix(vec![]).weighted(shares.clone()), &group, &[], 1, 0).loads;
+        let exact: Vec<u64> = weighted.directions().map(|counts| counts.iter().sum()).collect();
+        let linear: Vec<u64> = plain
+            .directions()
+            .map(|counts| {
+                counts.iter().zip(shares.parts()).map(|(count, share)| count * u64::from(*share)).sum()
+            })
+            .collect();
+        assert_eq!(exact, linear);
+    }
+}

@@ -5,7 +5,7 @@
 //! between hosts of one rank than `radix` with even shares.
 
 use super::{
-    Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request,
+    Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
     port_loads::{PortLoads, host_numbers, owners},
     shares::{PortTime, Search, filled},
 };
@@ -33,9 +33,7 @@ const MOST_KINDS: usize = 8;
 /// The ports that decide about a request: where they are known of all of its workers, and explain the links that are known.
 pub(super) fn deciding<'a>(request: &Request<'a>) -> Option<&'a Ports> {
     let Request { ports, links, hosts, group, .. } = *request;
-    ports.filter(|ports| {
-        ports.size() == group.size() as usize && links.is_none_or(|links| ports.explain(links, hosts))
-    })
+    Ports::deciding(ports, links, hosts, group.size() as usize)
 }
 
 /// The choice, or an algorithm by shares that leaves the busiest port at least 3 % less time: for an all-reduce of at least
@@ -50,16 +48,21 @@ pub(super) fn lighter(request: &Request<'_>, ports: &Ports, choice: Choice) -> C
     if !known.differ() {
         return choice;
     }
-    let Some(own) = known.time_of(request, &choice.algorithm) else { return choice };
-    let mut found: Vec<Found> = candidates(request, &choice.algorithm)
-        .into_iter()
-        .filter_map(|algorithm| known.by_shares(request, algorithm))
-        .filter(|found| found.time.is_below(WORTH_PERCENT, own))
-        .collect();
+    let plain = choice.algorithm.plain();
+    let found = candidates(request, &choice.algorithm);
+    let mut found: Vec<Found> =
+        found.into_iter().filter_map(|algorithm| known.by_shares(request, algorithm)).collect();
+    // What the plain choice takes was counted on the way, if it can have shares.
+    let own = found.iter().find(|found| found.plain == *plain).map(|found| found.even);
+    let Some(own) = own.or_else(|| known.time_of(request, &choice.algorithm)) else { return choice };
+    found.retain(|found| found.time.is_below(WORTH_PERCENT, own));
     while let Some(at) = least(&found) {
         let best = found.swap_remove(at);
         // Ranks that forward in several stages may carry more than the search has counted.
-        let exact = known.time_of(request, &best.algorithm);
+        let exact = match has_stages(&best.plain) {
+            true => known.time_of(request, &best.algorithm),
+            false => Some(best.time),
+        };
         if let Some(time) = exact.filter(|time| time.is_below(WORTH_PERCENT, own)) {
             let why = known.reason(&best, time, &choice.algorithm, own);
             return Choice { algorithm: best.algorithm, why };
@@ -75,7 +78,7 @@ fn least(found: &[Found]) -> Option<usize> {
     (0..found.len()).reduce(|best, at| if found[at].time.is_below(100, found[best].time) { at } else { best })
 }
 
-/// What can have shares, the plain choice first.
+/// What can have shares; of those that take as long, the first one is chosen.
 fn candidates(request: &Request<'_>, chosen: &Algorithm) -> Vec<Algorithm> {
     let Request { bytes, reducers, hosts, group, codec, .. } = *request;
     if codec != Codec::Plain {
@@ -91,8 +94,10 @@ fn candidates(request: &Request<'_>, chosen: &Algorithm) -> Vec<Algorithm> {
         (Algorithm::ReductionServer, are_served),
         (Algorithm::hosts_and_reducers(), are_served && has_hosts),
     ];
-    let mut found = vec![chosen.clone()];
-    for (algorithm, fits) in others {
+    // Between so few ranks a single stage has the fewest rounds.
+    let is_sharded = group.size() <= SHARDED_RANKS;
+    let mut found = vec![if is_sharded { Algorithm::radix(vec![]) } else { chosen.clone() }];
+    for (algorithm, fits) in [(chosen.clone(), true)].into_iter().chain(others) {
         if fits && !found.contains(&algorithm) {
             found.push(algorithm);
         }
@@ -102,7 +107,10 @@ fn candidates(request: &Request<'_>, chosen: &Algorithm) -> Vec<Algorithm> {
 
 /// An algorithm with its best shares.
 struct Found {
+    plain: Algorithm,
     algorithm: Algorithm,
+    /// The time with even shares.
+    even: PortTime,
     time: PortTime,
     /// The shares of the workers' hosts, and what each carries each way; none where no worker owns anything.
     of_hosts: Vec<(u8, [f64; 2])>,
@@ -176,13 +184,13 @@ impl KnownPorts {
         let owners = owners(&plain, workers, request.reducers)?;
         // The owners' places among members: reducers come after the workers.
         let first = if owns_workers(&plain) { 0 } else { workers };
-        let even = Shares::new(vec![Shares::WHOLE; owners as usize]).ok()?;
+        let equal = Shares::new(vec![Shares::WHOLE; owners as usize]).ok()?;
         let coded = request.codec != Codec::Plain;
         let by = |shares: Shares| {
             let weighted = plain.clone().weighted(shares);
             if coded { weighted.coded() } else { weighted }
         };
-        let schedule = self.schedule(request, &by(even))?;
+        let schedule = self.schedule(request, &by(equal))?;
         let (hosts, ports) = self.ports_of(&schedule);
         let each = (schedule.cut().chunks() / owners).max(1);
         let kind_of = |owner: u32| self.kinds[self.hosts[(first + owner) as usize] as usize];
@@ -190,6 +198,7 @@ impl KnownPorts {
         let loads =
             PortLoads::of(&schedule, hosts, request.widening, count, |chunk: Chunk| kind_of(chunk / each));
         let search = Search::new(&loads, ports);
+        let even = search.time(&vec![Shares::WHOLE; count])?;
         let (lengths, time) = search.best(&self.starts(ports));
         let shares = Shares::new((0..owners).map(|owner| lengths[kind_of(owner)]).collect()).ok()?;
         let of_hosts = match first {
@@ -198,8 +207,8 @@ impl KnownPorts {
                 .collect(),
             _ => vec![],
         };
-        let algorithm = if shares.is_even() && !coded { plain } else { by(shares) };
-        Some(Found { algorithm, time, of_hosts })
+        let algorithm = by(shares);
+        Some(Found { plain, algorithm, even, time, of_hosts })
     }
 
     /// Lengths by kinds from which the search begins: those that fill ports, those of the rates, and all in the fastest.
@@ -243,11 +252,20 @@ impl KnownPorts {
             }
         };
         format!(
-            "the port of rank {rank}'s host has {} MB/s, {part:.2} of the fastest{carries}; the busiest port takes {}, with {plain} {}",
-            least / 1_000_000,
+            "the port of rank {rank}'s host has {:.1} MB/s, {part:.2} of the fastest{carries}; the busiest port takes {}, with {plain} {}",
+            least as f64 / 1e6,
             shown(time),
             shown(own)
         )
+    }
+}
+
+/// Whether ranks forward what others own, by shares that a search does not see.
+fn has_stages(algorithm: &Algorithm) -> bool {
+    match algorithm {
+        Algorithm::Radix { scatter, gather } => scatter.len().max(gather.len()) > 1,
+        Algorithm::Hierarchical { .. } => true,
+        _ => false,
     }
 }
 
@@ -294,5 +312,107 @@ fn kinds(ports: &[Port], ranks: &[u64]) -> Vec<usize> {
 }
 
 fn shown(time: PortTime) -> String {
-    format!("{:.2} ms/GB", time.of_gigabyte())
+    match time.of_gigabyte() {
+        milliseconds if milliseconds < 1000.0 => format!("{milliseconds:.2} ms/GB"),
+        milliseconds => format!("{:.2} s/GB", milliseconds / 1000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{choose, counted::tests::large};
+    use super::*;
+    use crate::{group::Group, topology::LinkMatrix};
+
+    fn known(rates: &[u64]) -> Ports {
+        Ports::new(rates.iter().map(|rate| Port { out: *rate, into: *rate }).collect(), 0).unwrap()
+    }
+
+    fn chosen(request: &Request<'_>) -> (String, String) {
+        let Choice { algorithm, why } = choose(request).unwrap();
+        (format!("{algorithm}"), why)
+    }
+
+    const FAST: u64 = 62_500_000;
+    const SLOW: u64 = 12_500_000;
+
+    #[test]
+    fn a_slow_port_folds_nothing_and_the_reason_says_so() {
+        let (group, ports) = (Group::of_size(4), known(&[FAST, FAST, FAST, SLOW]));
+        let request = Request { bytes: 8 << 20, ports: Some(&ports), ..large(&group, &[0, 1, 2, 3]) };
+        let (name, why) = chosen(&request);
+        assert_eq!(name, "weighted(radix,16x3,0)");
+        assert_eq!(
+            why,
+            "the port of rank 3's host has 12.5 MB/s, 0.20 of the fastest: it folds nothing and carries 1.00 of the buffer each way; \
+             the busiest port takes 80.00 s/GB, with radix(2,2) 120.00 s/GB"
+        );
+        let (name, _) = chosen(&Request { bytes: LINKED_BYTES - 4, ..request });
+        assert_eq!(name, "radix(2,2)", "of small buffers messages count");
+        assert_eq!(chosen(&Request { hosts: &[], ..request }).0, "weighted(radix,16x3,0)");
+        let coded = Request { codec: Codec::Int8, ..request };
+        assert_eq!(chosen(&coded).0, "coded(weighted(radix,16x3,0))");
+        assert!(chosen(&coded).1.starts_with("messages are coded with int8; the port of rank 3's host"));
+    }
+
+    #[test]
+    fn equal_ports_and_those_that_do_not_explain_links_change_nothing() {
+        let group = Group::of_size(4);
+        let request = large(&group, &[0, 1, 2, 3]);
+        let plain = chosen(&request);
+        for rates in [[FAST; 4], [FAST, FAST - FAST / 20, FAST, FAST], [0; 4], [0, 0, 0, FAST]] {
+            let ports = known(&rates);
+            assert_eq!(chosen(&Request { ports: Some(&ports), ..request }), plain, "{rates:?}");
+        }
+        // Links that are slower than ports have something else in their way.
+        let (ports, links) = (known(&[FAST, FAST, FAST, SLOW]), LinkMatrix::uniform(4, 0.000_1));
+        let (name, why) = chosen(&Request { ports: Some(&ports), links: Some(&links), ..request });
+        assert!(!name.starts_with("weighted") && why.contains("slowest link"), "{name}: {why}");
+        let as_fast = LinkMatrix::uniform(4, 1.0);
+        let (name, _) = chosen(&Request { ports: Some(&ports), links: Some(&as_fast), ..request });
+        assert_eq!(name, "weighted(radix,16x3,0)");
+    }
+
+    /// Whatever is chosen leaves no more to the busiest port than the plain choice does, in programs as they are.
+    #[test]
+    fn choices_are_never_worse_than_the_plain_one() {
+        let layouts: [&[u32]; 7] =
+            [&[1; 4], &[1; 8], &[2; 4], &[2, 2, 2], &[3, 3, 3], &[8, 4, 4], &[1, 1, 1, 5]];
+        for (sizes, reducers) in layouts.iter().flat_map(|sizes| [0, 2, 4].map(|reducers| (sizes, reducers)))
+        {
+            let hosts: Vec<u32> =
+                (0..).zip(*sizes).flat_map(|(host, size)| (0..*size).map(move |_| host)).collect();
+            let group = Group::of_size(hosts.len() as u32);
+            for slow in 0..sizes.len() as u32 {
+                let rates: Vec<u64> =
+                    hosts.iter().map(|host| if *host == slow { SLOW } else { FAST }).collect();
+                let ports = known(&rates);
+                let request = Request { reducers, bytes: 64 << 20, ..large(&group, &hosts) };
+                let plain = choose(&request).unwrap().algorithm;
+                let request = Request { ports: Some(&ports), ..request };
+                let found = choose(&request).unwrap();
+                let known = KnownPorts::new(&request, &ports);
+                let time = |algorithm| known.time_of(&request, algorithm).unwrap();
+                let (own, best) = (time(&plain), time(&found.algorithm));
+                assert!(
+                    !own.is_below(100, best),
+                    "{sizes:?}, {reducers} reducers, {slow}: {found:?} after {plain}"
+                );
+                // Each buffer goes out of the slow port once and comes in once, at the least.
+                let bound = 1e12 / SLOW as f64;
+                assert!(best.of_gigabyte() >= 0.999 * bound);
+                if sizes.iter().all(|size| *size == 1) && reducers == 0 {
+                    assert!(best.of_gigabyte() <= 1.02 * bound, "{sizes:?}: {}", found.why);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_different_ports_make_few_kinds() {
+        let ports: Vec<Port> = (1..=64).map(|at| Port { out: at * 1_000_000, into: 0 }).collect();
+        let kinds = kinds(&ports, &[1; 64]);
+        assert!(kinds.iter().max().unwrap() < &MOST_KINDS, "{kinds:?}");
+        assert!(kinds.windows(2).all(|pair| pair[0] >= pair[1]), "the fastest is kind 0");
+    }
 }

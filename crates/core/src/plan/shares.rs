@@ -160,3 +160,96 @@ pub(super) fn filled(rates: &[u64]) -> Vec<u8> {
     let sixteenths = |rate: &u128| (part(*rate) * u128::from(Shares::WHOLE) + most / 2) / most;
     rates.iter().map(|rate| sixteenths(rate).min(u128::from(Shares::WHOLE)) as u8).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::port_loads::tests::{HostLoads, one_stage};
+    use super::*;
+
+    fn ports(rates: &[u64]) -> Vec<Port> {
+        rates.iter().map(|rate| Port { out: *rate, into: *rate }).collect()
+    }
+
+    /// The least time by trying everything; each host is a kind of its own.
+    fn least(search: &Search, kinds: usize) -> PortTime {
+        let mut lengths = vec![0; kinds];
+        let mut best: Option<PortTime> = None;
+        loop {
+            if let Some(time) = search.time(&lengths)
+                && best.is_none_or(|best| time.is_less(best))
+            {
+                best = Some(time);
+            }
+            let Some(at) = lengths.iter().position(|length| *length < Shares::WHOLE) else {
+                return best.unwrap();
+            };
+            lengths[..at].fill(0);
+            lengths[at] += 1;
+        }
+    }
+
+    #[test]
+    fn searches_find_what_trying_everything_finds() {
+        let cases: [&[u64]; 6] =
+            [&[5, 1], &[5, 5, 1], &[9, 4, 1], &[5, 5, 5, 1], &[7, 5, 3, 2], &[10, 10, 1, 1]];
+        for rates in cases {
+            let rates: Vec<u64> = rates.iter().map(|rate| rate * 1_000_000).collect();
+            let HostLoads { loads, .. } = one_stage(rates.len() as u32, &[], 1);
+            let search = Search::new(&loads, &ports(&rates));
+            let (lengths, time) = search.best(&[filled(&rates)]);
+            let least = least(&search, rates.len());
+            assert!(
+                !least.is_below(100, time),
+                "{rates:?}: {lengths:?} takes {time:?}, and {least:?} is possible"
+            );
+            assert!(lengths.iter().any(|length| *length > Shares::WHOLE / 2), "{lengths:?}");
+        }
+    }
+
+    /// With more kinds than are scanned two by two: at most 2 % above the least, which `filled` comes close to.
+    #[test]
+    fn many_kinds_come_near_to_the_real_optimum() {
+        for rates in [&[1, 2, 3, 4, 5, 6][..], &[1, 1, 2, 3, 5, 8, 13], &[100, 90, 70, 50, 10, 9, 8, 7]] {
+            let rates: Vec<u64> = rates.iter().map(|rate| rate * 10_000_000).collect();
+            let hosts = rates.len() as f64;
+            let HostLoads { loads, .. } = one_stage(rates.len() as u32, &[], 1);
+            let search = Search::new(&loads, &ports(&rates));
+            let (_, time) = search.best(&[filled(&rates)]);
+            // Water rises in small steps until the parts are the whole.
+            let owned = |level: f64| -> f64 {
+                rates.iter().map(|rate| ((level * *rate as f64 - 1.0) / (hosts - 2.0)).max(0.0)).sum()
+            };
+            let slowest = *rates.iter().min().unwrap() as f64;
+            let (mut low, mut high) = (0.0, 2.0 * hosts / slowest);
+            for _ in 0..200 {
+                let middle = (low + high) / 2.0;
+                if owned(middle) < 1.0 { low = middle } else { high = middle }
+            }
+            let bound = high.max(1.0 / slowest) * 1e12;
+            let found = time.of_gigabyte();
+            assert!(
+                found <= 1.03 * bound && found >= 0.999 * bound,
+                "{rates:?}: {found} where {bound} is possible"
+            );
+        }
+    }
+
+    #[test]
+    fn filled_shares_are_those_of_the_formula() {
+        assert_eq!(filled(&[5, 5, 5, 1]), [16, 16, 16, 0]);
+        assert_eq!(filled(&[7, 7, 7, 7]), [16; 4]);
+        // Of rates 3, 3 and 2 the third is busy as long as the others when it owns nothing; with 4 for 5 it owns a third.
+        assert_eq!(filled(&[3, 3, 2]), [16, 16, 0]);
+        assert_eq!(filled(&[5, 5, 4]), [16, 16, 5]);
+        assert_eq!(filled(&[4, 1]), [16, 16], "two hosts carry the whole buffer whoever owns what");
+        assert_eq!(filled(&[0, 9, 9]), [16, 16, 16], "what is not known counts as the fastest");
+        assert_eq!(filled(&[u64::MAX, u64::MAX, 1]), [16, 16, 0]);
+    }
+
+    #[test]
+    fn ports_without_a_limit_are_never_busy() {
+        let HostLoads { loads, .. } = one_stage(3, &[], 1);
+        let (_, time) = Search::new(&loads, &ports(&[0, 0, 0])).best(&[]);
+        assert_eq!(time.busy, 0);
+    }
+}

@@ -150,6 +150,28 @@ impl Ports {
         Self { of_ranks: hosts.iter().map(port).collect(), ..*self }
     }
 
+    /// The ports that decide about plans and times in place of the links: where they are known of as many ranks, and
+    /// [explain](Self::explain) the links that are known.
+    pub fn deciding<'a>(
+        ports: Option<&'a Self>,
+        links: Option<&LinkMatrix>,
+        hosts: &[u32],
+        ranks: usize,
+    ) -> Option<&'a Self> {
+        ports.filter(|ports| ports.size() == ranks && links.is_none_or(|links| ports.explain(links, hosts)))
+    }
+
+    /// One entry for each host, at the first of its ranks, as a topology lists ports whose nodes are ranks.
+    pub fn listed(&self, hosts: &[u32]) -> Vec<TopologyPort> {
+        let is_first = |rank: &usize| !hosts[..*rank].contains(&hosts[*rank]);
+        let latency = (self.nanoseconds > 0).then_some(self.nanoseconds as f64 / 1e3);
+        let listed = |rank: usize| {
+            let Port { out, into } = self.of_ranks[rank];
+            TopologyPort { host: rank, out: out as f64 / 1e9, into: into as f64 / 1e9, latency }
+        };
+        (0..self.size().min(hosts.len())).filter(is_first).map(listed).collect()
+    }
+
     /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
     /// ends let through. A slower one has something else in its way, such as a cable between two sites.
     pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
@@ -232,7 +254,7 @@ mod tests {
             ("[{\"host\": 0, \"outs\": 1, \"into\": 1}]", "line 2, column 31", "\"out\""),
             (
                 "[{\"host\": 0, \"out\": 1, \"into\": 1}, {\"host\": \"a\", \"out\": 1, \"into\": 1}]",
-                "line 2, column 55",
+                "line 2, column 45",
                 "one port for each host",
             ),
         ] {

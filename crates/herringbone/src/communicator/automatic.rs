@@ -55,14 +55,15 @@ fn asked<T>(
     ask: impl FnOnce(&plan::Request<'_>, Sizing) -> T,
 ) -> T {
     let settings = settings_of(fabric, group.number, group.rank, &group.members, Vec::new());
-    let (fold, links) = (settings.sums.fold.clone(), settings.links());
+    let (fold, wiring) = (settings.sums.fold.clone(), settings.wiring());
     let count = bytes as usize / DType::F32.bytes();
     let forced = fabric.settings.guidance.for_call(Collective::AllReduce, count, bytes);
     let request = plan::Request {
         bytes,
         reducers: settings.parameters.reducers.len() as u32,
         hosts: &settings.hosts,
-        links: links.as_ref(),
+        links: wiring.links.as_ref(),
+        ports: wiring.ports.as_ref(),
         forced: forced.as_ref(),
         ..plan::Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, 0, &fold)
     };

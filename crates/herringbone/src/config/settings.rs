@@ -162,10 +162,10 @@ pub(crate) const FOLD_ORDER: Setting = setting(
 );
 pub(crate) const TOPOLOGY: Setting = setting(
     "HERRINGBONE_TOPOLOGY",
-    "the links between all ranks, in their order or by the names of their hosts: plans then spare slow links; rank 0's counts, and \
-     others may leave it out",
-    "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure their links when the job starts",
-    "none: links count as alike",
+    "the ports of hosts and the links between all ranks, in their order or by the names of their hosts: plans then spare slow ones; \
+     rank 0's counts, and others may leave it out",
+    "a file that herringbone topo reads, FILE#NAME, or measure: the ranks measure both when the job starts",
+    "none: ports and links count as alike",
     WORKERS,
 );
 pub(crate) const TREE_ARRAY_BOUND: Setting = setting(

@@ -48,6 +48,11 @@ impl<'a> PortMeasurement<'a> {
         Self { comm, blocks: measuring_blocks(&hosts), hosts }
     }
 
+    /// The host of each rank.
+    pub fn hosts(&self) -> &[u32] {
+        &self.hosts
+    }
+
     /// In how many turns it measures: two for each host of the largest block, each of them repeated; none for one host.
     pub fn turns(&self) -> usize {
         2 * REPEATS * self.longest()
