@@ -16,6 +16,8 @@ import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Self
 
 PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
@@ -74,12 +76,12 @@ def enter(process: int) -> None:
 
 
 class Namespaces:
-    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do."""
+    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do; those in `slow` have another rate."""
 
     interface = "eth0"
 
-    def __init__(self, hosts: int, rate: float | None = None) -> None:
-        self.count, self.rate = hosts, rate
+    def __init__(self, hosts: int, rate: float | None = None, slow: Mapping[int, float] | None = None) -> None:
+        self.count, self.rate, self.slow = hosts, rate, slow or {}
         self.user = os.geteuid() != 0
         self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
         self.router = 0
@@ -111,7 +113,7 @@ class Namespaces:
         return [*entered(self.hosts[host]), *words]
 
     def _check_tools(self) -> None:
-        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate else [])]:
+        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate or self.slow else [])]:
             if shutil.which(tool, path=self.path) is None:
                 raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
 
@@ -151,9 +153,10 @@ class Namespaces:
             (own, f"ip route add default via {router}"),
         ):
             self._run(process, *command.split())
-        if self.rate:
-            self._limit(own, "eth0", self.rate, QUEUES["host"])
-            self._limit(self.router, link, self.rate, QUEUES["router"])
+        rate = self.slow.get(host, self.rate)
+        if rate:
+            self._limit(own, "eth0", rate, QUEUES["host"])
+            self._limit(self.router, link, rate, QUEUES["router"])
 
     def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
         """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""
