@@ -70,7 +70,7 @@ fn measured() -> Result<Option<Topology>, Failure> {
     if is_first {
         let limit = ports.limit() + links.as_ref().map_or_else(Default::default, LinkMeasurement::limit);
         eprintln!(
-            "# measuring the ports of {} ranks in {turns} turns and their links in {rounds} rounds, {:.1} s at most",
+            "# measuring the links of {} ranks in {rounds} rounds and their hosts' ports in {turns} turns, {:.1} s at most",
             communicator.size(),
             limit.as_secs_f64()
         );

@@ -30,10 +30,10 @@ pub use error::TopologyError;
 pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
 pub use measured::{MeasuredLink, MeasuringPair, measured_topology, measuring_rounds};
 pub use measured_ports::{
-    Arrival, MOST_IN_BLOCK, PortFindings, measured_ports, measuring_blocks, median_rate, steady_rates,
+    MOST_IN_BLOCK, PortArrival, PortFindings, measured_ports, measuring_blocks, median_rate, steady_rates,
 };
-pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode};
-pub use ports::{MOST_PORTS, Port, Ports, TopologyPort};
+pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort};
+pub use ports::{MOST_PORTS, Port, Ports};
 pub use wiring::Wiring;
 
 use alloc::format;

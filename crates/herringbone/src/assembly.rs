@@ -185,7 +185,7 @@ fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
     let (turns, rounds) = (ports.turns(), links.as_ref().map_or(0, LinkMeasurement::rounds));
     let seconds = limit.as_secs_f64();
     say(format_args!(
-        "the ranks measure their ports in {turns} turns and their links in {rounds} rounds, {seconds:.1} s at most"
+        "the ranks measure their links in {rounds} rounds and their hosts' ports in {turns} turns, {seconds:.1} s at most"
     ));
     let began = Instant::now();
     let ports = ports.run(|_turn| {})?;

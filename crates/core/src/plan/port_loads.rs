@@ -3,7 +3,7 @@
 use super::Request;
 use crate::{
     algorithm::Algorithm,
-    schedule::{Chunk, Form, Holding, Schedule, Step},
+    schedule::{Chunk, Form, Schedule, SlotChunks, Step},
     topology::Port,
 };
 use alloc::{vec, vec::Vec};
@@ -69,13 +69,13 @@ impl PortLoads {
         for rank in 0..schedule.ranks() {
             let program = schedule.program(rank);
             let from_host = hosts[rank as usize];
-            let mut holding = Holding::new(&program, cut.chunks());
+            let mut held = SlotChunks::new(&program, cut.chunks());
             for step in program.steps() {
                 let Step::Send { from, to } = *step else {
-                    holding.step(step);
+                    held.step(step);
                     continue;
                 };
-                let chunk = holding.chunk(from);
+                let chunk = held.chunk(from);
                 let wide = if program.form(from) == Some(Form::Acc) { u64::from(widening) } else { 1 };
                 let units = wide * u64::from(cut.units_of(chunk));
                 let kind = kind(chunk);

@@ -7,7 +7,7 @@
 use super::{
     Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
     port_loads::{PortLoads, host_numbers, owners},
-    shares::{PortTime, Search, filled},
+    shares::{PortTime, ShareSearch, filled},
 };
 use crate::{
     algorithm::{Algorithm, Layout, Shares},
@@ -50,7 +50,7 @@ pub(super) fn lighter(request: &Request<'_>, ports: &Ports, choice: Choice) -> C
     }
     let plain = choice.algorithm.plain();
     let found = candidates(request, &choice.algorithm);
-    let mut found: Vec<Found> =
+    let mut found: Vec<SharedChoice> =
         found.into_iter().filter_map(|algorithm| known.by_shares(request, algorithm)).collect();
     // What the plain choice takes was counted on the way, if it can have shares.
     let own = found.iter().find(|found| found.plain == *plain).map(|found| found.even);
@@ -74,7 +74,7 @@ pub(super) fn lighter(request: &Request<'_>, ports: &Ports, choice: Choice) -> C
 }
 
 /// The first of those with the least time.
-fn least(found: &[Found]) -> Option<usize> {
+fn least(found: &[SharedChoice]) -> Option<usize> {
     (0..found.len()).reduce(|best, at| if found[at].time.is_below(100, found[best].time) { at } else { best })
 }
 
@@ -106,14 +106,20 @@ fn candidates(request: &Request<'_>, chosen: &Algorithm) -> Vec<Algorithm> {
 }
 
 /// An algorithm with its best shares.
-struct Found {
+struct SharedChoice {
     plain: Algorithm,
     algorithm: Algorithm,
     /// The time with even shares.
     even: PortTime,
     time: PortTime,
-    /// The shares of the workers' hosts, and what each carries each way; none where no worker owns anything.
-    of_hosts: Vec<(u8, [f64; 2])>,
+    /// Of the workers' hosts; none where no worker owns anything.
+    of_hosts: Vec<HostShare>,
+}
+
+/// What a host folds, in sixteenths of the largest share, and how much of the buffer its port carries out and in.
+struct HostShare {
+    share: u8,
+    carried: [f64; 2],
 }
 
 /// The ports of a request's hosts, workers' first, then one for each reducer.
@@ -175,11 +181,11 @@ impl KnownPorts {
         let schedule = self.schedule(request, algorithm)?;
         let (hosts, ports) = self.ports_of(&schedule);
         let loads = PortLoads::of(&schedule, hosts, request.widening, 1, |_| 0);
-        Search::new(&loads, ports).time(&[1])
+        ShareSearch::new(&loads, ports).time(&[1])
     }
 
     /// An algorithm with the shares that leave the least to the busiest port; `None` where it has none, or does not fit the hosts.
-    fn by_shares(&self, request: &Request<'_>, plain: Algorithm) -> Option<Found> {
+    fn by_shares(&self, request: &Request<'_>, plain: Algorithm) -> Option<SharedChoice> {
         let workers = request.group.size();
         let owners = owners(&plain, workers, request.reducers)?;
         // The owners' places among members: reducers come after the workers.
@@ -197,18 +203,21 @@ impl KnownPorts {
         let count = self.kinds[..ports.len()].iter().max().map_or(1, |most| most + 1);
         let loads =
             PortLoads::of(&schedule, hosts, request.widening, count, |chunk: Chunk| kind_of(chunk / each));
-        let search = Search::new(&loads, ports);
+        let search = ShareSearch::new(&loads, ports);
         let even = search.time(&vec![Shares::WHOLE; count])?;
         let (lengths, time) = search.best(&self.starts(ports));
         let shares = Shares::new((0..owners).map(|owner| lengths[kind_of(owner)]).collect()).ok()?;
         let of_hosts = match first {
             0 => (0..self.workers_hosts)
-                .map(|host| (lengths[self.kinds[host]], loads.of_buffer(host, &lengths)))
+                .map(|host| HostShare {
+                    share: lengths[self.kinds[host]],
+                    carried: loads.of_buffer(host, &lengths),
+                })
                 .collect(),
             _ => vec![],
         };
         let algorithm = by(shares);
-        Some(Found { plain, algorithm, even, time, of_hosts })
+        Some(SharedChoice { plain, algorithm, even, time, of_hosts })
     }
 
     /// Lengths by kinds from which the search begins: those that fill ports, those of the rates, and all in the fastest.
@@ -234,7 +243,7 @@ impl KnownPorts {
     }
 
     /// What is said of a choice: the slowest port, what its host folds and carries, and what the plain choice would take.
-    fn reason(&self, found: &Found, time: PortTime, plain: &Algorithm, own: PortTime) -> String {
+    fn reason(&self, found: &SharedChoice, time: PortTime, plain: &Algorithm, own: PortTime) -> String {
         let rates = self.ports[..self.workers_hosts].iter().map(rate);
         let known = rates.enumerate().filter(|(_, rate)| *rate > 0);
         let (slowest, least) = known.clone().min_by_key(|(_, rate)| *rate).unwrap_or((0, 1));
@@ -243,7 +252,7 @@ impl KnownPorts {
         let part = least as f64 / most.max(1) as f64;
         let carries = match found.of_hosts.get(slowest) {
             None => String::new(),
-            Some((share, [out, into])) => {
+            Some(HostShare { share, carried: [out, into] }) => {
                 let folds = match share {
                     0 => String::from("it folds nothing"),
                     share => format!("it folds {share}/{} of what a fast one does", Shares::WHOLE),

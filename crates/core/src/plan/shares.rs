@@ -49,12 +49,12 @@ struct Way {
 }
 
 /// What is searched: the loads of ports over their rates.
-pub(super) struct Search {
+pub(super) struct ShareSearch {
     ways: Vec<Way>,
     chunks: Vec<u64>,
 }
 
-impl Search {
+impl ShareSearch {
     /// For loads of these ports, of which a rate of 0 is never busy.
     pub(super) fn new(loads: &PortLoads, ports: &[Port]) -> Self {
         let mut ways: Vec<Way> = Vec::new();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// The least time by trying everything; each host is a kind of its own.
-    fn least(search: &Search, kinds: usize) -> PortTime {
+    fn least(search: &ShareSearch, kinds: usize) -> PortTime {
         let mut lengths = vec![0; kinds];
         let mut best: Option<PortTime> = None;
         loop {
@@ -195,7 +195,7 @@ mod tests {
         for rates in cases {
             let rates: Vec<u64> = rates.iter().map(|rate| rate * 1_000_000).collect();
             let HostLoads { loads, .. } = one_stage(rates.len() as u32, &[], 1);
-            let search = Search::new(&loads, &ports(&rates));
+            let search = ShareSearch::new(&loads, &ports(&rates));
             let (lengths, time) = search.best(&[filled(&rates)]);
             let least = least(&search, rates.len());
             assert!(
@@ -213,7 +213,7 @@ mod tests {
             let rates: Vec<u64> = rates.iter().map(|rate| rate * 10_000_000).collect();
             let hosts = rates.len() as f64;
             let HostLoads { loads, .. } = one_stage(rates.len() as u32, &[], 1);
-            let search = Search::new(&loads, &ports(&rates));
+            let search = ShareSearch::new(&loads, &ports(&rates));
             let (_, time) = search.best(&[filled(&rates)]);
             // Water rises in small steps until the parts are the whole.
             let owned = |level: f64| -> f64 {
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn ports_without_a_limit_are_never_busy() {
         let HostLoads { loads, .. } = one_stage(3, &[], 1);
-        let (_, time) = Search::new(&loads, &ports(&[0, 0, 0])).best(&[]);
+        let (_, time) = ShareSearch::new(&loads, &ports(&[0, 0, 0])).best(&[]);
         assert_eq!(time.busy, 0);
     }
 }

@@ -13,7 +13,7 @@ const UNCOUNTED: u64 = 2;
 
 /// Bytes that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct PortArrival {
     /// Nanoseconds after the turn's beginning.
     pub at: u64,
     /// How many.
@@ -45,7 +45,7 @@ pub fn measuring_blocks(hosts: &[u32]) -> Vec<Vec<u32>> {
 /// The rates of the counted parts of a turn that took `length` nanoseconds, in bytes/s. A part is from the last arrival before it to
 /// its own last one, and counts if that is at least half as long as it should be: so what comes in a burst after a pause, as on a busy
 /// machine, never is a rate by itself.
-pub fn steady_rates(arrivals: &[Arrival], length: u64) -> Vec<u64> {
+pub fn steady_rates(arrivals: &[PortArrival], length: u64) -> Vec<u64> {
     let part = (length / PARTS).max(1);
     let mut sorted = arrivals.to_vec();
     sorted.sort_by_key(|arrival| arrival.at);
@@ -122,18 +122,19 @@ mod tests {
     }
 
     /// A message of 100 bytes each microsecond is 100 MB/s.
-    fn steady(length: u64) -> Vec<Arrival> {
-        (1..=length / 1000).map(|at| Arrival { at: at * 1000, bytes: 100 }).collect()
+    fn steady(length: u64) -> Vec<PortArrival> {
+        (1..=length / 1000).map(|at| PortArrival { at: at * 1000, bytes: 100 }).collect()
     }
 
     #[test]
     fn a_steady_stream_has_its_rate_whatever_a_bucket_lets_through_first() {
         let mut arrivals = steady(800_000);
         assert_eq!(steady_rates(&arrivals, 800_000), [100_000_000; 6]);
-        arrivals.insert(0, Arrival { at: 10, bytes: 1 << 30 });
+        arrivals.insert(0, PortArrival { at: 10, bytes: 1 << 30 });
         assert_eq!(steady_rates(&arrivals, 800_000), [100_000_000; 6]);
         // Few messages: two in each part and a half.
-        let few: Vec<Arrival> = (1..=12).map(|at| Arrival { at: at * 66_000, bytes: 6_600 }).collect();
+        let few: Vec<PortArrival> =
+            (1..=12).map(|at| PortArrival { at: at * 66_000, bytes: 6_600 }).collect();
         assert_eq!(median_rate(steady_rates(&few, 800_000)), 100_000_000);
         assert_eq!((median_rate(steady_rates(&[], 800_000)), median_rate(vec![5, 1])), (0, 5));
     }
@@ -142,9 +143,9 @@ mod tests {
     #[test]
     fn a_busy_machine_gives_no_rate_above_the_port() {
         for (from, to) in [(300_000, 420_000), (50_000, 390_000), (250_000, 299_000), (200_000, 700_000)] {
-            let stalled: Vec<Arrival> = steady(800_000)
+            let stalled: Vec<PortArrival> = steady(800_000)
                 .into_iter()
-                .map(|arrival| Arrival {
+                .map(|arrival| PortArrival {
                     at: if (from..to).contains(&arrival.at) { to } else { arrival.at },
                     ..arrival
                 })

@@ -1,6 +1,6 @@
 //! Nodes, the links between them, and what can be asked of both.
 
-use super::{TopologyError, TopologyPort, json};
+use super::{TopologyError, json};
 use crate::choice::choices;
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 use core::fmt;
@@ -126,6 +126,19 @@ impl TopologyLink {
     pub(super) fn given(from: usize, to: usize, bandwidth: f64, weight: f32) -> Self {
         Self { from, to, kind: LinkKind::Given, bandwidth, weight, latency: None }
     }
+}
+
+/// A host's port as a topology has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopologyPort {
+    /// The number of a node: the host itself, or a rank on it.
+    pub host: usize,
+    /// What the host sends to all others at once, in GB/s; 0 where it is not known.
+    pub out: f64,
+    /// What it receives from all others at once.
+    pub into: f64,
+    /// How many microseconds an empty message takes to or from another host, where it was measured.
+    pub latency: Option<f64>,
 }
 
 /// Nodes and the links between them.

@@ -3,7 +3,7 @@
 //! Behind a switch all pairs of hosts share the ports of the two, so a rate for each pair says too much: three hosts that send to
 //! a fourth at once get a third of its port each. Ports are kept apart from links, which belong to one pair alone.
 
-use super::{LinkMatrix, Topology, TopologyError};
+use super::{LinkMatrix, Topology, TopologyError, TopologyPort};
 use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 /// The most ranks whose ports are known: as many as there can be shares.
@@ -26,19 +26,6 @@ impl Port {
     fn is_unknown(self) -> bool {
         self == Self::default()
     }
-}
-
-/// A host's port as a topology has it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TopologyPort {
-    /// The number of a node: the host itself, or a rank on it.
-    pub host: usize,
-    /// What the host sends to all others at once, in GB/s; 0 where it is not known.
-    pub out: f64,
-    /// What it receives from all others at once.
-    pub into: f64,
-    /// How many microseconds an empty message takes to or from another host, where it was measured.
-    pub latency: Option<f64>,
 }
 
 /// The port of each rank's host, by rank: ranks of one host have equal entries and share one port.

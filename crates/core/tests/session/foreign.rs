@@ -15,7 +15,7 @@ use herringbone_core::{
     },
     session::mailbox::{Envelope, Record},
     simulate::Calibration,
-    topology::LinkMatrix,
+    topology::{LinkMatrix, Port, Ports},
 };
 use proptest::{collection::vec, prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
 use std::{env, fs, path::Path, time::Duration};
@@ -38,6 +38,7 @@ fn words(name: &str) -> Vec<Vec<u8>> {
         "header" => drawn(any_header()).map(|header| header.encode(unchecked).to_vec()).collect(),
         "json" => files("topologies", ".json"),
         "links" => vec![LinkMatrix::uniform(3, 2.0).to_bytes()],
+        "ports" => vec![Ports::uniform(3, Port { out: 5_000, into: 7_000 }).to_bytes()],
         "record" => records(),
         "requests" => vec![encode_requests(&requests())],
         "rules" => vec![b"all_reduce:0-64K:doubling,64K-inf:hierarchical(radix(2;4,2),ring)".to_vec()],

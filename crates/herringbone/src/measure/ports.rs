@@ -5,7 +5,7 @@ use crate::{
     Communicator, Error, Region, Result,
     config::settings,
     core::topology::{
-        Arrival, MOST_IN_BLOCK, PortFindings, Ports, measured_ports, measuring_blocks, median_rate,
+        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, measured_ports, measuring_blocks, median_rate,
         steady_rates,
     },
 };
@@ -16,23 +16,24 @@ use std::{
 };
 
 /// How long messages flow in a turn.
-const TURN: Duration = Duration::from_millis(240);
+const TURN: Duration = Duration::from_millis(200);
 /// How often each turn comes. What disturbs one of them does not disturb the others.
 const REPEATS: usize = 2;
 /// By how much a turn takes longer with its barrier and what is under way at its end.
-const SLACK: Duration = Duration::from_millis(60);
-/// Messages of a flow under way at a time.
-const WINDOW: usize = 4;
+const SLACK: Duration = Duration::from_millis(100);
+/// Messages of a flow under way at a time: together as much as flows in half a turn, so that threads may be away for long without
+/// a pause on the port.
+const WINDOW: usize = 8;
 /// Bytes of a flow's first messages, and of its largest.
-const FIRST_MESSAGE: u64 = 2 << 10;
+const FIRST_MESSAGE: u64 = 4 << 10;
 const LARGEST_MESSAGE: u64 = 512 << 10;
 /// A flow's messages are to be so short that this many of them come in a turn.
-const MESSAGES: u32 = 64;
+const MESSAGES: u32 = 16;
 
 /// A measurement of ports that is about to begin. All ranks of the group make one and run it.
 ///
 /// The first rank of each host stands for all of its ranks. In a turn a host receives from all others, or sends to all, so that
-/// its own port is what limits; what counts is the median of short parts of [two](REPEATS) such turns.
+/// its own port is what limits. What counts is the median of short parts of a turn, and of [two](REPEATS) such turns the larger one.
 /// Of more than 16 hosts, blocks of at most 16 measure at the same time.
 pub struct PortMeasurement<'a> {
     comm: &'a Communicator,
@@ -74,17 +75,17 @@ impl<'a> PortMeasurement<'a> {
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Option<Ports>> {
         let me = self.comm.rank();
         let block = self.blocks.iter().find(|block| block.contains(&me)).map_or(&[][..], Vec::as_slice);
-        let (mut into, mut parts) = (Vec::new(), vec![Vec::new(); MOST_IN_BLOCK]);
-        let (mut nanoseconds, mut turn) = (0, 0);
+        let (mut into, mut parts, mut nanoseconds, mut turn) = (0, [0; MOST_IN_BLOCK], 0, 0);
         for place in (0..REPEATS).flat_map(|_| 0..self.longest()) {
             for is_into in [true, false] {
                 self.comm.barrier()?;
                 let centre = block.get(place).copied();
-                let own: &mut Vec<u64> = if is_into { &mut into } else { &mut parts[place] };
+                let own: &mut u64 = if is_into { &mut into } else { &mut parts[place] };
                 if let Some(centre) = centre {
                     let flows = Flows { comm: self.comm, centre, block };
                     let found = if is_into { flows.inwards()? } else { flows.outwards()? };
-                    own.extend(found.rates);
+                    // What disturbs a turn makes a port slower, not faster.
+                    *own = median_rate(found.rates).max(*own);
                     nanoseconds = nanoseconds.max(found.nanoseconds);
                 }
                 turn += 1;
@@ -92,10 +93,8 @@ impl<'a> PortMeasurement<'a> {
             }
         }
         let mut own = [0; MOST_IN_BLOCK + 2];
-        own[..2].copy_from_slice(&[median_rate(into), nanoseconds]);
-        for (own, rates) in own[2..].iter_mut().zip(parts) {
-            *own = median_rate(rates);
-        }
+        own[..2].copy_from_slice(&[into, nanoseconds]);
+        own[2..].copy_from_slice(&parts);
         let mut all = vec![0u64; own.len() * self.comm.size() as usize];
         self.comm.all_gather(&own, &mut all)?;
         let findings = |row: &[u64]| PortFindings {
@@ -117,7 +116,7 @@ impl fmt::Debug for PortMeasurement<'_> {
 
 /// What a rank has found in a turn.
 #[derive(Default)]
-struct Found {
+struct TurnRates {
     rates: Vec<u64>,
     nanoseconds: u64,
 }
@@ -131,7 +130,7 @@ struct Flows<'a> {
 
 impl Flows<'_> {
     /// All others send to the centre.
-    fn inwards(&self) -> Result<Found> {
+    fn inwards(&self) -> Result<TurnRates> {
         match self.comm.rank() == self.centre {
             true => self.received(&self.others()),
             false => self.served(&[self.centre]),
@@ -139,7 +138,7 @@ impl Flows<'_> {
     }
 
     /// The centre sends to all others.
-    fn outwards(&self) -> Result<Found> {
+    fn outwards(&self) -> Result<TurnRates> {
         match self.comm.rank() == self.centre {
             true => self.served(&self.others()),
             false => self.received(&[self.centre]),
@@ -151,20 +150,20 @@ impl Flows<'_> {
     }
 
     /// Receives from all of these at once, in a thread for each.
-    fn received(&self, senders: &[u32]) -> Result<Found> {
+    fn received(&self, senders: &[u32]) -> Result<TurnRates> {
         let began = Instant::now();
         let flows = self.in_threads(senders, |peer| receive_flow(&peer, began))?;
         let nanoseconds = flows.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or(0);
-        let arrivals: Vec<Arrival> = flows.into_iter().flat_map(|(arrivals, _)| arrivals).collect();
+        let arrivals: Vec<PortArrival> = flows.into_iter().flat_map(|(arrivals, _)| arrivals).collect();
         let length = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Found { rates: steady_rates(&arrivals, length), nanoseconds })
+        Ok(TurnRates { rates: steady_rates(&arrivals, length), nanoseconds })
     }
 
     /// Sends to all of these at once what they ask for.
-    fn served(&self, receivers: &[u32]) -> Result<Found> {
+    fn served(&self, receivers: &[u32]) -> Result<TurnRates> {
         let sent = Region::zeroed(LARGEST_MESSAGE as usize);
         self.in_threads(receivers, |peer| serve_flow(&peer, &sent))?;
-        Ok(Found::default())
+        Ok(TurnRates::default())
     }
 
     fn in_threads<T: Send>(
@@ -190,7 +189,7 @@ impl Flows<'_> {
 
 /// Asks for message after message until the turn is over. Returns what came when, in nanoseconds after `began`, and how long an empty message
 /// takes.
-fn receive_flow(peer: &Peer<'_>, began: Instant) -> Result<(Vec<Arrival>, u64)> {
+fn receive_flow(peer: &Peer<'_>, began: Instant) -> Result<(Vec<PortArrival>, u64)> {
     let nanoseconds = peer.ping(PINGS_OF_FLOW)?;
     let regions: Vec<Region> = (0..WINDOW).map(|_| Region::zeroed(LARGEST_MESSAGE as usize)).collect();
     let (mut posted, mut arrivals) = (VecDeque::new(), Vec::new());
@@ -205,11 +204,11 @@ fn receive_flow(peer: &Peer<'_>, began: Instant) -> Result<(Vec<Arrival>, u64)> 
         let Some((arrived, pending)) = posted.pop_front() else { break };
         pending.wait()?;
         let at = began.elapsed();
-        arrivals.push(Arrival { at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), bytes: arrived });
+        arrivals.push(PortArrival { at: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), bytes: arrived });
         total += arrived;
-        // What a bucket lets through at first is no pace.
-        let pace = total as f64 / at.max(TURN / 16).as_secs_f64();
-        let next = (pace * (TURN / MESSAGES).as_secs_f64()) as u64;
+        // What a bucket lets through at first is no speed.
+        let speed = total as f64 / at.max(TURN / 16).as_secs_f64();
+        let next = (speed * (TURN / MESSAGES).as_secs_f64()) as u64;
         bytes = next.clamp(FIRST_MESSAGE, (2 * bytes).min(LARGEST_MESSAGE));
     }
     peer.send_request(0, 1)?;

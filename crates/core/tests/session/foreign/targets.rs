@@ -16,7 +16,7 @@ use herringbone_core::{
         mailbox::{Record, is_length},
     },
     simulate::Calibration,
-    topology::{LinkMatrix, json, read},
+    topology::{LinkMatrix, Ports, json, read},
     wire::{FINGERPRINT_BYTES, Fingerprint, HEADER_BYTES, Header},
 };
 use std::time::Duration;
@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) type Check = fn(&[u8]) -> bool;
 
 /// All decoders.
-pub(crate) const TARGETS: [(&str, Check); 15] = [
+pub(crate) const TARGETS: [(&str, Check); 16] = [
     ("answers", answers),
     ("calibration", calibration),
     ("client", client),
@@ -35,6 +35,7 @@ pub(crate) const TARGETS: [(&str, Check); 15] = [
     ("header", header),
     ("json", json),
     ("links", links),
+    ("ports", ports),
     ("record", record),
     ("requests", requests),
     ("rules", rules),
@@ -225,6 +226,14 @@ fn links(bytes: &[u8]) -> bool {
     })
 }
 
+/// The ports of hosts that rank 0 tells the others.
+fn ports(bytes: &[u8]) -> bool {
+    Ports::from_bytes(bytes).is_some_and(|ports| {
+        assert_eq!(ports.to_bytes(), bytes);
+        true
+    })
+}
+
 /// How a machine is linked, in a file.
 fn topology(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
@@ -232,7 +241,10 @@ fn topology(bytes: &[u8]) -> bool {
     let read_by = |name| {
         read(&text, name).is_ok_and(|topology| {
             let again = read(&topology.to_json(), None).expect("what is written is read");
-            assert_eq!((again.nodes(), again.links()), (topology.nodes(), topology.links()));
+            assert_eq!(
+                (again.nodes(), again.links(), again.ports()),
+                (topology.nodes(), topology.links(), topology.ports())
+            );
             let _size = LinkMatrix::of(&topology).map(|links| links.size());
             true
         })
