@@ -18,6 +18,7 @@ mod model;
 mod nccl;
 mod ports;
 pub(crate) mod random;
+mod samples;
 #[cfg(feature = "topology-readers")]
 mod smi;
 mod text;
@@ -35,6 +36,7 @@ pub use measured_ports::{
 pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort};
 pub use ports::{MOST_PORTS, Port, Ports};
 pub use wiring::Wiring;
+pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
 
 use alloc::format;
 

@@ -27,7 +27,8 @@ use crate::{
     Communicator, DType, Error, MessageRequest, Region, Result,
     config::settings,
     core::topology::{
-        MOST_RANKS, MeasuredLink, MeasuringPair, Topology, measured_topology, measuring_rounds,
+        BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MOST_RANKS, MeasuredLink,
+        MeasuringPair, MessageBatch, Topology, measured_topology, measuring_rounds,
     },
 };
 use std::{
@@ -38,23 +39,16 @@ use std::{
 
 /// How long all links together are to be busy with messages, in one round after the other.
 const BUSY: Duration = Duration::from_secs(16);
-/// How long one direction of a link is, where the rounds leave it so much.
-const MOST_BUSY: Duration = Duration::from_millis(300);
-const LEAST_BUSY: Duration = Duration::from_millis(60);
-/// By how much a direction takes longer with what it needs to find out how much it can carry, and with what a token bucket
-/// lets through at first.
-const SEARCH: u32 = 3;
+/// How long a batch of one direction of a link takes, where the rounds leave it that much.
+const MOST_BUSY: Duration = Duration::from_millis(100);
+const LEAST_BUSY: Duration = Duration::from_millis(20);
+/// How many times as long a direction takes, with all of its batches: those that find out how much it carries, and those that
+/// count.
+const BATCHES: u32 = 9;
 /// Empty messages there and back.
 const PINGS: u32 = 20;
 /// The same of a flow to a port.
 const PINGS_OF_FLOW: u32 = 5;
-/// Messages on their way at a time, and in the first batch.
-const WINDOW: u64 = 8;
-/// Bytes of a message in the first batch, and at most.
-const FIRST_MESSAGE: u64 = 2 << 10;
-const LARGEST_MESSAGE: u64 = 1 << 20;
-/// By how much a batch is larger than the one before it, at most.
-const GROWTH: f64 = 8.0;
 const CONTROL: i64 = 1;
 const DATA: i64 = 2;
 
@@ -66,7 +60,7 @@ pub struct LinkMeasurement<'a> {
     comm: &'a Communicator,
     hosts: Vec<u32>,
     rounds: Vec<Vec<MeasuringPair>>,
-    /// How long a batch that counts takes, at least.
+    /// How long a batch is to take.
     busy: Duration,
 }
 
@@ -84,7 +78,7 @@ impl<'a> LinkMeasurement<'a> {
         let hosts = group.hosts(fabric);
         let rounds = measuring_rounds(&hosts);
         let turns = 2 * u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
-        let busy = (BUSY / turns / SEARCH).clamp(LEAST_BUSY, MOST_BUSY);
+        let busy = (BUSY / turns / BATCHES).clamp(LEAST_BUSY, MOST_BUSY);
         Ok(Self { comm, hosts, rounds, busy })
     }
 
@@ -96,7 +90,7 @@ impl<'a> LinkMeasurement<'a> {
     /// How long it takes at most, where each link carries 1 Mbit/s or more.
     pub fn limit(&self) -> Duration {
         let turns = 2 * u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
-        (self.busy * SEARCH).saturating_mul(turns)
+        (self.busy * BATCHES).saturating_mul(turns)
     }
 
     /// Measures. All ranks of the group get the same topology, in which node i is rank i. `done` hears of each round that has
@@ -150,27 +144,7 @@ struct MessageBuffers {
 impl MessageBuffers {
     fn new() -> Self {
         let region = || Region::zeroed(LARGEST_MESSAGE as usize);
-        Self { sent: region(), received: (0..WINDOW).map(|_| region()).collect() }
-    }
-}
-
-/// So many messages of so many bytes.
-#[derive(Clone, Copy)]
-struct Batch {
-    messages: u64,
-    bytes: u64,
-}
-
-impl Batch {
-    /// A batch of about so many bytes.
-    fn of(bytes: f64) -> Self {
-        let each = (bytes / WINDOW as f64) as u64;
-        let each = each.clamp(FIRST_MESSAGE, LARGEST_MESSAGE);
-        Self { messages: ((bytes / each as f64) as u64).max(WINDOW), bytes: each }
-    }
-
-    fn total(self) -> f64 {
-        (self.messages * self.bytes) as f64
+        Self { sent: region(), received: (0..MESSAGES_IN_FLIGHT).map(|_| region()).collect() }
     }
 }
 
@@ -181,26 +155,20 @@ struct Peer<'a> {
 }
 
 impl Peer<'_> {
-    /// Measures the link from the peer: how long an empty message takes, and how fast the later half of a batch comes. The first
-    /// half takes what a token bucket has saved, and what TCP needs to begin.
+    /// Measures the link from the peer: how long an empty message takes, and how much of several batches comes in a second.
     fn measure(&self, buffers: &MessageBuffers, busy: Duration) -> Result<MeasuredLink> {
-        let nanoseconds = self.ping(PINGS)?;
-        let mut batch = Batch { messages: WINDOW, bytes: FIRST_MESSAGE };
-        let speed = loop {
-            self.send_request(batch.messages, batch.bytes)?;
-            let (elapsed, speed) = self.receive(buffers, batch)?;
-            if elapsed >= busy / 2 {
-                break speed;
-            }
-            let factor = busy.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
-            batch = Batch::of(batch.total() * factor.min(GROWTH));
-        };
+        let round_trip = self.round_trip(PINGS)?;
+        let [busy, limit] = [busy, busy * BATCHES].map(nanoseconds);
+        let mut samples = LinkSamples::new(busy, limit, round_trip);
+        while let Some(batch) = samples.next() {
+            samples.add(self.receive(buffers, batch)?);
+        }
         self.send_request(0, 1)?;
-        Ok(MeasuredLink { nanoseconds, bytes_per_second: (speed as u64).max(1) })
+        Ok(MeasuredLink { nanoseconds: round_trip / 2, bytes_per_second: samples.bytes_per_second() })
     }
 
-    /// How many nanoseconds an empty message takes: half of the fastest of so many round trips.
-    fn ping(&self, times: u32) -> Result<u64> {
+    /// How many nanoseconds an empty message takes there and back: the fastest of so many.
+    fn round_trip(&self, times: u32) -> Result<u64> {
         let mut fastest = Duration::MAX;
         for _ in 0..times {
             let began = Instant::now();
@@ -208,32 +176,36 @@ impl Peer<'_> {
             self.receive_request()?;
             fastest = fastest.min(began.elapsed());
         }
-        Ok(u64::try_from((fastest / 2).as_nanos()).unwrap_or(u64::MAX))
+        Ok(nanoseconds(fastest))
     }
 
-    /// Receives a batch. Returns how long all of it took, and how many bytes of its later half came per second.
-    fn receive(&self, buffers: &MessageBuffers, batch: Batch) -> Result<(Duration, f64)> {
+    /// Asks for a batch and receives it.
+    fn receive(&self, buffers: &MessageBuffers, batch: MessageBatch) -> Result<BatchTimes> {
         let began = Instant::now();
+        self.send_request(batch.messages, batch.bytes)?;
         let post = |message: u64| {
-            let region = &buffers.received[(message % WINDOW) as usize];
+            let region = &buffers.received[(message % MESSAGES_IN_FLIGHT) as usize];
             self.comm.submit_recv(self.rank, self.message(region, batch.bytes))
         };
-        let mut posted = (0..WINDOW.min(batch.messages)).map(post).collect::<Result<VecDeque<_>>>()?;
-        let (half, mut middle) = (batch.messages / 2, Duration::ZERO);
-        for message in 0..batch.messages {
+        let at_first = 0..MESSAGES_IN_FLIGHT.min(batch.messages);
+        let mut posted = at_first.map(post).collect::<Result<VecDeque<_>>>()?;
+        let elapsed = || nanoseconds(began.elapsed());
+        let [mut first, mut half] = [0; 2];
+        for message in 1..=batch.messages {
             if let Some(pending) = posted.pop_front() {
                 pending.wait()?;
             }
-            if message + 1 == half {
-                middle = began.elapsed();
+            if message == 1 {
+                first = elapsed();
             }
-            if message + WINDOW < batch.messages {
-                posted.push_back(post(message + WINDOW)?);
+            if message == batch.messages / 2 {
+                half = elapsed();
+            }
+            if message + MESSAGES_IN_FLIGHT <= batch.messages {
+                posted.push_back(post(message + MESSAGES_IN_FLIGHT - 1)?);
             }
         }
-        let elapsed = began.elapsed();
-        let later = (elapsed - middle).as_secs_f64().max(1e-9);
-        Ok((elapsed, ((batch.messages - half) * batch.bytes) as f64 / later))
+        Ok(BatchTimes { first, half, all: elapsed() })
     }
 
     /// Does what the peer asks for: answers empty messages and sends batches, until it has measured.
@@ -245,7 +217,7 @@ impl Peer<'_> {
                 (messages, bytes) => {
                     let mut posted = VecDeque::new();
                     for _ in 0..messages {
-                        if posted.len() as u64 == WINDOW
+                        if posted.len() as u64 == MESSAGES_IN_FLIGHT
                             && let Some(pending) = posted.pop_front()
                         {
                             crate::Pending::wait(&pending)?;
@@ -272,4 +244,8 @@ impl Peer<'_> {
         self.comm.recv(&mut heard, self.rank, CONTROL)?;
         Ok((heard[0], heard[1]))
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -190,7 +190,7 @@ impl Flows<'_> {
 /// Asks for message after message until the turn is over. Returns what came when, in nanoseconds after `began`, and how long an empty message
 /// takes.
 fn receive_flow(peer: &Peer<'_>, began: Instant) -> Result<(Vec<PortArrival>, u64)> {
-    let nanoseconds = peer.ping(PINGS_OF_FLOW)?;
+    let nanoseconds = peer.round_trip(PINGS_OF_FLOW)? / 2;
     let regions: Vec<Region> = (0..WINDOW).map(|_| Region::zeroed(LARGEST_MESSAGE as usize)).collect();
     let (mut posted, mut arrivals) = (VecDeque::new(), Vec::new());
     let (mut total, mut bytes, mut asked) = (0u64, FIRST_MESSAGE, 0usize);
