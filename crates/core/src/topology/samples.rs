@@ -6,7 +6,8 @@
 //! * messages on their way fill the link while the receiver is stopped: a quarter to half of a batch is on its way at a time;
 //! * the clock runs from the message in the middle of a batch to its last one: the first half takes what a token bucket has
 //!   saved and what TCP needs to begin;
-//! * a batch counts only if it and its later half take long enough;
+//! * a batch counts only if it and its later half take long enough, and if one of four times as many bytes is not much faster:
+//!   a small batch takes long also where the receiver is stopped all the time;
 //! * the link carries the median of several batches.
 
 use alloc::vec::Vec;
@@ -21,6 +22,10 @@ const SMALLEST_MESSAGE: u64 = 2 << 10;
 const SAMPLES: usize = 5;
 /// By how much a batch is larger or smaller than the one before it, at most.
 const GROWTH: f64 = 8.0;
+/// By how much a batch is larger than the first one that counts.
+const PROBE: f64 = 4.0;
+/// How much faster it is, at least, if the first one does not count after all.
+const FASTER: f64 = 1.5;
 
 /// So many messages of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +60,16 @@ pub struct LinkSamples {
     spent: u64,
     /// Bytes per second of the batches that count.
     speeds: Vec<u64>,
-    /// The bytes and the nanoseconds of the longest batch.
-    longest: (u64, u64),
+    /// Whether a batch of more bytes was no faster.
+    is_settled: bool,
+    /// The batch of the most bytes.
+    largest: LargestBatch,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct LargestBatch {
+    bytes: u64,
+    nanoseconds: u64,
 }
 
 impl MessageBatch {
@@ -78,14 +91,15 @@ impl LinkSamples {
             next: MessageBatch { messages: MESSAGES_IN_FLIGHT, bytes: SMALLEST_MESSAGE },
             spent: 0,
             speeds: Vec::new(),
-            longest: (0, 0),
+            is_settled: false,
+            largest: LargestBatch::default(),
         }
     }
 
     /// The batch to send, unless the speed is known or the time is over.
     pub fn next(&self) -> Option<MessageBatch> {
-        let is_known = self.speeds.len() >= SAMPLES;
-        let is_over = self.spent >= self.limit && self.longest.1 > 0;
+        let is_known = self.is_settled && self.speeds.len() >= SAMPLES;
+        let is_over = self.spent >= self.limit && self.largest.bytes > 0;
         (!is_known && !is_over).then_some(self.next)
     }
 
@@ -94,25 +108,33 @@ impl LinkSamples {
         let (batch, BatchTimes { first, half, all }) = (self.next, times);
         let (whole, later) = (all.saturating_sub(first), all.saturating_sub(half));
         self.spent = self.spent.saturating_add(all.max(1));
-        if whole >= self.longest.1 {
-            self.longest = (batch.total() - batch.bytes, whole.max(1));
+        if batch.total() >= self.largest.bytes {
+            self.largest = LargestBatch { bytes: batch.total(), nanoseconds: all.max(1) };
         }
         let counts = whole >= self.target / 2 && later >= self.target / 4;
-        if counts {
-            let bytes = (batch.messages - batch.messages / 2) * batch.bytes;
-            self.speeds.push(per_second(bytes, later));
+        let bytes = (batch.messages - batch.messages / 2) * batch.bytes;
+        let speed = if counts { per_second(bytes, later) } else { per_second(batch.total(), all) };
+        let is_probe = !self.is_settled && !self.speeds.is_empty();
+        if is_probe && speed as f64 > FASTER * self.bytes_per_second() as f64 {
+            self.speeds.clear();
+        } else if is_probe {
+            self.is_settled = true;
         }
+        if counts {
+            self.speeds.push(speed);
+        }
+        let is_first = counts && !self.is_settled;
         let factor = (self.target as f64 / all.max(1) as f64).clamp(1.0 / GROWTH, GROWTH);
-        self.next = self.of_about(batch.total() as f64 * factor);
+        self.next = self.of_about(batch.total() as f64 * if is_first { PROBE } else { factor });
         counts
     }
 
-    /// What the link carries, in bytes per second, at least 1: the median of the batches that count. If none did, as much as arrived
-    /// in all of the longest batch.
+    /// What the link carries, in bytes per second, at least 1: the median of the batches that count. If none did, the average of
+    /// the batch of the most bytes.
     pub fn bytes_per_second(&self) -> u64 {
         let mut speeds = self.speeds.clone();
         speeds.sort_unstable();
-        let (bytes, nanoseconds) = self.longest;
+        let LargestBatch { bytes, nanoseconds } = self.largest;
         let middle = speeds.get(speeds.len().saturating_sub(1) / 2);
         middle.copied().unwrap_or_else(|| per_second(bytes, nanoseconds)).max(1)
     }
@@ -243,6 +265,17 @@ mod tests {
         assert!(single > 20, "{single} of 200");
     }
 
+    /// Batches of a few KiB take as long as a batch is to take, for half a second.
+    #[test]
+    fn a_receiver_that_is_stopped_at_first_does_not_make_the_link_slow() {
+        let ms = |at: u64| (at * MILLISECOND) as f64;
+        for rate in [1.25e6, 62.5e6, 1.25e9] {
+            let stops = (0..4).map(|stop| [ms(130 * stop), ms(130 * stop + 125)]).collect();
+            let found = Receiver { stops, ..Receiver::steady(rate) }.measured();
+            assert!((found - 1.0).abs() < 0.09, "{rate} B/s: {found}");
+        }
+    }
+
     #[test]
     fn batches_that_end_too_soon_do_not_count() {
         let mut samples = LinkSamples::new(TARGET, 10 * TARGET, 1000);
@@ -256,6 +289,10 @@ mod tests {
         assert!(samples.add(BatchTimes { first: 10, half: ms(50), all: ms(100) }));
         let later = (batch.messages - batch.messages / 2) * batch.bytes;
         assert_eq!(samples.bytes_per_second(), later * 20);
+        // Four times the bytes in the same time: the link is not as slow as that.
+        assert_eq!(samples.next().unwrap().total(), 4 * batch.total());
+        assert!(samples.add(BatchTimes { first: 10, half: ms(50), all: ms(100) }));
+        assert_eq!(samples.bytes_per_second(), 4 * later * 20);
     }
 
     #[test]
@@ -270,9 +307,9 @@ mod tests {
         assert!(samples.bytes_per_second() > 1);
         // The medians of fewer batches than are wanted.
         let mut samples = LinkSamples::new(TARGET, 2 * TARGET, 1000);
-        while samples.next().is_some() {
-            samples.add(BatchTimes { first: 0, half: TARGET, all: 2 * TARGET });
-        }
-        assert_eq!(samples.bytes_per_second(), 8 * (2 << 10) / 2 * 10);
+        let batch = samples.next().unwrap();
+        samples.add(BatchTimes { first: 0, half: TARGET, all: 2 * TARGET });
+        assert_eq!(samples.next(), None);
+        assert_eq!(samples.bytes_per_second(), batch.total() / 2 * 10);
     }
 }
