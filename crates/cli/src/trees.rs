@@ -12,7 +12,7 @@ use crate::{
 };
 use herringbone::core::topology::{
     LinkMatrix, MOST_RANKS, Topology, TopologyError, by_mxnet_rules,
-    trees::{SpanningTree, TreeFigures, TreeMode, TreeRequest, TreeSet, bound, plan},
+    trees::{SpanningTree, TreeFigures, TreeMode, TreeRequest, TreeSet, all_reduce_bound, plan},
 };
 use serde_json::{Value, json};
 use std::{io::Write, str::FromStr};
@@ -21,8 +21,7 @@ use std::{io::Write, str::FromStr};
 ///
 /// A tree's rounds are those of a broadcast in which a rank sends or receives one message per round. Weights have no unit: they are
 /// MXNet's, or the matrix's. A tree's weight is the sum of its links', and a link's load the number of trees that use it by its weight.
-/// The bound is the least time for which links are busy, by any schedule, for a buffer with a part for each rank: in seconds for parts
-/// of 1 GB, where bandwidths are in GB/s.
+/// The bound is the least time for which links are busy, by any schedule, with an all-reduce of 1 GB, where bandwidths are in GB/s.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// The file, as topo takes it; FILE#NAME for one of several in a JSON list
@@ -66,7 +65,9 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let useless = [("--seed", seed.is_some() && !is_mxnet), ("--penalty", penalty != 0.7 && !is_mxnet)];
     Failure::if_useless(&useless, format!("--mode {}", mode.name()), "leave it out, or use --mode mxnet")?;
     let roots = roots.as_ref().map_or_else(Vec::new, |Roots(roots)| roots.clone());
-    let set = plan(&links, &TreeRequest { mode, roots, penalty: penalty as f32, seed }).map_err(unusable)?;
+    let set =
+        plan(&links, &TreeRequest { mode, roots, penalty: penalty as f32, seed, ..TreeRequest::of(mode) })
+            .map_err(unusable)?;
     if let Some(path) = &options.svg {
         topologies::write(path, &drawn(&topology, &set))?;
     }
@@ -144,7 +145,8 @@ fn object(set: &TreeSet, links: &LinkMatrix) -> Value {
         "worst_load": number(worst_load),
         "max_link_use": max_link_use,
         "links_used": links_used,
-        "bound": number(bound(links)),
+        "bound": number(all_reduce_bound(links)),
+        "time": number(set.all_reduce_time(links)),
         "part_of_bound": number(set.part_of_bound(links)),
     })
 }
@@ -176,11 +178,12 @@ fn print(set: &TreeSet, links: &LinkMatrix, topology: &Topology, out: &mut dyn W
         format!("{load} trees per weight of the busiest link; at most {max_link_use} trees on one link"),
     )?;
     figure("links used", links_used.to_string())?;
-    let (least_time, reached) = (number(bound(links)), 100.0 * set.part_of_bound(links));
+    let (least_time, time) = (number(all_reduce_bound(links)), number(set.all_reduce_time(links)));
+    let reached = 100.0 * set.part_of_bound(links);
     figure(
         "bound",
         format!(
-            "{least_time} s for a buffer of 1 GB for each rank, if bandwidths are in GB/s; the trees reach {reached:.1} % of that speed"
+            "{least_time} s for an all-reduce of 1 GB by any schedule, if bandwidths are in GB/s; these trees, whose links carry sums up and results down at once, need {time} s: {reached:.1} % of that speed"
         ),
     )?;
     let least = set.size().next_power_of_two().ilog2();

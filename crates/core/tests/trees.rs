@@ -7,6 +7,7 @@ use herringbone_core::element::{DType, ReduceOp};
 use herringbone_core::group::Group;
 use herringbone_core::interpret::interpret;
 use herringbone_core::schedule::Step;
+use herringbone_core::topology::trees::{TreeMode, TreeRequest, all_reduce_bound, plan};
 use herringbone_core::topology::{LinkMatrix, read};
 use herringbone_core::verify::{Order, Verified, verify};
 use std::fs;
@@ -138,6 +139,25 @@ fn busiest(verified: &Verified, links: &LinkMatrix) -> f64 {
     let load = |(at, sent): (usize, &u32)| f64::from(*sent) / f64::from(links.weight(at / size, at % size));
     let worst = sent.iter().enumerate().filter(|(_, sent)| **sent > 0).map(load).fold(0.0, f64::max);
     worst / f64::from(verified.cut().chunks())
+}
+
+/// The time that is told of trees is that of their schedule: sends up and down over the busiest direction of a link.
+#[test]
+fn the_time_of_trees_is_that_of_an_all_reduce() {
+    for name in
+        ["derived_dgx1v_weights_nvlink_only", "derived_dgx1v_first6_nvlink_only", "derived_pcie8_all_nonp2p"]
+    {
+        let links = matrix(name);
+        let group = Group::of_size(links.size() as u32);
+        for mode in [TreeMode::Best, TreeMode::Throughput] {
+            let set = plan(&links, &TreeRequest::of(mode)).unwrap();
+            let algorithm = format!("trees({})", mode.name());
+            let busy = busiest(&proved(&algorithm, Collective::AllReduce, &group, Some(&links)), &links);
+            let (time, part) = (set.all_reduce_time(&links), set.part_of_bound(&links));
+            assert!((time - busy).abs() < 1e-12, "{algorithm} on {name}: {time} and {busy}");
+            assert!((part - all_reduce_bound(&links) / busy).abs() < 1e-12 && part <= 1.0 + 1e-9, "{part}");
+        }
+    }
 }
 
 /// Where ranks 0 and 1 are not linked, no canonical tree goes without their link; planned trees do.

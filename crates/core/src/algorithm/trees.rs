@@ -22,7 +22,10 @@ pub(super) fn all_reduce(
     let links = links(group, layout)?;
     let trees = match mode {
         None => canonical_set(&links, group, single)?,
-        Some(mode) => planned(&links, mode, if single { &[0] } else { &[] })?,
+        Some(mode) => {
+            let roots = if single { vec![0] } else { vec![] };
+            planned(&links, &TreeRequest { roots, ..TreeRequest::of(mode) })?
+        }
     };
     Ok(schedule(group, &trees, mode.is_none(), Ways { up: true, down: true }))
 }
@@ -41,7 +44,10 @@ pub(super) fn rooted(
             let tree = canonical(&links, group.keys(), root, &|_, _| 1.0);
             vec![tree.ok_or(Unsupported::NoCanonicalTree)?]
         }
-        Some(mode) => planned(&links, mode, &[root])?,
+        Some(mode) => {
+            let request = TreeRequest { roots: vec![root], is_one_way: true, ..TreeRequest::of(mode) };
+            planned(&links, &request)?
+        }
     };
     let up = collective.folds();
     Ok(schedule(group, &trees, mode.is_none(), Ways { up, down: !up }))
@@ -60,9 +66,8 @@ fn links<'a>(group: &Group, layout: &Layout<'a>) -> Result<Cow<'a, LinkMatrix>, 
     }
 }
 
-fn planned(links: &LinkMatrix, mode: TreeMode, roots: &[usize]) -> Result<Vec<SpanningTree>, Unsupported> {
-    let request = TreeRequest { roots: roots.to_vec(), ..TreeRequest::of(mode) };
-    let set = plan(links, &request).map_err(|error| Unsupported::NoTrees { reason: error.to_string() })?;
+fn planned(links: &LinkMatrix, request: &TreeRequest) -> Result<Vec<SpanningTree>, Unsupported> {
+    let set = plan(links, request).map_err(|error| Unsupported::NoTrees { reason: error.to_string() })?;
     let has_link = |[parent, child]: &[usize; 2]| links.both_ways(*parent, *child) > 0.0;
     let is_whole = |tree: &SpanningTree| tree.spans(links.size()) && tree.edges().iter().all(has_link);
     match set.trees().iter().find(|tree| !is_whole(tree)) {

@@ -24,11 +24,13 @@ mod mxnet;
 mod packing;
 mod request;
 mod rotated;
+mod strength;
 mod tree;
 
 pub use canonical::canonical;
 pub use flow::bound;
 pub use request::{TreeMode, TreeRequest};
+pub use strength::all_reduce_bound;
 pub use tree::{FoundBy, SpanningTree, TreeFigures, TreeSet};
 
 use super::{LinkMatrix, TopologyError};
@@ -59,7 +61,7 @@ pub fn plan(links: &LinkMatrix, request: &TreeRequest) -> Result<TreeSet, Topolo
         }
         TreeMode::Mxnet => mxnet::trees(links, roots, request.penalty, request.seed)?,
         TreeMode::Best => best::trees(links, roots),
-        TreeMode::Throughput => packing::trees(links, roots),
+        TreeMode::Throughput => packing::trees(links, roots, request.is_one_way),
     };
     Ok(TreeSet { size, trees })
 }

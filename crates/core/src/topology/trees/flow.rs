@@ -58,18 +58,14 @@ fn tighter(links: &LinkMatrix, out: usize, bound: f64) -> Option<Vec<bool>> {
         left[source * nodes + from] = rate;
         (0..size).filter(|to| *to != from).for_each(|to| left[from * nodes + to] = links.bandwidth(from, to));
     }
-    let least = rate * 1e-10;
-    let mut flow = Flow { nodes, left, least, level: vec![] };
-    while flow.layers(source, out) {
-        let mut next = vec![0; nodes];
-        while flow.push(source, out, f64::INFINITY, &mut next) > least {}
-    }
+    let mut flow = Flow::new(nodes, left, rate * 1e-10);
+    flow.most(source, out);
     // What the source still reaches is the set.
-    Some((0..size).map(|rank| flow.level[rank].is_some()).collect())
+    Some((0..size).map(|rank| flow.is_reached(rank)).collect())
 }
 
 /// Dinic's algorithm (1970).
-struct Flow {
+pub(super) struct Flow {
     nodes: usize,
     /// What each link can still carry.
     left: Vec<f64>,
@@ -79,6 +75,40 @@ struct Flow {
 }
 
 impl Flow {
+    /// Of `nodes`, with what each can send to each, row by row. Less than `least` does not count.
+    pub(super) fn new(nodes: usize, left: Vec<f64>, least: f64) -> Self {
+        Self { nodes, left, least, level: vec![] }
+    }
+
+    /// Between ranks, as much as links carry.
+    pub(super) fn between(links: &LinkMatrix) -> Self {
+        let size = links.size();
+        let left: Vec<f64> = (0..size * size).map(|at| links.bandwidth(at / size, at % size)).collect();
+        let least = left.iter().copied().fold(0.0, f64::max) * 1e-12;
+        Self::new(size, left, least)
+    }
+
+    /// Sends as much as can be; how much that is.
+    pub(super) fn most(&mut self, source: usize, sink: usize) -> f64 {
+        let mut most = 0.0;
+        while self.layers(source, sink) {
+            let mut next = vec![0; self.nodes];
+            loop {
+                let sent = self.push(source, sink, f64::INFINITY, &mut next);
+                most += sent;
+                if sent <= self.least {
+                    break;
+                }
+            }
+        }
+        most
+    }
+
+    /// Whether the source still reaches a node, after [`most`](Self::most).
+    pub(super) fn is_reached(&self, node: usize) -> bool {
+        self.level[node].is_some()
+    }
+
     /// Numbers the nodes by their distance from the source. Whether the sink is reached.
     fn layers(&mut self, source: usize, sink: usize) -> bool {
         self.level = vec![None; self.nodes];

@@ -5,6 +5,7 @@
 //! least load that its way can have (Prim's algorithm on the largest load).
 
 use super::tree::{FoundBy, SpanningTree, TreeSet};
+use super::{all_reduce_bound, bound};
 use crate::topology::{LinkMatrix, random::SplitMix};
 use alloc::{vec, vec::Vec};
 
@@ -16,10 +17,14 @@ const ENOUGH: f64 = 0.97;
 
 const SEED: u64 = 20_240_209;
 
-pub(super) fn trees(links: &LinkMatrix, roots: &[usize]) -> Vec<SpanningTree> {
+/// `is_one_way` says that trees carry a broadcast; else an all-reduce, which uses both directions of each link.
+pub(super) fn trees(links: &LinkMatrix, roots: &[usize], is_one_way: bool) -> Vec<SpanningTree> {
+    let least = if is_one_way { bound(links) } else { all_reduce_bound(links) };
     let mut best: Option<(f64, Vec<SpanningTree>)> = None;
     for slices in 1..=MOST_SLICES {
-        let (set, part) = packed(links, roots, slices);
+        let set = TreeSet { size: links.size(), trees: packed(links, roots, slices, is_one_way) };
+        let part = if is_one_way { set.part_one_way(least, links) } else { set.part_of(least, links) };
+        let set = set.trees;
         if best.as_ref().is_none_or(|(most, _)| part > *most + 1e-9) {
             best = Some((part, set));
         }
@@ -34,16 +39,17 @@ struct Packing<'a> {
     links: &'a LinkMatrix,
     roots: Vec<usize>,
     parents: Vec<Vec<usize>>,
-    /// By sender and receiver of a broadcast.
+    /// By sender and receiver of a broadcast; of trees that are used both ways, the same in both directions.
     uses: Vec<u32>,
+    is_one_way: bool,
 }
 
-/// The trees with so many slices for each root, and the part of the bound that they reach.
-fn packed(links: &LinkMatrix, roots: &[usize], slices: usize) -> (Vec<SpanningTree>, f64) {
+/// The trees with so many slices for each root.
+fn packed(links: &LinkMatrix, roots: &[usize], slices: usize, is_one_way: bool) -> Vec<SpanningTree> {
     let size = links.size();
     let all: Vec<usize> = roots.iter().flat_map(|root| vec![*root; slices]).collect();
-    let mut packing =
-        Packing { links, parents: vec![vec![]; all.len()], roots: all, uses: vec![0; size * size] };
+    let (parents, uses) = (vec![vec![]; all.len()], vec![0; size * size]);
+    let mut packing = Packing { links, parents, roots: all, uses, is_one_way };
     let mut random = SplitMix::new(SEED + slices as u64);
     let (mut best, mut stale) = (None::<(f64, Vec<Vec<usize>>)>, 0);
     let mut order: Vec<usize> = (0..packing.roots.len()).collect();
@@ -59,15 +65,23 @@ fn packed(links: &LinkMatrix, roots: &[usize], slices: usize) -> (Vec<SpanningTr
         }
     }
     packing.parents = best.map(|(_, parents)| parents).unwrap_or_default();
-    let trees = packing.merged();
-    let set = TreeSet { size, trees };
-    let part = set.part_of_bound(links);
-    (set.trees, part)
+    packing.merged()
 }
 
 impl Packing<'_> {
     fn load(&self, from: usize, to: usize, uses: u32) -> f64 {
-        f64::from(uses) / self.links.bandwidth(from, to)
+        let forth = self.links.bandwidth(from, to);
+        let bandwidth = if self.is_one_way { forth } else { forth.min(self.links.bandwidth(to, from)) };
+        f64::from(uses) / bandwidth
+    }
+
+    /// The uses of a direction of a link, in each direction that counts with it.
+    fn count(&mut self, from: usize, to: usize, change: impl Fn(&mut u32)) {
+        let size = self.links.size();
+        change(&mut self.uses[from * size + to]);
+        if !self.is_one_way {
+            change(&mut self.uses[to * size + from]);
+        }
     }
 
     fn worst(&self) -> f64 {
@@ -79,8 +93,10 @@ impl Packing<'_> {
     /// Takes a tree out and grows it from its root: always by the link that is least loaded then.
     fn regrow(&mut self, tree: usize, random: &mut SplitMix) {
         let (size, root) = (self.links.size(), self.roots[tree]);
-        for (child, parent) in self.parents[tree].iter().enumerate().filter(|(child, _)| *child != root) {
-            self.uses[parent * size + child] -= 1;
+        for (child, parent) in core::mem::take(&mut self.parents[tree]).into_iter().enumerate() {
+            if child != root {
+                self.count(parent, child, |uses| *uses -= 1);
+            }
         }
         let mut parents = vec![root; size];
         let mut cheapest = vec![(f64::INFINITY, root); size];
@@ -98,7 +114,7 @@ impl Packing<'_> {
             let open = (0..size).filter(|to| !is_in[*to]);
             let Some(next) = open.min_by(|a, b| cheapest[*a].0.total_cmp(&cheapest[*b].0)) else { break };
             parents[next] = cheapest[next].1;
-            self.uses[parents[next] * size + next] += 1;
+            self.count(parents[next], next, |uses| *uses += 1);
             newest = next;
         }
         self.parents[tree] = parents;

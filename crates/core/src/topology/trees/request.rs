@@ -29,11 +29,14 @@ pub struct TreeRequest {
     pub penalty: f32,
     /// The seed of Kernighan and Lin's shuffles. Without one they are used for more than 8 ranks only, with seed 1.
     pub seed: Option<u64>,
+    /// Whether a tree carries a broadcast or a reduce, which use one direction of its links, and not an all-reduce, which uses both
+    /// at once. Only [`TreeMode::Throughput`] heeds it.
+    pub is_one_way: bool,
 }
 
 impl TreeRequest {
     /// One tree for each rank, with MXNet's penalty.
     pub fn of(mode: TreeMode) -> Self {
-        Self { mode, roots: vec![], penalty: 0.7, seed: None }
+        Self { mode, roots: vec![], penalty: 0.7, seed: None, is_one_way: false }
     }
 }

@@ -1,6 +1,6 @@
 //! A tree over all ranks, sets of them, and what they ask of the links.
 
-use super::flow::bound;
+use super::strength::all_reduce_bound;
 use crate::topology::LinkMatrix;
 use alloc::{vec, vec::Vec};
 use core::fmt;
@@ -191,19 +191,55 @@ impl TreeSet {
         figures
     }
 
-    /// The part of the [bound] that the trees reach: the least time that any schedule needs for a buffer's way to all ranks,
-    /// against the time that the busiest direction of a link needs for it.
+    /// How long an all-reduce of a buffer of one unit keeps the busiest direction of a link busy: in seconds for 1 GB, if bandwidths
+    /// are in GB/s.
+    ///
+    /// Sums go up each tree while results come down, so each tree uses both directions of its links.
+    pub fn all_reduce_time(&self, links: &LinkMatrix) -> f64 {
+        let uses = self.uses(|edge| [edge, [edge[1], edge[0]]]);
+        self.busiest(links, &uses)
+    }
+
+    /// The part of the speed of the [bound of an all-reduce](all_reduce_bound) that the trees reach: the least time that any schedule
+    /// needs by the [time](Self::all_reduce_time) of the trees.
     pub fn part_of_bound(&self, links: &LinkMatrix) -> f64 {
-        let size = self.size;
-        let mut uses = vec![0u32; size * size];
+        self.part_of(all_reduce_bound(links), links)
+    }
+
+    /// The same, where the bound is known.
+    pub(super) fn part_of(&self, bound: f64, links: &LinkMatrix) -> f64 {
+        let time = self.all_reduce_time(links);
+        if time == 0.0 { 1.0 } else { bound / time }
+    }
+
+    /// The part of the speed of the [bound of an all-gather](super::bound) that the trees reach with broadcasts.
+    pub(super) fn part_one_way(&self, bound: f64, links: &LinkMatrix) -> f64 {
+        let uses = self.uses(|edge| [edge]);
+        let time = self.busiest(links, &uses) * self.size as f64;
+        if time == 0.0 { 1.0 } else { bound / time }
+    }
+
+    /// How many slices go from each rank to each.
+    fn uses<const DIRECTIONS: usize>(
+        &self,
+        directions: impl Fn([usize; 2]) -> [[usize; 2]; DIRECTIONS],
+    ) -> Vec<u32> {
+        let mut uses = vec![0u32; self.size * self.size];
         for tree in &self.trees {
-            tree.edges.iter().for_each(|[parent, child]| uses[parent * size + child] += tree.slices);
+            for [from, to] in tree.edges.iter().flat_map(|edge| directions(*edge)) {
+                uses[from * self.size + to] += tree.slices;
+            }
         }
+        uses
+    }
+
+    /// How long the busiest direction of a link is busy, if all slices together are one unit.
+    fn busiest(&self, links: &LinkMatrix, uses: &[u32]) -> f64 {
         let used = uses.iter().enumerate().filter(|(_, uses)| **uses > 0);
-        let time = |(at, uses): (usize, &u32)| f64::from(*uses) / links.bandwidth(at / size, at % size);
-        let busiest = used.map(time).fold(0.0, f64::max);
+        let time =
+            |(at, uses): (usize, &u32)| f64::from(*uses) / links.bandwidth(at / self.size, at % self.size);
         let slices: u32 = self.trees.iter().map(|tree| tree.slices).sum();
-        if busiest == 0.0 { 1.0 } else { bound(links) / size as f64 * f64::from(slices) / busiest }
+        used.map(time).fold(0.0, f64::max) / f64::from(slices.max(1))
     }
 }
 
