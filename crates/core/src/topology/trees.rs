@@ -17,6 +17,7 @@ mod anneal;
 mod best;
 mod broadcast;
 mod canonical;
+mod exact;
 mod exhaustive;
 mod flow;
 mod kernighan_lin;

@@ -1,6 +1,7 @@
 //! Topologies: what people publish is read, what is wrong is named with its place, and trees are as good as they are said to be.
 #![cfg(feature = "topology-readers")]
 
+mod brute;
 mod planned;
 mod readers;
 

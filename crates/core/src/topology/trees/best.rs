@@ -1,13 +1,14 @@
-//! Trees of few rounds that load no link more than they must: the least worst load first, then the most weight.
+//! The fewest rounds of each tree, then the least worst load of all trees, then their most weight.
 //!
-//! MXNet's trees on the same links are the mark: no less weight, and no more load.
+//! For few ranks this is exact. For more it is a search; where MXNet's trees on the same links take as few rounds and are better
+//! than what it finds, it continues from them.
 
 use super::anneal::{Forest, Prices};
 use super::broadcast::{Parents, fewest_rounds};
-use super::tree::{FoundBy, SpanningTree, TreeSet, least_rounds};
-use super::{exhaustive, mxnet, rotated};
+use super::tree::{FoundBy, SpanningTree, least_rounds};
+use super::{exact, exhaustive, mxnet, rotated};
 use crate::topology::{LinkMatrix, random::SplitMix};
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// The seed of the search: the same links give the same trees everywhere.
 const SEED: u64 = 20_180_430;
@@ -26,14 +27,25 @@ pub(super) fn trees(links: &LinkMatrix, roots: &[usize]) -> Vec<SpanningTree> {
     {
         return roots.iter().zip(&turned).map(tree).collect();
     }
+    // Over links that are alike a tree alone has no choice of load and weight.
+    let is_free = roots.len() == 1 && rotated::are_alike(links);
+    if !is_free && links.size() <= exact::MOST_EXACT && roots.len() <= links.size() {
+        return roots.iter().zip(&exact::trees(links, roots)).map(tree).collect();
+    }
     let first: Vec<(Parents, u32)> = roots.iter().map(|root| first(links, *root, &mut random)).collect();
-    if roots.len() == 1 && rotated::are_alike(links) {
+    if is_free {
         return roots.iter().zip(first.iter().map(|(parents, _)| parents)).map(tree).collect();
     }
-    let mut search = Search::new(Forest::new(links, roots, first), Mark::of(links, roots));
+    let limits: Vec<u32> = first.iter().map(|(_, rounds)| *rounds).collect();
+    let mut search = Search::new(Forest::new(links, roots, first));
     search.level(&mut random);
     search.lower(&mut random);
     search.fill(&mut random);
+    if let Some(better) = mxnets(links, roots, &limits).filter(|forest| search.adopts(forest)) {
+        search.best = better;
+        search.lower(&mut random);
+        search.fill(&mut random);
+    }
     roots.iter().zip(&search.best.parents).map(tree).collect()
 }
 
@@ -51,51 +63,65 @@ fn first(links: &LinkMatrix, root: usize, random: &mut SplitMix) -> (Parents, u3
         SpanningTree::new(root, edges, FoundBy::Exhaustive)
     });
     match tree.filter(|tree| tree.spans(size)) {
-        Some(tree) if tree.rounds() < found.1 => {
-            let mut parents: Parents = (0..size).map(|rank| rank as u8).collect();
-            tree.edges().iter().for_each(|[parent, child]| parents[*child] = *parent as u8);
-            let rounds = tree.rounds();
-            (parents, rounds)
-        }
+        Some(tree) if tree.rounds() < found.1 => (parents_of(&tree, size), tree.rounds()),
         _ => found,
     }
 }
 
-/// What trees reach: the best, or those of MXNet's two modes.
-#[derive(Clone, Copy)]
-struct Mark {
-    weight: f64,
-    load: f64,
+/// The best of MXNet's trees that take so few rounds over links that are there.
+fn mxnets<'a>(links: &'a LinkMatrix, roots: &[usize], limits: &[u32]) -> Option<Forest<'a>> {
+    // Shuffles decide what clusters become, so several are tried. For many ranks they take long, most of all where links differ by
+    // direction.
+    let seeds: &[Option<u64>] = match links.size() {
+        ..=8 => &[None, Some(1), Some(2), Some(3), Some(4)],
+        9..=16 => &[Some(1), Some(2), Some(3), Some(4)],
+        _ if links.is_symmetric() => &[Some(1)],
+        _ => &[],
+    };
+    let has_link = |[parent, child]: &[usize; 2]| links.both_ways(*parent, *child) > 0.0;
+    let is_quick = |(tree, limit): (&SpanningTree, &u32)| {
+        tree.spans(links.size()) && tree.rounds() <= *limit && tree.edges().iter().all(has_link)
+    };
+    let forest = |seed: &Option<u64>| {
+        let trees = mxnet::trees(links, roots, 0.7, *seed).ok()?;
+        let is_usable = trees.iter().zip(limits).all(is_quick);
+        let parents = || trees.iter().map(|tree| parents_of(tree, links.size())).zip(limits.iter().copied());
+        is_usable.then(|| Forest::new(links, roots, parents().collect()))
+    };
+    let forests = seeds.iter().filter_map(forest);
+    forests.reduce(|best, other| if Reached::by(&other).is_better(Reached::by(&best)) { other } else { best })
 }
 
-impl Mark {
-    fn of(links: &LinkMatrix, roots: &[usize]) -> Self {
-        // Shuffles decide what clusters become, so that several of them are the mark. For many ranks they take long, most of
-        // all where links differ by direction.
-        let seeds: &[Option<u64>] = match links.size() {
-            ..=8 => &[None, Some(1), Some(2), Some(3), Some(4)],
-            9..=16 => &[Some(1), Some(2), Some(3), Some(4)],
-            _ if links.is_symmetric() => &[Some(1)],
-            _ => &[],
-        };
-        let of_seed = |seed: &Option<u64>| mxnet::trees(links, roots, 0.7, *seed).ok();
-        let figures = seeds.iter().filter_map(of_seed).map(|trees| {
-            let set = TreeSet { size: links.size(), trees };
-            set.figures(links)
-        });
-        figures.fold(Self { weight: 0.0, load: f64::INFINITY }, |mark, figures| Self {
-            weight: mark.weight.max(figures.weight),
-            load: mark.load.min(figures.worst_load),
-        })
+fn parents_of(tree: &SpanningTree, size: usize) -> Parents {
+    let mut parents: Parents = (0..size).map(|rank| rank as u8).collect();
+    tree.edges().iter().for_each(|[parent, child]| parents[*child] = *parent as u8);
+    parents
+}
+
+/// What trees reach together.
+#[derive(Clone, Copy)]
+struct Reached {
+    load: f64,
+    weight: f64,
+}
+
+impl Reached {
+    fn by(forest: &Forest<'_>) -> Self {
+        Self { load: forest.worst_load(), weight: forest.weight() }
+    }
+
+    /// Less load, or as much and more weight.
+    fn is_better(self, other: Self) -> bool {
+        let is_close = (self.load - other.load).abs() <= 1e-9 * self.load.max(other.load);
+        if is_close { self.weight > other.weight + 1e-9 } else { self.load < other.load }
     }
 }
 
 struct Search<'a> {
     forest: Forest<'a>,
-    mark: Mark,
     best: Forest<'a>,
     /// What the best trees reach.
-    reached: Mark,
+    reached: Reached,
     /// What trees would load each link with if their uses could be cut at will.
     fair: f64,
     /// Changes in each stage.
@@ -103,40 +129,34 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(forest: Forest<'a>, mark: Mark) -> Self {
+    fn new(forest: Forest<'a>) -> Self {
         let size = forest.links.size();
         let pairs = (0..size).flat_map(|b| (0..b).map(move |a| (a, b)));
         let total: f64 = pairs.map(|(a, b)| f64::from(forest.links.both_ways(a, b))).sum();
         let fair = (forest.roots.len() * (size - 1)) as f64 / total.max(f64::MIN_POSITIVE);
-        let reached = Mark { weight: forest.weight(), load: forest.worst_load() };
+        let reached = Reached::by(&forest);
         let steps = 500 * size as u64 + 2500 * forest.roots.len() as u64;
-        Self { best: forest.clone(), forest, mark, reached, fair, steps }
+        Self { best: forest.clone(), forest, reached, fair, steps }
     }
 
-    /// Whether the first is better: MXNet's marks reached, then less load, then more weight.
-    fn is_better(mark: Mark, one: Mark, other: Mark) -> bool {
-        let short = |of: Mark| (mark.weight - of.weight).max(0.0) + (of.load - mark.load).max(0.0);
-        let (ours, theirs) = (short(one), short(other));
-        let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
-        if !close(ours, theirs) {
-            return ours < theirs;
-        }
-        if close(one.load, other.load) { one.weight > other.weight + 1e-9 } else { one.load < other.load }
+    /// Whether other trees are better than the best so far; then what they reach counts.
+    fn adopts(&mut self, other: &Forest<'a>) -> bool {
+        let reached = Reached::by(other);
+        let is_better = reached.is_better(self.reached);
+        self.reached = if is_better { reached } else { self.reached };
+        is_better
     }
 
     fn run(&mut self, prices: &Prices, heat: f64, steps: u64, random: &mut SplitMix) {
-        let Self { forest, mark, best, reached, .. } = self;
+        let Self { forest, best, reached, .. } = self;
         let mut kept = 0u64;
         // Looking at all links of many is dear.
         let every = (forest.links.size() as u64 / 8).pow(2).max(1);
         let mut look = |forest: &Forest<'a>| {
             let load = forest.worst_load();
-            if load > reached.load && reached.weight >= mark.weight && reached.load <= mark.load {
-                return;
-            }
-            let figures = Mark { weight: forest.weight(), load };
-            if Self::is_better(*mark, figures, *reached) {
-                *reached = figures;
+            // The weight is dear, too.
+            if load <= reached.load * (1.0 + 1e-9) && Reached::by(forest).is_better(*reached) {
+                *reached = Reached::by(forest);
                 *best = forest.clone();
             }
         };
@@ -192,16 +212,10 @@ impl<'a> Search<'a> {
 
     /// Adds weight without more load.
     fn fill(&mut self, random: &mut SplitMix) {
-        let mut caps = vec![self.reached.load];
-        if self.reached.weight < self.mark.weight && self.mark.load.is_finite() {
-            caps.push(self.mark.load);
-        }
-        for cap in caps {
-            for worth in [0.3, 1.0] {
-                self.forest = self.best.clone();
-                let prices = capped(&self.forest, cap, worth * self.fair);
-                self.run(&prices, 2.0, self.steps * 2, random);
-            }
+        for worth in [0.3, 1.0] {
+            self.forest = self.best.clone();
+            let prices = capped(&self.forest, self.reached.load, worth * self.fair);
+            self.run(&prices, 2.0, self.steps * 2, random);
         }
     }
 }
