@@ -66,6 +66,7 @@ pub use choose::choose;
 pub use counted::busiest_link;
 pub use dealing::{ChosenRuns, choose_runs};
 pub use guidance::Guidance;
+pub use linked::missing_link;
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 pub use worth::{automatic, compare_codecs};
 

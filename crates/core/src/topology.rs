@@ -21,6 +21,7 @@ pub(crate) mod random;
 mod samples;
 #[cfg(feature = "topology-readers")]
 mod smi;
+mod switches;
 mod text;
 pub mod trees;
 mod wiring;
@@ -37,6 +38,7 @@ pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, Topology
 pub use ports::{MOST_PORTS, Port, Ports};
 pub use wiring::Wiring;
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
+pub use switches::Switches;
 
 use alloc::format;
 

@@ -3,7 +3,7 @@
 use super::{Choice, LINKED_BYTES, Request};
 use crate::algorithm::{Algorithm, Layout};
 use crate::collective::Collective;
-use crate::schedule::{Schedule, SlotChunks, Step};
+use crate::schedule::{Rank, Schedule, SlotChunks, Step};
 use crate::topology::LinkMatrix;
 use alloc::{format, string::String, vec, vec::Vec};
 
@@ -95,6 +95,14 @@ fn stages(ranks: u32) -> Vec<Vec<u32>> {
 /// that is not there.
 fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
     busy(&sent(schedule, links.size()), links) / f64::from(schedule.cut().units())
+}
+
+/// A sender and a receiver of a schedule that no link connects, if there are any.
+pub fn missing_link(schedule: &Schedule, links: &LinkMatrix) -> Option<[Rank; 2]> {
+    let size = links.size();
+    let sent = sent(schedule, size);
+    let is_missing = |at: &usize| sent[*at] > 0 && links.speed(at / size, at % size) <= 0.0;
+    (0..sent.len()).find(is_missing).map(|at| [(at / size) as Rank, (at % size) as Rank])
 }
 
 /// The chunks, or [units](crate::schedule::Cut::units) of the buffer, that each rank sends to each other one.

@@ -72,8 +72,16 @@ impl<'a> Lines<'a> {
         if from == to {
             return [None, None];
         }
-        match &self.machine.links {
-            Some((size, _)) if (message.from as usize) < *size && (message.rank as usize) < *size => {
+        let (sender, receiver) = (message.from as usize, message.rank as usize);
+        let linked = self.machine.links.as_ref().filter(|(size, _)| sender < *size && receiver < *size);
+        let is_missing = linked.is_some_and(|(size, rates)| rates[sender * size + receiver] == 0);
+        match (&self.machine.switches, linked) {
+            (Some(switches), Some(_)) if is_missing => {
+                let switch = |worker: usize| switches.of_rank.get(worker).map(|switch| *switch as u32);
+                [switch(sender).map(Resource::SwitchOut), switch(receiver).map(Resource::SwitchInto)]
+            }
+            // Word of grants has another way back, where a link goes one way.
+            (_, Some(_)) if !is_missing || message.bytes > 0 => {
                 [Some(Resource::Link { from: message.from, to: message.rank }), None]
             }
             // Where one rank stands for all, what it sends is what comes into its host.
@@ -95,6 +103,14 @@ impl<'a> Lines<'a> {
                     // Over a link that is not there nothing ever comes; a byte a second is as good as never.
                     machine.payload_rate(machine.hosts[from as usize], rate).max(1)
                 }),
+                Resource::SwitchOut(switch) => machine
+                    .switches
+                    .as_ref()
+                    .map_or(0, |known| machine.switch_rate(known.out[switch as usize])),
+                Resource::SwitchInto(switch) => machine
+                    .switches
+                    .as_ref()
+                    .map_or(0, |known| machine.switch_rate(known.into[switch as usize])),
                 Resource::Thread(_) => 0,
             };
             let saved = duration(machine.costs.bucket / sharers, rate);

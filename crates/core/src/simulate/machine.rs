@@ -6,7 +6,7 @@ use crate::{
     codec::Codec,
     execution::Rules,
     group::Rank,
-    topology::{LinkMatrix, Ports},
+    topology::{LinkMatrix, Ports, Switches},
 };
 use alloc::{collections::BTreeSet, vec, vec::Vec};
 
@@ -147,6 +147,8 @@ pub struct Rig {
     pub ports: Vec<Port>,
     /// Direct links between workers, in place of ports, in bytes/s; 0 where there is none.
     pub links: Option<(usize, Vec<u64>)>,
+    /// What workers without a link of their own send through; `None`: they send nothing but word of what they can receive.
+    pub switches: Option<Switches>,
     /// From the last byte that leaves a host until it is at another, without what waits in line.
     pub latency: Picoseconds,
     /// The cores.
@@ -179,6 +181,7 @@ impl Rig {
             hosts,
             ports: vec![Port { out: rate, into: rate }; ports],
             links: None,
+            switches: None,
             latency,
             cores: Cores::Enough,
             slowness: Vec::new(),
@@ -253,11 +256,20 @@ impl Rig {
         let on_host = (0..).zip(&self.hosts).filter(|(_, other)| **other == host);
         let slowness =
             on_host.map(|(member, _): (usize, _)| self.slowness.get(member).copied().unwrap_or(1000));
-        let slowest = slowness.max().unwrap_or(1000).max(1);
+        self.rate_of_payload(rate, slowness.max().unwrap_or(1000))
+    }
+
+    /// The rate of a switch, in GB/s, for payload.
+    pub(super) fn switch_rate(&self, gigabytes: f64) -> u64 {
+        // 0 stands for no limit, and what is slow is not that.
+        self.rate_of_payload(((gigabytes * 1e9) as u64).max(1), 1000)
+    }
+
+    fn rate_of_payload(&self, rate: u64, slowness: u32) -> u64 {
         let left = 1000 - u64::from(self.background_per_mille.min(999));
         let payload = u64::from(self.costs.payload_per_mille);
         let of_payload =
-            u128::from(rate) * u128::from(left) * u128::from(payload) / 1000 / u128::from(slowest);
+            u128::from(rate) * u128::from(left) * u128::from(payload) / 1000 / u128::from(slowness.max(1));
         // 0 stands for no limit, and what is slow is not that.
         (of_payload as u64).max(rate.min(1))
     }

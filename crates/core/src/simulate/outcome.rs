@@ -21,6 +21,10 @@ pub enum Resource {
         /// To this one.
         to: Rank,
     },
+    /// A switch, from its workers.
+    SwitchOut(u32),
+    /// A switch, to its workers.
+    SwitchInto(u32),
 }
 
 /// What something is busy with.
