@@ -5,8 +5,15 @@ use crate::{
 };
 use herringbone::{
     Communicator,
-    core::topology::{
-        LinkKind, NodeKind, Ports, Topology, TopologyError, TopologyLink, TopologyNode, TopologyPort,
+    core::{
+        algorithm::{Algorithm, Layout},
+        collective::Collective,
+        group::Group,
+        plan::missing_link,
+        topology::{
+            LinkKind, LinkMatrix, NodeKind, Ports, Switches, Topology, TopologyError, TopologyLink,
+            TopologyNode, TopologyPort, trees::all_reduce_bound,
+        },
     },
     measure::{LinkMeasurement, PortMeasurement},
 };
@@ -149,6 +156,7 @@ fn described(topology: &Topology) -> String {
     }) {
         lines.push(format!("latency     {least} to {most} us"));
     }
+    lines.extend(carried(topology));
     if !topology.ports().is_empty() {
         lines.push("\nports of hosts, which all links of a host share".into());
         lines.push(ports(topology).trim_end().to_owned());
@@ -165,6 +173,38 @@ fn ports(topology: &Topology) -> String {
         [topology.nodes()[port.host].name.clone(), rate(port.out), rate(port.into), latency]
     };
     table::text(&COLUMNS, &COLUMNS[1..], topology.ports().iter().map(row))
+}
+
+/// What an all-reduce over the links between ranks takes at least, and which algorithms keep to them, if some links are missing.
+fn carried(topology: &Topology) -> Vec<String> {
+    let Ok(links) = LinkMatrix::of(topology) else { return vec![] };
+    let (size, bound) = (links.size(), all_reduce_bound(&links));
+    let mut lines = vec![];
+    if bound > 0.0 && bound.is_finite() {
+        let bound = (bound * 1e6).round() / 1e6;
+        lines.push(format!(
+            "bound       {bound} s for an all-reduce of 1 GB by any schedule, over links that trees use"
+        ));
+    }
+    let is_missing = |at: usize| at / size != at % size && links.speed(at / size, at % size) <= 0.0;
+    if Switches::of(topology).is_some() || !(0..size * size).any(is_missing) {
+        return lines;
+    }
+    let (group, layout) = (Group::of_size(size as u32), Layout { links: Some(&links), ..Layout::default() });
+    let keeps_to_links = |algorithm: &Algorithm| {
+        let schedule = algorithm.schedule(Collective::AllReduce, &group, &layout);
+        schedule.is_ok_and(|schedule| missing_link(&schedule, &links).is_none())
+    };
+    let names: Vec<String> = Algorithm::all()
+        .iter()
+        .filter(|algorithm| keeps_to_links(algorithm))
+        .map(Algorithm::to_string)
+        .collect();
+    lines.push(match names.is_empty() {
+        true => "runs        no algorithm: each all-reduce needs a link that is not there".into(),
+        false => format!("runs        {}; other all-reduces need a link that is not there", names.join(", ")),
+    });
+    lines
 }
 
 fn counted(topology: &Topology) -> String {

@@ -36,9 +36,9 @@ pub use measured_ports::{
 };
 pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort};
 pub use ports::{MOST_PORTS, Port, Ports};
-pub use wiring::Wiring;
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
 pub use switches::Switches;
+pub use wiring::Wiring;
 
 use alloc::format;
 

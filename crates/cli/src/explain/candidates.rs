@@ -131,6 +131,7 @@ fn place(place: Resource, workers: u32) -> String {
         Resource::Thread(_) => "a rank's thread".into(),
         Resource::Out(_) | Resource::Into(_) => "a host's port".into(),
         Resource::Link { from, to } => format!("link {from} to {to}"),
+        Resource::SwitchOut(_) | Resource::SwitchInto(_) => "a switch".into(),
     }
 }
 

@@ -15,7 +15,7 @@ use herringbone::{
         schedule::Schedule,
         session::TREE_BOUND,
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
-        topology::{LinkMatrix, Ports, Wiring},
+        topology::{LinkMatrix, Ports, Switches, Topology, Wiring},
         verify::{Verified, verify},
     },
     read_user_text,
@@ -243,7 +243,9 @@ impl Question {
             });
         }
         let constants = self.constants()?;
-        let wiring = self.machines.topology.as_deref().map(wiring).transpose()?.unwrap_or_default();
+        let topology = self.machines.topology.as_deref().map(topologies::read).transpose()?;
+        let wiring =
+            topology.as_ref().map(|topology| self.machines.wiring(topology)).transpose()?.unwrap_or_default();
         let listed = self.call.schedule.as_ref().map(listed).transpose()?;
         let ranks = self.ranks(listed.as_ref(), &wiring)?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
@@ -267,7 +269,8 @@ impl Question {
             problem: error.to_string(),
             hint: "only what is proved is simulated",
         })?;
-        let machine = self.machine(&constants, hosts, reducers, &wiring)?;
+        let mut machine = self.machine(&constants, hosts, reducers, &wiring)?;
+        machine.switches = topology.as_ref().filter(|_| machine.links.is_some()).and_then(Switches::of);
         let call = Call { codec, ..Call::new(self.call.collective, self.call.dtype, ReduceOp::Sum, count) };
         let is_coded = verified.schedule().cut().is_coded();
         if is_coded != (codec != Codec::Plain) {
@@ -422,6 +425,20 @@ impl Question {
     }
 }
 
+impl RigOptions {
+    fn wiring(&self, topology: &Topology) -> Result<Wiring, Failure> {
+        let found = match topology.ports() {
+            // Where links are all that is known, some may be missing.
+            [] => LinkMatrix::of(topology).map(Wiring::from),
+            _ => Wiring::of(topology),
+        };
+        found.map_err(|error| Failure::Usage {
+            problem: format!("{}: {error}", self.topology.as_deref().unwrap_or_default()),
+            hint: "herringbone topo shows what the file has",
+        })
+    }
+}
+
 /// Reads a file of constants.
 pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
     let text = read_user_text(path).map_err(|error| Failure::Usage {
@@ -431,19 +448,6 @@ pub(crate) fn calibration(path: &PathBuf) -> Result<Calibration, Failure> {
     Calibration::parse(&text).map_err(|error| Failure::Usage {
         problem: format!("{}: {error}", path.display()),
         hint: "`herringbone simulate --constants` shows all names",
-    })
-}
-
-fn wiring(file: &str) -> Result<Wiring, Failure> {
-    let topology = topologies::read(file)?;
-    let found = match topology.ports() {
-        // Where links are all that is known, some may be missing.
-        [] => LinkMatrix::of(&topology).map(Wiring::from),
-        _ => Wiring::of(&topology),
-    };
-    found.map_err(|error| Failure::Usage {
-        problem: format!("{file}: {error}"),
-        hint: "herringbone topo shows what the file has",
     })
 }
 

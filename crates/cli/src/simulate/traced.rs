@@ -64,6 +64,13 @@ fn row(place: Resource, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
         Resource::Link { from, to } => {
             (TraceRow { process: hosts[from as usize], thread: 2 + to }, format!("link to rank {to}"))
         }
+        // Switches are a process of their own.
+        Resource::SwitchOut(switch) => {
+            (TraceRow { process: hosts.len() as u32, thread: 2 * switch }, format!("switch {switch} out"))
+        }
+        Resource::SwitchInto(switch) => {
+            (TraceRow { process: hosts.len() as u32, thread: 2 * switch + 1 }, format!("switch {switch} in"))
+        }
         Resource::Thread(rank) => {
             let name = match rank.checked_sub(workers) {
                 Some(reducer) => format!("reducer {reducer}"),

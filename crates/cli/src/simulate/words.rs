@@ -24,5 +24,7 @@ pub(super) fn named(place: Resource, workers: u32) -> String {
         Resource::Out(host) => format!("the port of host {host}, outwards"),
         Resource::Into(host) => format!("the port of host {host}, inwards"),
         Resource::Link { from, to } => format!("the link from {from} to {to}"),
+        Resource::SwitchOut(switch) => format!("switch {switch}, outwards"),
+        Resource::SwitchInto(switch) => format!("switch {switch}, inwards"),
     }
 }
