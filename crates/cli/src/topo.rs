@@ -201,7 +201,9 @@ fn carried(topology: &Topology) -> Vec<String> {
         .map(Algorithm::to_string)
         .collect();
     lines.push(match names.is_empty() {
-        true => "runs        no algorithm: each all-reduce needs a link that is not there".into(),
+        true => {
+            "runs        no algorithm, for want of links; ring takes those from each rank to the next".into()
+        }
         false => format!("runs        {}; other all-reduces need a link that is not there", names.join(", ")),
     });
     lines
@@ -213,4 +215,24 @@ fn counted(topology: &Topology) -> String {
         (count > 0).then(|| format!("{count} {}", kind.name()))
     };
     NodeKind::ALL.into_iter().filter_map(of_kind).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use herringbone::core::topology::read;
+
+    #[test]
+    fn missing_links_leave_some_algorithms() {
+        let said = |matrix: &str| described(&read(matrix, None).unwrap());
+        let ring = said("0 1 0 0\n0 0 1 0\n0 0 0 1\n1 0 0 0\n");
+        assert!(ring.contains("runs        ring; other all-reduces need a link"), "{ring}");
+        assert!(ring.contains("bound       1.5 s for an all-reduce of 1 GB"), "{ring}");
+        let chain = said("0 1 0\n1 0 1\n0 1 0\n");
+        assert!(chain.contains("trees(best)") && !chain.contains("runs        ring"), "{chain}");
+        let back = said("0 0 1\n1 0 0\n0 1 0\n");
+        assert!(back.contains("runs        no algorithm"), "{back}");
+        let all = said("0 2\n2 0\n");
+        assert!(all.contains("bound       0.5 s") && !all.contains("runs"), "{all}");
+    }
 }

@@ -80,7 +80,7 @@ struct Better<'a> {
     /// The weight to exceed.
     weight: f64,
     /// By how many roots are done and what is left: the most weight with which that led nowhere.
-    failed: HashMap<(usize, Left), f64>,
+    failed: Vec<HashMap<Left, f64>>,
 }
 
 impl<'a> Better<'a> {
@@ -88,7 +88,7 @@ impl<'a> Better<'a> {
         let of_root =
             |trees: &Vec<Edges>| trees.iter().map(|edges| weight_of(links, edges)).collect::<Vec<_>>();
         let weights = trees.iter().map(of_root).collect();
-        Self { size: links.size(), trees, weights, weight, failed: HashMap::new() }
+        Self { size: links.size(), trees, weights, weight, failed: vec![HashMap::new(); trees.len()] }
     }
 
     /// Whether the remaining trees can fit, by the room at each rank, to which each tree comes.
@@ -106,8 +106,7 @@ impl<'a> Better<'a> {
         let Some(of_root) = trees.get(done) else { return weight > self.weight };
         let heaviest = |weights: &Vec<f64>| weights.iter().copied().fold(0.0, f64::max);
         let most = weight + self.weights[done..].iter().map(heaviest).sum::<f64>();
-        let key = (done, left.clone());
-        let has_failed = self.failed.get(&key).is_some_and(|tried| weight <= *tried);
+        let has_failed = self.failed[done].get(left).is_some_and(|tried| weight <= *tried);
         if most <= self.weight || has_failed || !self.has_room(done, left) {
             return false;
         }
@@ -123,7 +122,7 @@ impl<'a> Better<'a> {
                 return true;
             }
         }
-        self.failed.insert(key, weight);
+        self.failed[done].insert(left.clone(), weight);
         false
     }
 }
