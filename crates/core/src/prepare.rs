@@ -12,7 +12,7 @@ pub use program::{
 
 use self::{
     compile::Compiler,
-    cutting::{Extent, Medium, Room, Segmentation, segmentation},
+    cutting::{Extent, Medium, Room, SegmentPace, Segmentation, segmentation},
     program::PerSegment,
 };
 use crate::{
@@ -63,13 +63,14 @@ pub fn prepare(
     };
     let is_coded = cut.is_coded();
     let room = Room::of(verified.cost().worker, cut, &call, sizing.most_staged);
+    let pace = SegmentPace::of(&verified.cost());
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let inputs = if me < schedule.workers() { verified.group().inputs_of(me).len() as u32 } else { 1 };
     let (input, output) = cutting::buffers(at, call.collective, &sizes, inputs);
     let extent = Extent::of(at, &sizes, &input, &output, call.collective);
     let Segmentation { elements, grain, segments, depth, lead } =
-        segmentation(extent, cut, &call, sizing.segment_bytes, medium, room)?;
+        segmentation(extent, cut, &call, sizing.segment_bytes, medium, pace, room)?;
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),
@@ -228,7 +229,18 @@ mod tests {
     fn what_goes_over_links_fits_the_memory_of_every_rank() {
         let kinds =
             [(DType::F32, ReduceOp::Sum), (DType::Bf16, ReduceOp::Sum), (DType::I8, ReduceOp::Average)];
-        let names = ["radix", "radix(2,2,2)", "radix(4,2)", "doubling", "one_shot", "star", "tree", "ring"];
+        let names = [
+            "radix",
+            "radix(2,2,2)",
+            "radix(4,2)",
+            "doubling",
+            "one_shot",
+            "star",
+            "tree",
+            "ring",
+            "chain",
+            "trees(throughput)",
+        ];
         let layouts =
             [&[0, 1][..], &[0, 0, 1], &[0, 0, 0, 0, 1, 1], &[0, 1, 2, 3, 4, 5, 6], &[0, 0, 1, 1, 2, 2, 3, 3]];
         for (hosts, name) in layouts.into_iter().flat_map(|hosts| names.map(|name| (hosts, name))) {

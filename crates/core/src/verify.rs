@@ -25,6 +25,7 @@ mod lower;
 mod matching;
 mod ops;
 mod order;
+mod rounds;
 mod run;
 mod served;
 mod symbols;
@@ -137,9 +138,9 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     check_fit(&schedule, collective, group)?;
     let (mut graph, count) = Lowering::new(&schedule, collective, group)?.all(&schedule)?;
     match_messages(&mut graph)?;
-    let Results { order, rounds } = run_on_symbols(&graph, collective, group)?;
+    let Results { order, rounds, alone } = run_on_symbols(&graph, collective, group)?;
     served::confirmed(&graph)?;
-    let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds));
+    let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds, alone));
     Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }
 

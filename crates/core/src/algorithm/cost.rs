@@ -14,10 +14,21 @@ pub struct Cost {
     pub chunks: u32,
     /// The longest chain of messages of which each needs the one before.
     pub rounds: u32,
+    /// How long a segment takes that has all ports to itself, in messages of one chunk: round by round what the busiest rank
+    /// sends or receives in it, added up, as in Valiant's bulk-synchronous model (1990). `None` if there are too many to count.
+    pub alone: Option<u32>,
     /// The busiest worker's load: the most that one sends, receives and keeps, the most partners.
     pub worker: Load,
     /// The busiest reducer's load, likewise; nothing where there are no reducers.
     pub reducer: Load,
+}
+
+impl Cost {
+    /// The most messages that a rank sends, or receives, in a segment: how long each takes if segments follow each other closely.
+    pub fn busiest(&self) -> u32 {
+        let either = |load: &Load| load.sent.count().max(load.received.count());
+        either(&self.worker).max(either(&self.reducer))
+    }
 }
 
 /// What one rank moves.
@@ -91,7 +102,7 @@ impl Count {
             chunks = schedule.workers();
         }
         Self {
-            cost: Cost { chunks, rounds: 0, worker: load, reducer: load },
+            cost: Cost { chunks, rounds: 0, alone: None, worker: load, reducer: load },
             workers: schedule.workers(),
             cut: schedule.cut().clone(),
             partners: Partners::new(schedule.ranks()),
@@ -105,9 +116,9 @@ impl Count {
         *busiest = busiest.busier(load);
     }
 
-    /// All programs together, given the longest chain of messages.
-    pub(crate) fn cost(&self, rounds: u32) -> Cost {
-        Cost { rounds, ..self.cost }
+    /// All programs together, given the longest chain of messages, and how long a segment takes alone.
+    pub(crate) fn cost(&self, rounds: u32, alone: Option<u32>) -> Cost {
+        Cost { rounds, alone, ..self.cost }
     }
 }
 

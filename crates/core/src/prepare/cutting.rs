@@ -7,7 +7,7 @@
 
 use super::program::Call;
 use crate::{
-    algorithm::cost::Load,
+    algorithm::cost::{Cost, Load},
     collective::{Collective, Lengths, Viewpoint},
     group::Group,
     schedule::{Chunk, Cut, Form, GRAIN},
@@ -36,6 +36,10 @@ const SERVED: Cutting =
 /// and a switch port that overflows loses it.
 const CROWDED: Cutting = Cutting { in_flight: 960 << 10, ..SERVED };
 
+/// Of schedules in which a segment's messages follow each other from rank to rank, over links. Times are in bytes that a link
+/// carries meanwhile.
+const DEEP: Deep = Deep { overhead: 2 << 10, message: 32 << 10, latency: 128 << 10 };
+
 /// The most segments: sums of them and a window fit the 32 bits that messages and grants have for a segment's number.
 const MOST_SEGMENTS: u32 = 1 << 31;
 
@@ -63,6 +67,18 @@ struct Cutting {
     in_flight: usize,
     /// How many segments of an operation are in flight between two ranks at most.
     depth: u32,
+}
+
+/// How pipelines are cut: their best number of segments is the root of what fills and empties them, divided by what each costs.
+#[derive(Debug)]
+struct Deep {
+    /// What a message costs beside its bytes: 16 us at 1 Gbit/s. With more, a chain of 16 ranks is further from its bound at 25
+    /// MiB; with less, messages are more than links of 10 Gbit/s and threads gain by.
+    overhead: usize,
+    /// The least bytes of a message that are worth it: threads take 12 us for each at both ends, and 10 Gbit/s 26 us for these.
+    message: usize,
+    /// From a message's last byte at one rank to its first at the next: 100 us at 10 Gbit/s, for the wire and a thread that wakes.
+    latency: usize,
 }
 
 #[derive(Debug)]
@@ -133,6 +149,45 @@ impl Extent {
     }
 }
 
+/// How a segment goes through a schedule, by its messages: the same on all ranks, because the proof counts it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentPace {
+    /// The longest chain of messages.
+    pub(super) rounds: usize,
+    /// How long a segment takes that is alone.
+    pub(super) alone: usize,
+    /// How long after a segment the next one follows, where ports are busy.
+    pub(super) busiest: usize,
+}
+
+impl SegmentPace {
+    pub(super) fn of(cost: &Cost) -> Self {
+        let busiest = cost.busiest();
+        let alone = cost.alone.unwrap_or(busiest);
+        Self { rounds: cost.rounds as usize, alone: alone as usize, busiest: busiest as usize }
+    }
+
+    /// Whether a segment takes so long that ports stand idle until others fill them. Where it does not, because ranks send other
+    /// chunks meanwhile, few segments do.
+    fn is_deep(self) -> bool {
+        self.busiest > 0 && self.alone >= 2 * self.busiest
+    }
+
+    /// The best number of segments of a deep schedule, for chunks of so many bytes.
+    fn segments(self, bytes: usize) -> usize {
+        let idle = (self.alone - self.busiest) as u128;
+        let best = (idle * bytes as u128 / (self.busiest * DEEP.overhead) as u128).isqrt();
+        usize::try_from(best).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// How many segments have to be in flight: on its way up and down again a segment may wait for one other before each port, and
+    /// grants come for a quarter of a window.
+    fn in_flight(self, message: usize) -> usize {
+        let way = self.rounds + (self.rounds * DEEP.latency).div_ceil(self.busiest * message.max(1));
+        way + way.div_ceil(3) + 2
+    }
+}
+
 /// What an operation has to do with the staging memory that it gets at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -172,7 +227,7 @@ impl Room {
 pub fn digest() -> u64 {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     let constants = format!(
-        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {slots}"
+        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {DEEP:?} {slots}"
     );
     wire::digest(constants.as_bytes())
 }
@@ -193,6 +248,7 @@ pub(super) fn segmentation(
     call: &Call,
     preferred: usize,
     medium: Medium,
+    pace: SegmentPace,
     room: Room,
 ) -> Result<Segmentation, TooManySegments> {
     let cutting = match medium {
@@ -210,6 +266,8 @@ pub(super) fn segmentation(
         Size::Part(of) => parts(of),
         Size::Messages(of) => parts((of / chunks).clamp(*PARTS.start(), *PARTS.end())),
     };
+    let deep = Some(pace).filter(|pace| medium == Medium::Links && !uneven && pace.is_deep());
+    let part = deep.map_or(part, |pace| part.min(parts(pace.segments(longest * width)).max(DEEP.message)));
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
     let message = match preferred {
@@ -228,7 +286,8 @@ pub(super) fn segmentation(
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
     let elements = if uneven { most } else { even.min(longest) };
     let bytes = (elements * width * chunks).max(1);
-    let mut depth = (cutting.in_flight / bytes).min(cutting.depth as usize);
+    let needed = deep.map_or(0, |pace| pace.in_flight(elements * width));
+    let mut depth = (cutting.in_flight / bytes).min(needed.max(cutting.depth as usize));
     if medium != Medium::Memory {
         depth = depth.min(room.segments(elements * width));
     }
@@ -299,6 +358,7 @@ mod tests {
             &call,
             preferred,
             medium,
+            SegmentPace { rounds: 2, alone: 2, busiest: 2 },
             Room { chunks: 1, rounding: 0, bytes: usize::MAX },
         )
         .unwrap()

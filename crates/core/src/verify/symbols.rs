@@ -5,6 +5,7 @@ use super::{
     error::{ResultFault, StepFault, VerifyError},
     graph::{Graph, Node},
     ops::{At, Fold, From, Op},
+    rounds::{MessageEnds, Rounds},
     terms::{Flaw, Term, Terms},
 };
 use crate::{
@@ -40,8 +41,8 @@ pub(super) struct Symbols<'a> {
     held: Vec<Held>,
     /// By slot: of which chunk it is. A user place is of its chunk from the start.
     slot_chunks: Vec<Chunk>,
-    /// The longest chain so far.
-    longest_chain: u32,
+    /// The messages of each chain's length.
+    rounds: Rounds,
     /// The partial sums of the fold at hand.
     stack: Vec<Term>,
     /// By user place, if anything is encoded: whether its worker has encoded the chunk to be folded.
@@ -55,6 +56,8 @@ pub(super) struct Results {
     pub(super) order: Order,
     /// The longest chain of messages.
     pub(super) rounds: u32,
+    /// How long a segment takes alone, as [`Cost::alone`](crate::algorithm::cost::Cost::alone).
+    pub(super) alone: Option<u32>,
 }
 
 impl<'a> Symbols<'a> {
@@ -74,7 +77,7 @@ impl<'a> Symbols<'a> {
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
         let (stack, encoded) = (Vec::new(), Vec::new());
-        let (longest_chain, audited) = (0, None);
+        let (rounds, audited) = (Rounds::default(), None);
         Self {
             graph,
             collective,
@@ -83,7 +86,7 @@ impl<'a> Symbols<'a> {
             canonical,
             held,
             slot_chunks,
-            longest_chain,
+            rounds,
             stack,
             encoded,
             audited,
@@ -95,7 +98,8 @@ impl<'a> Symbols<'a> {
         match self.graph.op(node) {
             Op::Send { from, .. } => self.read(node, from).map(drop),
             Op::Recv { into, chunk, sender, decodes } => {
-                let held = self.take(sender, chunk, if decodes { Form::CodedResult } else { into.form() })?;
+                let form = if decodes { Form::CodedResult } else { into.form() };
+                let held = self.take(node, sender, chunk, form)?;
                 self.write(node, into, Value { held, chunk })
             }
             Op::Fold { into, fold } => {
@@ -148,7 +152,7 @@ impl<'a> Symbols<'a> {
         for (source_index, (source, merges)) in (0..).zip(sources.iter().zip(merges)) {
             let held = match source.get() {
                 From::At(place) => self.read_chunk(node, place, fold.chunk)?,
-                From::Head { sender, form } => self.take(sender, fold.chunk, form)?,
+                From::Head { sender, form } => self.take(node, sender, fold.chunk, form)?,
             };
             let mut top = held.term;
             if top.is_finished() {
@@ -195,16 +199,24 @@ impl<'a> Symbols<'a> {
     }
 
     /// Takes a message, which lies at its sender's place still.
-    fn take(&self, sender: Node, expected_chunk: Chunk, expected: Form) -> Result<Held, StepFault> {
-        let from = self.graph.sent(sender);
+    fn take(
+        &mut self,
+        node: Node,
+        sender: Node,
+        expected_chunk: Chunk,
+        expected: Form,
+    ) -> Result<Held, StepFault> {
+        let graph = self.graph;
+        let from = graph.sent(sender);
         let chunk = self.chunk(from);
-        let lane = || self.graph.rank(sender);
+        let lane = || graph.rank(sender);
         if from.form() != expected {
             Err(StepFault::WrongMessageForm { lane: lane(), actual: from.form(), expected })
         } else if chunk != expected_chunk {
             Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: expected_chunk })
         } else {
             let Held { term, chain } = self.held[from.index()];
+            self.rounds.note(chain + 1, || MessageEnds { from: graph.rank(sender), to: graph.rank(node) });
             Ok(Held { term, chain: chain + 1 })
         }
     }
@@ -218,7 +230,6 @@ impl<'a> Symbols<'a> {
             return Err(StepFault::Misplaced { place, actual: value.chunk });
         }
         self.held[at.index()] = value.held;
-        self.longest_chain = self.longest_chain.max(value.held.chain);
         Ok(())
     }
 
@@ -244,7 +255,7 @@ impl<'a> Symbols<'a> {
                 result.map_err(|fault| VerifyError::Result { rank, chunk, fault })?;
             }
         }
-        Ok(Results { order, rounds: self.longest_chain })
+        Ok(Results { order, rounds: self.rounds.longest(), alone: self.rounds.alone() })
     }
 
     /// Whether a term is the finished fold of all inputs, and the same as the first worker's at this chunk.

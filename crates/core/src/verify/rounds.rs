@@ -1,0 +1,89 @@
+//! The messages of each round: of those with chains of one length, how many leave or reach the busiest rank.
+
+use crate::schedule::Rank;
+use alloc::vec::Vec;
+
+/// The most messages that are told apart. Schedules of more have many chunks for each rank, so that their segments' messages are
+/// small in any case.
+const MOST: usize = 1 << 20;
+
+/// Between whom a message goes.
+#[derive(Clone, Copy)]
+pub(super) struct MessageEnds {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+}
+
+/// The messages of all rounds.
+pub(super) struct Rounds {
+    longest: u32,
+    /// A round and a rank's port, for each message that passes it; none if there are too many.
+    passed: Option<Vec<Passed>>,
+}
+
+/// The order is that of rounds, then of ports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Passed {
+    round: u32,
+    rank: Rank,
+    is_out: bool,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self { longest: 0, passed: Some(Vec::new()) }
+    }
+}
+
+impl Rounds {
+    /// Notes a message that is the last of a chain of so many.
+    pub(super) fn note(&mut self, round: u32, ends: impl FnOnce() -> MessageEnds) {
+        self.longest = self.longest.max(round);
+        let Some(passed) = &mut self.passed else { return };
+        if passed.len() == 2 * MOST {
+            self.passed = None;
+            return;
+        }
+        let MessageEnds { from, to } = ends();
+        passed.push(Passed { round, rank: from, is_out: true });
+        passed.push(Passed { round, rank: to, is_out: false });
+    }
+
+    /// The longest chain.
+    pub(super) fn longest(&self) -> u32 {
+        self.longest
+    }
+
+    /// For each round the messages of its busiest port, added up.
+    pub(super) fn alone(mut self) -> Option<u32> {
+        let mut passed = self.passed.take()?;
+        passed.sort_unstable();
+        let rounds = passed.chunk_by(|a, b| a.round == b.round);
+        Some(
+            rounds.map(|round| round.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0) as u32).sum(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_takes_as_long_as_its_busiest_port() {
+        let mut rounds = Rounds::default();
+        // Three to one rank, side by side with one to another; then one that needs them, and sends to two.
+        for (round, from, to) in [(1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 5), (2, 0, 1), (2, 0, 2)] {
+            rounds.note(round, || MessageEnds { from, to });
+        }
+        assert_eq!((rounds.longest(), rounds.alone()), (2, Some(5)));
+        assert_eq!((Rounds::default().longest(), Rounds::default().alone()), (0, Some(0)));
+    }
+
+    #[test]
+    fn what_is_too_much_is_not_counted() {
+        let mut rounds = Rounds::default();
+        (0..=MOST).for_each(|_| rounds.note(7, || MessageEnds { from: 0, to: 1 }));
+        assert_eq!((rounds.longest(), rounds.alone()), (7, None));
+    }
+}
