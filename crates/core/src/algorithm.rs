@@ -6,6 +6,7 @@
 //! |---|---|---|---|---|
 //! | `radix(r1,r2,...)` | all_reduce | 2(N-1)/N K | 2 per stage | yes |
 //! | | reduce_scatter, all_gather | (N-1)/N K | 1 per stage | yes |
+//! | `radix` | reduce, broadcast | K | 2 | yes |
 //! | `doubling` | all_reduce, barrier | ceil(log2(N)) K received, and sent for powers of two | ceil(log2(N)) | yes |
 //! | `one_shot` | all_reduce, barrier, all_gather | (N-1) K | 1 | yes |
 //! | | gather, scatter | (N-1) K at the root, K at each other rank, one way each | 1 | - |
@@ -59,6 +60,7 @@ mod radix;
 mod reduction_server;
 mod ring;
 mod shares;
+mod spread;
 mod star;
 mod tree;
 mod trees;

@@ -81,6 +81,8 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
         for root in [0, group.size() / 3, group.size() / 2, group.size() - 1] {
             canonical("tree", Collective::Reduce { root });
             canonical("tree", Collective::Broadcast { root });
+            canonical("radix", Collective::Reduce { root });
+            canonical("radix", Collective::Broadcast { root });
         }
         for algorithm in ["ring", "chain", "double_tree"] {
             proved(algorithm, ALL_REDUCE, &group, &without_hosts(0));
@@ -92,6 +94,22 @@ fn every_algorithm_is_proved_and_canonical_for_any_group() {
     }
     assert_eq!(all_reduce("ring", 2).order(), Order::Fixed);
     assert_eq!(all_reduce("ring", 3).order(), Order::Schedule);
+}
+
+#[test]
+fn every_root_is_reached_along_a_chain_and_through_all_ranks() {
+    for size in 1..=64 {
+        let group = Group::of_size(size);
+        for root in 0..size {
+            for collective in [Collective::Reduce { root }, Collective::Broadcast { root }] {
+                let spread = proved("radix", collective, &group, &without_hosts(0));
+                assert_eq!(spread.order(), Order::Fixed, "{collective} of {size}");
+                let busiest = f64::from(spread.cost().busiest()) / f64::from(spread.cost().chunks);
+                assert!(busiest <= 1.0, "{collective} of {size}: {busiest}");
+                proved("chain", collective, &group, &without_hosts(0));
+            }
+        }
+    }
 }
 
 #[test]

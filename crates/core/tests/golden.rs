@@ -21,6 +21,8 @@ fn golden_schedules() {
         ("radix-2-2-4", by_rank("radix(2,2)", ALL_REDUCE, 4)),
         ("radix-reduce_scatter-4", by_rank("radix", Collective::ReduceScatter, 4)),
         ("radix-all_gather-4", by_rank("radix", Collective::AllGather, 4)),
+        ("radix-reduce-2-4", by_rank("radix", Collective::Reduce { root: 2 }, 4)),
+        ("radix-broadcast-2-4", by_rank("radix", Collective::Broadcast { root: 2 }, 4)),
         ("doubling-4", by_rank("doubling", ALL_REDUCE, 4)),
         ("one_shot-4", by_rank("one_shot", ALL_REDUCE, 4)),
         ("one_shot-all_to_all-3", by_rank("one_shot", Collective::AllToAll, 3)),

@@ -86,6 +86,7 @@ const FORMULAS: &[Timed] = &[
     ("one_shot", &[Collective::AllReduce], ANY, TO_EACH, 1.05),
     ("star", &[Collective::AllReduce], ANY, TO_EACH, 1.05),
     ("doubling", &[Collective::AllReduce], POWERS, LOG2, 1.05),
+    ("radix", ROOTED, ANY, |_, _| 1.0, 1.1),
     ("tree", WHOLE, POWERS, LOG2, 1.1),
     ("chain", &[Collective::AllReduce], &[(3, 1, 0), (5, 1, 0), (8, 1, 0)], |_, _| 2.0, 1.05),
     ("double_tree", &[Collective::AllReduce], &[(5, 1, 0), (8, 1, 0), (13, 1, 0)], |_, _| 2.0, 1.05),
@@ -102,6 +103,7 @@ const FORMULAS: &[Timed] = &[
 ];
 const WHOLE: &[Collective] =
     &[Collective::AllReduce, Collective::Broadcast { root: 1 }, Collective::Reduce { root: 1 }];
+const ROOTED: &[Collective] = &[Collective::Broadcast { root: 1 }, Collective::Reduce { root: 1 }];
 const PARTS: &[Collective] = &[
     Collective::AllGather,
     Collective::AllToAll,

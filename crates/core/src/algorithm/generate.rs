@@ -5,7 +5,7 @@ use super::partial::Inputs;
 use super::shares::Owners;
 use super::{
     Algorithm, Layout, Unsupported, chain, coded, double_tree, doubling, hierarchical, mixed, one_shot,
-    radix, reduction_server, ring, star, tree, trees, weighted,
+    radix, reduction_server, ring, spread, star, tree, trees, weighted,
 };
 use crate::collective::Collective;
 use crate::group::Group;
@@ -76,6 +76,8 @@ impl Algorithm {
                 radix::reduce_scatter(group, radix::checked(scatter)?)
             }
             (Self::Radix { gather, .. }, AllGather) => radix::all_gather(group, radix::checked(gather)?),
+            (radix, Reduce { root }) if radix.is_one_stage() => spread::reduce(group, root),
+            (radix, Broadcast { root }) if radix.is_one_stage() => spread::broadcast(group, root),
             (Self::Doubling, AllReduce | Barrier) => doubling::all_reduce(group),
             (Self::OneShot, AllReduce | Barrier) => one_shot::all_reduce(group),
             (Self::OneShot, AllGather) => radix::all_gather(group, &[]),
