@@ -40,9 +40,10 @@
 //!
 //! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
 //!
-//! Reduce and broadcast take `tree`; reduce_scatter and all_gather `radix`, in stages as above; gather, scatter and all_to_all
-//! `one_shot`; a barrier
-//! `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
+//! Reduce and broadcast among more than two workers on several hosts, of at least [`LINKED_BYTES`] and N times [`SPREAD_BYTES`], take what leaves
+//! least to the busiest link: `chain`, for a broadcast of at least N times [`CHAIN_BYTES`]; `radix` in a single stage, for N at most
+//! [`SHARDED_RANKS`]; or `tree`. Others take `tree`. reduce_scatter and all_gather take `radix`, in stages as above; gather, scatter
+//! and all_to_all `one_shot`; a barrier `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 pub mod advice;
 mod choose;
@@ -55,6 +56,7 @@ mod linked;
 mod port_loads;
 mod ports;
 pub mod predicted;
+mod rooted;
 mod rules;
 mod served;
 mod several;
@@ -108,6 +110,12 @@ pub const HOST_CHUNK_BYTES: u64 = 128 << 10;
 
 /// The least bytes of the buffer for each worker that are worth a round more for each halving of their number.
 pub const PAIR_BYTES: u64 = 8 << 10;
+
+/// The least bytes of the buffer for each worker that are worth it for a reduce or a broadcast to go through all ranks.
+pub const SPREAD_BYTES: u64 = 8 << 10;
+
+/// The least bytes of the buffer for each worker that are worth it for a broadcast to go along all of them, one after the other.
+pub const CHAIN_BYTES: u64 = 256 << 10;
 
 /// The most ranks that scatter and gather in a single stage, each with every other.
 pub const SHARDED_RANKS: u32 = 64;

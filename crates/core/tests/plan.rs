@@ -191,7 +191,9 @@ fn partial_sums_are_not_sent_on_where_inputs_are_narrower() {
 #[test]
 fn other_collectives_have_their_own() {
     for (collective, size, name) in [
-        (Collective::Reduce { root: 3 }, 5, "tree"),
+        (Collective::Reduce { root: 3 }, 5, "radix"),
+        (Collective::Reduce { root: 1 }, 2, "tree"),
+        (Collective::Broadcast { root: 0 }, 64, "radix"),
         (Collective::Broadcast { root: 0 }, 500, "tree"),
         (Collective::ReduceScatter, 63, "radix"),
         (Collective::ReduceScatter, 64, "radix(2,2,2,2,2,2)"),
@@ -208,6 +210,49 @@ fn other_collectives_have_their_own() {
     let group = Group::of_size(3);
     let error = choose(&request(&group, Collective::Broadcast { root: 3 }, 4, 0)).unwrap_err();
     assert_eq!(error, Unsupported::Root { root: 3, size: 3 });
+}
+
+/// What a reduce or a broadcast takes leaves the buffer once to the root's link, where a tree leaves it once for each child.
+#[test]
+fn roots_send_and_receive_the_buffer_once() {
+    let broadcast = Collective::Broadcast { root: 1 };
+    let reduce = Collective::Reduce { root: 1 };
+    let of = |collective, hosts: u32, each: u32, bytes, widening| {
+        let group = Group::of_size(hosts * each);
+        let hosts: Vec<u32> = (0..hosts * each).map(|rank| rank / each).collect();
+        let request = Request { hosts: &hosts, widening, ..request(&group, collective, bytes, 0) };
+        let Choice { algorithm, why } = choose(&request).unwrap();
+        (algorithm.to_string(), why)
+    };
+    for (collective, hosts, each, bytes, name) in [
+        (broadcast, 4, 1, 25 << 20, "chain"),
+        (broadcast, 4, 1, 1 << 20, "chain"),
+        (broadcast, 4, 1, (1 << 20) - 1, "radix"),
+        (broadcast, 4, 1, 64 << 10, "radix"),
+        (broadcast, 4, 1, (64 << 10) - 1, "tree"),
+        (broadcast, 64, 1, 256 << 10, "tree"),
+        (broadcast, 64, 1, 512 << 10, "radix"),
+        (broadcast, 300, 1, 1 << 30, "chain"),
+        (broadcast, 300, 1, 25 << 20, "tree"),
+        (broadcast, 2, 1, 1 << 30, "tree"),
+        (broadcast, 1, 8, 1 << 30, "tree"),
+        (broadcast, 8, 8, 1 << 30, "chain"),
+        (broadcast, 8, 8, 1 << 20, "tree"),
+        (reduce, 4, 1, 1 << 30, "radix"),
+        (reduce, 64, 1, 1 << 30, "radix"),
+        (reduce, 300, 1, 1 << 30, "tree"),
+        (reduce, 8, 8, 1 << 30, "tree"),
+    ] {
+        let (chosen, why) = of(collective, hosts, each, bytes, 1);
+        assert_eq!(chosen, name, "{collective} of {bytes} B, {hosts} hosts of {each}: {why}");
+    }
+    let why = of(reduce, 8, 1, 1 << 30, 1).1;
+    assert_eq!(why, "1.00 of the buffer over the busiest link, and 3.00 with tree");
+    let why = of(reduce, 8, 1, 1 << 30, 2).1;
+    assert_eq!(
+        why, "1.00 of the buffer over the busiest link, and 5.00 with tree",
+        "partial sums are as wide"
+    );
 }
 
 #[test]

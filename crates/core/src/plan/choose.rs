@@ -2,7 +2,7 @@
 
 use super::{
     Choice, DOUBLING_BYTES, ONE_SHOT_BYTES, ONE_SHOT_BYTES_HERE, ONE_SHOT_MESSAGE, ONE_SHOT_RANKS,
-    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, ports, served, several,
+    REDUCTION_SERVER_BYTES, Request, STAR_BYTES, coded, is_one_host, linked, ports, rooted, served, several,
     stages::{self, Stages},
 };
 use crate::algorithm::{Algorithm, Layout, Unsupported};
@@ -57,10 +57,7 @@ fn by_size(request: &Request<'_>) -> Choice {
     match request.collective {
         Collective::AllReduce if request.group.has_several() => several::choose(request),
         Collective::AllReduce => all_reduce(workers, request),
-        Collective::Reduce { .. } | Collective::Broadcast { .. } => Choice {
-            algorithm: Algorithm::Tree,
-            why: String::from("each rank is reached over as few others as its place in the tree allows"),
-        },
+        Collective::Reduce { .. } | Collective::Broadcast { .. } => rooted::choose(request),
         Collective::ReduceScatter | Collective::AllGather => scattered(request),
         Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => Choice {
             algorithm: Algorithm::OneShot,

@@ -93,7 +93,7 @@ fn stages(ranks: u32) -> Vec<Vec<u32>> {
 
 /// How many seconds of a GB the slowest link is busy: what it carries each way, by its bandwidth. Infinite where a link is used
 /// that is not there.
-fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
+pub(super) fn busiest(schedule: &Schedule, links: &LinkMatrix) -> f64 {
     busy(&sent(schedule, links.size()), links) / f64::from(schedule.cut().units())
 }
 

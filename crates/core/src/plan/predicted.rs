@@ -123,6 +123,11 @@ pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
             add(stages(4), workers > 4);
             add(stages(8), workers > 8);
         }
+        Collective::Reduce { .. } | Collective::Broadcast { .. } => {
+            add(Algorithm::Tree, true);
+            add(Algorithm::radix(vec![]), workers > 2 && workers <= MOST_SHARDED);
+            add(Algorithm::Chain, workers > 2 && matches!(collective, Collective::Broadcast { .. }));
+        }
         _ => {}
     }
     found
