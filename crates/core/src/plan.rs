@@ -10,7 +10,7 @@
 //! | N at most [`ONE_SHOT_RANKS`] and N K at most [`ONE_SHOT_BYTES`]; or on one host N K at most [`ONE_SHOT_BYTES_HERE`] and K at most [`ONE_SHOT_MESSAGE`] | `one_shot` |
 //! | more workers, all of them on one host, and N K at most [`STAR_BYTES`] | `star` |
 //! | K at most [`DOUBLING_BYTES`], but for [`ONE_SHOT_RANKS`] or fewer on one host | `doubling` |
-//! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server`, or `hierarchical(radix,reduction_server)` if that leaves no more and each of its chunks has at least [`HOST_CHUNK_BYTES`] |
+//! | K is at least [`REDUCTION_SERVER_BYTES`] and the busiest link carries less with reducers than without | `reduction_server`, or `hierarchical(radix,reduction_server)` if that leaves no more and each of its chunks has at least [`HOST_CHUNK_BYTES`]; between lone workers `mixed`, if it leaves a twentieth less than these |
 //! | several workers on a host, each host's a whole node of the canonical tree, if that leaves no more to the busiest link | `radix`, a host's workers in one stage, then hosts two by two |
 //! | several workers on a host, each host's consecutive, but some host's no whole node, or hosts that differ in size; if that leaves less than the other lines | `hierarchical(radix,radix)`, which sends a partial sum for each piece of a host |
 //! | each worker on a host of its own, N even, K at least N times [`PAIR_BYTES`], likewise | `radix`, two by two as long as N can be halved, then the rest |

@@ -1,59 +1,88 @@
 //! With reducers or without: what links carry decides.
 
-use super::{Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, stages};
-use crate::algorithm::{Algorithm, Layout};
+use super::{Choice, HOST_CHUNK_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS, stages};
+use crate::algorithm::{Algorithm, Layout, MixedShares};
 use crate::collective::Collective;
 use alloc::{format, string::String};
 
-/// A way through reducers.
+/// The least bytes of each chunk, of which a reducer has several, that are worth it for workers to fold beside reducers.
+const MIXED_CHUNK_BYTES: u64 = 64 << 10;
+
+/// Of a hundred parts of what others leave to the busiest link, what it may leave at most.
+const WORTH_PERCENT: u64 = 95;
+
+/// A way to sum.
 #[derive(Debug)]
 struct Way {
     algorithm: Algorithm,
-    /// What the busiest link carries each way, if the buffer is N k: N workers, k reducers.
+    /// What the busiest link carries each way, of a buffer that is `whole`.
     busiest: u64,
+    whole: u64,
     /// The smallest buffer, in bytes, that is worth it.
     least: u64,
     /// What else is to be said of it.
     also: &'static str,
 }
 
+impl Way {
+    /// How much of the buffer that is.
+    fn of_buffer(&self) -> f64 {
+        self.busiest as f64 / self.whole as f64
+    }
+
+    /// Whether it leaves the busiest link less than another way, or no more than so many hundredths of it.
+    fn is_lighter(&self, than: &Self, percent: u64) -> bool {
+        let [own, other] =
+            [(self, than), (than, self)].map(|(way, by)| u128::from(way.busiest) * u128::from(by.whole));
+        100 * own < u128::from(percent) * other
+    }
+}
+
 /// Whichever leaves less to the busiest link.
 pub(super) fn choose(request: &Request<'_>) -> Choice {
     let Request { bytes, reducers, group, .. } = *request;
-    let (n, k) = (u64::from(group.size()), u64::from(reducers));
     let (inputs, sums, stages) = (inputs(request), sums(request), stages::choose(request));
+    let without = Way {
+        algorithm: stages.algorithm,
+        busiest: stages.busiest,
+        whole: group.size().into(),
+        least: 0,
+        also: "",
+    };
     // Of hosts that add up first at most half as much comes back.
-    let better = sums.filter(|sums| sums.busiest <= inputs.busiest);
+    let better = sums.filter(|sums| !inputs.is_lighter(sums, 100));
     let (way, later) = match better {
         Some(sums) if bytes >= sums.least => (sums, None),
         later => (inputs, later),
     };
-    let (with, without) = (way.busiest, stages.busiest * k);
-    let of_buffer = |units: u64| units as f64 / (n * k) as f64;
+    let mixed = mixed(request).filter(|mixed| bytes >= mixed.least);
+    let way = mixed
+        .filter(|mixed| [&way, &without].iter().all(|other| mixed.is_lighter(other, WORTH_PERCENT)))
+        .unwrap_or(way);
     let compared = format!(
         "the busiest link carries {:.2} of the buffer each way with {reducers} reducer{}, {:.2} without",
-        of_buffer(with),
+        way.of_buffer(),
         if reducers == 1 { "" } else { "s" },
-        of_buffer(without)
+        without.of_buffer()
     );
-    let later = later.filter(|sums| sums.busiest < without).map_or(String::new(), |sums| {
-        format!("; from {} B up, hosts that add up first make it {:.2}", sums.least, of_buffer(sums.busiest))
+    let later = later.filter(|sums| sums.is_lighter(&without, 100)).map_or(String::new(), |sums| {
+        format!("; from {} B up, hosts that add up first make it {:.2}", sums.least, sums.of_buffer())
     });
-    if with < without {
+    if way.is_lighter(&without, 100) {
         let Way { algorithm, least, also, .. } = way;
         return Choice {
             algorithm,
             why: format!("{compared}, and {bytes} B are at least {least}{also}{later}"),
         };
     }
-    Choice { algorithm: stages.algorithm, why: format!("{compared}{later}; {}", stages.why) }
+    Choice { algorithm: without.algorithm, why: format!("{compared}{later}; {}", stages.why) }
 }
 
 /// Each worker sends its whole buffer.
 fn inputs(request: &Request<'_>) -> Way {
     let (m, n, k) = counts(request);
     let (algorithm, busiest) = (Algorithm::ReductionServer, (m * n * k).max(n * n));
-    Way { algorithm, busiest, least: REDUCTION_SERVER_BYTES, also: "" }
+    Way { algorithm, busiest, whole: n * k, least: REDUCTION_SERVER_BYTES, also: "" }
 }
 
 /// Each host sends one partial sum of it, if its workers are a whole node of the canonical tree.
@@ -70,8 +99,27 @@ fn sums(request: &Request<'_>) -> Option<Way> {
     Some(Way {
         algorithm,
         busiest: (wide * n * k).max(received * n),
+        whole: n * k,
         least: REDUCTION_SERVER_BYTES.max(HOST_CHUNK_BYTES * u64::from(schedule.cut().chunks())),
         also: "; each host adds up what its workers have first",
+    })
+}
+
+/// Workers and reducers fold side by side: for lone workers, of whom there are more than reducers. Each talks with every other.
+fn mixed(request: &Request<'_>) -> Option<Way> {
+    let (m, n, k) = counts(request);
+    if m != 1 || n <= 2 || !(1..n).contains(&k) || n + k > u64::from(SHARDED_RANKS) {
+        return None;
+    }
+    let MixedShares { reducer, worker } = MixedShares::best(request.group.size(), request.reducers);
+    let (reducer, worker) = (u64::from(reducer), u64::from(worker));
+    let chunks = k * reducer + n * worker;
+    Some(Way {
+        algorithm: Algorithm::Mixed { shares: None },
+        busiest: (chunks - worker + (n - 1) * worker).max(n * reducer),
+        whole: chunks,
+        least: REDUCTION_SERVER_BYTES.max(MIXED_CHUNK_BYTES * chunks),
+        also: "; workers fold what reducers do not",
     })
 }
 
@@ -97,11 +145,10 @@ mod tests {
             let group = Group::of_size(hosts.len() as u32);
             for (reducers, widening) in [(1, 1), (2, 2), (3, 1), (4, 8), (8, 1)] {
                 let request = Request { widening, reducers, ..large(&group, &hosts) };
-                for way in [Some(inputs(&request)), sums(&request)].into_iter().flatten() {
+                for way in [Some(inputs(&request)), sums(&request), mixed(&request)].into_iter().flatten() {
                     // Of chunks, as many as the schedule has.
                     let (counted, chunks) = busiest(&request, &way.algorithm);
-                    let whole = u64::from(group.size()) * u64::from(reducers);
-                    assert_eq!(way.busiest * chunks, counted * whole, "{sizes:?}, {request:?}, {way:?}");
+                    assert_eq!(way.busiest * chunks, counted * way.whole, "{sizes:?}, {request:?}, {way:?}");
                 }
             }
         }
