@@ -85,7 +85,7 @@ pub(crate) fn run(options: &AdviseOptions, out: &mut dyn Write) -> Result<Outcom
         worker_price: options.price_worker.unwrap_or(0.0),
         reducer_price: options.price_reducer.unwrap_or(0.0),
     };
-    let most = options.most.unwrap_or_else(|| (job.enough() + 2).min(65_536));
+    let most = options.most.unwrap_or_else(|| job.enough().saturating_add(2).min(65_536));
     let offers: Vec<Offer> = (0..=most).map(|reducers| job.offer(reducers)).collect();
     let advice = Advice { job, offers, has_prices: options.price_worker.is_some() };
     if let Some(path) = &options.svg {

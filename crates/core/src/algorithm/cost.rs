@@ -21,6 +21,8 @@ pub struct Cost {
     pub worker: Load,
     /// The busiest reducer's load, likewise; nothing where there are no reducers.
     pub reducer: Load,
+    /// What all ranks send together.
+    pub messages: u64,
 }
 
 impl Cost {
@@ -102,7 +104,7 @@ impl Count {
             chunks = schedule.workers();
         }
         Self {
-            cost: Cost { chunks, rounds: 0, alone: None, worker: load, reducer: load },
+            cost: Cost { chunks, rounds: 0, alone: None, worker: load, reducer: load, messages: 0 },
             workers: schedule.workers(),
             cut: schedule.cut().clone(),
             partners: Partners::new(schedule.ranks()),
@@ -112,6 +114,7 @@ impl Count {
     /// Adds the program of a rank; its slots and lanes are there.
     pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
         let load = Load::of(program, &self.cut, &mut self.partners);
+        self.cost.messages += u64::from(load.messages);
         let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
         *busiest = busiest.busier(load);
     }

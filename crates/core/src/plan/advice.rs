@@ -104,7 +104,7 @@ impl PricedJob {
         let exact = f64::from(self.workers) * self.worker_rate / self.reducer_rate;
         // A whole number may come out a little above itself.
         let below = (exact - 1e-9).max(0.0) as u32;
-        below + 1
+        below.saturating_add(1)
     }
 
     /// Bytes/s that a worker's port, and one server's for all, would have to carry each way for communication to take no longer

@@ -54,6 +54,14 @@ pub enum Unpriced {
     /// No operation is as long as the request.
     #[error(transparent)]
     TooManySegments(#[from] TooManySegments),
+    /// It needs a link that the workers do not have, or ports and links are so slow that nobody waits for it.
+    #[error("{algorithm} has no predicted time, because {untimed}")]
+    Unusable {
+        /// The algorithm's name.
+        algorithm: String,
+        /// Why.
+        untimed: Untimed,
+    },
     /// Its simulation stands still, which is a fault of this library.
     #[error("{algorithm} has no predicted time, because {stalled}; this is a bug, please report it")]
     Stalled {
@@ -214,6 +222,7 @@ fn priced_up_to(
             match untimed {
                 Untimed::TooManySegments(too_long) => Unpriced::TooManySegments(too_long),
                 Untimed::Stalled(stalled) => Unpriced::Stalled { algorithm: algorithm.to_string(), stalled },
+                untimed => Unpriced::Unusable { algorithm: algorithm.to_string(), untimed },
             }
         })?;
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
@@ -257,8 +266,8 @@ pub fn compared(
     for algorithm in candidates(request) {
         match priced(request, &algorithm, known, sizing) {
             Ok(candidate) => found.push(candidate),
-            Err(Unpriced::Unsupported(_) | Unpriced::TooManySegments(_)) => {}
-            Err(stalled) => return Err(stalled),
+            Err(stalled @ Unpriced::Stalled { .. }) => return Err(stalled),
+            Err(_) => {}
         }
     }
     found.sort_by_key(|candidate| candidate.outcome.total());

@@ -61,6 +61,9 @@ impl Calibration {
             if at == PAYLOAD && !(1..=1000).contains(&value) {
                 return Err(wrong(format!("`{}` is no number from 1 to 1000 for {name}", short(number))));
             }
+            // 0 stands for no limit, and what is slow is not that.
+            let is_zero = !number.bytes().any(|digit| (b'1'..=b'9').contains(&digit));
+            let value = if is_zero { value } else { value.max(1) };
             read.set(at, value);
         }
         Ok(read)

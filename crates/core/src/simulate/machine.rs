@@ -221,7 +221,8 @@ impl Rig {
         let size = links.size();
         let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
         let rates = pairs.map(|(from, to)| match links.weight(from, to) > 0.0 {
-            true => (links.speed(from, to) * 1e9) as u64,
+            // 0 stands for no link, and what is slow is one.
+            true => ((links.speed(from, to) * 1e9) as u64).max(1),
             false => 0,
         });
         let links = Some((size, rates.collect()));
@@ -237,6 +238,13 @@ impl Rig {
     /// Whether members share a host.
     pub(super) fn is_shared(&self, one: Rank, other: Rank) -> bool {
         self.hosts[one as usize] == self.hosts[other as usize]
+    }
+
+    /// Whether messages can go from one member to another: where links are known, there is one.
+    pub(super) fn is_linked(&self, from: Rank, to: Rank) -> bool {
+        let (from, to) = (from as usize, to as usize);
+        let between = self.links.as_ref().filter(|(size, _)| from < *size && to < *size);
+        self.switches.is_some() || between.is_none_or(|(size, rates)| rates[from * size + to] > 0)
     }
 
     /// How many hosts have workers.

@@ -99,6 +99,17 @@ pub enum Untimed {
     /// They never end.
     #[error(transparent)]
     Stalled(#[from] Stalled),
+    /// They need a link that is not there.
+    #[error("rank {from} sends to rank {to}, and there is no link from one to the other")]
+    NoLink {
+        /// Who sends.
+        from: Rank,
+        /// Who should receive.
+        to: Rank,
+    },
+    /// They take longer than times are counted.
+    #[error("they take more than 200 days")]
+    TooSlow,
 }
 
 /// A simulation that stands still: nothing is under way any more, and operations have not ended; or a member was told what it may

@@ -1,14 +1,14 @@
 //! The ways to simulate: event by event, one rank for all, or a part that stands for the whole.
 
 use super::{
-    machine::Rig,
+    machine::{Picoseconds, Rig},
     mirror::{self, Mirror},
     outcome::{BusySpan, Prediction, Untimed, Used},
     workload::Workload,
     world::Simulator,
 };
 use crate::prepare::{Prepared, TooManySegments};
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 
 /// The most messages that are simulated one by one where one rank can stand for all.
 const MOST_MESSAGES: u64 = 500_000;
@@ -47,11 +47,29 @@ pub fn simulate_up_to(
     assert!(machine.hosts.len() >= ranks as usize, "each member has a host");
     let first = work.prepared(0, machine)?;
     if let Some(mirror) = representative(most_messages, work, machine, &first) {
-        return Ok(Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch)?);
+        return counted(
+            Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch)?,
+        );
     }
     let others = (1..ranks).map(|rank| work.prepared(rank, machine));
     let prepared = core::iter::once(Ok(first)).chain(others).map(|prepared| prepared.map(Arc::new));
-    Ok(Simulator::new(work, machine, prepared.collect::<Result<_, _>>()?, None).run(watch)?)
+    let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+    check_links(&prepared, machine)?;
+    counted(Simulator::new(work, machine, prepared, None).run(watch)?)
+}
+
+/// Refuses programs that send where the machines have no link.
+fn check_links(prepared: &[Arc<Prepared>], machine: &Rig) -> Result<(), Untimed> {
+    let lanes = (0..).zip(prepared).flat_map(|(from, prepared)| {
+        prepared.lanes.iter().map(move |lane| (from, prepared.peers[lane.peer as usize].rank))
+    });
+    let mut missing = lanes.filter(|(from, to)| !machine.is_linked(*from, *to));
+    missing.next().map_or(Ok(()), |(from, to)| Err(Untimed::NoLink { from, to }))
+}
+
+/// Refuses times that have come to their end.
+fn counted(simulated: Prediction) -> Result<Prediction, Untimed> {
+    if simulated.total() == Picoseconds::MAX { Err(Untimed::TooSlow) } else { Ok(simulated) }
 }
 
 /// The mirror of the rank that stands for all, if one can and there are so many messages that it has to.
@@ -79,6 +97,11 @@ fn messages_of_segment(work: &Workload<'_>, first: &Prepared) -> u64 {
     (first.lanes.len() as u64).max(1).saturating_mul(u64::from(work.operations))
 }
 
+/// What all ranks send in a segment.
+fn messages_of_all(work: &Workload<'_>) -> u64 {
+    work.verified.cost().messages.max(1).saturating_mul(u64::from(work.operations))
+}
+
 /// How many messages there are to go through, one by one: what a simulation's own time goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCount {
@@ -89,7 +112,7 @@ pub struct MessageCount {
 }
 
 /// How many messages a simulation goes through: those of all ranks, or of the one that stands for all; `most_messages` is what
-/// the estimate gets. Rank 0's count for each rank: in schedules where it has less to do than others, there are more.
+/// the estimate gets.
 ///
 /// # Errors
 /// [`TooManySegments`] if an operation is that.
@@ -105,11 +128,10 @@ pub fn message_count(
         let whole = (0..all).map(of_rank).try_fold(0u64, |sum, more| Ok(sum.saturating_add(more?)))?;
         return Ok(MessageCount { whole, least: whole });
     }
-    let ranks = match representative(MOST_MESSAGES, work, machine, &first) {
-        Some(_) => 1,
-        None => u64::from(all),
+    let whole = match representative(MOST_MESSAGES, work, machine, &first) {
+        Some(_) => messages_of_rank(work, &first),
+        None => messages_of_all(work).saturating_mul(u64::from(first.segments)),
     };
-    let whole = messages_of_rank(work, &first).saturating_mul(ranks);
     let segments = u64::from(least_segments(&first).min(first.segments));
     // One part, and half of it once more.
     let segments = segments.saturating_add(segments / 2);
@@ -121,7 +143,7 @@ pub fn message_count(
 /// ranks would be far too many.
 fn estimated_in_segment(most_messages: u64, work: &Workload<'_>, machine: &Rig, first: &Prepared) -> u64 {
     let alone = messages_of_segment(work, first);
-    let all = alone.saturating_mul(u64::from(work.verified.schedule().ranks()));
+    let all = messages_of_all(work);
     let is_far_too_much = all.saturating_mul(u64::from(least_segments(first))) / DRIFTING > most_messages;
     match mirror::of(work, machine, first) {
         Some(mirror) if !mirror.drifts || is_far_too_much => alone,
@@ -172,5 +194,5 @@ pub fn estimate(most_messages: u64, work: &Workload<'_>, machine: &Rig) -> Resul
         ..*whole
     });
     let (used, messages) = (used.collect(), later(half.messages, whole.messages));
-    Ok(Prediction { finished, used, messages, ..whole })
+    counted(Prediction { finished, used, messages, ..whole })
 }

@@ -396,9 +396,10 @@ impl<'a> Simulator<'a> {
     /// The next burst begins to leave.
     fn serve(&mut self, place: Resource, watch: &mut dyn FnMut(BusySpan)) {
         if let Some(burst) = self.lines.next(place, self.now) {
-            self.show(place, burst, self.now, self.now + burst.time, watch);
-            self.events.note(self.now + self.machine.latency, RigEvent::Reaches { burst });
-            self.events.note(self.now + burst.time, RigEvent::Served { place });
+            let leaves = self.now.saturating_add(burst.time);
+            self.show(place, burst, self.now, leaves, watch);
+            self.events.note(self.now.saturating_add(self.machine.latency), RigEvent::Reaches { burst });
+            self.events.note(leaves, RigEvent::Served { place });
         }
     }
 
@@ -411,7 +412,7 @@ impl<'a> Simulator<'a> {
     fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way.all[burst.message as usize];
         // It comes in as it goes out, at the lower of the two rates.
-        let comes = self.now + burst.time;
+        let comes = self.now.saturating_add(burst.time);
         let arrives = match self.lines.ways(&message)[1] {
             Some(place) => {
                 let (start, end) = self.lines.arrive(place, burst, self.now);
@@ -463,7 +464,7 @@ impl<'a> Simulator<'a> {
         thread.inbox.push_back(index);
         let sleeps = !thread.goes_on && thread.until <= self.now;
         let wake = if sleeps && streams { self.machine.costs.wake } else { 0 };
-        let at = self.now + self.machine.slowed(to, wake);
+        let at = self.now.saturating_add(self.machine.slowed(to, wake));
         self.go_on(to, at);
     }
 
