@@ -13,6 +13,7 @@ use herringbone::core::{
     algorithm::{Layout, cost::Cost},
     group::FoldOrder,
     plan::{self, Choice, Guidance, Request},
+    prepare::Sizing,
     topology::Wiring,
     verify::verify,
 };
@@ -90,13 +91,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let hosts = layout::hosts(options.ranks, options.per_host());
     let wiring = topologies::among(environment.wiring()?, &hosts)?;
     let progress = LateBar::without_end("making and proving schedules");
-    let guidance = Guidance {
-        rules: environment.plan()?.unwrap_or_default(),
-        forced: environment.algorithm()?,
-        calibration: environment.calibration()?,
-        tree_bound: environment.tree_bound()?,
-    };
-    let rows = rows(options, &guidance, &wiring)?;
+    let job = JobSettings { guidance: environment.guidance()?, wiring, sizing: environment.sizing(&hosts)? };
+    let rows = rows(options, &job)?;
     drop(progress);
     if options.json {
         for row in &rows {
@@ -151,8 +147,16 @@ struct Row {
     codecs: Option<CodecComparison>,
 }
 
-fn rows(options: &Options, guidance: &Guidance, wiring: &Wiring) -> Result<Vec<Row>, Failure> {
+/// What settings say of a job's plans.
+struct JobSettings {
+    guidance: Guidance,
+    wiring: Wiring,
+    sizing: Sizing,
+}
+
+fn rows(options: &Options, job: &JobSettings) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
+    let JobSettings { guidance, wiring, sizing } = job;
     let hosts = layout::hosts(ranks, options.per_host());
     let group = options.fold_order().group(&hosts);
     let sizes = match (&options.sizes, collective) {
@@ -173,7 +177,7 @@ fn rows(options: &Options, guidance: &Guidance, wiring: &Wiring) -> Result<Vec<R
         };
         let forced = guidance.for_call(collective, count, request.bytes);
         let request = Request { forced: forced.as_ref(), ..request };
-        let choice = guidance.choose(&request, candidates::sizing(&request)).map_err(unusable)?;
+        let choice = guidance.choose(&request, *sizing).map_err(unusable)?;
         let name = choice.algorithm.to_string();
         if !known.contains_key(&name) {
             known.insert(name.clone(), load(&request, &choice.algorithm)?);
@@ -184,10 +188,11 @@ fn rows(options: &Options, guidance: &Guidance, wiring: &Wiring) -> Result<Vec<R
         let shows = options.json || options.candidates || sizes.len() == 1;
         let has_several =
             matches!(collective, Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather);
-        let candidates = (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance));
+        let candidates =
+            (shows && has_several && ranks > 1).then(|| Candidates::of(&request, guidance, *sizing));
         let candidates = candidates.transpose()?;
         let codecs = options.compression.as_ref();
-        let codecs = codecs.map(|codecs| CodecComparison::of(&request, guidance, &codecs.known()));
+        let codecs = codecs.map(|codecs| CodecComparison::of(&request, guidance, *sizing, &codecs.known()));
         rows.push(Row { bytes: request.bytes, count, choice, cost, link, candidates, codecs });
     }
     Ok(rows)
@@ -268,8 +273,19 @@ mod tests {
         options
     }
 
+    /// A job without settings but these.
+    fn job(options: &Options, guidance: Guidance) -> JobSettings {
+        let hosts = layout::hosts(options.ranks, options.per_host());
+        JobSettings {
+            guidance,
+            wiring: Wiring::default(),
+            sizing: Environment::default().sizing(&hosts).unwrap(),
+        }
+    }
+
     fn explained(args: &[&str]) -> Vec<Row> {
-        rows(&options(args), &Guidance::default(), &Wiring::default()).unwrap()
+        let options = options(args);
+        rows(&options, &job(&options, Guidance::default())).unwrap()
     }
 
     const COLLECTIVES: [&str; 9] = [
@@ -295,7 +311,7 @@ mod tests {
                     args.extend(["--sizes", "0,4,5,4K..1M,25M"]);
                 }
                 let options = options(&args);
-                for row in rows(&options, &Guidance::default(), &Wiring::default()).unwrap() {
+                for row in rows(&options, &job(&options, Guidance::default())).unwrap() {
                     let said = ranks[0].explain(options.collective, options.dtype, row.count).unwrap();
                     let Choice { algorithm, why } = &row.choice;
                     assert_eq!(format!("{algorithm}: {why}"), said, "{collective} of {} B", row.bytes);
@@ -308,7 +324,7 @@ mod tests {
     fn forced_trees_are_those_that_a_job_takes() {
         let guidance = Guidance { forced: Some("trees".parse().unwrap()), ..Guidance::default() };
         let options = options(&["--ranks", "6", "--per-host", "2", "--sizes", "25M,39M"]);
-        let rows = rows(&options, &guidance, &Wiring::default()).unwrap();
+        let rows = rows(&options, &job(&options, guidance)).unwrap();
         let names: Vec<String> = rows.iter().map(|row| row.choice.algorithm.to_string()).collect();
         assert_eq!(names, ["trees(single)", "trees"]);
     }
@@ -333,7 +349,7 @@ mod tests {
     fn a_row_has_the_schedules_figures_and_all_columns_line_up() {
         let options =
             options(&["--ranks", "24", "--per-host", "8", "--reducers", "2", "--sizes", "4,64K,25M"]);
-        let rows = rows(&options, &Guidance::default(), &Wiring::default()).unwrap();
+        let rows = rows(&options, &job(&options, Guidance::default())).unwrap();
         let figures: Vec<(u64, usize, u32)> =
             rows.iter().map(|row| (row.bytes, row.count, row.cost.rounds)).collect();
         assert_eq!(figures, [(4, 1, 5), (65_536, 16_384, 4), (25 << 20, 25 << 18, 4)]);

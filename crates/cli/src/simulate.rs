@@ -181,6 +181,21 @@ mod tests {
         assert!((1.9..2.01).contains(&ratio), "{ratio}");
     }
 
+    const DGX1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/dgx1.txt");
+
+    #[test]
+    fn the_slowest_port_is_no_port_without_a_limit() {
+        let seconds = |gbps| object_of(&["--bytes", "64", "--gbps", gbps])["seconds"].as_f64().unwrap();
+        assert!(seconds("8e-9") > 1000.0 * seconds("1e-3"));
+        assert!(seconds("1e-12") >= seconds("8e-9"));
+    }
+
+    #[test]
+    fn messages_are_those_of_all_ranks() {
+        let star = object_of(&["--algorithm", "star", "--ranks", "1024", "--bytes", "4"]);
+        assert_eq!((&star["messages"], &star["is_estimate"]), (&json!(2046), &json!(false)));
+    }
+
     #[test]
     fn parts_that_differ_are_simulated_as_they_are() {
         let seconds = |args: &[&str]| object_of(args)["seconds"].as_f64().unwrap();
@@ -226,7 +241,7 @@ mod tests {
 
     #[test]
     fn whatever_says_how_many_ranks_there_are_has_to_agree() {
-        let topology = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/dgx1.txt");
+        let topology = DGX1;
         let schedule = file("of-4.txt");
         fs::write(&schedule, ring_of_4()).unwrap();
         let listed = schedule.to_str().unwrap();
@@ -378,7 +393,7 @@ mod tests {
             (&["--bytes", "65T"][..], "64 TiB are the most"),
             (&["--bytes", "1T", "--svg", "x.svg"], "messages would have to be shown one by one"),
             (
-                &["--algorithm", "star", "--ranks", "2048", "--bytes", "1T"],
+                &["--algorithm", "radix", "--ranks", "1024", "--bytes", "1T", "--slow", "3:2"],
                 "have to be gone through for an estimate",
             ),
         ] {
@@ -393,6 +408,8 @@ mod tests {
             (&["--algorithm", "reduction_server"][..], "needs reducers: say how many with --reducers"),
             (&["--algorithm", "ring", "--reducers", "2"], "--reducers changes nothing about ring"),
             (&["--algorithm", "radix", "--slow", "9:2"], "--slow names 9, and there are 4 members"),
+            (&["--algorithm", "ring", "--topology", DGX1], "rank 3 sends to rank 4, and there is no link"),
+            (&["--gbps", "1e-9", "--bytes", "1G"], "more than 200 days"),
             (&["--schedule", "/nowhere/schedule"], "cannot read /nowhere/schedule"),
             (&["--topology", "/nowhere/links"], "cannot read the topology /nowhere/links"),
         ] {

@@ -13,9 +13,6 @@ use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// The staging memory of an operation in the default configuration, in bytes.
-const STAGED: usize = herringbone::core::simulate::Workload::STAGED;
-
 /// In place of a table without rows, which only a call has that is too long for all of them.
 pub(super) const NONE: &str =
     "none has a time: an operation of so many bytes has more segments than can be counted";
@@ -40,15 +37,15 @@ struct Row {
 
 impl Candidates {
     /// Those for a request.
-    pub(super) fn of(request: &Request<'_>, guidance: &Guidance) -> Result<Self, Failure> {
+    pub(super) fn of(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Result<Self, Failure> {
         let known = guidance.calibration.unwrap_or_default();
         let request = &Request { forced: None, ..*request };
-        let compared = predicted::compared(request, &known, sizing(request))
+        let compared = predicted::compared(request, &known, sizing)
             .map_err(|error| Failure::Stalled { problem: error.to_string() })?;
         Ok(Self {
             bytes: request.bytes,
             rows: compared.iter().map(|candidate| Row::of(request, candidate)).collect(),
-            changes: changes(request, guidance),
+            changes: changes(request, guidance, sizing),
             is_calibrated: guidance.calibration.is_some(),
         })
     }
@@ -143,18 +140,8 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// How a group's calls are cut that looks like the request, in the default configuration.
-pub(super) fn sizing(request: &Request<'_>) -> Sizing {
-    let hosts = match request.hosts {
-        [] => request.group.size(),
-        hosts => Sizing::distinct(hosts),
-    };
-    Sizing { hosts, shared: hosts == 1, segment_bytes: 0, most_staged: STAGED }
-}
-
 /// What would lead to another choice.
-fn changes(request: &Request<'_>, guidance: &Guidance) -> Vec<String> {
-    let sizing = sizing(request);
+fn changes(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Vec<String> {
     let chosen = |request: &Request<'_>, guidance: &Guidance| {
         Some(guidance.choose(request, sizing).ok()?.algorithm.to_string())
     };

@@ -1,10 +1,11 @@
 //! What codecs would do to a call's predicted time, and whether one is worth it.
 
-use super::candidates::{NONE, limit, sizing, time};
+use super::candidates::{NONE, limit, time};
 use crate::{failure::Failure, table};
 use herringbone::core::{
     codec::Codec,
     plan::{Guidance, Request, automatic, compare_codecs, predicted::Candidate},
+    prepare::Sizing,
     simulate::SECOND,
 };
 use indicatif::HumanBytes;
@@ -30,12 +31,12 @@ struct CodecRow {
 }
 
 impl CodecComparison {
-    pub(super) fn of(request: &Request<'_>, guidance: &Guidance, codecs: &[Codec]) -> Self {
+    pub(super) fn of(request: &Request<'_>, guidance: &Guidance, sizing: Sizing, codecs: &[Codec]) -> Self {
         let known = guidance.calibration.unwrap_or_default();
         let others = codecs.iter().filter(|codec| **codec != Codec::Plain);
         let codecs: Vec<Codec> = [Codec::Plain].iter().chain(others).copied().collect();
-        let (automatic, why) = automatic(guidance, request, sizing(request));
-        let compared = compare_codecs(request, &known, sizing(request), &codecs);
+        let (automatic, why) = automatic(guidance, request, sizing);
+        let compared = compare_codecs(request, &known, sizing, &codecs);
         Self {
             bytes: request.bytes,
             rows: compared.iter().map(|(codec, best)| CodecRow::of(*codec, best)).collect(),

@@ -4,14 +4,14 @@ use super::parts::PartsOption;
 use crate::numbers::{above_zero, decimal, whole, whole_of_64_bits};
 use crate::{failure::Failure, layout, names, topologies};
 use herringbone::{
-    Algorithm, Collective, DType, FoldOrder, ReduceOp,
+    Algorithm, Collective, DType, ReduceOp,
     core::{
         algorithm::Layout,
         codec::Codec,
         collective::UnevenParts,
         group::Group,
-        plan,
-        prepare::Call,
+        plan::{self, Guidance},
+        prepare::{Call, Sizing},
         schedule::Schedule,
         session::TREE_BOUND,
         simulate::{Calibration, Cores, Picoseconds, Port, Rig},
@@ -171,6 +171,8 @@ pub(super) struct Described {
     pub(super) parts: Option<Vec<UnevenParts>>,
     pub(super) calibration: Calibration,
     pub(super) per_host: u32,
+    /// How a job with this environment's settings cuts the call.
+    pub(super) sizing: Sizing,
 }
 
 impl Described {
@@ -208,15 +210,23 @@ impl CallOptions {
 }
 
 impl Question {
-    /// The constants: the file's, or those that are built in, with what other options say.
-    pub(super) fn constants(&self) -> Result<Calibration, Failure> {
+    /// The constants of a file, if one is named.
+    fn known(&self) -> Result<Option<Calibration>, Failure> {
         let named =
             std::env::var_os("HERRINGBONE_CALIBRATION").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let mut constants = match self.machines.calibration.as_ref().or(named.as_ref()) {
-            None => Calibration::DEFAULT,
-            Some(path) => calibration(path)?,
-        };
-        let rate = |gbps: f64| (gbps * 125e6).round() as u64;
+        self.machines.calibration.as_ref().or(named.as_ref()).map(calibration).transpose()
+    }
+
+    /// The constants by which a job would choose, if it knew some.
+    fn calibrated(&self) -> Result<Option<Calibration>, Failure> {
+        self.known()?.map(|_| self.constants()).transpose()
+    }
+
+    /// The constants: the file's, or those that are built in, with what other options say.
+    pub(super) fn constants(&self) -> Result<Calibration, Failure> {
+        let mut constants = self.known()?.unwrap_or_default();
+        // 0 stands for no limit, and what is slow is not that.
+        let rate = |gbps: f64| ((gbps * 125e6).round() as u64).max(1);
         if let Some(gbps) = self.machines.gbps {
             (constants.port, constants.reducer_port) = (rate(gbps), rate(gbps));
         }
@@ -233,6 +243,7 @@ impl Question {
     /// Makes and proves the schedule, and puts the machines together.
     pub(super) fn described(&self) -> Result<Described, Failure> {
         self.call.is_small()?;
+        let environment = &Environment::of_process();
         let codec = self.call.compression.unwrap_or_default();
         if codec != Codec::Plain
             && (self.call.collective, self.call.dtype) != (Collective::AllReduce, DType::F32)
@@ -250,9 +261,10 @@ impl Question {
         let ranks = self.ranks(listed.as_ref(), &wiring)?;
         let hosts = layout::hosts(ranks, self.machines.per_host.min(ranks));
         let wiring = topologies::among(wiring, &hosts)?;
+        let sizing = environment.sizing(&hosts)?;
         let parts = self.call.parts.as_ref();
         let parts = parts.map(|parts| parts.of(self.call.collective, self.call.dtype, ranks)).transpose()?;
-        let group = FoldOrder::Ranks.group(&hosts);
+        let group = environment.fold_order()?.unwrap_or_default().group(&hosts);
         let count = match &parts {
             Some(_) => Call::UNEVEN,
             None => {
@@ -262,7 +274,7 @@ impl Question {
         };
         let (name, schedule) = match listed {
             Some(schedule) => ("the schedule of the file".to_owned(), schedule),
-            None => self.made(&group, &hosts, &wiring, count)?,
+            None => self.made(environment, &group, &hosts, &wiring, count)?,
         };
         let reducers = schedule.reducers();
         let verified = verify(schedule, self.call.collective, &group).map_err(|error| Failure::Usage {
@@ -287,6 +299,7 @@ impl Question {
             parts,
             calibration: constants,
             per_host: self.machines.per_host.min(ranks),
+            sizing,
         })
     }
 
@@ -324,6 +337,7 @@ impl Question {
     /// The schedule of the algorithm, or of the plan's choice.
     fn made(
         &self,
+        environment: &Environment,
         group: &Group,
         hosts: &[u32],
         wiring: &Wiring,
@@ -334,7 +348,8 @@ impl Question {
         let reducers = self.machines.reducers;
         let codec = self.call.compression.unwrap_or_default();
         // As a job takes an algorithm that is forced.
-        let bound = Environment::of_process().tree_bound()?.unwrap_or(TREE_BOUND);
+        let guidance = Guidance { calibration: self.calibrated()?, ..environment.guidance()? };
+        let bound = guidance.tree_bound.unwrap_or(TREE_BOUND);
         let said = self.call.algorithm.as_ref().map(|algorithm| algorithm.for_elements(count, bound));
         let is_uneven_gather = (self.call.collective, count) == (Collective::AllGather, Call::UNEVEN);
         if let Some(algorithm) = said.as_ref().filter(|said| is_uneven_gather && **said != Algorithm::OneShot)
@@ -355,8 +370,18 @@ impl Question {
                     count,
                     group,
                 );
-                let request = plan::Request { reducers, hosts, links, ports, codec, ..request };
-                plan::choose(&request).map_err(|why| usage(why.to_string()))?.algorithm
+                let forced = guidance.for_call(self.call.collective, count, request.bytes);
+                let request = plan::Request {
+                    reducers,
+                    hosts,
+                    links,
+                    ports,
+                    codec,
+                    forced: forced.as_ref(),
+                    ..request
+                };
+                let sizing = environment.sizing(hosts)?;
+                guidance.choose(&request, sizing).map_err(|why| usage(why.to_string()))?.algorithm
             }
         };
         if reducers > 0 && self.call.algorithm.is_some() && !algorithm.needs_reducers() {

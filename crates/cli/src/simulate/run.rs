@@ -70,7 +70,13 @@ fn too_many_of_parts(whole: u64, most: u64) -> Failure {
 fn has_no_time(described: &Described, untimed: &Untimed) -> Failure {
     let problem = format!("{} has no time, because {untimed}", described.name);
     match untimed {
-        Untimed::TooManySegments(_) => Failure::Usage { problem, hint: "ask for fewer bytes" },
+        Untimed::TooManySegments(_) | Untimed::TooSlow => {
+            Failure::Usage { problem, hint: "ask for fewer bytes or faster links" }
+        }
+        Untimed::NoLink { .. } => Failure::Usage {
+            problem,
+            hint: "take an algorithm that goes by the links, such as trees, or give the topology a link there",
+        },
         Untimed::Stalled(_) => {
             Failure::Stalled { problem: format!("{problem}; this is a bug, please report it") }
         }
@@ -82,11 +88,11 @@ fn most_messages(question: &Question) -> u64 {
 }
 
 fn workload<'a>(question: &Question, described: &'a Described) -> Workload<'a> {
-    let Described { verified, machine, call, parts, .. } = described;
+    let Described { verified, call, parts, sizing, .. } = described;
     Workload {
         verified,
         call: *call,
-        sizing: Workload::sizing(machine, verified, 0),
+        sizing: *sizing,
         operations: question.call.operations,
         at_once: Workload::AT_ONCE,
         parts: parts.as_deref(),

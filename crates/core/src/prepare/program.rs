@@ -6,7 +6,7 @@ use crate::{
     collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
-    schedule::{Chunk, Cut, Form},
+    schedule::{Chunk, Cut, Form, GRAIN},
     wire::Fingerprint,
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -90,7 +90,15 @@ pub struct Sizing {
     pub most_staged: usize,
 }
 
+/// The part of a process' staging memory that only urgent operations take, as a fraction of it.
+const URGENT_PART: usize = 8;
+
 impl Sizing {
+    /// How many bytes of a process' staging memory are for all operations: one operation can take as many.
+    pub fn most_staged(memory: usize) -> usize {
+        memory - (memory / URGENT_PART).next_multiple_of(GRAIN).min(memory)
+    }
+
     /// How many hosts there are, where each member's is given.
     pub fn distinct(hosts: &[u32]) -> u32 {
         hosts.iter().collect::<BTreeSet<_>>().len() as u32

@@ -15,6 +15,7 @@ use crate::{
     core::{
         group::FoldOrder,
         plan::{Guidance, PlanRules},
+        prepare::Sizing,
         session::MEASURE,
         simulate::Calibration,
         topology::{self, Wiring},
@@ -125,6 +126,30 @@ impl Environment {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what is no number of elements.
     pub fn tree_bound(&self) -> Result<Option<u64>> {
         Ok(self.parsed(&settings::TREE_ARRAY_BOUND)?.map(|Elements(bound)| bound))
+    }
+
+    /// What the settings say of the choice of algorithms.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for one that cannot be read.
+    pub fn guidance(&self) -> Result<Guidance> {
+        Ok(Guidance {
+            rules: self.plan()?.unwrap_or_default(),
+            forced: self.algorithm()?,
+            calibration: self.calibration()?,
+            tree_bound: self.tree_bound()?,
+        })
+    }
+
+    /// How a job with these settings cuts its calls, whose workers are on these hosts, one number for each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for sizes that cannot be.
+    pub fn sizing(&self, hosts: &[u32]) -> Result<Sizing> {
+        let hosts = Sizing::distinct(hosts);
+        let staging = self.bytes(&settings::STAGING_BYTES)?.unwrap_or(super::STAGING_BYTES);
+        let segment_bytes = self.bytes(&settings::SLICE_BYTES)?.unwrap_or_default();
+        Ok(Sizing { hosts, shared: hosts == 1, segment_bytes, most_staged: Sizing::most_staged(staging) })
     }
 
     /// What `HERRINGBONE_TOPOLOGY` says of the links.

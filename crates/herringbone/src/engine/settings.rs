@@ -11,7 +11,6 @@ use crate::{
         topology::Wiring,
         wire::Fingerprint,
     },
-    execute::staging,
     observe::OperationPurpose,
 };
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
@@ -104,7 +103,7 @@ impl Settings {
             hosts: Sizing::distinct(&hosts),
             shared: Sizing::distinct(&memories(&parameters, &hosts)) == 1,
             segment_bytes: parameters.segment as usize,
-            most_staged: staging::most_of(parameters.staging as usize),
+            most_staged: Sizing::most_staged(parameters.staging as usize),
         };
         let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
         let sums = SumOrder { fold: Arc::new(parameters.order.group(&hosts)), is_of_shards: false };

@@ -1,13 +1,10 @@
 //! The fixed pool from which operations take their slots.
 
 use crate::{
-    core::schedule::GRAIN,
+    core::prepare::Sizing,
     sys::{heap::Free, segment::Segment},
 };
 use std::{ops::Range, sync::Arc};
-
-/// The part of the pool that only urgent operations take, as a fraction of it.
-const URGENT_PART: usize = 8;
 
 /// Which part of the pool memory may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +42,10 @@ pub(crate) struct Staging {
     most_in_use: usize,
 }
 
-/// How many bytes of a pool of `bytes` are for all operations: one operation can take as many.
-pub(crate) fn most_of(bytes: usize) -> usize {
-    bytes - (bytes / URGENT_PART).next_multiple_of(GRAIN).min(bytes)
-}
-
 impl Staging {
     /// A pool over `range` of a segment.
     pub(crate) fn new(segment: Arc<Segment>, range: Range<usize>) -> Self {
-        let border = range.start + most_of(range.len());
+        let border = range.start + Sizing::most_staged(range.len());
         let (common, urgent) = (Free::new(range.start..border), Free::new(border..range.end));
         let (most, bytes) = (border - range.start, range.len());
         Self { segment, common, urgent, border, most, bytes, in_use: 0, most_in_use: 0 }
