@@ -7,12 +7,7 @@
 use super::shares::{Owners, Shares};
 use crate::group::Rank;
 use crate::schedule::{Chunk, Form, Weights};
-use alloc::{
-    collections::{BTreeMap, BinaryHeap},
-    sync::Arc,
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::BinaryHeap, sync::Arc, vec, vec::Vec};
 use core::{cmp::Reverse, ops::Range};
 
 /// The nodes of one level, in rank order.
@@ -123,25 +118,24 @@ impl Uneven {
     fn below(&self, above: &[Rank], ranks: &Range<Rank>) -> Vec<Rank> {
         let share = |rank: Rank| u64::from(self.shares.parts()[rank as usize]);
         let weight = |chunk: usize| u64::from(self.weights.weight(chunk as Chunk));
-        let mut owned: BTreeMap<Rank, u64> = ranks.clone().map(|rank| (rank, 0)).collect();
-        for (chunk, owner) in above.iter().enumerate() {
-            owned.entry(*owner).and_modify(|owned| *owned += weight(chunk));
+        let mut owned = vec![0u64; ranks.len()];
+        for (chunk, owner) in above.iter().enumerate().filter(|(_, owner)| ranks.contains(owner)) {
+            owned[(owner - ranks.start) as usize] += weight(chunk);
         }
         let has_none = ranks.clone().all(|rank| share(rank) == 0);
-        // What a rank owns with one more of the longest chunks, by its share: in parts of which every share takes a whole number.
-        let load =
-            |rank: Rank, owned: u64| (owned + u64::from(Shares::WHOLE)) * (SHARED / share(rank).max(1));
-        let takers = owned.iter().filter(|(rank, _)| has_none || share(**rank) > 0);
+        let takers = ranks.clone().zip(owned).filter(|(rank, _)| has_none || share(*rank) > 0);
         let mut least: BinaryHeap<_> = takers
-            .map(|(rank, owned)| Reverse(Taker { load: load(*rank, *owned), rank: *rank, owned: *owned }))
+            .map(|(rank, owned)| {
+                let unit = SHARED / share(rank).max(1);
+                Reverse(Taker { load: (owned + u64::from(Shares::WHOLE)) * unit, rank, unit })
+            })
             .collect();
         let owner = |(chunk, above): (usize, &Rank)| match ranks.contains(above) {
             true => *above,
             false => {
                 let mut first = least.peek_mut().expect("a rank takes what is left");
-                let Taker { rank, owned, .. } = first.0;
-                let owned = owned + weight(chunk);
-                first.0 = Taker { load: load(rank, owned), rank, owned };
+                let Taker { load, rank, unit } = first.0;
+                *first = Reverse(Taker { load: load + weight(chunk) * unit, rank, unit });
                 rank
             }
         };
@@ -152,12 +146,14 @@ impl Uneven {
 /// A number of which every share is a divisor.
 const SHARED: u64 = 720_720;
 
-/// A rank of a node and what it owns there, the one with the least load first.
+/// A rank of a node that takes chunks, the one with the least load first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Taker {
+    /// What it owns there, and one more of the longest chunks, by its share: in parts of which every share takes a whole number.
     load: u64,
     rank: Rank,
-    owned: u64,
+    /// How much one unit of a chunk's weight adds to that.
+    unit: u64,
 }
 
 /// The form of the partial sum of this many inputs.
