@@ -282,10 +282,8 @@ mod tests {
                 let needed = needed(name, hosts, call, preferred, most);
                 let label = format!("{name}, {count} {dtype}, {preferred} preferred, {most} there");
                 assert!(needed.iter().all(|bytes| *bytes <= most), "{label}: {needed:?}");
-                assert!(
-                    count < 12 << 20 || needed.iter().any(|bytes| *bytes > most / 8),
-                    "{label}: {needed:?}"
-                );
+                let is_staged = needed.iter().any(|bytes| *bytes > 0);
+                assert!(count == 0 || is_staged, "{label}: nothing is staged");
             }
         }
     }
