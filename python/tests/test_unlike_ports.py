@@ -41,7 +41,9 @@ def test_a_slow_port_carries_the_buffer_once_each_way(tmp_path: Path) -> None:
     measured = job(tmp_path / "measured", HERRINGBONE_TOPOLOGY="measure")
     assert len({str(rank["plan"]) for rank in measured}) == 1, "all ranks plan alike"
     plan = str(measured[-1]["plan"])
-    assert plan.startswith("weighted(radix,16x3,0): ") and "rank 3's host" in plan, plan
+    # On a busy machine another port may be measured as slower than it is, and then owns less.
+    shares = plan.partition("weighted(radix,")[2].partition("): the port of rank 3's host")[0]
+    assert shares.endswith(",0"), plan
     slow = measured[-1]
     assert all(0.99 < float(str(slow[way])) < HEADERS for way in ("into", "out")), slow
 

@@ -104,7 +104,12 @@ fn with_ports(
     let node = |rank: usize| TopologyNode { name: rank.to_string(), kind: NodeKind::Rank, device: None };
     let ranks = || Topology::of_parts((0..hosts.len()).map(node).collect(), Vec::new());
     let topology = links.map_or_else(ranks, Ok)?;
-    topology.with_ports(ports.map_or_else(Vec::new, |ports| ports.listed(hosts)))
+    let Some(ports) = ports else { return Ok(topology) };
+    let listed = match topology.links() {
+        [] => ports.listed(hosts),
+        _ => ports.at_least(&LinkMatrix::of(&topology)?, hosts).listed(hosts),
+    };
+    topology.with_ports(listed)
 }
 
 /// Links of one kind, in one line for each speed.

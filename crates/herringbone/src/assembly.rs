@@ -188,10 +188,14 @@ fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
         "the ranks measure their links in {rounds} rounds and their hosts' ports in {turns} turns, {seconds:.1} s at most"
     ));
     let began = Instant::now();
-    let ports = ports.run(|_turn| {})?;
+    let hosts = ports.hosts().to_vec();
+    let mut ports = ports.run(|_turn| {})?;
     let wrong = |error| Error::config(settings::TOPOLOGY.name, error);
     let topology = links.map(|links| links.run(|_round| {})).transpose()?;
     let links = topology.as_ref().map(LinkMatrix::of).transpose().map_err(wrong)?;
+    if let (Some(found), Some(links)) = (&ports, &links) {
+        ports = Some(found.at_least(links, &hosts));
+    }
     let range = |rates: &mut dyn Iterator<Item = f64>| {
         rates.fold((f64::MAX, 0.0), |(least, most): (f64, f64), rate| (rate.min(least), rate.max(most)))
     };

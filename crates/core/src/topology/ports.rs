@@ -159,6 +159,27 @@ impl Ports {
         (0..self.size().min(hosts.len())).filter(is_first).map(listed).collect()
     }
 
+    /// Those of which none is slower than a link between hosts that goes through it: what one flow carries, its two ports carry.
+    #[must_use]
+    pub fn at_least(&self, links: &LinkMatrix, hosts: &[u32]) -> Self {
+        let mut raised = self.clone();
+        let size = self.size().min(links.size()).min(hosts.len());
+        let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+        for (from, to) in pairs.filter(|(from, to)| hosts[*from] != hosts[*to]) {
+            let carried = (links.speed(from, to) * 1e9 + 0.5) as u64 / UNIT * UNIT;
+            for rank in 0..self.size().min(hosts.len()) {
+                let port = &mut raised.of_ranks[rank];
+                if hosts[rank] == hosts[from] && port.out > 0 {
+                    port.out = port.out.max(carried);
+                }
+                if hosts[rank] == hosts[to] && port.into > 0 {
+                    port.into = port.into.max(carried);
+                }
+            }
+        }
+        raised
+    }
+
     /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
     /// ends let through. A slower one has something else in its way, such as a cable between two sites.
     pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
@@ -282,6 +303,23 @@ mod tests {
         let placed = two.clone().placed(&nodes, &["b", "a", "b"]).unwrap();
         assert_eq!([0, 1, 2].map(|rank| placed.port(rank).out), [2000, 1000, 2000]);
         assert!(two.placed(&nodes, &["b", "c"]).is_err());
+    }
+
+    #[test]
+    fn no_port_is_slower_than_a_link_through_it() {
+        let row =
+            |from: usize| (0..3).map(|to| if (from, to) == (0, 2) { 3.0 } else { 1.0 }).collect::<Vec<f32>>();
+        let links = LinkMatrix::of_weights(&[row(0), row(1), row(2)]).unwrap();
+        let ports =
+            Ports::new(vec![port(2_000_000_000, 5_000), port(2_000_000_000, 5_000), port(0, 7_000)], 9)
+                .unwrap();
+        let raised = ports.at_least(&links, &[0, 0, 1]);
+        let giga = 1_000_000_000;
+        assert_eq!(
+            [0, 1, 2].map(|rank| raised.port(rank)),
+            [port(3 * giga, giga), port(3 * giga, giga), port(0, 3 * giga)]
+        );
+        assert_eq!(raised.nanoseconds(), 9);
     }
 
     #[test]
