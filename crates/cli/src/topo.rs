@@ -138,22 +138,10 @@ fn described(topology: &Topology) -> String {
     for (at, line) in lines.iter_mut().enumerate().skip(1) {
         *line = format!("{} {line}", if at == 1 { "links      " } else { "           " });
     }
-    let components = topology.components();
-    let listed = components.iter().map(|members| {
-        let names: Vec<&str> = members.iter().map(|node| topology.nodes()[*node].name.as_str()).collect();
-        names.join(" ")
-    });
-    lines.push(match components.len() {
-        1 => "components  1: all nodes are connected".into(),
-        many => format!("components  {many}: {}", listed.collect::<Vec<_>>().join("; ")),
-    });
-    lines.push(match topology.slowest() {
-        None => "slowest     there is no link whose speed is known".into(),
-        Some(TopologyLink { from, to, kind, bandwidth, .. }) => {
-            let name = |node: &usize| &topology.nodes()[*node].name;
-            format!("slowest     {} to {}: {kind}, {bandwidth} GB/s", name(from), name(to))
-        }
-    });
+    // Where only ports are known, links say nothing.
+    if !topology.links().is_empty() || topology.ports().is_empty() {
+        lines.extend(connected(topology));
+    }
     let latencies = topology.links().iter().filter_map(|link| link.latency);
     if let Some((least, most)) = latencies.fold(None, |range: Option<(f64, f64)>, latency| {
         let (least, most) = range.unwrap_or((latency, latency));
@@ -167,6 +155,27 @@ fn described(topology: &Topology) -> String {
         lines.push(ports(topology).trim_end().to_owned());
     }
     lines.join("\n") + "\n"
+}
+
+/// What links connect, and the slowest of them.
+fn connected(topology: &Topology) -> [String; 2] {
+    let components = topology.components();
+    let listed = components.iter().map(|members| {
+        let names: Vec<&str> = members.iter().map(|node| topology.nodes()[*node].name.as_str()).collect();
+        names.join(" ")
+    });
+    let first = match components.len() {
+        1 => "components  1: all nodes are connected".into(),
+        many => format!("components  {many}: {}", listed.collect::<Vec<_>>().join("; ")),
+    };
+    let second = match topology.slowest() {
+        None => "slowest     there is no link whose speed is known".into(),
+        Some(TopologyLink { from, to, kind, bandwidth, .. }) => {
+            let name = |node: &usize| &topology.nodes()[*node].name;
+            format!("slowest     {} to {}: {kind}, {bandwidth} GB/s", name(from), name(to))
+        }
+    };
+    [first, second]
 }
 
 /// A table of the ports.

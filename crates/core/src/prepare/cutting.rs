@@ -29,6 +29,9 @@ const LEAST_LEAD: usize = 2;
 /// default staging memory there is room for four such operations and more; with less, each has less in flight.
 const LINKS: Cutting =
     Cutting { segment: Size::Messages(30), message: 16 << 10..512 << 10, in_flight: 7 << 20, depth: 16 };
+/// The same by shares: a port that is slower than others is busy with the buffer once each way, and what has gone out of it comes
+/// back one segment later. So the last segment's way adds to the time, as with reducers.
+const WEIGHTED: Cutting = Cutting { segment: Size::Messages(120), ..LINKS };
 /// Through reducers: what has gone up has to come down again, so the last segment's way adds to the time.
 const SERVED: Cutting =
     Cutting { segment: Size::Part(64), message: 16 << 10..48 << 10, in_flight: 3 << 20, depth: 10 };
@@ -227,7 +230,7 @@ impl Room {
 pub fn digest() -> u64 {
     let slots = format!("{EAGER_BYTES} {EAGER_SLOTS} {EAGER_BYTES_HERE} {SHARED_SLOTS}");
     let constants = format!(
-        "{MEMORY:?} {LINKS:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {DEEP:?} {slots}"
+        "{MEMORY:?} {LINKS:?} {WEIGHTED:?} {SERVED:?} {CROWDED:?} {COPIED} {LEAST_LEAD} {LEAST_DEPTH} {PARTS:?} {DEEP:?} {slots}"
     );
     wire::digest(constants.as_bytes())
 }
@@ -253,6 +256,7 @@ pub(super) fn segmentation(
 ) -> Result<Segmentation, TooManySegments> {
     let cutting = match medium {
         Medium::Memory => MEMORY,
+        Medium::Links if matches!(cut, Cut::Weighted { .. }) => WEIGHTED,
         Medium::Links => LINKS,
         Medium::Reducers => SERVED,
         Medium::FewReducers => CROWDED,
