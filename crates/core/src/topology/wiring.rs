@@ -1,7 +1,6 @@
 //! What is known of the ways between ranks: links of pairs, and ports of hosts.
 
 use super::{LinkMatrix, Ports, Topology, TopologyError};
-use crate::wire::digest;
 use alloc::{string::String, vec::Vec};
 
 /// What is known of the ways between ranks. Ports decide where they are known, because the links of a host share its port.
@@ -64,13 +63,12 @@ impl Wiring {
         })
     }
 
-    /// What stands for it among what plans are made from.
-    pub fn digest(&self) -> Option<u64> {
+    /// All numbers, for digests: what stands for it among what plans are made from. `None` if nothing is known.
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let links = self.links.as_ref().map(LinkMatrix::to_bytes);
-        let Some(ports) = &self.ports else { return links.map(|links| digest(&links)) };
+        let Some(ports) = &self.ports else { return links };
         // The links' size comes first, so that no links run together with the ports.
-        let bytes: Vec<u8> = links.unwrap_or_default().into_iter().chain(ports.to_bytes()).collect();
-        Some(digest(&bytes))
+        Some(links.unwrap_or_default().into_iter().chain(ports.to_bytes()).collect())
     }
 
     /// How many bytes it takes in a message, at most.

@@ -15,7 +15,7 @@ use crate::{
         session::{Basis, CutBy, Machines, Summary, membership::MemberId},
         topology::Wiring,
         verify::{Order, Verified, verify},
-        wire::Fingerprint,
+        wire::{Fingerprint, digest},
     },
     execute::{issue::PlanKey, script::Script},
     observe::Observer,
@@ -300,7 +300,7 @@ impl Plans {
                 reducers: Summary::of_texts(&parameters.reducers),
                 hosts: Summary::of_places(hosts),
                 memories: Summary::of_places(&settings.memories()),
-                topology: self.wiring.digest(),
+                topology: self.wiring.to_bytes().map(|bytes| digest(&bytes)),
             },
             cut: CutBy {
                 constants: cutting::digest(),
