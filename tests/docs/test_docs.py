@@ -203,7 +203,9 @@ def command(name, words, settings, folder):
             # The binary would start the first python3 of the path.
             succeed([sys.executable, "-m", "herringbone", "compare", *rest], folder, settings)
         case ["herringbone", *rest]:
-            own = {word: str(ROOT / word) for word in rest if word.startswith("examples/")}
+            files = [word for word in (*rest, *settings.values()) if word.startswith("examples/")]
+            own = {word: str(ROOT / word) for word in files}
+            settings = {setting: own.get(value, value) for setting, value in settings.items()}
             own |= {"python": python(), "herringbone": str(BINARY)}
             succeed([str(BINARY), *(own.get(word, word) for word in rest)], folder, settings)
         case ["torchrun", *_] if examples := [word for word in words if word.startswith("examples/")]:

@@ -12,7 +12,7 @@ pub use program::{
 
 use self::{
     compile::Compiler,
-    cutting::{Extent, Medium, Room, SegmentPace, Segmentation, segmentation},
+    cutting::{Extent, Medium, Room, SegmentTiming, Segmentation, segmentation},
     program::PerSegment,
 };
 use crate::{
@@ -63,14 +63,14 @@ pub fn prepare(
     };
     let is_coded = cut.is_coded();
     let room = Room::of(verified.cost().worker, cut, &call, sizing.most_staged);
-    let pace = SegmentPace::of(&verified.cost());
+    let timing = SegmentTiming::of(&verified.cost());
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let inputs = if me < schedule.workers() { verified.group().inputs_of(me).len() as u32 } else { 1 };
     let (input, output) = cutting::buffers(at, call.collective, &sizes, inputs);
     let extent = Extent::of(at, &sizes, &input, &output, call.collective);
     let Segmentation { elements, grain, segments, depth, lead } =
-        segmentation(extent, cut, &call, sizing.segment_bytes, medium, pace, room)?;
+        segmentation(extent, cut, &call, sizing.segment_bytes, medium, timing, room)?;
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),

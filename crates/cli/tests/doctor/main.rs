@@ -226,9 +226,9 @@ fn a_name_that_is_loopback_or_nothing_is_found() {
         rows["own name"].1.contains("it would make rank 0 listen where no other host reaches it"),
         "{rows:?}"
     );
-    for told in [("HERRINGBONE_STORE", "127.0.0.1:29400"), ("MASTER_ADDR", "192.0.2.2")] {
+    for advised in [("HERRINGBONE_STORE", "127.0.0.1:29400"), ("MASTER_ADDR", "192.0.2.2")] {
         let (_, rows) = found(&script, &[], &[told]);
-        assert_eq!(level(&rows, "own name"), "ok", "{told:?} is what the advice says: {rows:?}");
+        assert_eq!(level(&rows, "own name"), "ok", "{advised:?} is what the advice says: {rows:?}");
     }
     let (_, rows) = found(&script, &[], &[("MASTER_ADDR", "node-seven")]);
     assert_eq!(level(&rows, "own name"), "warning", "{rows:?}");

@@ -154,7 +154,7 @@ impl Extent {
 
 /// How a segment goes through a schedule, by its messages: the same on all ranks, because the proof counts it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SegmentPace {
+pub(super) struct SegmentTiming {
     /// The longest chain of messages.
     pub(super) rounds: usize,
     /// How long a segment takes that is alone.
@@ -163,7 +163,7 @@ pub(super) struct SegmentPace {
     pub(super) busiest: usize,
 }
 
-impl SegmentPace {
+impl SegmentTiming {
     pub(super) fn of(cost: &Cost) -> Self {
         let busiest = cost.busiest();
         let alone = cost.alone.unwrap_or(busiest);
@@ -251,7 +251,7 @@ pub(super) fn segmentation(
     call: &Call,
     preferred: usize,
     medium: Medium,
-    pace: SegmentPace,
+    timing: SegmentTiming,
     room: Room,
 ) -> Result<Segmentation, TooManySegments> {
     let cutting = match medium {
@@ -270,8 +270,9 @@ pub(super) fn segmentation(
         Size::Part(of) => parts(of),
         Size::Messages(of) => parts((of / chunks).clamp(*PARTS.start(), *PARTS.end())),
     };
-    let deep = Some(pace).filter(|pace| medium == Medium::Links && !uneven && pace.is_deep());
-    let part = deep.map_or(part, |pace| part.min(parts(pace.segments(longest * width)).max(DEEP.message)));
+    let deep = Some(timing).filter(|timing| medium == Medium::Links && !uneven && timing.is_deep());
+    let part =
+        deep.map_or(part, |timing| part.min(parts(timing.segments(longest * width)).max(DEEP.message)));
     // As large as the least depth lets them be within what may be in flight.
     let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
     let message = match preferred {
@@ -290,7 +291,7 @@ pub(super) fn segmentation(
     let even = longest.div_ceil(segments).div_ceil(grain) * grain;
     let elements = if uneven { most } else { even.min(longest) };
     let bytes = (elements * width * chunks).max(1);
-    let needed = deep.map_or(0, |pace| pace.in_flight(elements * width));
+    let needed = deep.map_or(0, |timing| timing.in_flight(elements * width));
     let mut depth = (cutting.in_flight / bytes).min(needed.max(cutting.depth as usize));
     if medium != Medium::Memory {
         depth = depth.min(room.segments(elements * width));
@@ -362,7 +363,7 @@ mod tests {
             &call,
             preferred,
             medium,
-            SegmentPace { rounds: 2, alone: 2, busiest: 2 },
+            SegmentTiming { rounds: 2, alone: 2, busiest: 2 },
             Room { chunks: 1, rounding: 0, bytes: usize::MAX },
         )
         .unwrap()
