@@ -33,7 +33,7 @@ const MESSAGES: u32 = 16;
 /// A measurement of ports that is about to begin. All ranks of the group make one and run it.
 ///
 /// The first rank of each host stands for all of its ranks. In a turn a host receives from all others, or sends to all, so that
-/// its own port is what limits. What counts is the median of short parts of a turn, and of [two](REPEATS) such turns the larger one.
+/// its own port is what limits. What counts is the median of short parts of a turn, and of two such turns the larger one.
 /// Of more than 16 hosts, blocks of at most 16 measure at the same time.
 pub struct PortMeasurement<'a> {
     comm: &'a Communicator,
