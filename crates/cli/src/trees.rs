@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(value["trees"][0]["edges"][0], json!([0, 1]));
         assert_eq!(value["trees"][0]["by"], "exhaustive");
         let figures = ["weight", "worst_load", "max_link_use", "links_used", "bound"].map(|key| &value[key]);
-        assert_eq!(figures, [&json!(145.0), &json!(2.0), &json!(5), &json!(16), &json!(0.7)]);
+        assert_eq!(figures, [&json!(145.0), &json!(2.0), &json!(5), &json!(16), &json!(0.175)]);
         let roots = said(&format!("{NVLINKS} --roots 3,1 --json")).unwrap();
         let value: Value = serde_json::from_str(&roots).unwrap();
         assert_eq!([&value["trees"][0]["root"], &value["trees"][1]["root"]], [3, 1]);

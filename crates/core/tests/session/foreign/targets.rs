@@ -237,7 +237,7 @@ fn ports(bytes: &[u8]) -> bool {
 /// How a machine is linked, in a file.
 fn topology(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
-    // The name of one matrix of a list that has several.
+    // Names of topologies in lists that have several.
     let read_by = |name| {
         read(&text, name).is_ok_and(|topology| {
             let again = read(&topology.to_json(), None).expect("what is written is read");
@@ -249,7 +249,7 @@ fn topology(bytes: &[u8]) -> bool {
             true
         })
     };
-    read_by(None) | read_by(Some("p3_16xlarge_p2p_matrix"))
+    read_by(None) | read_by(Some("p3_16xlarge_p2p_matrix")) | read_by(Some("nvlink_and_pcie_4"))
 }
 
 /// What launchers say of a cluster.
