@@ -70,6 +70,7 @@ pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use mixed::MixedShares;
 pub use name::ParseAlgorithmError;
 pub use shares::{Shares, SharesError};
+pub(crate) use weighted::OwnedBy;
 
 use crate::group::Rank;
 use crate::topology::{LinkMatrix, MOST_RANKS, trees::TreeMode};

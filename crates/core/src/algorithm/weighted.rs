@@ -74,20 +74,52 @@ pub(super) fn of_several(
     }
 }
 
+/// Whose chunks have shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnedBy {
+    /// Each worker has one.
+    Workers,
+    /// Each reducer has some.
+    Reducers,
+    /// Each worker and each reducer has some.
+    Both,
+}
+
+impl OwnedBy {
+    /// Of an algorithm, if it takes shares.
+    pub(crate) fn of(plain: &Algorithm) -> Option<Self> {
+        match plain {
+            Algorithm::Radix { .. } => Some(Self::Workers),
+            Algorithm::ReductionServer => Some(Self::Reducers),
+            Algorithm::Mixed { shares: None } => Some(Self::Both),
+            Algorithm::Hierarchical { outer, .. } => Self::of(outer).filter(|by| *by != Self::Both),
+            _ => None,
+        }
+    }
+
+    /// How many owners there are.
+    pub(crate) fn count(self, workers: u32, reducers: u32) -> u32 {
+        match self {
+            Self::Workers => workers,
+            Self::Reducers => reducers,
+            Self::Both => workers + reducers,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::Reducers => "reducers",
+            Self::Both => "workers and reducers",
+        }
+    }
+}
+
 /// Checks that there is a share for each owner.
 fn check(plain: &Algorithm, shares: &Shares, group: &Group, layout: &Layout<'_>) -> Result<(), Unsupported> {
-    let workers = group.size();
-    let (owners, kind) = match plain {
-        Algorithm::Radix { .. } => (workers, "workers"),
-        Algorithm::ReductionServer => (layout.at_least_one()?, "reducers"),
-        Algorithm::Mixed { shares: None } => (workers + layout.at_least_one()?, "workers and reducers"),
-        Algorithm::Hierarchical { outer, .. } => match &**outer {
-            Algorithm::Radix { .. } => (workers, "workers"),
-            Algorithm::ReductionServer => (layout.at_least_one()?, "reducers"),
-            _ => return Err(Unsupported::NoShares { plain: plain.to_string() }),
-        },
-        _ => return Err(Unsupported::NoShares { plain: plain.to_string() }),
-    };
+    let by = OwnedBy::of(plain).ok_or_else(|| Unsupported::NoShares { plain: plain.to_string() })?;
+    let reducers = if by == OwnedBy::Workers { 0 } else { layout.at_least_one()? };
+    let (owners, kind) = (by.count(group.size(), reducers), by.name());
     let found = shares.parts().len();
     if found == owners as usize {
         return Ok(());

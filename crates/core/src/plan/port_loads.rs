@@ -2,7 +2,6 @@
 
 use super::Request;
 use crate::{
-    algorithm::Algorithm,
     schedule::{Chunk, Form, Schedule, SlotChunks, Step},
     topology::Port,
 };
@@ -23,21 +22,6 @@ pub(super) fn host_numbers(request: &Request<'_>, reducers: u32) -> (Vec<u32>, u
     }
     hosts.extend((names.len() as u32..).take(reducers as usize));
     (hosts, names.len())
-}
-
-/// How many owners an algorithm's shares are for, if it can have shares.
-pub(super) fn owners(algorithm: &Algorithm, workers: u32, reducers: u32) -> Option<u32> {
-    match algorithm {
-        Algorithm::Radix { .. } => Some(workers),
-        Algorithm::ReductionServer => Some(reducers),
-        Algorithm::Mixed { shares: None } => Some(workers + reducers),
-        Algorithm::Hierarchical { outer, .. } => match **outer {
-            Algorithm::Radix { .. } => Some(workers),
-            Algorithm::ReductionServer => Some(reducers),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// What ports carry while a buffer is all-reduced, by kinds of chunks: linear in how long the chunks of each kind are.
@@ -123,7 +107,10 @@ pub(super) fn directions(ports: &[Port]) -> impl Iterator<Item = u64> {
 pub(super) mod tests {
     use super::super::{busiest_link, counted::tests::large};
     use super::*;
-    use crate::{algorithm::Layout, group::Group};
+    use crate::{
+        algorithm::{Algorithm, Layout},
+        group::Group,
+    };
 
     /// The loads of an algorithm in which each host is a kind of its own.
     pub(crate) struct HostLoads {

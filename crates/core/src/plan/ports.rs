@@ -6,11 +6,11 @@
 
 use super::{
     Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
-    port_loads::{PortLoads, host_numbers, owners},
+    port_loads::{PortLoads, host_numbers},
     shares::{PortTime, ShareSearch, filled},
 };
 use crate::{
-    algorithm::{Algorithm, Layout, Shares},
+    algorithm::{Algorithm, Layout, OwnedBy, Shares},
     codec::Codec,
     collective::Collective,
     schedule::{Chunk, Schedule},
@@ -187,16 +187,17 @@ impl KnownPorts {
     /// An algorithm with the shares that leave the least to the busiest port; `None` where it has none, or does not fit the hosts.
     fn by_shares(&self, request: &Request<'_>, plain: Algorithm) -> Option<SharedChoice> {
         let workers = request.group.size();
-        let owners = owners(&plain, workers, request.reducers)?;
+        let by = OwnedBy::of(&plain)?;
+        let owners = by.count(workers, request.reducers);
         // The owners' places among members: reducers come after the workers.
-        let first = if owns_workers(&plain) { 0 } else { workers };
+        let first = if by == OwnedBy::Reducers { workers } else { 0 };
         let equal = Shares::new(vec![Shares::WHOLE; owners as usize]).ok()?;
         let coded = request.codec != Codec::Plain;
-        let by = |shares: Shares| {
+        let with = |shares: Shares| {
             let weighted = plain.clone().weighted(shares);
             if coded { weighted.coded() } else { weighted }
         };
-        let schedule = self.schedule(request, &by(equal))?;
+        let schedule = self.schedule(request, &with(equal))?;
         let (hosts, ports) = self.ports_of(&schedule);
         let each = (schedule.cut().chunks() / owners).max(1);
         let kind_of = |owner: u32| self.kinds[self.hosts[(first + owner) as usize] as usize];
@@ -216,7 +217,7 @@ impl KnownPorts {
                 .collect(),
             _ => vec![],
         };
-        let algorithm = by(shares);
+        let algorithm = with(shares);
         Some(SharedChoice { plain, algorithm, even, time, of_hosts })
     }
 
@@ -276,11 +277,6 @@ fn has_stages(algorithm: &Algorithm) -> bool {
         Algorithm::Hierarchical { .. } => true,
         _ => false,
     }
-}
-
-/// Whether workers are among an algorithm's owners.
-fn owns_workers(algorithm: &Algorithm) -> bool {
-    !algorithm.needs_reducers() || matches!(algorithm, Algorithm::Mixed { .. })
 }
 
 /// The lesser rate of a port that is known; 0 if none is.
