@@ -39,11 +39,11 @@ END_SECONDS = 20
 """For processes that were asked to end, and for those that a rank has left behind."""
 HOST = "127.0.0.1"
 FOREIGN = re.compile(
-    r"(HERRINGBONE|MASTER|TORCHELASTIC|LOCAL|GROUP|ROLE|OMPI|SLURM|PYTEST)_|RANK$|WORLD_SIZE$"
+    r"(HERRINGBONE|MASTER|TORCHELASTIC|LOCAL|GROUP|ROLE|OMPI|SLURM|PYTEST|KMP)_|RANK$|WORLD_SIZE$"
     r"|(PYTHONUNBUFFERED|TORCHINDUCTOR_CACHE_DIR|COLUMNS|LINES)$"
 )
 """Settings of a job that this process may be in itself, and of pytest, of which programs shall not know; and what
-torch and the library of terminals set."""
+torch, scikit-learn and the library of terminals set."""
 STAND_IN = "python"
 PLACE = "LAB_SERVER"
 """Where a server listens that this process has not started."""

@@ -13,7 +13,7 @@ from lab.job import place
 from lab.process import Process
 
 EXAMPLE = ROOT / "examples" / "shards.py"
-STEPS = 40
+STEPS = 80
 STEP = re.compile(r"step (\d+): loss (\S+), digest (\w+), (\d+) of 8 shards")
 
 

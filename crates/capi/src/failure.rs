@@ -18,7 +18,7 @@ const ADVICE_IN_C: [(&str, &str); 3] = [
     ),
     (
         "closed",
-        "this process has ended its part in it (herringbone_finalize, RabitFinalize); do so when all operations have ended",
+        "this process has closed it (herringbone_finalize, herringbone_abort, RabitFinalize); close it when all its operations have ended",
     ),
     ("late", "raise the timeout (herringbone_set_timeout, rabit_timeout_sec or HERRINGBONE_TIMEOUT_S)"),
 ];

@@ -227,7 +227,7 @@ fn a_name_that_is_loopback_or_nothing_is_found() {
         "{rows:?}"
     );
     for advised in [("HERRINGBONE_STORE", "127.0.0.1:29400"), ("MASTER_ADDR", "192.0.2.2")] {
-        let (_, rows) = found(&script, &[], &[told]);
+        let (_, rows) = found(&script, &[], &[advised]);
         assert_eq!(level(&rows, "own name"), "ok", "{advised:?} is what the advice says: {rows:?}");
     }
     let (_, rows) = found(&script, &[], &[("MASTER_ADDR", "node-seven")]);
