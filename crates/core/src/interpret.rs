@@ -183,7 +183,10 @@ impl<'a> Task<'a> {
 
     fn start(&self, rank: Rank, input: &'a [u8]) -> State<'a> {
         let schedule = self.schedule.schedule();
-        let program = schedule.program(rank);
+        let program = match schedule.program(rank) {
+            Cow::Borrowed(program) => program.chunk_by_chunk(),
+            Cow::Owned(program) => Cow::Owned(program.chunk_by_chunk().into_owned()),
+        };
         let output = match self.parts.get(rank as usize) {
             Some(parts) => parts.output_elements(),
             None => self.schedule.collective().output_elements(schedule.workers(), rank, self.count),

@@ -7,7 +7,7 @@ mod program;
 
 pub use cutting::TooManySegments;
 pub use program::{
-    Call, Fold, Head, Kind, Loc, Operand, Outbound, Peer, Prepared, PreparedStep, Send, Sizing,
+    Call, Fold, Head, Kind, Loc, Operand, Outbound, Peer, Prepared, PreparedStep, Send, Sizing, Staged,
 };
 
 use self::{
@@ -62,20 +62,28 @@ pub fn prepare(
         (false, false) => Medium::Links,
     };
     let is_coded = cut.is_coded();
-    let room = Room::of(verified.cost().worker, cut, &call, sizing.most_staged);
+    let load = verified.cost().worker;
+    let mut room = Room::of(load, cut, &call, sizing.most_staged);
     let timing = SegmentTiming::of(&verified.cost());
     let at = Viewpoint { cut, workers: schedule.workers(), worker: me };
     let sizes = call.lengths(parts);
     let inputs = if me < schedule.workers() { verified.group().inputs_of(me).len() as u32 } else { 1 };
     let (input, output) = cutting::buffers(at, call.collective, &sizes, inputs);
-    let extent = Extent::of(at, &sizes, &input, &output, call.collective);
-    let Segmentation { elements, grain, segments, depth, lead } =
-        segmentation(extent, cut, &call, sizing.segment_bytes, medium, timing, room)?;
+    let mut extent = Extent::of(at, &sizes, &input, &output, call.collective);
+    if schedule.side_by_side() {
+        (extent, room) = (extent.of_messages(&load, cut, call.count), room.of_messages(&load, cut, &call));
+    }
+    let mut segmentation = segmentation(extent, cut, &call, sizing.segment_bytes, medium, timing, room)?;
+    let per_segment = match schedule.side_by_side() {
+        true => PerSegment::SideBySide(segmentation.side_by_side(cut, &call)),
+        false => PerSegment::new(cut, segmentation.elements, segmentation.grain),
+    };
+    let Segmentation { elements, segments, depth, lead, .. } = segmentation;
     let message_bytes = match is_coded {
         true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
         false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),
     };
-    let message_bytes = message_bytes.unwrap_or(0);
+    let message_bytes = message_bytes.unwrap_or(0) * load.longest as usize;
     let (gives, takes) = (segments, segments);
     let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, gives, takes, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();
@@ -97,7 +105,7 @@ pub fn prepare(
         eager,
         input,
         output,
-        per_segment: PerSegment::new(cut, elements, grain),
+        per_segment,
     };
     let direct = if medium == Medium::Memory { direct::sends(schedule, program, me) } else { Vec::new() };
     let contributors = verified.group().contributors();
@@ -124,14 +132,13 @@ fn received_in_place(collective: Collective, program: &Program) -> Vec<u32> {
 /// Notes with which peers messages go in fewer segments than there are, where parts differ.
 fn limit(prepared: &mut Prepared) {
     for at in 0..prepared.peers.len() {
-        let chunks = prepared.peers[at].heads.iter().map(|head| prepared.heads[*head as usize].chunk);
+        let chunks = prepared.peers[at].heads.iter().map(|head| prepared.heads[*head as usize].run.first);
         let gives = chunks.map(|chunk| prepared.segments_of(chunk)).max();
         prepared.peers[at].gives = gives.unwrap_or(0);
     }
     for at in 0..prepared.steps.len() {
         let Kind::Send(send) = &prepared.steps[at].kind else { continue };
-        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-        let takes = prepared.segments_of(chunk);
+        let takes = prepared.segments_of(send.from.run().first);
         for lane in send.lanes.clone() {
             let peer = prepared.lanes[lane as usize].peer;
             prepared.peers[peer as usize].takes = takes;
@@ -146,7 +153,7 @@ mod tests {
         algorithm::{Algorithm, Layout},
         element::{DType, ReduceOp},
         group::Group,
-        schedule::{Cut, Origin, Place, ProgramBuilder, Schedule},
+        schedule::{ChunkRun, Cut, Origin, Place, ProgramBuilder, Schedule},
         verify::{VerifyError, verify},
     };
 
@@ -204,7 +211,7 @@ mod tests {
             let program = verified.schedule().program(0);
             let prepared = prepare(&verified, &program, 0, call, parts, sizing, |_| false)?;
             for chunk in 0..prepared.chunks() {
-                let last = prepared.elements(chunk, prepared.segments - 1);
+                let last = prepared.elements(ChunkRun::one(chunk), prepared.segments - 1);
                 assert_eq!(last.end, prepared.whole(chunk).end, "{collective}");
             }
             Ok::<u32, TooManySegments>(prepared.segments)
@@ -304,7 +311,7 @@ mod tests {
         for (chunk, weight) in [16, 16, 8, 1].into_iter().enumerate() {
             let length = count * weight / 41 / prepared.segments as usize;
             for segment in 0..prepared.segments {
-                let elements = prepared.elements(chunk as u32, segment);
+                let elements = prepared.elements(ChunkRun::one(chunk as u32), segment);
                 assert_eq!(elements.start, at, "chunk {chunk}");
                 let is_last = segment + 1 == prepared.segments;
                 assert!(is_last || elements.len().abs_diff(length) <= 32, "{elements:?} for {length}");

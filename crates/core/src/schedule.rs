@@ -20,6 +20,27 @@ use core::{fmt, ops::Range};
 /// A piece of the user's buffer, numbered from 0; the unit that every step moves or folds.
 pub type Chunk = u32;
 
+/// Chunks that follow each other: those that a step is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChunkRun {
+    /// The first.
+    pub first: Chunk,
+    /// How many they are.
+    pub span: u32,
+}
+
+impl ChunkRun {
+    /// Of one chunk.
+    pub fn one(chunk: Chunk) -> Self {
+        Self { first: chunk, span: 1 }
+    }
+
+    /// Its chunks.
+    pub fn chunks(self) -> Range<Chunk> {
+        self.first..self.first + self.span
+    }
+}
+
 /// Chunk boundaries of an evenly cut buffer fall on multiples of this many bytes: one cache line, one vector.
 pub const GRAIN: usize = 64;
 
@@ -274,11 +295,63 @@ pub enum Step {
     },
 }
 
+impl Place {
+    /// The place so many further on.
+    pub fn shifted(self, offset: u32) -> Self {
+        match self {
+            Self::User(chunk) => Self::User(chunk.saturating_add(offset)),
+            Self::Slot(slot) => Self::Slot(slot.saturating_add(offset)),
+        }
+    }
+}
+
+impl Origin {
+    /// The same of the chunk so many further on.
+    pub fn shifted(self, offset: u32) -> Self {
+        match self {
+            Self::At(place) => Self::At(place.shifted(offset)),
+            Self::Head { .. } => self,
+        }
+    }
+}
+
+impl Source {
+    /// The same of the chunk so many further on.
+    pub fn shifted(self, offset: u32) -> Self {
+        Self { from: self.from.shifted(offset), ..self }
+    }
+}
+
+impl Step {
+    /// The same for the chunk so many further on; `sources` gives the sources of a fold of that chunk.
+    fn shifted(self, offset: u32, sources: impl FnOnce(Run) -> Run) -> Self {
+        let at = |place: Place| place.shifted(offset);
+        match self {
+            Self::Send { from, to } => Self::Send { from: at(from), to },
+            Self::Recv { lane, chunk, into } => Self::Recv { lane, chunk: chunk + offset, into: at(into) },
+            Self::Fold { chunk, from, into, finish } => {
+                Self::Fold { chunk: chunk + offset, from: sources(from), into: at(into), finish }
+            }
+            Self::Copy { from, into } => Self::Copy { from: at(from), into: at(into) },
+            Self::Encode { from, into } => Self::Encode { from: at(from), into: at(into) },
+            Self::Decode { chunk, from, into } => {
+                Self::Decode { chunk: chunk + offset, from: from.shifted(offset), into: at(into) }
+            }
+        }
+    }
+}
+
 /// What one rank does. Built with [`ProgramBuilder`].
+///
+/// A step of a schedule whose chunks lie [side by side](Schedule::side_by_side) may stand for several: it does to so many chunks
+/// that follow each other, in as many places that follow each other, what it does to the first, and what it sends or receives of them
+/// is one message. This number is its [span](Self::span).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
     slots: Vec<Form>,
     steps: Vec<Step>,
+    /// The span of each step, as far as the last that is not 1.
+    spans: Vec<u16>,
     lanes: Vec<Rank>,
     sources: Vec<Source>,
 }
@@ -292,6 +365,36 @@ impl Program {
     /// The steps, in program order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// For how many chunks a step stands, by its position.
+    pub fn span(&self, step: usize) -> u32 {
+        self.spans.get(step).map_or(1, |span| u32::from(*span))
+    }
+
+    /// The longest span.
+    pub fn longest_span(&self) -> u32 {
+        self.spans.iter().copied().max().map_or(1, u32::from)
+    }
+
+    /// The same with one step, and one message, for each chunk: what comes to lie where is the same, so that it serves to look at
+    /// places and bytes, but not at messages.
+    pub fn chunk_by_chunk(&self) -> Cow<'_, Self> {
+        if self.spans.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut single = Self { slots: self.slots.clone(), lanes: self.lanes.clone(), ..Self::default() };
+        for (at, step) in self.steps.iter().enumerate() {
+            for offset in 0..self.span(at) {
+                let step = step.shifted(offset, |from| {
+                    let start = single.sources.len() as u32;
+                    single.sources.extend(self.sources(from).iter().map(|source| source.shifted(offset)));
+                    Run { start, len: from.len }
+                });
+                single.steps.push(step);
+            }
+        }
+        Cow::Owned(single)
     }
 
     /// The receivers of a send.
@@ -340,6 +443,7 @@ pub struct Schedule {
     workers: u32,
     reducers: u32,
     cut: Cut,
+    side_by_side: bool,
     programs: Programs,
 }
 
@@ -351,7 +455,7 @@ impl Schedule {
         cut: Cut,
         program: impl Fn(Rank) -> Program + Send + Sync + 'static,
     ) -> Self {
-        Self { workers, reducers, cut, programs: Programs::Generated(Box::new(program)) }
+        Self { workers, reducers, cut, side_by_side: false, programs: Programs::Generated(Box::new(program)) }
     }
 
     /// A schedule with these programs, workers first.
@@ -360,7 +464,18 @@ impl Schedule {
     /// If there are fewer programs than workers.
     pub fn listed(workers: u32, cut: Cut, programs: Vec<Program>) -> Self {
         let reducers = (programs.len() as u32).checked_sub(workers).expect("a program for every worker");
-        Self { workers, reducers, cut, programs: Programs::Listed(programs) }
+        Self { workers, reducers, cut, side_by_side: false, programs: Programs::Listed(programs) }
+    }
+
+    /// The same with chunks that lie side by side in each segment, as steps with a [span](Program::span) need them: a segment is a
+    /// piece of the buffer, and is cut into chunks. Otherwise a chunk is a piece of the buffer, and is cut into segments.
+    pub fn with_chunks_side_by_side(self) -> Self {
+        Self { side_by_side: true, ..self }
+    }
+
+    /// Whether the chunks of a segment lie side by side.
+    pub fn side_by_side(&self) -> bool {
+        self.side_by_side
     }
 
     /// How many ranks have data.
@@ -398,7 +513,8 @@ impl Schedule {
 
 impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
-        (self.workers, self.reducers, &self.cut) == (other.workers, other.reducers, &other.cut)
+        let header = |schedule: &Self| (schedule.workers, schedule.reducers, schedule.side_by_side);
+        (header(self), &self.cut) == (header(other), &other.cut)
             && (0..self.ranks()).all(|rank| self.program(rank) == other.program(rank))
     }
 }
@@ -411,6 +527,7 @@ impl fmt::Debug for Schedule {
             .field("workers", &self.workers)
             .field("reducers", &self.reducers)
             .field("cut", &self.cut)
+            .field("side_by_side", &self.side_by_side)
             .finish_non_exhaustive()
     }
 }

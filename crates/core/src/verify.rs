@@ -140,6 +140,12 @@ pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Resu
     match_messages(&mut graph)?;
     let Results { order, rounds, alone } = run_on_symbols(&graph, collective, group)?;
     served::confirmed(&graph)?;
+    if schedule.side_by_side() && order != Order::Fixed {
+        return Err(VerifyError::SideBySide {
+            collective,
+            why: "the order of its sums is the schedule's own",
+        });
+    }
     let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds, alone));
     Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
 }
@@ -162,6 +168,16 @@ fn check_fit(schedule: &Schedule, collective: Collective, group: &Group) -> Resu
     }
     if !collective.accepts(schedule.cut(), workers) {
         return Err(VerifyError::Cut { collective, cut: schedule.cut().clone(), workers });
+    }
+    if schedule.side_by_side() {
+        let faults = [
+            (collective != Collective::AllReduce, "only an all_reduce may choose where its chunks lie"),
+            (schedule.cut().is_coded(), "they are coded each by itself"),
+            (schedule.reducers() > 0, "reducers that are lost leave whole chunks to others"),
+        ];
+        if let Some((_, why)) = faults.into_iter().find(|(is_so, _)| *is_so) {
+            return Err(VerifyError::SideBySide { collective, why });
+        }
     }
     Ok(())
 }

@@ -42,6 +42,8 @@ pub struct Load {
     pub received: Messages,
     /// How many messages it sends, whatever their weights.
     pub messages: u32,
+    /// The most chunks that one of them is of.
+    pub longest: u32,
     /// With how many ranks it exchanges messages.
     pub partners: u32,
     /// How many chunks it keeps at most beside its buffers: messages that it receives or has ready, and partial sums. Chunks count
@@ -113,7 +115,10 @@ impl Count {
 
     /// Adds the program of a rank; its slots and lanes are there.
     pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
-        let load = Load::of(program, &self.cut, &mut self.partners);
+        let mut load = Load::of(&program.chunk_by_chunk(), &self.cut, &mut self.partners);
+        if program.longest_span() > 1 {
+            load.count_spans(program);
+        }
         self.cost.messages += u64::from(load.messages);
         let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
         *busiest = busiest.busier(load);
@@ -126,8 +131,14 @@ impl Count {
 }
 
 impl Load {
+    /// How many messages of average length a buffer of so many units is.
+    pub fn messages_of_buffer(&self, units: u32) -> u32 {
+        let sent = u64::from(self.sent.count()).max(1);
+        (u64::from(units) * u64::from(self.messages)).div_ceil(sent).max(1) as u32
+    }
+
     fn of(program: &Program, cut: &Cut, partners: &mut Partners) -> Self {
-        let mut load = Self { places: program.slots().len() as u32, ..Self::default() };
+        let mut load = Self { places: program.slots().len() as u32, longest: 1, ..Self::default() };
         let mut held = SlotChunks::new(program, cut.chunks());
         let mut slots = vec![0; program.slots().len()];
         let form = |place| program.form(place).expect("a slot of the program");
@@ -166,6 +177,19 @@ impl Load {
         load
     }
 
+    /// Counts a message of several chunks once, and so a place for several.
+    fn count_spans(&mut self, program: &Program) {
+        (self.messages, self.places) = (0, program.slots().len() as u32);
+        self.longest = program.longest_span();
+        for step in program.steps() {
+            if let Step::Send { to, .. } = *step {
+                self.messages += program.lanes(to).len() as u32;
+                self.places += 1;
+            }
+            self.places += program.received(step).count() as u32;
+        }
+    }
+
     fn receive(&mut self, cut: &Cut, chunk: Chunk, lane: Rank, form: Form, partners: &mut Partners) {
         let units = cut.units_of(chunk);
         self.kept += units;
@@ -179,6 +203,7 @@ impl Load {
             sent: self.sent.busier(other.sent),
             received: self.received.busier(other.received),
             messages: self.messages.max(other.messages),
+            longest: self.longest.max(other.longest),
             partners: self.partners.max(other.partners),
             kept: self.kept.max(other.kept),
             places: self.places.max(other.places),

@@ -183,7 +183,6 @@ pub(crate) fn carried(
         plain => (plain, None),
     };
     let workers = group.size();
-    let (cut, all) = radix::owned(workers, shares);
     let [scatter, gather] = match algorithm {
         Algorithm::Radix { scatter, gather } => [scatter, gather].map(|factors| all_levels(group, factors)),
         Algorithm::Hierarchical { inner, outer } => {
@@ -191,6 +190,7 @@ pub(crate) fn carried(
         }
         other => return Err(Unsupported::Halves { outer: other.to_string() }),
     };
+    let (cut, all) = radix::owned(workers, shares, [&scatter, &gather]);
     let host_of: Vec<usize> =
         pieces.iter().enumerate().flat_map(|(host, pieces)| whole(pieces).map(move |_| host)).collect();
     let mut links = [(); 2].map(|()| alloc::vec![Carried::default(); pieces.len()]);

@@ -6,7 +6,7 @@
 
 use super::shares::{Owners, Shares};
 use crate::group::Rank;
-use crate::schedule::{Chunk, Form, Weights};
+use crate::schedule::{Chunk, ChunkRun, Form, Weights};
 use alloc::{collections::BinaryHeap, sync::Arc, vec, vec::Vec};
 use core::{cmp::Reverse, ops::Range};
 
@@ -47,8 +47,18 @@ pub(super) struct Node {
     pub(super) ranks: Range<Rank>,
     /// By chunk; left out for a node of one rank.
     owners: Vec<Rank>,
-    /// By what the ranks own more or less than each other, if they do.
-    uneven: Option<Arc<Uneven>>,
+    sharing: Sharing,
+}
+
+/// How the ranks of a node below share the chunks of which none of them is the owner above.
+#[derive(Clone, Debug)]
+enum Sharing {
+    /// In turn.
+    InTurn,
+    /// In blocks: each takes its part from where it owns any.
+    Blocks,
+    /// By what they own more or less than each other.
+    Uneven(Arc<Uneven>),
 }
 
 /// Shares of ranks, and the weights of the chunks.
@@ -62,38 +72,80 @@ impl Node {
     /// A node whose ranks own the chunks in turn.
     pub(super) fn in_turn(ranks: Range<Rank>, chunks: u32) -> Self {
         let owners = (0..chunks).map(|chunk| ranks.start + chunk % ranks.len() as u32).collect();
-        Self { ranks, owners, uneven: None }
+        Self { ranks, owners, sharing: Sharing::InTurn }
+    }
+
+    /// The node of all ranks that each own one chunk, in an order in which those that a rank owns in the nodes of `levels` lie side by
+    /// side, as far as these are as large as each other: by the rank's place in its node of the lowest level, then by that node's place
+    /// in the next, and so on. With two ranks in each node, the bits of a rank's number are reversed.
+    pub(super) fn side_by_side(levels: &[Level]) -> Self {
+        let workers = levels.last().and_then(|level| level.last()).map_or(0, |node| node.end);
+        // By rank: the place of its node among those that are one in the next level, the lowest level first.
+        let mut places = vec![Vec::with_capacity(levels.len()); workers as usize];
+        for pair in levels.windows(2) {
+            let mut parts = pair[0].iter().peekable();
+            for whole in &pair[1] {
+                let mut place = 0u32;
+                while let Some(part) = parts.next_if(|part| part.start < whole.end) {
+                    part.clone().for_each(|rank| places[rank as usize].push(place));
+                    place += 1;
+                }
+            }
+        }
+        let mut owners: Vec<Rank> = (0..workers).collect();
+        owners.sort_by(|a, b| places[*a as usize].cmp(&places[*b as usize]));
+        Self { ranks: 0..workers, owners, sharing: Sharing::Blocks }
     }
 
     /// The node of all ranks, each of which owns one chunk, or none by its share.
     pub(super) fn by_shares(shares: &Shares) -> Self {
         let (ranks, owners) = (0..shares.parts().len() as Rank, Owners::of(shares));
-        let uneven = owners.weights(1).map(|weights| Arc::new(Uneven { shares: shares.clone(), weights }));
-        Self { ranks, owners: owners.places().to_vec(), uneven }
+        let sharing = match owners.weights(1) {
+            Some(weights) => Sharing::Uneven(Arc::new(Uneven { shares: shares.clone(), weights })),
+            None => Sharing::InTurn,
+        };
+        Self { ranks, owners: owners.places().to_vec(), sharing }
     }
 
     /// The node of `ranks` below this one: owners that are in it stay, and its ranks share the other chunks, those
     /// that own least first.
     pub(super) fn below(&self, ranks: Range<Rank>) -> Self {
+        let sharing = self.sharing.clone();
         if ranks.len() == 1 {
-            return Self { ranks, owners: Vec::new(), uneven: None };
+            return Self { ranks, owners: Vec::new(), sharing };
         }
-        if let Some(uneven) = &self.uneven {
+        if let Sharing::Uneven(uneven) = &sharing {
             let owners = uneven.below(&self.owners, &ranks);
-            return Self { ranks, owners, uneven: Some(uneven.clone()) };
+            return Self { ranks, owners, sharing };
         }
         let mut kept = vec![0u32; ranks.len()];
         for owner in self.owners.iter().filter(|owner| ranks.contains(owner)) {
             kept[(owner - ranks.start) as usize] += 1;
         }
         let kept = |rank: &Rank| kept[(rank - ranks.start) as usize];
-        let mut turns = (0..).flat_map(|turn| ranks.clone().filter(move |rank| kept(rank) <= turn));
+        let turns = (0..).flat_map(|turn| ranks.clone().filter(move |rank| kept(rank) <= turn));
+        let others = self.owners.iter().filter(|owner| !ranks.contains(owner)).count();
+        let mut takers: Vec<Rank> = turns.take(others).collect();
+        if let Sharing::Blocks = sharing {
+            let mut first = vec![usize::MAX; ranks.len()];
+            for (chunk, owner) in self.owners.iter().enumerate().filter(|(_, owner)| ranks.contains(owner)) {
+                let first = &mut first[(owner - ranks.start) as usize];
+                *first = chunk.min(*first);
+            }
+            takers.sort_by_key(|rank| (first[(rank - ranks.start) as usize], *rank));
+        }
+        let mut takers = takers.into_iter();
         let mut owner = |above: &Rank| match ranks.contains(above) {
             true => *above,
-            false => turns.next().expect("turns never end"),
+            false => takers.next().expect("as many as chunks of others"),
         };
         let owners = self.owners.iter().map(&mut owner).collect();
-        Self { ranks: ranks.clone(), owners, uneven: None }
+        Self { ranks: ranks.clone(), owners, sharing }
+    }
+
+    /// Whether the chunks that go from one rank to another lie side by side, as far as that is possible.
+    pub(super) fn is_side_by_side(&self) -> bool {
+        matches!(self.sharing, Sharing::Blocks)
     }
 
     /// How many chunks there are; not of a node of one rank, which does not know.
@@ -175,7 +227,32 @@ impl Stage {
     pub(super) fn part(&self) -> &Node {
         &self.parts[self.own]
     }
+
+    /// The runs of a node's chunks that a rank owns in it, ascending: on both ends of a lane in the same order. All chunks of a run have
+    /// one owner in each of the stage's nodes, so that they travel together. It is one chunk unless chunks lie side by side.
+    pub(super) fn owned(&self, node: &Node, rank: Rank, chunks: u32) -> Vec<ChunkRun> {
+        let together = self.whole.is_side_by_side();
+        let owners = |chunk| self.parts.iter().chain([&self.whole]).map(move |node| node.owner(chunk));
+        let mut runs: Vec<ChunkRun> = Vec::new();
+        for chunk in (0..chunks).filter(|chunk| node.owner(*chunk) == rank) {
+            match runs.last_mut() {
+                Some(run)
+                    if together
+                        && run.chunks().end == chunk
+                        && run.span < MOST_TOGETHER
+                        && owners(run.first).eq(owners(chunk)) =>
+                {
+                    run.span += 1;
+                }
+                _ => runs.push(ChunkRun::one(chunk)),
+            }
+        }
+        runs
+    }
 }
+
+/// The most chunks that travel together: as many as a step counts.
+const MOST_TOGETHER: u32 = u16::MAX as u32;
 
 /// A rank's stages between `levels` from `top` down, the lowest first, and its node of the lowest level. Stages in
 /// which its node does not grow are left out.

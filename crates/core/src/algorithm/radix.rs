@@ -10,7 +10,7 @@ use super::owners::{Level, Node, Stage, levels, stages};
 use super::partial::Partial;
 use super::shares::{Owners, Shares};
 use crate::group::Group;
-use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
+use crate::schedule::{Chunk, ChunkRun, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
 use alloc::vec::Vec;
 use core::{cmp::Reverse, ops::Range};
 
@@ -38,15 +38,20 @@ pub(super) fn both_halves(
     scatter: Vec<Level>,
     gather: Vec<Level>,
 ) -> Schedule {
-    let (cut, top) = owned(group.size(), shares);
-    through(group, cut, top, Some(scatter), Some(gather))
+    let (cut, top) = owned(group.size(), shares, [&scatter, &gather]);
+    let together = top.is_side_by_side();
+    let schedule = through(group, cut, top, Some(scatter), Some(gather));
+    if together { schedule.with_chunks_side_by_side() } else { schedule }
 }
 
-/// How the buffer is cut, and who owns which chunk in the end.
-pub(super) fn owned(workers: u32, shares: Option<&Shares>) -> (Cut, Node) {
-    match shares {
-        Some(shares) => (Owners::of(shares).cut(1, false), Node::by_shares(shares)),
-        None => (Cut::Even { chunks: workers }, Node::in_turn(0..workers, workers)),
+/// How the buffer is cut, and who owns which chunk in the end. Of several stages, the chunks that go from one rank to another in a
+/// stage lie side by side, so that they are one message, if all ranks own as much as each other.
+pub(super) fn owned(workers: u32, shares: Option<&Shares>, halves: [&[Level]; 2]) -> (Cut, Node) {
+    let several = halves.into_iter().find(|levels| levels.len() > 2);
+    match (shares, several) {
+        (Some(shares), _) => (Owners::of(shares).cut(1, false), Node::by_shares(shares)),
+        (None, Some(levels)) => (Cut::Even { chunks: workers }, Node::side_by_side(levels)),
+        (None, None) => (Cut::Even { chunks: workers }, Node::in_turn(0..workers, workers)),
     }
 }
 
@@ -114,25 +119,29 @@ impl Halves<'_> {
     pub(super) fn reduce_scatter(&self, program: &mut ProgramBuilder) -> Vec<Place> {
         let mut held: Vec<Place> = (0..self.chunks).map(Place::User).collect();
         for stage in &self.stages {
-            let mut sends: Vec<(Rank, Chunk)> =
-                self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
+            let runs = self.runs(stage, stage.part()).into_iter();
+            let mut sends: Vec<(Rank, ChunkRun)> =
+                runs.map(|run| (stage.whole.owner(run.first), run)).collect();
             sends.retain(|(to, _)| *to != self.rank);
-            sends.sort_by_key(|(to, chunk)| (self.turns_to(*to), *chunk));
-            for (to, chunk) in sends {
-                program.send(held[chunk as usize], [to]);
+            sends.sort_by_key(|(to, run)| (self.turns_to(*to), run.first));
+            for (to, run) in sends {
+                program.send(held[run.first as usize], [to]).span(run.span);
             }
 
             let finish = stage.whole.ranks.len() == self.keys.len();
-            for chunk in self.owned(&stage.whole) {
-                let held = &mut held[chunk as usize];
-                let partials = stage.parts.iter().map(|part| Partial::of(part, chunk, self.keys));
-                let sources: Vec<_> = partials.map(|partial| partial.origin(self.rank, *held)).collect();
-                if finish {
-                    *held = Place::User(chunk);
-                } else if let Place::User(_) = held {
-                    *held = program.slot(Form::Acc);
+            for run in self.runs(stage, &stage.whole) {
+                let partials = stage.parts.iter().map(|part| Partial::of(part, run.first, self.keys));
+                let before = held[run.first as usize];
+                let sources: Vec<_> = partials.map(|partial| partial.origin(self.rank, before)).collect();
+                for chunk in run.chunks() {
+                    let held = &mut held[chunk as usize];
+                    if finish {
+                        *held = Place::User(chunk);
+                    } else if let Place::User(_) = held {
+                        *held = program.slot(Form::Acc);
+                    }
                 }
-                program.fold(chunk, &sources, *held, finish);
+                program.fold(run.first, &sources, held[run.first as usize], finish).span(run.span);
             }
         }
         held
@@ -141,21 +150,29 @@ impl Halves<'_> {
     /// Sends every finished chunk downwards, from its owner to all ranks.
     pub(super) fn all_gather(&self, program: &mut ProgramBuilder) {
         for stage in self.stages.iter().rev() {
-            for chunk in self.owned(&stage.whole) {
-                let mut to: Vec<Rank> = stage.parts.iter().map(|part| part.owner(chunk)).collect();
+            for run in self.runs(stage, &stage.whole) {
+                let mut to: Vec<Rank> = stage.parts.iter().map(|part| part.owner(run.first)).collect();
                 to.retain(|to| *to != self.rank);
                 to.sort_by_key(|to| self.turns_to(*to));
-                program.send(Place::User(chunk), to);
+                if !to.is_empty() {
+                    program.send(Place::User(run.first), to).span(run.span);
+                }
             }
 
-            let mut receives: Vec<(Rank, Chunk)> =
-                self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
+            let runs = self.runs(stage, stage.part()).into_iter();
+            let mut receives: Vec<(Rank, ChunkRun)> =
+                runs.map(|run| (stage.whole.owner(run.first), run)).collect();
             receives.retain(|(from, _)| *from != self.rank);
-            receives.sort_by_key(|(from, chunk)| (Reverse(self.turns_to(*from)), *chunk));
-            for (from, chunk) in receives {
-                program.recv(from, chunk, Place::User(chunk));
+            receives.sort_by_key(|(from, run)| (Reverse(self.turns_to(*from)), run.first));
+            for (from, run) in receives {
+                program.recv(from, run.first, Place::User(run.first)).span(run.span);
             }
         }
+    }
+
+    /// The chunks that this rank owns in a node of a stage, those together that travel together.
+    fn runs(&self, stage: &Stage, node: &Node) -> Vec<ChunkRun> {
+        stage.owned(node, self.rank, self.chunks)
     }
 
     /// The chunks that this rank owns in a node, ascending: on both ends of a lane in the same order.

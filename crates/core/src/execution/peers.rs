@@ -4,7 +4,7 @@ use super::{Arrived, Execution, ExecutionProgress, Members, SegmentProgress, Seg
 use crate::{
     codec::PREFIX_BYTES,
     prepare::{Head, Kind, Loc, Peer},
-    schedule::Chunk,
+    schedule::ChunkRun,
     session::{lane::NotGranted, membership::MemberId},
 };
 use alloc::vec::Vec;
@@ -26,8 +26,8 @@ pub struct MessageClaim {
 /// Where a message belongs that does not stay with its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagePlace {
-    /// At the place of its chunk in the output.
-    Output(Chunk),
+    /// At the place of its chunks in the output.
+    Output(ChunkRun),
     /// At an offset of its segment's stage.
     Staged(usize),
 }
@@ -84,7 +84,7 @@ impl Execution {
             return Err(Violation::NoRoom);
         }
         let wanted = &prepared.heads[head as usize];
-        let bytes = prepared.bytes(wanted.chunk, segment, wanted.form);
+        let bytes = prepared.bytes(wanted.run, segment, wanted.form);
         let fits = match wanted.form.is_coded() {
             true => (PREFIX_BYTES..=bytes).contains(&(length as usize)),
             false => length as usize == bytes,
@@ -116,8 +116,8 @@ impl Execution {
         // What only moves has a place that nothing else touches, whether the segment has begun here or not.
         let is_free = placed && !self.prepared.call.collective.folds();
         match self.prepared.steps[step as usize].kind {
-            Kind::Recv { into: Loc::Output(chunk), .. } if only_for_this || is_free => {
-                Ok(MessagePlace::Output(chunk))
+            Kind::Recv { into: Loc::Output(run), .. } if only_for_this || is_free => {
+                Ok(MessagePlace::Output(run))
             }
             _ if placed => Err(Violation::TooEarly),
             _ => Ok(MessagePlace::Staged(offset)),

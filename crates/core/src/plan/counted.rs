@@ -12,6 +12,7 @@ pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
     let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
     for rank in 0..schedule.ranks() {
         let program = schedule.program(rank);
+        let program = program.chunk_by_chunk();
         let mut held = SlotChunks::new(&program, cut.chunks());
         for step in program.steps() {
             held.step(step);

@@ -110,6 +110,7 @@ fn sent(schedule: &Schedule, size: usize) -> Vec<u32> {
     let mut sent = vec![0u32; size * size];
     for rank in 0..size.min(schedule.workers() as usize) {
         let program = schedule.program(rank as u32);
+        let program = program.chunk_by_chunk();
         let mut held = SlotChunks::new(&program, schedule.cut().chunks());
         for step in program.steps() {
             held.step(step);

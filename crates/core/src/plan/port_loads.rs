@@ -52,6 +52,7 @@ impl PortLoads {
         }
         for rank in 0..schedule.ranks() {
             let program = schedule.program(rank);
+            let program = program.chunk_by_chunk();
             let from_host = hosts[rank as usize];
             let mut held = SlotChunks::new(&program, cut.chunks());
             for step in program.steps() {

@@ -2,11 +2,11 @@
 
 use super::{
     direct,
-    program::{Fold, Head, Kind, Loc, Operand, Outbound, PerSegment, Prepared, PreparedStep, Send},
+    program::{Fold, Head, Kind, Loc, Operand, Outbound, PerSegment, Prepared, PreparedStep, Send, Staged},
 };
 use crate::{
     collective::Collective,
-    schedule::{Chunk, Form, GRAIN, Origin, Place, Program, SlotChunks, Step},
+    schedule::{Chunk, ChunkRun, Form, GRAIN, Origin, Place, Program, SlotChunks, Step},
 };
 use alloc::{vec, vec::Vec};
 
@@ -19,12 +19,20 @@ struct PlaceState {
     chunk: Chunk,
 }
 
+/// Where a slot lies in a stage.
+#[derive(Clone, Copy)]
+struct SlotPlace {
+    offset: usize,
+    /// The chunk that lies at the offset, where it may be another one than the slot's.
+    base: Option<Chunk>,
+}
+
 /// A program on its way to steps.
 pub(super) struct Compiler {
     out: Prepared,
     user: Vec<PlaceState>,
     slots: Vec<PlaceState>,
-    slot_offsets: Vec<usize>,
+    slot_places: Vec<SlotPlace>,
     /// Whether a slot is written after it was sent: then its bytes are not what a late reader must see.
     rewritten: Vec<bool>,
     edges: Vec<(u32, u32)>,
@@ -43,13 +51,13 @@ impl Compiler {
         results: Vec<u32>,
         contributors: u32,
     ) -> Self {
-        let slot_offsets = slots(&out, program).into_iter().map(|bytes| reserve(&mut out, bytes)).collect();
+        let slot_places = slot_places(&mut out, program);
         let places = out.input.len();
         Self {
             out,
             user: vec![PlaceState::default(); places],
             slots: vec![PlaceState::default(); program.slots().len()],
-            slot_offsets,
+            slot_places,
             rewritten: direct::rewritten_after_send(program),
             edges: Vec::new(),
             direct,
@@ -61,15 +69,14 @@ impl Compiler {
     pub(super) fn compile(mut self, program: &Program, me: u32) -> Prepared {
         for step in program.steps() {
             let at = self.out.steps.len() as u32;
+            let span = program.span(at as usize);
+            let run = |first| ChunkRun { first, span };
             let kind = match *step {
-                Step::Send { from, to } => {
-                    let direct = self.direct.contains(&at);
-                    self.send(at, program, from, program.lanes(to), direct)
-                }
+                Step::Send { from, to } => self.send(at, program, from, program.lanes(to)),
                 Step::Recv { lane, chunk, into } => {
                     let form = program.form(into).expect("a verified place");
-                    let head = self.head(at, lane, chunk, form);
-                    Kind::Recv { head, into: self.write(at, into, chunk) }
+                    let head = self.head(at, lane, run(chunk), form);
+                    Kind::Recv { head, into: self.write(at, into, run(chunk)) }
                 }
                 Step::Fold { chunk, from, into, finish } => {
                     let start = self.out.operands.len() as u32;
@@ -77,10 +84,10 @@ impl Compiler {
                         let operand = match source.from {
                             Origin::At(place) => {
                                 let form = program.form(place).expect("a verified place");
-                                Operand::At { loc: self.read(at, place), form, merges: source.merges }
+                                Operand::At { loc: self.read(at, place, span), form, merges: source.merges }
                             }
                             Origin::Head { lane, form } => Operand::Head {
-                                head: self.head(at, lane, chunk, form),
+                                head: self.head(at, lane, run(chunk), form),
                                 merges: source.merges,
                             },
                         };
@@ -90,7 +97,7 @@ impl Compiler {
                     let form = program.form(into).expect("a verified place");
                     Kind::Fold(Fold {
                         operands,
-                        into: self.write(at, into, chunk),
+                        into: self.write(at, into, run(chunk)),
                         form,
                         finish: finish.then_some(self.contributors),
                         sent_by: None,
@@ -98,26 +105,26 @@ impl Compiler {
                 }
                 Step::Copy { from, into } => {
                     let form = program.form(into).expect("a verified place");
-                    let loc = self.read(at, from);
-                    let chunk = self.chunk_of(from);
-                    Kind::Copy { from: loc, into: self.write(at, into, chunk), form }
+                    let loc = self.read(at, from, span);
+                    Kind::Copy { from: loc, into: self.write(at, into, loc.run()), form }
                 }
                 Step::Encode { from, into } => {
                     let form = program.form(into).expect("a verified place");
-                    let loc = self.read(at, from);
-                    let chunk = self.chunk_of(from);
-                    Kind::Encode { from: loc, form, into: self.write(at, into, chunk) }
+                    let loc = self.read(at, from, span);
+                    Kind::Encode { from: loc, form, into: self.write(at, into, loc.run()) }
                 }
                 Step::Decode { chunk, from, into } => {
                     let from = match from {
-                        Origin::At(place) => {
-                            Operand::At { loc: self.read(at, place), form: Form::CodedResult, merges: 0 }
-                        }
+                        Origin::At(place) => Operand::At {
+                            loc: self.read(at, place, span),
+                            form: Form::CodedResult,
+                            merges: 0,
+                        },
                         Origin::Head { lane, form } => {
-                            Operand::Head { head: self.head(at, lane, chunk, form), merges: 0 }
+                            Operand::Head { head: self.head(at, lane, run(chunk), form), merges: 0 }
                         }
                     };
-                    Kind::Decode { from, into: self.write(at, into, chunk) }
+                    Kind::Decode { from, into: self.write(at, into, run(chunk)) }
                 }
             };
             self.push(kind);
@@ -131,42 +138,47 @@ impl Compiler {
         self.out.waits.push(0);
     }
 
-    fn send(&mut self, at: u32, program: &Program, from: Place, to: &[u32], direct: bool) -> Kind {
+    fn send(&mut self, at: u32, program: &Program, from: Place, to: &[u32]) -> Kind {
         let form = program.form(from).expect("a verified place");
+        let direct = self.direct.contains(&at);
+        let span = program.span(at as usize);
+        let loc = self.read(at, from, span);
         let start = self.out.lanes.len() as u32;
         for rank in to {
             let peer = self.peer(*rank);
-            let answers = self.answered(from, peer);
+            let answers = self.answered(loc, peer);
             let state = &mut self.out.peers[peer as usize];
             self.out.lanes.push(Outbound { peer, index: state.sends, answers });
             state.sends += 1;
         }
         let lanes = start..self.out.lanes.len() as u32;
-        let fold = self.folded(from).filter(|fold| fold.sent_by.is_none());
+        let fold = self.folded(loc).filter(|fold| fold.sent_by.is_none());
         let folded = fold.map(|fold| fold.sent_by = Some(at)).is_some();
         let reaches_shared = to.iter().any(|rank| self.out.peers[self.peer(*rank) as usize].shared);
-        let in_place = matches!(from, Place::Slot(slot) if !self.rewritten[slot as usize]);
+        let in_place = match from {
+            Place::Slot(slot) => !self.rewritten[slot as usize..(slot + span) as usize].contains(&true),
+            Place::User(_) => false,
+        };
         let copy = (reaches_shared && !in_place && !self.out.eager).then(|| {
-            let chunk = self.chunk_of(from);
-            let bytes = self.out.room_of(chunk, form);
+            let bytes = self.out.room_of(loc.run(), form);
             reserve(&mut self.out, bytes)
         });
-        Kind::Send(Send { from: self.read(at, from), form, lanes, copy, folded, direct })
+        Kind::Send(Send { from: loc, form, lanes, copy, folded, direct })
     }
 
-    /// The fold that made what lies in a user's chunk.
-    fn folded(&mut self, place: Place) -> Option<&mut Fold> {
-        let Place::User(chunk) = place else { return None };
-        let writer = self.user[chunk as usize].writer?;
+    /// The fold that made what lies in a user's buffer, of the same chunks.
+    fn folded(&mut self, loc: Loc) -> Option<&mut Fold> {
+        let Loc::Output(run) = loc else { return None };
+        let writer = self.user[run.first as usize].writer?;
         match &mut self.out.steps[writer as usize].kind {
-            Kind::Fold(fold) => Some(fold),
+            Kind::Fold(fold) if fold.into == loc => Some(fold),
             _ => None,
         }
     }
 
     /// The message of a rank that went into the fold that made what lies in a place, if no step has sent that yet.
-    fn answered(&mut self, place: Place, peer: u32) -> Option<u32> {
-        let operands = self.folded(place).filter(|fold| fold.sent_by.is_none())?.operands.clone();
+    fn answered(&mut self, loc: Loc, peer: u32) -> Option<u32> {
+        let operands = self.folded(loc).filter(|fold| fold.sent_by.is_none())?.operands.clone();
         self.out.operands[operands.start as usize..operands.end as usize].iter().find_map(|operand| {
             match operand {
                 Operand::Head { head, .. } if self.out.heads[*head as usize].peer == peer => Some(*head),
@@ -175,15 +187,15 @@ impl Compiler {
         })
     }
 
-    fn head(&mut self, step: u32, lane: u32, chunk: Chunk, form: Form) -> u32 {
+    fn head(&mut self, step: u32, lane: u32, run: ChunkRun, form: Form) -> u32 {
         let peer = self.peer(lane) as usize;
         let comes_here = !self.out.peers[peer].shared || self.out.eager;
         let placed = comes_here && !self.out.eager && self.results.contains(&step);
-        let bytes = if comes_here && !placed { self.out.room_of(chunk, form) } else { 0 };
+        let bytes = if comes_here && !placed { self.out.room_of(run, form) } else { 0 };
         let offset = reserve(&mut self.out, bytes);
         let head = self.out.heads.len() as u32;
         let index = self.out.peers[peer].heads.len() as u16;
-        self.out.heads.push(Head { step, peer: peer as u32, index, chunk, form, offset, placed });
+        self.out.heads.push(Head { step, peer: peer as u32, index, run, form, offset, placed });
         self.out.peers[peer].heads.push(head);
         head
     }
@@ -199,34 +211,38 @@ impl Compiler {
         }
     }
 
-    fn chunk_of(&mut self, place: Place) -> Chunk {
-        match place {
-            Place::User(chunk) => chunk,
-            Place::Slot(_) => self.state(place).chunk,
+    fn read(&mut self, at: u32, first: Place, span: u32) -> Loc {
+        for place in (0..span).map(|offset| first.shifted(offset)) {
+            let state = self.state(place);
+            state.readers.push(at);
+            let writer = state.writer;
+            self.edges.extend(writer.filter(|by| *by != at).map(|writer| (writer, at)));
+        }
+        let PlaceState { written, chunk, .. } = *self.state(first);
+        match first {
+            Place::User(first) if written => Loc::Output(ChunkRun { first, span }),
+            Place::User(first) => Loc::Input(ChunkRun { first, span }),
+            Place::Slot(slot) => self.staged(slot, ChunkRun { first: chunk, span }),
         }
     }
 
-    fn read(&mut self, at: u32, place: Place) -> Loc {
-        let state = self.state(place);
-        state.readers.push(at);
-        let (writer, written, chunk) = (state.writer, state.written, state.chunk);
-        self.edges.extend(writer.map(|writer| (writer, at)));
-        match place {
-            Place::User(chunk) if written => Loc::Output(chunk),
-            Place::User(chunk) => Loc::Input(chunk),
-            Place::Slot(slot) => Loc::Staged { chunk, offset: self.slot_offsets[slot as usize] },
+    fn write(&mut self, at: u32, first: Place, run: ChunkRun) -> Loc {
+        for (place, chunk) in (0..run.span).map(|offset| (first.shifted(offset), run.first + offset)) {
+            let state = self.state(place);
+            let before = state.readers.drain(..).chain(state.writer).filter(|&by| by != at);
+            let before: Vec<u32> = before.collect();
+            (state.writer, state.written, state.chunk) = (Some(at), true, chunk);
+            self.edges.extend(before.into_iter().map(|by| (by, at)));
+        }
+        match first {
+            Place::User(first) => Loc::Output(ChunkRun { first, span: run.span }),
+            Place::Slot(slot) => self.staged(slot, run),
         }
     }
 
-    fn write(&mut self, at: u32, place: Place, chunk: Chunk) -> Loc {
-        let state = self.state(place);
-        let before: Vec<u32> = state.readers.drain(..).chain(state.writer).filter(|&by| by != at).collect();
-        (state.writer, state.written, state.chunk) = (Some(at), true, chunk);
-        self.edges.extend(before.into_iter().map(|by| (by, at)));
-        match place {
-            Place::User(chunk) => Loc::Output(chunk),
-            Place::Slot(slot) => Loc::Staged { chunk, offset: self.slot_offsets[slot as usize] },
-        }
+    fn staged(&self, slot: u32, run: ChunkRun) -> Loc {
+        let SlotPlace { offset, base } = self.slot_places[slot as usize];
+        Loc::Staged(Staged { run, base: base.unwrap_or(run.first), offset })
     }
 
     /// Chunks that the program never writes are copied from the input, where both buffers have them.
@@ -239,11 +255,8 @@ impl Compiler {
             let both =
                 !self.out.input[chunk as usize].is_empty() && !self.out.output[chunk as usize].is_empty();
             if keeps && both && !self.out.is_reducer(me) && !self.user[chunk as usize].written {
-                self.push(Kind::Copy {
-                    from: Loc::Input(chunk),
-                    into: Loc::Output(chunk),
-                    form: Form::Plain,
-                });
+                let run = ChunkRun::one(chunk);
+                self.push(Kind::Copy { from: Loc::Input(run), into: Loc::Output(run), form: Form::Plain });
             }
         }
     }
@@ -268,17 +281,45 @@ impl Compiler {
     }
 }
 
+/// Reserves room for each slot of a program.
+fn slot_places(out: &mut Prepared, program: &Program) -> Vec<SlotPlace> {
+    if let PerSegment::SideBySide(_) = out.per_segment {
+        return side_by_side(out, program);
+    }
+    let bytes = slot_bytes(out, program).into_iter();
+    bytes.map(|bytes| SlotPlace { offset: reserve(out, bytes), base: None }).collect()
+}
+
+/// The same where each slot holds one chunk: slots that follow each other, of chunks that follow each other, lie side by side.
+fn side_by_side(out: &mut Prepared, program: &Program) -> Vec<SlotPlace> {
+    let program = program.chunk_by_chunk();
+    let mut held = SlotChunks::new(&program, out.chunks());
+    for step in program.steps() {
+        held.step(step);
+    }
+    let chunk = |slot: usize| held.chunk(Place::Slot(slot as u32));
+    let slots: Vec<usize> = (0..program.slots().len()).collect();
+    let form = |slot: usize| program.slots()[slot];
+    let runs = slots.chunk_by(|a, b| form(*a) == form(*b) && chunk(*a) + 1 == chunk(*b));
+    let place = |run: &[usize]| {
+        let chunks = ChunkRun { first: chunk(run[0]), span: run.len() as u32 };
+        let bytes = out.room_of(chunks, form(run[0]));
+        vec![SlotPlace { offset: reserve(out, bytes), base: Some(chunks.first) }; run.len()]
+    };
+    runs.flat_map(place).collect()
+}
+
 /// How many bytes each slot of a program needs for one segment: of the longest chunk that comes to lie in it.
-fn slots(out: &Prepared, program: &Program) -> Vec<usize> {
-    if let PerSegment::Same(elements) = out.per_segment {
-        return program.slots().iter().map(|form| out.call.bytes(elements, *form)).collect();
+fn slot_bytes(out: &Prepared, program: &Program) -> Vec<usize> {
+    if let PerSegment::Same(elements) = &out.per_segment {
+        return program.slots().iter().map(|form| out.call.bytes(*elements, *form)).collect();
     }
     let mut bytes = vec![0; program.slots().len()];
     let mut held = SlotChunks::new(program, out.chunks());
     for step in program.steps() {
         if let Some(place @ Place::Slot(slot)) = held.step(step) {
             let form = program.slots()[slot as usize];
-            let needed = out.room_of(held.chunk(place), form);
+            let needed = out.room_of(ChunkRun::one(held.chunk(place)), form);
             bytes[slot as usize] = needed.max(bytes[slot as usize]);
         }
     }

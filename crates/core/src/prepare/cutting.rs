@@ -5,7 +5,7 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
-use super::program::Call;
+use super::program::{Call, SegmentEdges};
 use crate::{
     algorithm::cost::{Cost, Load},
     collective::{Collective, Lengths, Viewpoint},
@@ -152,6 +152,15 @@ impl Extent {
     }
 }
 
+impl Extent {
+    /// What there is to cut where chunks lie side by side in a segment and go several in a message: the buffer in pieces as long as
+    /// messages are on average.
+    pub(super) fn of_messages(self, load: &Load, cut: &Cut, count: usize) -> Self {
+        let chunks = load.messages_of_buffer(cut.units()) as usize;
+        Self { chunks, longest: count.div_ceil(chunks), ..self }
+    }
+}
+
 /// How a segment goes through a schedule, by its messages: the same on all ranks, because the proof counts it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentTiming {
@@ -208,10 +217,17 @@ impl Room {
         let bytes = if cut.is_coded() { most_staged / 64 * 63 } else { most_staged };
         let rounding = match cut {
             // A chunk's edges, and those of its segments, are on grains.
-            Cut::Weighted { .. } => load.places as usize * (3 * grain(cut, call) * width(call) + GRAIN),
+            Cut::Weighted { .. } => rounding(&load, cut, call),
             _ => 0,
         };
         Self { chunks: load.kept.div_ceil(cut.most_units()) as usize, rounding, bytes }
+    }
+
+    /// The same in messages of the average length.
+    pub(super) fn of_messages(self, load: &Load, cut: &Cut, call: &Call) -> Self {
+        let chunks = u64::from(load.messages_of_buffer(cut.units()));
+        let kept = (u64::from(load.kept) * chunks).div_ceil(cut.units().into());
+        Self { chunks: kept as usize, rounding: rounding(load, cut, call), ..self }
     }
 
     /// How many bytes a chunk's segment may have, with so many segments in flight.
@@ -303,6 +319,24 @@ pub(super) fn segmentation(
     };
     let (depth, lead) = (depth.min(counted), lead.min(counted));
     Ok(Segmentation { elements, grain, segments: counted, depth, lead })
+}
+
+/// How many bytes more a rank's places may take than their part of a segment, where edges are on grains.
+fn rounding(load: &Load, cut: &Cut, call: &Call) -> usize {
+    load.places as usize * (3 * grain(cut, call) * width(call) + GRAIN)
+}
+
+impl Segmentation {
+    /// Takes as many whole segments as there are in which all chunks lie side by side, and returns where.
+    pub(super) fn side_by_side(&mut self, cut: &Cut, call: &Call) -> SegmentEdges {
+        let grain = (GRAIN / call.dtype.bytes()).max(self.grain);
+        let length = call.count.div_ceil(self.segments as usize).next_multiple_of(grain).min(call.count);
+        self.segments = call.count.div_ceil(length.max(1)).max(1) as u32;
+        (self.depth, self.lead) = (self.depth.min(self.segments), self.lead.min(self.segments));
+        self.elements =
+            length.div_ceil(grain).div_ceil(cut.units() as usize) * cut.most_units() as usize * grain;
+        SegmentEdges::new(cut, call.count, call.dtype.bytes(), length)
+    }
 }
 
 /// How many bytes an element has, where it has most.

@@ -29,8 +29,23 @@ impl Prepared {
     }
 }
 
+/// The steps of a program that are so for each of their chunks; `single` are those that are so chunk by chunk.
+fn for_all_chunks(program: &Program, single: &[u32]) -> Vec<u32> {
+    let mut at = 0;
+    let is_so = |step: &u32| {
+        let chunks = at..at + program.span(*step as usize);
+        at = chunks.end;
+        chunks.into_iter().all(|chunk| single.binary_search(&chunk).is_ok())
+    };
+    (0..program.steps().len() as u32).filter(is_so).collect()
+}
+
 /// The steps of rank `me`'s program that are such sends.
 pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32> {
+    if program.longest_span() > 1 {
+        // What comes back may be of other chunks than what went.
+        return Vec::new();
+    }
     let steps = program.steps();
     let is_direct = |at: &u32| {
         let Step::Send { from: place @ Place::User(chunk), to } = steps[*at as usize] else { return false };
@@ -48,11 +63,16 @@ pub(super) fn sends(schedule: &Schedule, program: &Program, me: u32) -> Vec<u32>
 /// The steps of an all-reduce's or a broadcast's program that receive a result whose place in the user's buffer is free by
 /// then.
 pub(super) fn results(program: &Program) -> Vec<u32> {
+    for_all_chunks(program, &single_results(&program.chunk_by_chunk()))
+}
+
+fn single_results(program: &Program) -> Vec<u32> {
     let steps = program.steps();
     let only_receives = steps.iter().all(|step| matches!(step, Step::Recv { .. }));
+    let by_chunk = Touching::of(program);
     let is_free = |at: &u32| {
-        let Step::Recv { into: place @ Place::User(_), .. } = steps[*at as usize] else { return false };
-        let mut touching = (0..).zip(steps).filter(|(_, step)| touches(program, step, place));
+        let Step::Recv { into: place @ Place::User(chunk), .. } = steps[*at as usize] else { return false };
+        let mut touching = by_chunk.steps(chunk).iter().map(|at| (*at, &steps[*at as usize]));
         if only_receives {
             return touching.count() == 1;
         }
@@ -70,25 +90,66 @@ pub(super) fn results(program: &Program) -> Vec<u32> {
 
 /// The steps of a program that receive a part into a place of the user's buffer that no other step touches.
 pub(super) fn parts(program: &Program) -> Vec<u32> {
-    let steps = program.steps();
+    let (steps, by_chunk) = (program.steps(), Touching::of(program));
     let is_free = |at: &u32| {
-        let Step::Recv { into: place @ Place::User(_), .. } = steps[*at as usize] else { return false };
-        steps.iter().filter(|step| touches(program, step, place)).count() == 1
+        let Step::Recv { into: Place::User(chunk), .. } = steps[*at as usize] else { return false };
+        by_chunk.steps(chunk).len() == 1
     };
     (0..steps.len() as u32).filter(is_free).collect()
 }
 
+/// Which steps read or write which chunk of the user's buffer.
+struct Touching {
+    /// A chunk and a step, ascending, each once.
+    pairs: Vec<(u32, u32)>,
+    /// The steps of these.
+    steps: Vec<u32>,
+}
+
+impl Touching {
+    fn of(program: &Program) -> Self {
+        let mut pairs = Vec::new();
+        for (at, step) in (0..).zip(program.steps()) {
+            let places = places_of(program, step).filter_map(|place| match place {
+                Place::User(chunk) => Some((chunk, at)),
+                Place::Slot(_) => None,
+            });
+            pairs.extend(places);
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let steps = pairs.iter().map(|(_, step)| *step).collect();
+        Self { pairs, steps }
+    }
+
+    /// The steps that touch a chunk, in the program's order.
+    fn steps(&self, chunk: u32) -> &[u32] {
+        let first = self.pairs.partition_point(|(of, _)| *of < chunk);
+        let end = self.pairs.partition_point(|(of, _)| *of <= chunk);
+        &self.steps[first..end]
+    }
+}
+
 /// Whether a step reads or writes a place.
 fn touches(program: &Program, step: &Step, place: Place) -> bool {
-    match *step {
-        Step::Send { from, .. } => from == place,
-        Step::Recv { into, .. } => into == place,
-        Step::Copy { from, into } | Step::Encode { from, into } => from == place || into == place,
-        Step::Decode { from, into, .. } => into == place || from == Origin::At(place),
-        Step::Fold { from, into, .. } => {
-            into == place || program.sources(from).iter().any(|source| source.from == Origin::At(place))
-        }
-    }
+    places_of(program, step).any(|touched| touched == place)
+}
+
+/// The places that a step reads and writes.
+fn places_of<'a>(program: &'a Program, step: &Step) -> impl Iterator<Item = Place> + use<'a> {
+    let (places, sources) = match *step {
+        Step::Send { from, .. } => ([Some(from), None], &[][..]),
+        Step::Recv { into, .. } => ([Some(into), None], &[][..]),
+        Step::Copy { from, into } | Step::Encode { from, into } => ([Some(from), Some(into)], &[][..]),
+        Step::Decode { from: Origin::At(from), into, .. } => ([Some(from), Some(into)], &[][..]),
+        Step::Decode { into, .. } => ([Some(into), None], &[][..]),
+        Step::Fold { from, into, .. } => ([Some(into), None], program.sources(from)),
+    };
+    let folded = sources.iter().filter_map(|source| match source.from {
+        Origin::At(place) => Some(place),
+        Origin::Head { .. } => None,
+    });
+    places.into_iter().flatten().chain(folded)
 }
 
 /// Whether a program sends `rank` for `chunk` exactly one message, made by a fold of the only one that it received from
@@ -124,6 +185,7 @@ fn answers(program: &Program, rank: u32, chunk: u32) -> bool {
 
 /// Per slot of a program: whether it is written after it was sent. Then it must not be read by a late receiver.
 pub(super) fn rewritten_after_send(program: &Program) -> Vec<bool> {
+    let program = &*program.chunk_by_chunk();
     let mut sent = vec![false; program.slots().len()];
     let mut rewritten = sent.clone();
     for step in program.steps() {

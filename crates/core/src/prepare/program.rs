@@ -6,7 +6,7 @@ use crate::{
     collective::{Collective, Lengths, UnevenParts},
     element::{DType, ReduceOp},
     group::Rank,
-    schedule::{Chunk, Cut, Form, GRAIN},
+    schedule::{Chunk, ChunkRun, Cut, Form, GRAIN},
     wire::Fingerprint,
 };
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -105,20 +105,35 @@ impl Sizing {
     }
 }
 
-/// Where a chunk's segment lies.
+/// Where the segment of a chunk, or of several, lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loc {
     /// In the input.
-    Input(Chunk),
+    Input(ChunkRun),
     /// In the output.
-    Output(Chunk),
-    /// A range of the stage's staging memory.
-    Staged {
-        /// The chunk.
-        chunk: Chunk,
-        /// The first byte in the stage.
-        offset: usize,
-    },
+    Output(ChunkRun),
+    /// In the stage's staging memory.
+    Staged(Staged),
+}
+
+/// Where the segment of a chunk, or of several, lies in a stage's staging memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// The chunks.
+    pub run: ChunkRun,
+    /// The chunk that lies at the offset; those up to the first of the run follow it.
+    pub base: Chunk,
+    /// A byte in the stage.
+    pub offset: usize,
+}
+
+impl Loc {
+    /// Of which chunks it is.
+    pub fn run(self) -> ChunkRun {
+        match self {
+            Self::Input(run) | Self::Output(run) | Self::Staged(Staged { run, .. }) => run,
+        }
+    }
 }
 
 /// One message of mine to one rank.
@@ -162,8 +177,8 @@ pub struct Head {
     pub peer: u32,
     /// Which of that rank's messages it is.
     pub index: u16,
-    /// Of which chunk.
-    pub chunk: Chunk,
+    /// Of which chunks.
+    pub run: ChunkRun,
     /// What it carries.
     pub form: Form,
     /// Where it is kept in the stage's staging memory, when it does not stay with its sender.
@@ -311,7 +326,7 @@ pub struct Prepared {
 }
 
 /// How many elements of a chunk go in a segment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum PerSegment {
     /// So many, of each chunk.
     Same(usize),
@@ -320,10 +335,46 @@ pub(super) enum PerSegment {
         /// The elements of a grain.
         grain: usize,
     },
+    /// A segment is a piece of the buffer, in which all chunks lie side by side.
+    SideBySide(SegmentEdges),
+}
+
+/// Where chunks begin in segments in which they lie side by side.
+#[derive(Clone, Debug)]
+pub(super) struct SegmentEdges {
+    /// How many elements a segment has, but for the last.
+    length: usize,
+    /// The first element of each chunk, counted from the segment's first, and the end of the last.
+    edges: Vec<usize>,
+    /// The same in the last segment, which may be shorter.
+    in_last: Vec<usize>,
+}
+
+impl SegmentEdges {
+    /// Of a buffer of so many elements, cut into segments of `length`.
+    pub(super) fn new(cut: &Cut, count: usize, element_bytes: usize, length: usize) -> Self {
+        let edges = |length: usize| {
+            let starts = (0..cut.chunks()).map(|chunk| cut.range(chunk, length, element_bytes).start);
+            starts.chain([length]).collect()
+        };
+        let last = match count.checked_rem(length) {
+            None | Some(0) => length,
+            Some(rest) => rest,
+        };
+        Self { length, edges: edges(length), in_last: edges(last) }
+    }
+
+    /// The elements of some chunks in a segment of so many, counted from the buffer's first.
+    #[inline]
+    fn elements(&self, run: ChunkRun, segment: u32, segments: u32) -> Range<usize> {
+        let edges = if segment + 1 < segments { &self.edges } else { &self.in_last };
+        let start = self.length * segment as usize;
+        start + edges[run.first as usize]..start + edges[run.chunks().end as usize]
+    }
 }
 
 impl PerSegment {
-    /// Those of a cut, where the longest chunk has so many and edges are on grains.
+    /// Those of a cut into chunks that are cut into segments, where the longest chunk has so many and edges are on grains.
     pub(super) fn new(cut: &Cut, elements: usize, grain: usize) -> Self {
         match cut {
             Cut::Weighted { .. } => Self::Proportional { grain },
@@ -333,10 +384,11 @@ impl PerSegment {
 
     /// Those of a chunk of so many elements that goes in so many segments.
     #[inline]
-    fn of(self, elements: usize, segments: u32) -> usize {
+    fn of(&self, elements: usize, segments: u32) -> usize {
         match self {
-            Self::Same(elements) => elements,
-            Self::Proportional { grain } => elements.div_ceil(segments as usize).next_multiple_of(grain),
+            Self::Same(elements) => *elements,
+            Self::Proportional { grain } => elements.div_ceil(segments as usize).next_multiple_of(*grain),
+            Self::SideBySide(_) => unreachable!("segments are no pieces of chunks that lie side by side"),
         }
     }
 }
@@ -385,21 +437,21 @@ impl Prepared {
         self.output.len() as u32
     }
 
-    /// The chunk whose result a step puts in its place, if it does.
+    /// The chunk whose result a step puts in its place, if it does; the first of several.
     pub fn result_of(&self, step: u32) -> Option<Chunk> {
         match &self.steps[step as usize].kind {
-            Kind::Recv { into: Loc::Output(chunk), .. }
-            | Kind::Copy { into: Loc::Output(chunk), .. }
-            | Kind::Decode { into: Loc::Output(chunk), .. }
-            | Kind::Fold(Fold { into: Loc::Output(chunk), .. }) => Some(*chunk),
+            Kind::Recv { into: Loc::Output(run), .. }
+            | Kind::Copy { into: Loc::Output(run), .. }
+            | Kind::Decode { into: Loc::Output(run), .. }
+            | Kind::Fold(Fold { into: Loc::Output(run), .. }) => Some(run.first),
             _ => None,
         }
     }
 
-    /// The bytes of some segments of a chunk within a user's buffer, in an all-reduce.
+    /// The bytes of some segments of a chunk within a user's buffer, in an all-reduce with reducers.
     pub fn byte_range(&self, chunk: Chunk, segments: &Range<u32>) -> Range<usize> {
-        let last = segments.end.clamp(1, self.segments) - 1;
-        self.output(chunk, segments.start).start..self.output(chunk, last).end
+        let (run, last) = (ChunkRun::one(chunk), segments.end.clamp(1, self.segments) - 1);
+        self.output(run, segments.start).start..self.output(run, last).end
     }
 
     /// The position of a rank among [`Self::peers`], if it is one.
@@ -417,29 +469,45 @@ impl Prepared {
         self.call.width(form)
     }
 
-    /// The bytes of a chunk's segment within the input buffer.
-    pub fn input(&self, chunk: Chunk, segment: u32) -> Range<usize> {
-        self.slice(&self.input[chunk as usize], segment, self.width(Form::Plain))
+    /// The bytes of some chunks' segment within the input buffer.
+    pub fn input(&self, run: ChunkRun, segment: u32) -> Range<usize> {
+        self.slice(&self.input, run, segment, self.width(Form::Plain))
     }
 
-    /// The bytes of a chunk's segment within the output buffer.
-    pub fn output(&self, chunk: Chunk, segment: u32) -> Range<usize> {
-        self.slice(&self.output[chunk as usize], segment, self.width(Form::Plain))
+    /// The bytes of some chunks' segment within the output buffer.
+    pub fn output(&self, run: ChunkRun, segment: u32) -> Range<usize> {
+        self.slice(&self.output, run, segment, self.width(Form::Plain))
     }
 
-    /// How many bytes a chunk's segment has in a form, or the most that it has.
-    pub fn bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
-        self.call.bytes(self.slice(self.whole(chunk), segment, 1).len(), form)
+    /// The bytes of some chunks' segment within the stage's staging memory, where they lie in a form.
+    pub fn staged(&self, loc: Staged, segment: u32, form: Form) -> Range<usize> {
+        let Staged { run, base, offset } = loc;
+        let before = match base == run.first {
+            true => 0,
+            false => {
+                let elements = |chunk| self.elements(ChunkRun::one(chunk), segment).start;
+                (elements(run.first) - elements(base)) * self.width(form)
+            }
+        };
+        offset + before..offset + before + self.bytes(run, segment, form)
     }
 
-    /// How many bytes a chunk's segment is expected to have in a form.
-    pub fn expected_bytes(&self, chunk: Chunk, segment: u32, form: Form) -> usize {
-        self.call.expected_bytes(self.slice(self.whole(chunk), segment, 1).len(), form, self.workers)
+    /// How many bytes some chunks' segment has in a form, or the most that it has.
+    pub fn bytes(&self, run: ChunkRun, segment: u32, form: Form) -> usize {
+        self.call.bytes(self.elements(run, segment).len(), form)
     }
 
-    /// The elements of a chunk's segment, counted from the buffer's first.
-    pub fn elements(&self, chunk: Chunk, segment: u32) -> Range<usize> {
-        self.slice(self.whole(chunk), segment, 1)
+    /// How many bytes some chunks' segment is expected to have in a form.
+    pub fn expected_bytes(&self, run: ChunkRun, segment: u32, form: Form) -> usize {
+        self.call.expected_bytes(self.elements(run, segment).len(), form, self.workers)
+    }
+
+    /// The elements of some chunks' segment, counted from the buffer's first.
+    pub fn elements(&self, run: ChunkRun, segment: u32) -> Range<usize> {
+        match &self.per_segment {
+            PerSegment::SideBySide(edges) => edges.elements(run, segment, self.segments),
+            _ => self.piece(self.whole(run.first), segment, 1),
+        }
     }
 
     /// Where a chunk lies in a buffer that has it, in elements.
@@ -455,15 +523,31 @@ impl Prepared {
         elements.div_ceil(self.per_segment.of(elements, self.segments).max(1)).max(1) as u32
     }
 
-    /// How many bytes a chunk takes in a stage.
-    pub(super) fn room_of(&self, chunk: Chunk, form: Form) -> usize {
-        match self.per_segment {
-            PerSegment::Same(elements) if !self.is_uneven() => self.call.bytes(elements, form),
-            _ => self.bytes(chunk, 0, form),
+    /// How many bytes some chunks take in a stage.
+    pub(super) fn room_of(&self, run: ChunkRun, form: Form) -> usize {
+        match &self.per_segment {
+            PerSegment::Same(elements) if !self.is_uneven() => self.call.bytes(*elements, form),
+            PerSegment::SideBySide(_) => {
+                let in_last = self.bytes(run, self.segments - 1, form);
+                self.bytes(run, 0, form).max(in_last)
+            }
+            _ => self.bytes(run, 0, form),
         }
     }
 
-    fn slice(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {
+    /// The bytes of some chunks' segment within a buffer that has these chunks.
+    fn slice(&self, chunks: &[Range<usize>], run: ChunkRun, segment: u32, width: usize) -> Range<usize> {
+        match &self.per_segment {
+            PerSegment::SideBySide(edges) => {
+                let elements = edges.elements(run, segment, self.segments);
+                elements.start * width..elements.end * width
+            }
+            _ => self.piece(&chunks[run.first as usize], segment, width),
+        }
+    }
+
+    /// The bytes of a segment of a chunk, which is cut into segments.
+    fn piece(&self, whole: &Range<usize>, segment: u32, width: usize) -> Range<usize> {
         let per_segment = self.per_segment.of(whole.len(), self.segments);
         let from = (whole.start + per_segment * segment as usize).min(whole.end);
         let to = (from + per_segment).min(whole.end);

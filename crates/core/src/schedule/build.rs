@@ -87,6 +87,21 @@ impl ProgramBuilder {
         self
     }
 
+    /// Lets the last step stand for so many chunks; see [`Program::span`].
+    ///
+    /// # Panics
+    /// If there is no step, or the span is 0 or does not fit 16 bits.
+    pub fn span(&mut self, span: u32) -> &mut Self {
+        let last = self.program.steps.len().checked_sub(1).expect("a step");
+        let span = u16::try_from(span).ok().filter(|span| *span > 0).expect("a span of 1 to 65,535 chunks");
+        self.program.spans.truncate(last);
+        if span > 1 {
+            self.program.spans.resize(last, 1);
+            self.program.spans.push(span);
+        }
+        self
+    }
+
     /// The program as written.
     pub fn build(self) -> Program {
         self.program

@@ -82,7 +82,8 @@ impl Display for Place {
 impl Display for Schedule {
     /// The text form. [`Schedule::parse`] reads it back for up to 64 ranks and 65,536 chunks.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "schedule workers={} reducers={} cut={}", self.workers, self.reducers, self.cut)?;
+        write!(f, "schedule workers={} reducers={} cut={}", self.workers, self.reducers, self.cut)?;
+        writeln!(f, "{}", if self.side_by_side { " side_by_side" } else { "" })?;
         for rank in 0..self.ranks() {
             write!(f, "rank {rank}\n{}", self.program(rank))?;
         }
@@ -98,7 +99,7 @@ impl Display for Program {
             self.slots().iter().try_for_each(|form| write!(f, " {form}"))?;
             writeln!(f)?;
         }
-        for step in self.steps() {
+        for (at, step) in self.steps().iter().enumerate() {
             match *step {
                 Step::Send { from, to } => {
                     write!(f, "  send {from} ->")?;
@@ -116,6 +117,9 @@ impl Display for Program {
                     write!(f, "  decode c{chunk} {into} =")?;
                     write_source(f, &Source { from, merges: 0 })?;
                 }
+            }
+            if self.span(at) > 1 {
+                write!(f, " x{}", self.span(at))?;
             }
             writeln!(f)?;
         }
@@ -158,7 +162,8 @@ impl Schedule {
     ///
     /// `c0` is a chunk, `u0` the user's buffer at a chunk, `s0` a slot, `@1:acc` the next message from rank 1, and
     /// each `+` merges the two newest partial sums. `fold` leaves a partial sum, `finish` a result; `copy s0 = u0`
-    /// copies, `encode s0 = u0` codes and `decode c0 u0 = s0` decodes a result. Ranks come in order, all of them, and a rank's slots before its steps. A `#` starts a comment; blank
+    /// copies, `encode s0 = u0` codes and `decode c0 u0 = s0` decodes a result. Behind a first line that ends in `side_by_side` a step
+    /// that ends in `x4` stands for [four chunks](Program::span). Ranks come in order, all of them, and a rank's slots before its steps. A `#` starts a comment; blank
     /// lines and indentation mean nothing.
     ///
     /// Memory is bounded by the length of the text. Nothing is proved yet: see [`verify`](crate::verify::verify).
@@ -172,6 +177,7 @@ impl Schedule {
         let workers = head.setting("workers=")?.number(MAX_RANKS, "at most 64 ranks")?;
         let reducers = head.setting("reducers=")?.number(MAX_RANKS - workers, "at most 64 ranks")?;
         let cut = head.setting("cut=")?.cut()?;
+        let side_by_side = head.keyword_if("side_by_side");
         head.end()?;
         let mut programs = Vec::new();
         for rank in 0..workers + reducers {
@@ -186,6 +192,7 @@ impl Schedule {
         }
         match lines.peek() {
             Some(mut line) => Err(line.token("a line")?.error("no more ranks than the first line says")),
+            None if side_by_side => Ok(Schedule::listed(workers, cut, programs).with_chunks_side_by_side()),
             None => Ok(Schedule::listed(workers, cut, programs)),
         }
     }
@@ -201,6 +208,7 @@ fn read_program(lines: &mut Lines<'_>) -> Result<Program, TextError> {
         lines.skip();
     }
     while let Some(mut line) = lines.peek() {
+        let span = line.take_span()?;
         let verb = line.token("a step")?;
         match verb.text {
             "rank" => break,
@@ -239,6 +247,9 @@ fn read_program(lines: &mut Lines<'_>) -> Result<Program, TextError> {
             _ => return Err(verb.error("send, recv, fold, finish, copy, encode, decode or rank")),
         }
         line.end()?;
+        if let Some(span) = span {
+            program.span(span);
+        }
         lines.skip();
     }
     Ok(program.build())
@@ -313,6 +324,32 @@ impl<'a> Line<'a> {
     fn keyword(&mut self, keyword: &'static str) -> Result<(), TextError> {
         let token = self.next();
         if token.text == keyword { Ok(()) } else { Err(token.error(keyword)) }
+    }
+
+    /// Whether the next token is this one, which is read then.
+    fn keyword_if(&mut self, keyword: &'static str) -> bool {
+        let mut line = *self;
+        let is_next = line.keyword(keyword).is_ok();
+        if is_next {
+            *self = line;
+        }
+        is_next
+    }
+
+    /// The span at the end of a step, if there is one, which is no longer part of the line then.
+    fn take_span(&mut self) -> Result<Option<u32>, TextError> {
+        let rest = self.text.trim_end();
+        let Some((before, word)) = rest.rsplit_once(char::is_whitespace) else { return Ok(None) };
+        if !word.starts_with('x') {
+            return Ok(None);
+        }
+        let column = self.text[..rest.len() - word.len()].chars().count() + 1;
+        let token = Token { line: self.number, column, text: word };
+        self.text = before;
+        match token.after("x", "a span")?.number(u32::from(u16::MAX), "a span of at most 65535 chunks")? {
+            0 => Err(token.error("a span of at least 1")),
+            span => Ok(Some(span)),
+        }
     }
 
     /// The value of a setting; `name` ends in `=`.

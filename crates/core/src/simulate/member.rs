@@ -184,7 +184,7 @@ impl SimulatedMember {
         let prepared = self.execution.prepared();
         let wanted = &prepared.heads[head as usize];
         if !self.execution.is_mirrored() {
-            let length = prepared.bytes(wanted.chunk, segment, wanted.form) as u32;
+            let length = prepared.bytes(wanted.run, segment, wanted.form) as u32;
             let (peer, index) = (wanted.peer as usize, wanted.index);
             self.execution.awaited(&MessageClaim { peer, index, segment, length })?;
         }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     execution::{Rules, SegmentMessage, SegmentProgress, SegmentStep},
-    prepare::{Loc, Prepared},
+    prepare::Prepared,
     session::membership::MemberId,
     topology::random::SplitMix,
 };
@@ -317,8 +317,7 @@ impl<'a> Simulator<'a> {
         let lane = prepared.lanes[sent.lane as usize];
         let peer = &prepared.peers[lane.peer as usize];
         let send = prepared.send(sent.ready.step);
-        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-        let bytes = prepared.expected_bytes(chunk, sent.ready.segment, send.form) as u64;
+        let bytes = prepared.expected_bytes(send.from.run(), sent.ready.segment, send.form) as u64;
         let overhead = if peer.shared { self.machine.costs.here } else { self.machine.costs.send };
         let (start, end) = self.spend(rank, overhead.of(bytes));
         self.threads[rank as usize].bytes += bytes;

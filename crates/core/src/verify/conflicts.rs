@@ -49,6 +49,11 @@ impl Conflicts {
         self.reads.get(self.places[place].read as usize).is_some_and(|(reader, _)| *reader == node)
     }
 
+    /// Whether a step so far writes the place.
+    pub(super) fn is_written(&self, place: usize) -> bool {
+        self.places[place].writer != NOBODY
+    }
+
     pub(super) fn read(&mut self, place: usize, node: Node) {
         let uses = &mut self.places[place];
         if uses.writer != NOBODY {
@@ -77,6 +82,14 @@ impl Conflicts {
         }
         self.places[place] = Uses { writer: node, read: NO_READ, sent: uses.sent };
         Overwritten { written: uses.writer != NOBODY, sent: uses.sent }
+    }
+
+    /// Leaves one of each of a step's conflicts, which are those from a number on, where it touches several places.
+    pub(super) fn join(&mut self, first: usize) {
+        let mut own = self.edges.split_off(first);
+        own.sort_unstable();
+        own.dedup();
+        self.edges.append(&mut own);
     }
 
     /// How many conflicts the rank has so far.

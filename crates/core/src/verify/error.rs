@@ -48,6 +48,15 @@ pub enum VerifyError {
         /// How many workers there are.
         workers: u32,
     },
+    /// Chunks that lie side by side in each segment, where they may not: the collective gives them their places, they are coded, or sums are
+    /// folded in an order of the chunks', so that their bits would depend on how many segments there are.
+    #[error("chunks cannot lie side by side in the segments of {collective}: {why}")]
+    SideBySide {
+        /// The collective.
+        collective: Collective,
+        /// Why not.
+        why: &'static str,
+    },
     /// More places or steps than the proof can number, or more messages than a compiled program can.
     #[error("the schedule is too large to prove: too many {what}")]
     TooLarge {
@@ -311,6 +320,52 @@ pub enum StepFault {
         into: Form,
         /// Whether it holds something finished.
         finished: bool,
+    },
+    /// A step for several chunks in a schedule whose chunks do not lie side by side.
+    #[error("stands for {span} chunks, which do not lie side by side in this schedule")]
+    SpanUnasked {
+        /// For how many.
+        span: u32,
+    },
+    /// A message of another number of chunks than the step takes.
+    #[error("the message from rank {lane} is of {actual} chunks, not {expected}")]
+    WrongMessageSpan {
+        /// The sender.
+        lane: Rank,
+        /// Of how many it is.
+        actual: u32,
+        /// How many the step takes.
+        expected: u32,
+    },
+    /// A step for several chunks, at slots of different forms.
+    #[error("{place} is {actual}, and the slot of the step's first chunk is {expected}")]
+    UnlikeSlots {
+        /// The place.
+        place: Place,
+        /// Its form.
+        actual: Form,
+        /// That of the first slot.
+        expected: Form,
+    },
+    /// A step for several chunks of the user's buffer, of which some are the input's still and some the output's.
+    #[error(
+        "some of the {span} chunks from {place} on are written already, and some are not: they lie in two buffers"
+    )]
+    HalfWritten {
+        /// The first.
+        place: Place,
+        /// How many they are.
+        span: u32,
+    },
+    /// A slot that holds one chunk and then another, where chunks lie side by side: its bytes have one place in the staging memory.
+    #[error("{place} gets chunk {chunk} after chunk {before}, and chunks lie side by side in this schedule")]
+    SlotOfTwoChunks {
+        /// The place.
+        place: Place,
+        /// The chunk that the step writes to it.
+        chunk: Chunk,
+        /// The chunk that was in it before.
+        before: Chunk,
     },
     /// A receive without a message.
     #[error("receives from rank {lane}, which never sends it")]

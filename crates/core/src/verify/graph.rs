@@ -41,6 +41,8 @@ pub(super) struct Graph {
     /// The first slot's place of each rank; one more entry ends the last.
     pub(super) first_slot: Vec<u32>,
     pub(super) ops: Vec<PackedOp>,
+    /// By node, as far as the last that is not 1: for how many chunks it stands.
+    spans: Vec<u16>,
     landings: Vec<Landing>,
     pub(super) folds: Vec<Fold>,
     pub(super) sources: Vec<PackedFrom>,
@@ -71,6 +73,7 @@ impl Graph {
             first_node: vec![0],
             first_slot: vec![users as u32],
             ops: Vec::new(),
+            spans: Vec::new(),
             landings: Vec::new(),
             folds: Vec::new(),
             sources: Vec::new(),
@@ -81,10 +84,24 @@ impl Graph {
         })
     }
 
-    /// Adds a step to the last rank.
-    pub(super) fn push(&mut self, op: Op) {
+    /// Adds a step to the last rank, which stands for so many chunks.
+    pub(super) fn push(&mut self, op: Op, span: u32) {
+        if span > 1 {
+            self.spans.resize(self.ops.len(), 1);
+            self.spans.push(span as u16);
+        }
         let op = PackedOp::new(op, &mut self.landings);
         self.ops.push(op);
+    }
+
+    /// For how many chunks a step stands.
+    pub(super) fn span(&self, node: Node) -> u32 {
+        self.spans.get(node as usize).map_or(1, |span| u32::from(*span))
+    }
+
+    /// The place of the chunk so many further on.
+    pub(super) fn shifted(&self, at: At, offset: u32) -> At {
+        at.shifted(if at.is_user() { offset * self.workers } else { offset })
     }
 
     /// What a step does.

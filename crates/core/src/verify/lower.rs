@@ -27,6 +27,10 @@ pub(super) struct Lowering<'a> {
     named: Vec<Node>,
     /// How many messages are sent so far.
     messages: usize,
+    /// Where chunks lie side by side: by slot of the rank at hand, the chunk that it has got, if any.
+    slot_chunks: Option<Vec<Option<Chunk>>>,
+    /// For how many chunks the step at hand stands.
+    span: u32,
 }
 
 impl<'a> Lowering<'a> {
@@ -38,7 +42,19 @@ impl<'a> Lowering<'a> {
         let graph = Graph::empty(schedule, group.most_inputs())?;
         let named = vec![Node::MAX; schedule.ranks() as usize];
         let (user_places, conflicts) = (graph.user_places(), Conflicts::default());
-        Ok(Self { collective, group, graph, user_places, rank: 0, conflicts, named, messages: 0 })
+        let slot_chunks = schedule.side_by_side().then(Vec::new);
+        Ok(Self {
+            collective,
+            group,
+            graph,
+            user_places,
+            rank: 0,
+            conflicts,
+            named,
+            messages: 0,
+            slot_chunks,
+            span: 1,
+        })
     }
 
     /// Lowers and counts every rank's program, each made once.
@@ -60,15 +76,23 @@ impl<'a> Lowering<'a> {
         }
         self.graph.first_slot.push((first + slots) as u32);
         self.conflicts.start(self.user_places() as usize + slots);
+        if let Some(chunks) = &mut self.slot_chunks {
+            chunks.clear();
+            chunks.resize(slots, None);
+        }
         for (index, step) in program.steps().iter().enumerate() {
             let edges = self.conflicts.edges();
+            self.span = program.span(index);
             let op = self.step(program, step).map_err(|fault| VerifyError::Step {
                 rank: self.rank,
                 step: index as u32,
                 fault,
             })?;
+            if self.span > 1 {
+                self.conflicts.join(edges);
+            }
             self.check_counts(index, program, step, self.conflicts.edges() - edges)?;
-            self.graph.push(op);
+            self.graph.push(op, self.span);
             self.check_size()?;
         }
         self.graph.first_node.push(self.graph.nodes());
@@ -135,6 +159,9 @@ impl<'a> Lowering<'a> {
     }
 
     fn step(&mut self, program: &Program, step: &Step) -> Result<Op, StepFault> {
+        if self.span > 1 && self.slot_chunks.is_none() {
+            return Err(StepFault::SpanUnasked { span: self.span });
+        }
         match *step {
             Step::Send { from, to } => self.send(program, from, to),
             Step::Recv { lane, chunk, into } => {
@@ -149,13 +176,13 @@ impl<'a> Lowering<'a> {
                     return Err(StepFault::CopyToItself { place: from });
                 }
                 let source = self.read(program, from)?;
-                let at = self.write(program, into, None)?;
+                let at = self.write(program, into, self.known_chunk(from))?;
                 need_form(into, at, source.form())?;
                 Ok(Op::Copy { from: source, into: at })
             }
             Step::Encode { from, into } => {
                 let source = self.read(program, from)?;
-                let at = self.write(program, into, None)?;
+                let at = self.write(program, into, self.known_chunk(from))?;
                 if source.form().is_coded() {
                     return Err(StepFault::EncodedTwice { place: from });
                 }
@@ -202,7 +229,9 @@ impl<'a> Lowering<'a> {
         }
         self.messages += to.len();
         let at = self.read(program, from)?;
-        self.conflicts.sent(self.local(at));
+        for offset in 0..self.span {
+            self.conflicts.sent(self.local(self.graph.shifted(at, offset)));
+        }
         Ok(Op::Send { from: at, to: self.graph.lists.add(to.iter().copied()) })
     }
 
@@ -243,8 +272,10 @@ impl<'a> Lowering<'a> {
             }
             Origin::At(place) => {
                 let at = self.at(program, place)?;
-                if self.conflicts.reads(self.local(at), self.node()) {
-                    return Err(StepFault::FoldTwice { place });
+                for offset in 0..self.span {
+                    if self.conflicts.reads(self.local(self.graph.shifted(at, offset)), self.node()) {
+                        return Err(StepFault::FoldTwice { place: place.shifted(offset) });
+                    }
                 }
                 self.read(program, place).map(From::At)
             }
@@ -255,19 +286,50 @@ impl<'a> Lowering<'a> {
     /// What stands for the sender of the next message of a lane until messages are matched.
     fn receive(&self, lane: Rank, chunk: Chunk) -> Result<u32, StepFault> {
         self.check_lane(lane)?;
-        self.check_chunk(chunk)?;
+        self.check_chunk(chunk.saturating_add(self.span - 1))?;
         Ok(lane)
     }
 
+    /// The chunk at a place, where slots have one at most; nothing for one that has none so far.
+    fn known_chunk(&self, place: Place) -> Option<Chunk> {
+        let chunks = self.slot_chunks.as_ref()?;
+        match place {
+            Place::User(chunk) => Some(chunk % self.graph.chunks.max(1)),
+            Place::Slot(slot) => *chunks.get(slot as usize)?,
+        }
+    }
+
+    /// Reads a place for each chunk of the step, and returns the first.
     fn read(&mut self, program: &Program, place: Place) -> Result<At, StepFault> {
         let at = self.at(program, place)?;
-        self.conflicts.read(self.local(at), self.node());
+        let is_written = |offset| self.conflicts.is_written(self.local(self.graph.shifted(at, offset)));
+        if at.is_user() && (1..self.span).any(|offset| is_written(offset) != is_written(0)) {
+            return Err(StepFault::HalfWritten { place, span: self.span });
+        }
+        for offset in 0..self.span {
+            self.conflicts.read(self.local(self.graph.shifted(at, offset)), self.node());
+        }
         Ok(at)
     }
 
-    /// Writes to a place; `chunk` is what the step says that it writes, where it does.
+    /// Writes to a place for each chunk of the step, and returns the first; `chunk` is the first of what the step says that it writes,
+    /// where it does.
     fn write(&mut self, program: &Program, place: Place, chunk: Option<Chunk>) -> Result<At, StepFault> {
         let at = self.at(program, place)?;
+        for offset in 0..self.span {
+            let chunk = chunk.map(|chunk| chunk.saturating_add(offset));
+            self.write_one(place.shifted(offset), self.graph.shifted(at, offset), chunk)?;
+        }
+        Ok(at)
+    }
+
+    fn write_one(&mut self, place: Place, at: At, chunk: Option<Chunk>) -> Result<(), StepFault> {
+        if let (Some(chunks), Place::Slot(slot), Some(chunk)) = (&mut self.slot_chunks, place, chunk) {
+            let before = *chunks[slot as usize].get_or_insert(chunk);
+            if before != chunk {
+                return Err(StepFault::SlotOfTwoChunks { place, chunk, before });
+            }
+        }
         if let Place::User(user) = place {
             // Inputs but the first are read only.
             let is_output = user < self.graph.chunks
@@ -285,24 +347,35 @@ impl<'a> Lowering<'a> {
             (true, Place::Slot(_)) => !overwritten.sent,
             (false, _) => true,
         };
-        Ok(at)
+        Ok(())
     }
 
+    /// The place of a step's first chunk, if there is one for each of its chunks.
     fn at(&self, program: &Program, place: Place) -> Result<At, StepFault> {
         match place {
-            Place::User(chunk) => {
+            Place::User(first) => {
                 if !self.is_worker() {
                     return Err(StepFault::UserOfReducer);
                 }
                 let chunks = self.graph.chunks * self.group.inputs_of(self.rank).len() as u32;
+                let chunk = first.saturating_add(self.span - 1);
                 if chunk >= chunks {
                     return Err(StepFault::NoSuchChunk { chunk, chunks });
                 }
-                Ok(self.graph.user(self.rank, chunk))
+                Ok(self.graph.user(self.rank, first))
             }
-            Place::Slot(slot) => {
-                let form = program.form(place).ok_or(StepFault::NoSuchSlot { slot })?;
-                Ok(At::slot(self.first_slot() + slot, form))
+            Place::Slot(first) => {
+                let slots = program.slots().get(first as usize..).unwrap_or_default();
+                let form = *slots.first().ok_or(StepFault::NoSuchSlot { slot: first })?;
+                for offset in 1..self.span {
+                    let place = place.shifted(offset);
+                    let slot = first.saturating_add(offset);
+                    let actual = *slots.get(offset as usize).ok_or(StepFault::NoSuchSlot { slot })?;
+                    if actual != form {
+                        return Err(StepFault::UnlikeSlots { place, actual, expected: form });
+                    }
+                }
+                Ok(At::slot(self.first_slot() + first, form))
             }
         }
     }

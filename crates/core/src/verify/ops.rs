@@ -34,6 +34,11 @@ impl At {
         (self.0 & !Self::FLAGS) as usize
     }
 
+    /// The place with a number higher by so many.
+    pub(super) fn shifted(self, offset: u32) -> Self {
+        Self(self.0 + offset)
+    }
+
     pub(super) fn form(self) -> Form {
         match self.0 & (Self::CODED | Self::ACC) {
             0 => Form::Plain,

@@ -27,6 +27,15 @@ struct Passed {
     round: u32,
     rank: Rank,
     is_out: bool,
+    /// Of how many chunks it is.
+    span: u32,
+}
+
+impl Passed {
+    /// When and where it passes.
+    fn port(&self) -> (u32, Rank, bool) {
+        (self.round, self.rank, self.is_out)
+    }
 }
 
 impl Default for Rounds {
@@ -36,8 +45,8 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Notes a message that is the last of a chain of so many.
-    pub(super) fn note(&mut self, round: u32, ends: impl FnOnce() -> MessageEnds) {
+    /// Notes a message of so many chunks that is the last of a chain of so many messages.
+    pub(super) fn note(&mut self, round: u32, span: u32, ends: impl FnOnce() -> MessageEnds) {
         self.longest = self.longest.max(round);
         let Some(passed) = &mut self.passed else { return };
         if passed.len() == 2 * MOST {
@@ -45,8 +54,8 @@ impl Rounds {
             return;
         }
         let MessageEnds { from, to } = ends();
-        passed.push(Passed { round, rank: from, is_out: true });
-        passed.push(Passed { round, rank: to, is_out: false });
+        passed.push(Passed { round, rank: from, is_out: true, span });
+        passed.push(Passed { round, rank: to, is_out: false, span });
     }
 
     /// The longest chain.
@@ -54,14 +63,16 @@ impl Rounds {
         self.longest
     }
 
-    /// For each round the messages of its busiest port, added up.
+    /// For each round the chunks that pass its busiest port, added up.
     pub(super) fn alone(mut self) -> Option<u32> {
         let mut passed = self.passed.take()?;
         passed.sort_unstable();
         let rounds = passed.chunk_by(|a, b| a.round == b.round);
-        Some(
-            rounds.map(|round| round.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0) as u32).sum(),
-        )
+        let busiest = |round: &[Passed]| {
+            let ports = round.chunk_by(|a, b| a.port() == b.port());
+            ports.map(|port| port.iter().map(|passed| passed.span).sum()).max().unwrap_or(0)
+        };
+        Some(rounds.map(busiest).sum())
     }
 }
 
@@ -74,16 +85,21 @@ mod tests {
         let mut rounds = Rounds::default();
         // Three to one rank, side by side with one to another; then one that needs them, and sends to two.
         for (round, from, to) in [(1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 5), (2, 0, 1), (2, 0, 2)] {
-            rounds.note(round, || MessageEnds { from, to });
+            rounds.note(round, 1, || MessageEnds { from, to });
         }
-        assert_eq!((rounds.longest(), rounds.alone()), (2, Some(5)));
+        rounds.note(3, 7, || MessageEnds { from: 0, to: 1 });
+        assert_eq!(
+            (rounds.longest(), rounds.alone()),
+            (3, Some(12)),
+            "a message counts as often as it has chunks"
+        );
         assert_eq!((Rounds::default().longest(), Rounds::default().alone()), (0, Some(0)));
     }
 
     #[test]
     fn what_is_too_much_is_not_counted() {
         let mut rounds = Rounds::default();
-        (0..=MOST).for_each(|_| rounds.note(7, || MessageEnds { from: 0, to: 1 }));
+        (0..=MOST).for_each(|_| rounds.note(7, 1, || MessageEnds { from: 0, to: 1 }));
         assert_eq!((rounds.longest(), rounds.alone()), (7, None));
     }
 }

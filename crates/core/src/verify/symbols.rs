@@ -31,6 +31,25 @@ struct Held {
     chain: u32,
 }
 
+impl Held {
+    /// The same behind a chain of messages.
+    fn after(self, chain: u32) -> Self {
+        Self { chain: self.chain.max(chain), ..self }
+    }
+}
+
+/// What a step takes of a message for one of its chunks.
+struct MessagePart {
+    /// Who sends it.
+    sender: Node,
+    /// The chunk that it must be of.
+    chunk: Chunk,
+    /// The form that it must have.
+    form: Form,
+    /// Which of the message's chunks it is, counted from the first.
+    offset: u32,
+}
+
 pub(super) struct Symbols<'a> {
     graph: &'a Graph,
     collective: Collective,
@@ -95,26 +114,70 @@ impl<'a> Symbols<'a> {
 
     /// Runs a step; a send only looks at what it sends, which stays until its receivers have taken it.
     pub(super) fn step(&mut self, node: Node) -> Result<(), StepFault> {
-        match self.graph.op(node) {
-            Op::Send { from, .. } => self.read(node, from).map(drop),
+        let chain = match self.graph.span(node) {
+            1 => 0,
+            span => self.chain_behind(node, span)?,
+        };
+        (0..self.graph.span(node)).try_for_each(|offset| self.chunk_step(node, offset, chain))
+    }
+
+    /// Does a step's part for one of its chunks. `chain` is the longest behind those of several, of which each waits for all.
+    fn chunk_step(&mut self, node: Node, offset: u32, chain: u32) -> Result<(), StepFault> {
+        let graph = self.graph;
+        let at = |first| graph.shifted(first, offset);
+        match graph.op(node) {
+            Op::Send { from, .. } => self.read(node, at(from)).map(drop),
             Op::Recv { into, chunk, sender, decodes } => {
                 let form = if decodes { Form::CodedResult } else { into.form() };
-                let held = self.take(node, sender, chunk, form)?;
-                self.write(node, into, Value { held, chunk })
+                let message = MessagePart { sender, chunk: chunk + offset, form, offset };
+                let held = self.take(node, message)?.after(chain);
+                self.write(node, at(into), Value { held, chunk: chunk + offset })
             }
             Op::Fold { into, fold } => {
-                let fold = &self.graph.folds[fold as usize];
-                let held = self.fold(node, fold)?;
-                self.write(node, into, Value { held, chunk: fold.chunk })
+                let fold = &graph.folds[fold as usize];
+                let held = self.fold(node, fold, offset)?.after(chain);
+                self.write(node, at(into), Value { held, chunk: fold.chunk + offset })
             }
             Op::Copy { from, into } => {
-                let mut held = self.read(node, from)?;
+                let (from, into) = (at(from), at(into));
+                let mut held = self.read(node, from)?.after(chain);
                 if into.form().is_coded() && !from.form().is_coded() {
                     held.term = self.encode(node, held.term, from, into.form())?;
                 }
                 self.write(node, into, Value { held, chunk: self.chunk(from) })
             }
         }
+    }
+
+    /// The longest chain behind any chunk of a step, and behind its messages.
+    fn chain_behind(&mut self, node: Node, span: u32) -> Result<u32, StepFault> {
+        let graph = self.graph;
+        let held = |symbols: &Self, first| {
+            let chunks = (0..span).map(|offset| symbols.held[graph.shifted(first, offset).index()].chain);
+            chunks.max().unwrap_or(0)
+        };
+        let mut chain = match graph.op(node) {
+            Op::Copy { from, .. } => held(self, from),
+            _ => 0,
+        };
+        if let Op::Fold { fold, .. } = graph.op(node) {
+            for source in &graph.sources[graph.folds[fold as usize].sources()] {
+                if let From::At(at) = source.get() {
+                    chain = chain.max(held(self, at));
+                }
+            }
+        }
+        for sender in graph.senders_of(node) {
+            let (actual, expected) = (graph.span(sender), span);
+            if actual != expected {
+                return Err(StepFault::WrongMessageSpan { lane: graph.rank(sender), actual, expected });
+            }
+            let message = held(self, graph.sent(sender)) + 1;
+            let ends = || MessageEnds { from: graph.rank(sender), to: graph.rank(node) };
+            self.rounds.note(message, span, ends);
+            chain = chain.max(message);
+        }
+        Ok(chain)
     }
 
     /// What becomes of a term that is encoded.
@@ -144,15 +207,18 @@ impl<'a> Symbols<'a> {
         Ok(self.terms.code(term))
     }
 
-    fn fold(&mut self, node: Node, fold: &Fold) -> Result<Held, StepFault> {
+    fn fold(&mut self, node: Node, fold: &Fold, offset: u32) -> Result<Held, StepFault> {
+        let (graph, chunk) = (self.graph, fold.chunk + offset);
         self.stack.clear();
         let mut chain = 0;
-        let sources = &self.graph.sources[fold.sources()];
-        let merges = &self.graph.merges[fold.sources()];
+        let sources = &graph.sources[fold.sources()];
+        let merges = &graph.merges[fold.sources()];
         for (source_index, (source, merges)) in (0..).zip(sources.iter().zip(merges)) {
             let held = match source.get() {
-                From::At(place) => self.read_chunk(node, place, fold.chunk)?,
-                From::Head { sender, form } => self.take(node, sender, fold.chunk, form)?,
+                From::At(place) => self.read_chunk(node, graph.shifted(place, offset), chunk)?,
+                From::Head { sender, form } => {
+                    self.take(node, MessagePart { sender, chunk, form, offset })?
+                }
             };
             let mut top = held.term;
             if top.is_finished() {
@@ -198,25 +264,31 @@ impl<'a> Symbols<'a> {
         at.index() - self.graph.users()
     }
 
-    /// Takes a message, which lies at its sender's place still.
-    fn take(
-        &mut self,
-        node: Node,
-        sender: Node,
-        expected_chunk: Chunk,
-        expected: Form,
-    ) -> Result<Held, StepFault> {
+    /// Takes a message, or what it has of one chunk, which lies at its sender's place still.
+    fn take(&mut self, node: Node, part: MessagePart) -> Result<Held, StepFault> {
         let graph = self.graph;
-        let from = graph.sent(sender);
+        let MessagePart { sender, chunk: expected_chunk, form: expected, offset } = part;
+        let from = graph.shifted(graph.sent(sender), offset);
         let chunk = self.chunk(from);
         let lane = || graph.rank(sender);
+        let (actual_span, expected_span) = (graph.span(sender), graph.span(node));
+        if actual_span != expected_span {
+            return Err(StepFault::WrongMessageSpan {
+                lane: lane(),
+                actual: actual_span,
+                expected: expected_span,
+            });
+        }
         if from.form() != expected {
             Err(StepFault::WrongMessageForm { lane: lane(), actual: from.form(), expected })
         } else if chunk != expected_chunk {
             Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: expected_chunk })
         } else {
             let Held { term, chain } = self.held[from.index()];
-            self.rounds.note(chain + 1, || MessageEnds { from: graph.rank(sender), to: graph.rank(node) });
+            if expected_span == 1 {
+                let ends = || MessageEnds { from: graph.rank(sender), to: graph.rank(node) };
+                self.rounds.note(chain + 1, 1, ends);
+            }
             Ok(Held { term, chain: chain + 1 })
         }
     }

@@ -330,7 +330,7 @@ impl Adversary {
         let wanted = &execution.prepared().peers[peer];
         let is_shared = wanted.shared;
         let head = &execution.prepared().heads[wanted.heads[usize::from(index)] as usize];
-        let length = execution.prepared().bytes(head.chunk, segment, head.form) as u32;
+        let length = execution.prepared().bytes(head.run, segment, head.form) as u32;
         let head = execution.awaited(&MessageClaim { peer, index, segment, length }).map_err(refused)?;
         let place = match is_shared {
             true => Arrived::At(0),

@@ -255,8 +255,8 @@ impl Operation {
         let (execution, segment) = (&self.execution, header.segment);
         let head = execution.awaited(&self.incoming(endpoint, header)?)?;
         Ok(match execution.landing(segment, head)? {
-            MessagePlace::Output(chunk) => {
-                Destination::User { op: self.key, range: self.prepared().output(chunk, segment) }
+            MessagePlace::Output(run) => {
+                Destination::User { op: self.key, range: self.prepared().output(run, segment) }
             }
             MessagePlace::Staged(offset) => Destination::Staged(self.stage_at(segment) + offset),
         })
@@ -280,7 +280,7 @@ impl Operation {
         let head = self.execution.expected(&self.incoming(endpoint, header)?)?;
         let wanted = &self.prepared().heads[head as usize];
         let Some(codec) = self.prepared().call.codec_of(wanted.form) else { return Ok(()) };
-        let elements = self.prepared().elements(wanted.chunk, header.segment).len();
+        let elements = self.prepared().elements(wanted.run, header.segment).len();
         let slot = self.message(header.segment, head, io);
         let slot =
             slot.ok_or(Broken::Protocol("a compressed message that lies outside its sender's memory"))?;
@@ -295,7 +295,7 @@ impl Operation {
             return None;
         }
         let head = *prepared.peers[self.execution.peer(endpoint)?].heads.get(header.index as usize)?;
-        let expected = prepared.whole(prepared.heads[head as usize].chunk).len() as u64;
+        let expected = prepared.whole(prepared.heads[head as usize].run.first).len() as u64;
         (header.whole != expected).then_some((header.whole, expected))
     }
 }

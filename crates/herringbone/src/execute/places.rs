@@ -41,11 +41,9 @@ impl BufferRange {
     #[inline]
     pub(super) fn of(prepared: &Prepared, loc: Loc, form: Form, segment: u32) -> Self {
         match loc {
-            Loc::Input(chunk) => Self::Input(prepared.input(chunk, segment)),
-            Loc::Output(chunk) => Self::Output(prepared.output(chunk, segment)),
-            Loc::Staged { chunk, offset } => {
-                Self::Staged(offset..offset + prepared.bytes(chunk, segment, form))
-            }
+            Loc::Input(run) => Self::Input(prepared.input(run, segment)),
+            Loc::Output(run) => Self::Output(prepared.output(run, segment)),
+            Loc::Staged(staged) => Self::Staged(prepared.staged(staged, segment, form)),
         }
     }
 

@@ -74,7 +74,7 @@ impl Script {
             let messages = prepared.heads.iter().map(|head| Message {
                 endpoint: endpoint(head.peer),
                 index: head.index,
-                bytes: prepared.bytes(head.chunk, 0, head.form),
+                bytes: prepared.bytes(head.run, 0, head.form),
                 offset: head.offset,
             });
             let (lanes, messages) = (lanes.collect(), messages.collect());

@@ -171,10 +171,9 @@ impl Operation {
         let plain = memory.at(&BufferRange::of(prepared, from, Form::Plain, segment));
         let slot = memory.at(&BufferRange::of(prepared, into, form, segment));
         let (Some(plain), Some(slot)) = (plain, slot) else { return };
-        let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = from;
         let codec = prepared.call.codec_of(form).unwrap_or_default();
         let fed = self.lent.fed.as_ref().filter(|_| form == Form::Coded);
-        coding::encode(codec, plain, prepared.elements(chunk, segment), slot, fed);
+        coding::encode(codec, plain, prepared.elements(from.run(), segment), slot, fed);
     }
 
     /// Decodes a result.
@@ -208,7 +207,7 @@ impl Operation {
     /// A message that has arrived, where it lies; of a coded one that lies with its sender as much as it says.
     pub(super) fn message<'a>(&self, segment: u32, head: u32, io: &'a Io<'_>) -> Option<Span<'a>> {
         let wanted = &self.prepared().heads[head as usize];
-        let bytes = self.prepared().bytes(wanted.chunk, segment, wanted.form);
+        let bytes = self.prepared().bytes(wanted.run, segment, wanted.form);
         match self.execution.arrived(segment, head) {
             Arrived::At(offset) | Arrived::Direct(offset) => {
                 let endpoint = &io.endpoints[self.execution.member(wanted.peer)];
@@ -356,8 +355,7 @@ impl Operation {
         let mut header = self.id.header(FrameKind::Data, segment);
         (header.index, header.length, header.eager) = (to.index, sent.len() as u32, eager);
         if prepared.is_uneven() {
-            let (Loc::Input(chunk) | Loc::Output(chunk) | Loc::Staged { chunk, .. }) = send.from;
-            header.whole = prepared.whole(chunk).len() as u64;
+            header.whole = prepared.whole(send.from.run().first).len() as u64;
         }
         let at = self.execution.member(to.peer);
         let endpoint = &mut io.endpoints[at];
@@ -395,7 +393,7 @@ impl Operation {
     /// What goes over a socket.
     fn payload(&self, send: &Send, range: Range<usize>) -> Payload {
         match send.from {
-            Loc::Staged { .. } => Payload::Staged(range),
+            Loc::Staged(_) => Payload::Staged(range),
             Loc::Input(_) => Payload::User { op: self.key, output: self.lent.input.is_none(), range },
             Loc::Output(_) => Payload::User { op: self.key, output: true, range },
         }
