@@ -53,23 +53,17 @@ fn links_carry_as_much_for_each_of_512_ranks_as_of_8() {
     }
 }
 
-/// A buffer has a chunk for each rank, and each goes by itself: staging memory leaves them few bytes in a segment.
+/// A buffer has a chunk for each rank, but those that go from one rank to another in a stage are one message.
 #[test]
-fn what_many_ranks_pay_for_is_the_number_of_messages() {
+fn threads_keep_up_with_the_messages_of_many_ranks() {
     let few = bus("radix(8)", 8, Costs::DEFAULT).0;
-    for (algorithm, workers, least) in [("radix(8,8)", 64, 0.95), ("radix(8,8,8)", 512, 0.4)] {
+    for (algorithm, workers) in [("radix(8,8)", 64), ("radix(8,8,8)", 512), ("radix(32,16)", 512)] {
         let (many, outcome) = bus(algorithm, workers, Costs::DEFAULT);
-        assert!(many / few > least, "{workers}: {}", many / few);
+        println!("{algorithm} {workers}: {} {}", many / few, outcome.messages);
+        assert!(many / few > 0.8, "{workers}: {}", many / few);
         let message = outcome.busiest_link_bytes() * u64::from(workers) / outcome.messages;
-        assert!(message < u64::from((8 << 20) / workers), "{workers}: {message}");
+        assert!(message > 16 << 10, "{workers}: {message}");
     }
-    let (verified, machine) = (proved("radix(8,8,8)", 512), machine(512, Costs::DEFAULT));
-    let mut counter = RoofCounter::new();
-    simulate(&workload(&verified, &machine, 25 * MIB, 1), &machine, &mut |span| {
-        counter.add(span.place, Roof::of(&span), span.bytes, span.end - span.start);
-    })
-    .unwrap();
-    assert_eq!(binding(&counter.bounds()).map(|bound| bound.roof), Some(Roof::Messages));
 }
 
 /// Proofs of thousands of ranks are timed by `make verify-large`; their cost follows from these numbers.

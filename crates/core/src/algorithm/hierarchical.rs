@@ -14,8 +14,9 @@ use super::radix::{self, Halves, all_levels, checked, lone_ranks};
 use super::reduction_server::Served;
 use super::shares::{Owners, Shares};
 use super::{Algorithm, Layout, Unsupported, doubling, one_shot};
+use crate::collective::Collective;
 use crate::group::{Group, Rank, nodes_of};
-use crate::schedule::{Chunk, Form, Place, Program, ProgramBuilder, Schedule};
+use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
 use alloc::{collections::BTreeSet, string::ToString, vec::Vec};
 use core::ops::Range;
 
@@ -165,7 +166,7 @@ fn both_levels(
     Ok([scatter, gather])
 }
 
-/// What the link of each host carries while a buffer is scattered, and while it is gathered, by a radix or by one inside
+/// What the link of each host carries while a buffer is scattered, and while it is gathered, in an all-reduce or one of its halves, by a radix or by one inside
 /// hosts and one across them: in parts of which the buffer has one for each rank, or, [by shares](Algorithm::Weighted), in the
 /// [units](crate::schedule::Cut::units) of its cut. Partial sums are `widening` times as wide.
 ///
@@ -175,6 +176,7 @@ pub(crate) fn carried(
     group: &Group,
     hosts: &[u32],
     algorithm: &Algorithm,
+    collective: Collective,
     widening: u64,
 ) -> Result<[Vec<Carried>; 2], Unsupported> {
     let pieces = pieces_of_hosts(group, hosts)?;
@@ -190,7 +192,10 @@ pub(crate) fn carried(
         }
         other => return Err(Unsupported::Halves { outer: other.to_string() }),
     };
-    let (cut, all) = radix::owned(workers, shares, [&scatter, &gather]);
+    let (cut, all) = match collective {
+        Collective::AllReduce => radix::owned(workers, shares, [&scatter, &gather]),
+        _ => (Cut::Given { parts: workers }, Node::in_turn(0..workers, workers)),
+    };
     let host_of: Vec<usize> =
         pieces.iter().enumerate().flat_map(|(host, pieces)| whole(pieces).map(move |_| host)).collect();
     let mut links = [(); 2].map(|()| alloc::vec![Carried::default(); pieces.len()]);

@@ -163,7 +163,7 @@ fn hosts_in_pieces(request: &Request<'_>) -> Option<Stages> {
 
 /// What the busiest link carries each way, exactly: for workers of several hosts, some with more than one.
 fn busiest(request: &Request<'_>, algorithm: &Algorithm) -> Option<u64> {
-    let links = carried(request.group, request.hosts, algorithm, u64::from(request.widening));
+    let links = carried(request.group, request.hosts, algorithm, request.collective, request.widening.into());
     let [scattered, gathered] = links.ok()?;
     let busier = |link: &Carried| link.out.max(link.into);
     match request.collective {

@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn results_are_received_in_place_where_one_message_or_sum_took_what_was_there() {
-        assert_eq!(received("radix(2,2,2)", 8), [7; 8]);
+        assert_eq!(received("radix(2,2,2)", 8), [3; 8], "of one, two and four chunks");
         assert_eq!(received("radix", 7), [6; 7]);
         assert_eq!(received("tree", 4), [0, 1, 1, 1]);
         // There an input goes to several ranks, and any of them may be late.

@@ -87,6 +87,11 @@ impl ProgramBuilder {
         self
     }
 
+    /// How many steps there are so far.
+    pub(super) fn steps(&self) -> usize {
+        self.program.steps.len()
+    }
+
     /// Lets the last step stand for so many chunks; see [`Program::span`].
     ///
     /// # Panics

@@ -208,7 +208,7 @@ fn read_program(lines: &mut Lines<'_>) -> Result<Program, TextError> {
         lines.skip();
     }
     while let Some(mut line) = lines.peek() {
-        let span = line.take_span()?;
+        let (span, before) = (line.take_span()?, program.steps());
         let verb = line.token("a step")?;
         match verb.text {
             "rank" => break,
@@ -247,7 +247,8 @@ fn read_program(lines: &mut Lines<'_>) -> Result<Program, TextError> {
             _ => return Err(verb.error("send, recv, fold, finish, copy, encode, decode or rank")),
         }
         line.end()?;
-        if let Some(span) = span {
+        // A send to nobody is no step.
+        if let Some(span) = span.filter(|_| program.steps() > before) {
             program.span(span);
         }
         lines.skip();

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 pub(crate) struct Draft {
     pub(crate) workers: u32,
     pub(crate) cut: Cut,
+    side_by_side: bool,
     /// How many inputs a worker has at most.
     pub(crate) most_inputs: u32,
     pub(crate) programs: Vec<DraftProgram>,
@@ -18,7 +19,14 @@ pub(crate) struct Draft {
 #[derive(Clone)]
 pub(crate) struct DraftProgram {
     slots: Vec<Form>,
-    pub(crate) steps: Vec<DraftStep>,
+    pub(crate) steps: Vec<SpannedStep>,
+}
+
+/// A step, and for how many chunks it stands.
+#[derive(Clone)]
+pub(crate) struct SpannedStep {
+    pub(crate) step: DraftStep,
+    span: u32,
 }
 
 #[derive(Clone)]
@@ -35,7 +43,7 @@ impl Draft {
     pub(crate) fn of(schedule: &Schedule, most_inputs: u32) -> Self {
         let programs = (0..schedule.ranks()).map(|rank| {
             let program = schedule.program(rank);
-            let steps = program.steps().iter().map(|step| match *step {
+            let step = |step: &Step| match *step {
                 Step::Send { from, to } => DraftStep::Send { from, to: program.lanes(to).to_vec() },
                 Step::Recv { lane, chunk, into } => DraftStep::Recv { lane, chunk, into },
                 Step::Fold { chunk, from, into, finish } => {
@@ -44,15 +52,26 @@ impl Draft {
                 Step::Copy { from, into } => DraftStep::Copy { from, into },
                 Step::Encode { from, into } => DraftStep::Encode { from, into },
                 Step::Decode { chunk, from, into } => DraftStep::Decode { chunk, from, into },
-            });
+            };
+            let steps = program.steps().iter().enumerate();
+            let steps = steps.map(|(at, of)| SpannedStep { step: step(of), span: program.span(at) });
             DraftProgram { slots: program.slots().to_vec(), steps: steps.collect() }
         });
         Self {
             workers: schedule.workers(),
             cut: schedule.cut().clone(),
+            side_by_side: schedule.side_by_side(),
             most_inputs,
             programs: programs.collect(),
         }
+    }
+
+    /// The same with a step for each chunk.
+    pub(crate) fn chunk_by_chunk(&self) -> Self {
+        let schedule = self.schedule();
+        let programs = (0..schedule.ranks()).map(|rank| schedule.program(rank).chunk_by_chunk().into_owned());
+        let single = Schedule::listed(self.workers, self.cut.clone(), programs.collect());
+        Self::of(&single, self.most_inputs)
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
@@ -61,7 +80,7 @@ impl Draft {
             for form in &draft.slots {
                 program.slot(*form);
             }
-            for step in &draft.steps {
+            for SpannedStep { step, span } in &draft.steps {
                 match step {
                     DraftStep::Send { from, to } => program.send(*from, to.iter().copied()),
                     DraftStep::Recv { lane, chunk, into } => program.recv(*lane, *chunk, *into),
@@ -72,10 +91,15 @@ impl Draft {
                     DraftStep::Encode { from, into } => program.encode(*from, *into),
                     DraftStep::Decode { chunk, from, into } => program.decode(*chunk, *from, *into),
                 };
+                // A send to nobody is no step.
+                if *span > 1 && !matches!(step, DraftStep::Send { to, .. } if to.is_empty()) {
+                    program.span(*span);
+                }
             }
             program.build()
         });
-        Schedule::listed(self.workers, self.cut.clone(), programs.collect())
+        let schedule = Schedule::listed(self.workers, self.cut.clone(), programs.collect());
+        if self.side_by_side { schedule.with_chunks_side_by_side() } else { schedule }
     }
 
     /// Every change of one step, with the kind of change.
@@ -83,7 +107,7 @@ impl Draft {
         let mut mutants = Vec::new();
         for (rank, program) in self.programs.iter().enumerate() {
             for at in 0..program.steps.len() {
-                let mut change = |kind, change: &dyn Fn(&mut Vec<DraftStep>)| {
+                let mut change = |kind, change: &dyn Fn(&mut Vec<SpannedStep>)| {
                     let mut mutant = self.clone();
                     change(&mut mutant.programs[rank].steps);
                     mutants.push((kind, mutant));
@@ -95,8 +119,12 @@ impl Draft {
                 if at + 1 < program.steps.len() {
                     change("swap with the next", &|steps| steps.swap(at, at + 1));
                 }
-                for (kind, step) in self.changed(&program.steps[at], program.slots.len() as u32) {
-                    change(kind, &|steps| steps[at] = step.clone());
+                for (kind, step) in self.changed(&program.steps[at].step, program.slots.len() as u32) {
+                    change(kind, &|steps| steps[at].step = step.clone());
+                }
+                change("span", &|steps| steps[at].span += 1);
+                if program.steps[at].span > 1 {
+                    change("span", &|steps| steps[at].span -= 1);
                 }
             }
             for slot in 0..program.slots.len() {

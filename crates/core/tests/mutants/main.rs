@@ -207,7 +207,7 @@ fn all_reduce() {
     let tally = tally(&CANONICAL, &[Collective::AllReduce]);
     assert!(tally.refused > 10_000 && tally.other_order > 50 && tally.same_bits > 200, "{tally}");
     assert!(tally.wrong_unchecked > 1000, "{tally}");
-    assert_eq!(tally.kinds.len(), 19, "{tally}");
+    assert_eq!(tally.kinds.len(), 20, "{tally}");
 }
 
 #[test]

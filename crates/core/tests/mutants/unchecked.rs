@@ -11,6 +11,7 @@ type Places = HashMap<Place, Values>;
 /// The outputs; `None` if it does not end, or does what no machine can do. Each input has `count` elements, and a worker has several
 /// one after the other, or one.
 pub(crate) fn run_unchecked(draft: &Draft, count: usize, inputs: &[Values]) -> Option<Vec<Values>> {
+    let draft = &draft.chunk_by_chunk();
     let chunks = 0..draft.cut.chunks();
     let of_input = |(at, input): (u32, &[f32])| {
         let place = move |c| Place::User(at * draft.cut.chunks() + c);
@@ -29,6 +30,7 @@ pub(crate) fn run_unchecked(draft: &Draft, count: usize, inputs: &[Values]) -> O
         let before = at.clone();
         for rank in 0..places.len() {
             while let Some(step) = draft.programs[rank].steps.get(at[rank]) {
+                let step = &step.step;
                 if !has_messages(step, rank as Rank, &lanes) {
                     break;
                 }
