@@ -127,12 +127,7 @@ impl Node {
         let others = self.owners.iter().filter(|owner| !ranks.contains(owner)).count();
         let mut takers: Vec<Rank> = turns.take(others).collect();
         if let Sharing::Blocks = sharing {
-            let mut first = vec![usize::MAX; ranks.len()];
-            for (chunk, owner) in self.owners.iter().enumerate().filter(|(_, owner)| ranks.contains(owner)) {
-                let first = &mut first[(owner - ranks.start) as usize];
-                *first = chunk.min(*first);
-            }
-            takers.sort_by_key(|rank| (first[(rank - ranks.start) as usize], *rank));
+            takers = self.in_blocks(&ranks, &takers);
         }
         let mut takers = takers.into_iter();
         let mut owner = |above: &Rank| match ranks.contains(above) {
@@ -141,6 +136,20 @@ impl Node {
         };
         let owners = self.owners.iter().map(&mut owner).collect();
         Self { ranks: ranks.clone(), owners, sharing }
+    }
+
+    /// As often each of `takers`, which are of `ranks`, in the order in which they own a chunk of this node.
+    fn in_blocks(&self, ranks: &Range<Rank>, takers: &[Rank]) -> Vec<Rank> {
+        let (mut first, mut taken) = (vec![usize::MAX; ranks.len()], vec![0; ranks.len()]);
+        for (chunk, owner) in self.owners.iter().enumerate().filter(|(_, owner)| ranks.contains(owner)) {
+            let first = &mut first[(owner - ranks.start) as usize];
+            *first = chunk.min(*first);
+        }
+        takers.iter().for_each(|rank| taken[(rank - ranks.start) as usize] += 1);
+        let mut order: Vec<usize> = (0..ranks.len()).collect();
+        order.sort_by_key(|at| first[*at]);
+        let block = |at: usize| core::iter::repeat_n(ranks.start + at as Rank, taken[at]);
+        order.into_iter().flat_map(block).collect()
     }
 
     /// Whether the chunks that go from one rank to another lie side by side, as far as that is possible.
@@ -232,7 +241,9 @@ impl Stage {
     /// one owner in each of the stage's nodes, so that they travel together. It is one chunk unless chunks lie side by side.
     pub(super) fn owned(&self, node: &Node, rank: Rank, chunks: u32) -> Vec<ChunkRun> {
         let together = self.whole.is_side_by_side();
-        let owners = |chunk| self.parts.iter().chain([&self.whole]).map(move |node| node.owner(chunk));
+        let nodes: Vec<&Node> =
+            self.parts.iter().chain([&self.whole]).filter(|node| node.ranks.len() > 1).collect();
+        let owners = |chunk| nodes.iter().map(move |node| node.owner(chunk));
         let mut runs: Vec<ChunkRun> = Vec::new();
         for chunk in (0..chunks).filter(|chunk| node.owner(*chunk) == rank) {
             match runs.last_mut() {

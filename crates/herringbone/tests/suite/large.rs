@@ -1,8 +1,13 @@
 //! Worlds of 64 ranks: how many connections they make, and how much memory they take.
 
 use crate::world::{Transport, World};
-use herringbone::ReduceOp;
-use std::{fs, os::unix::fs::MetadataExt};
+use herringbone::{ReduceOp, Sink, TraceEvent};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 const RANKS: u32 = 64;
 /// What a rank may take: of memory that others map, and of all.
@@ -22,6 +27,63 @@ fn ranks_connect_only_to_those_whom_a_schedule_names() {
         comm.stats().connections
     });
     assert_eq!(connections, [14; RANKS as usize]);
+}
+
+/// What a rank sends in one operation.
+#[derive(Debug, Default)]
+struct Sent {
+    messages: u32,
+    bytes: usize,
+    segments: u32,
+}
+
+#[derive(Debug, Default)]
+struct SentSink(Arc<Mutex<Sent>>);
+
+impl Sink for SentSink {
+    fn event(&mut self, _now: Duration, event: &TraceEvent<'_>) {
+        if let TraceEvent::Sent { segment, bytes, .. } = *event {
+            let mut sent = self.0.lock().unwrap();
+            sent.messages += 1;
+            sent.bytes += bytes;
+            sent.segments = sent.segments.max(segment + 1);
+        }
+    }
+}
+
+/// In each segment a rank sends each peer of a stage one message in each half, though it has a chunk for each of 64 ranks; and
+/// has the bits of a single stage.
+#[test]
+fn chunks_that_go_together_are_one_message() {
+    const COUNT: usize = 3 << 20;
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let results = |algorithm: &str| {
+            World::new(RANKS, transport).forced(algorithm).run(|comm| {
+                let sent = Arc::default();
+                let listener = comm.listen(Box::new(SentSink(Arc::clone(&sent))));
+                let at = |index| ((index * 7 + comm.rank() as usize * 13) % 1009) as f32 / 17.0;
+                let mut values: Vec<f32> = (0..COUNT).map(at).collect();
+                comm.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                comm.dismiss(listener);
+                let digest = values.iter().fold(0_u64, |digest, value| {
+                    digest.rotate_left(5) ^ u64::from(value.to_bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                });
+                let sent = sent.lock().unwrap();
+                let Sent { messages, bytes, segments } = *sent;
+                (digest, messages, bytes, segments)
+            })
+        };
+        let single = results("radix");
+        for (algorithm, each) in [("radix(8,8)", 28), ("radix(4,4,4)", 18)] {
+            for (rank, (one, other)) in results(algorithm).iter().zip(&single).enumerate() {
+                let (digest, messages, bytes, segments) = *one;
+                assert_eq!(digest, other.0, "{algorithm}, rank {rank}");
+                assert_eq!(messages, each * segments, "{algorithm}, rank {rank}: {segments} segments");
+                let least = 2 * (COUNT / RANKS as usize * 63) * 4;
+                assert!(bytes.abs_diff(least) < least / 100, "{algorithm}, rank {rank}: {bytes} B");
+            }
+        }
+    }
 }
 
 /// 4 to 14 segments are in flight, and begin in lots. Their number need not be a multiple of a lot.
