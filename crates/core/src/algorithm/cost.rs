@@ -111,10 +111,10 @@ impl Count {
         }
     }
 
-    /// Adds the program of a rank; its slots and lanes are there.
-    pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
+    /// Adds the program of a rank, as which so many ranks do as much; its slots and lanes are there.
+    pub(crate) fn add(&mut self, rank: Rank, program: &Program, ranks: u32) {
         let load = Load::of(program, &self.cut, &mut self.partners);
-        self.cost.messages += u64::from(load.messages);
+        self.cost.messages += u64::from(load.messages) * u64::from(ranks);
         let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
         *busiest = busiest.busier(load);
     }

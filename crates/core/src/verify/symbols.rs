@@ -6,6 +6,7 @@ use super::{
     graph::{Graph, Node},
     ops::{At, Fold, From, Op},
     rounds::{MessageEnds, Rounds},
+    shifts::Shifts,
     terms::{Flaw, Term, Terms},
 };
 use crate::{
@@ -31,6 +32,13 @@ struct Held {
     chain: u32,
 }
 
+/// A message: who sends it, and of which source it is, if of any.
+#[derive(Clone, Copy)]
+struct Message {
+    sender: Node,
+    source: Option<u32>,
+}
+
 pub(super) struct Symbols<'a> {
     graph: &'a Graph,
     collective: Collective,
@@ -49,6 +57,8 @@ pub(super) struct Symbols<'a> {
     encoded: Vec<bool>,
     /// The last sum that was found to be right.
     audited: Option<Term>,
+    /// What other ranks hold, if one stands for all.
+    shifts: Option<Shifts<'a>>,
 }
 
 /// What the workers end with.
@@ -61,13 +71,18 @@ pub(super) struct Results {
 }
 
 impl<'a> Symbols<'a> {
-    /// Every input where the collective says that there is one.
-    pub(super) fn new(graph: &'a Graph, collective: Collective, group: &'a Group) -> Self {
-        let mut terms = Terms::new(group.inputs());
+    /// Every input where the collective says that there is one; `shifts` if one rank stands for all, and the terms that they know.
+    pub(super) fn new(
+        graph: &'a Graph,
+        collective: Collective,
+        group: &'a Group,
+        mut terms: Terms,
+        shifts: Option<Shifts<'a>>,
+    ) -> Self {
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
-            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.workers, worker, *chunk))
+            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.all_workers, worker, *chunk))
             {
                 for (before, input) in (0..).zip(group.inputs_of(worker)) {
                     let place = graph.user(worker, before * graph.chunks + chunk);
@@ -77,7 +92,7 @@ impl<'a> Symbols<'a> {
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
         let (stack, encoded) = (Vec::new(), Vec::new());
-        let (rounds, audited) = (Rounds::default(), None);
+        let (rounds, audited) = (Rounds::new(graph.all_workers / graph.workers), None);
         Self {
             graph,
             collective,
@@ -90,6 +105,7 @@ impl<'a> Symbols<'a> {
             stack,
             encoded,
             audited,
+            shifts,
         }
     }
 
@@ -99,7 +115,7 @@ impl<'a> Symbols<'a> {
             Op::Send { from, .. } => self.read(node, from).map(drop),
             Op::Recv { into, chunk, sender, decodes } => {
                 let form = if decodes { Form::CodedResult } else { into.form() };
-                let held = self.take(node, sender, chunk, form)?;
+                let held = self.take(node, Message { sender, source: None }, chunk, form)?;
                 self.write(node, into, Value { held, chunk })
             }
             Op::Fold { into, fold } => {
@@ -152,11 +168,17 @@ impl<'a> Symbols<'a> {
         for (source_index, (source, merges)) in (0..).zip(sources.iter().zip(merges)) {
             let held = match source.get() {
                 From::At(place) => self.read_chunk(node, place, fold.chunk)?,
-                From::Head { sender, form } => self.take(node, sender, fold.chunk, form)?,
+                From::Head { sender, form } => {
+                    let source = Some(fold.sources.start + source_index);
+                    self.take(node, Message { sender, source }, fold.chunk, form)?
+                }
             };
             let mut top = held.term;
             if top.is_finished() {
                 return Err(StepFault::FoldOfFinished { source_index });
+            }
+            if let Some(shifts) = &mut self.shifts {
+                shifts.fold(fold.sources.start + source_index, top);
             }
             for _ in 0..*merges {
                 let below = self.stack.pop().expect("the fold's shape was checked");
@@ -166,6 +188,9 @@ impl<'a> Symbols<'a> {
             chain = chain.max(held.chain);
         }
         let sum = self.stack[0];
+        if self.shifts.as_mut().is_some_and(|shifts| !shifts.folded_alike(sum)) {
+            return Err(StepFault::Unlike);
+        }
         Ok(Held { term: if fold.finish { sum.finish() } else { sum }, chain })
     }
 
@@ -202,20 +227,25 @@ impl<'a> Symbols<'a> {
     fn take(
         &mut self,
         node: Node,
-        sender: Node,
+        message: Message,
         expected_chunk: Chunk,
         expected: Form,
     ) -> Result<Held, StepFault> {
-        let graph = self.graph;
+        let (graph, sender) = (self.graph, message.sender);
         let from = graph.sent(sender);
-        let chunk = self.chunk(from);
+        let Held { mut term, chain } = self.held[from.index()];
+        let mut chunk = self.chunk(from);
+        if let Some(shifts) = &self.shifts {
+            let by = shifts.of_message(node, message.source);
+            chunk = shifts.chunk(chunk, by);
+            term = shifts.term(&self.terms, term, by).ok_or(StepFault::Unlike)?;
+        }
         let lane = || graph.rank(sender);
         if from.form() != expected {
             Err(StepFault::WrongMessageForm { lane: lane(), actual: from.form(), expected })
         } else if chunk != expected_chunk {
             Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: expected_chunk })
         } else {
-            let Held { term, chain } = self.held[from.index()];
             self.rounds.note(chain + 1, || MessageEnds { from: graph.rank(sender), to: graph.rank(node) });
             Ok(Held { term, chain: chain + 1 })
         }
@@ -233,6 +263,16 @@ impl<'a> Symbols<'a> {
         Ok(())
     }
 
+    /// Whether the chunks that the first worker ends with are of one term, as those of all are then if shifts move chunks.
+    pub(super) fn ends_alike(&self) -> bool {
+        let ends = |chunk: &Chunk| self.held[self.graph.user(0, *chunk).index()].term;
+        let is_fold = |chunk: &Chunk| {
+            self.collective.result(self.graph.all_workers, 0, *chunk) == Some(Expected::Fold)
+        };
+        let mut folds = (0..self.graph.chunks).filter(is_fold);
+        folds.next().is_none_or(|first| folds.all(|chunk| ends(&chunk) == ends(&first)))
+    }
+
     /// Holds what the workers end with against the collective.
     pub(super) fn results(mut self) -> Result<Results, VerifyError> {
         let mut order = Order::Fixed;
@@ -241,7 +281,7 @@ impl<'a> Symbols<'a> {
             let mut first = None;
             for rank in 0..self.graph.workers {
                 let term = self.held[self.graph.user(rank, chunk).index()].term;
-                let result = match self.collective.result(self.graph.workers, rank, chunk) {
+                let result = match self.collective.result(self.graph.all_workers, rank, chunk) {
                     None => Ok(()),
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
                     Some(Expected::Input(input)) => Err(ResultFault::NotTheInput { input }),
