@@ -4,10 +4,12 @@
 //! each direction, and every receive names its lane. Chunks are counted, not measured, so one proof serves all sizes.
 
 mod build;
+mod symmetry;
 mod text;
 mod weights;
 
 pub use build::ProgramBuilder;
+pub use symmetry::Symmetry;
 pub use text::TextError;
 pub use weights::{HEAVIEST, Weights};
 pub(crate) use weights::{read_runs, write_runs};
@@ -436,7 +438,12 @@ impl Program {
 enum Programs {
     Listed(Vec<Program>),
     Generated(Box<dyn Fn(Rank) -> Program + Send + Sync>),
+    Written(Box<dyn Fn() -> Writer + Send + Sync>),
+    Alike { symmetry: Symmetry, first: Box<dyn Fn(Rank) -> Program + Send + Sync> },
 }
+
+/// Writes the program of one rank after another, and remembers what the next one has in common with it.
+pub(crate) type Writer = Box<dyn FnMut(Rank) -> Program>;
 
 /// A whole collective: a program for every rank of the roster.
 pub struct Schedule {
@@ -456,6 +463,40 @@ impl Schedule {
         program: impl Fn(Rank) -> Program + Send + Sync + 'static,
     ) -> Self {
         Self { workers, reducers, cut, side_by_side: false, programs: Programs::Generated(Box::new(program)) }
+    }
+
+    /// The same where programs of many ranks have work in common: `writer` begins with none, and is asked for ranks that mostly ascend.
+    pub(crate) fn written(
+        workers: u32,
+        reducers: u32,
+        cut: Cut,
+        writer: impl Fn() -> Writer + Send + Sync + 'static,
+    ) -> Self {
+        Self { workers, reducers, cut, side_by_side: false, programs: Programs::Written(Box::new(writer)) }
+    }
+
+    /// A schedule in which all workers do the same, and so do all reducers, of which there are as many or none: `first` makes the
+    /// programs of the first worker and of the first reducer, and those of others are their [images](Symmetry::image).
+    ///
+    /// # Panics
+    /// If shifts move chunks, and there are not as many as workers.
+    pub fn alike(
+        symmetry: Symmetry,
+        has_reducers: bool,
+        cut: Cut,
+        first: impl Fn(Rank) -> Program + Send + Sync + 'static,
+    ) -> Self {
+        let workers = symmetry.size();
+        assert!(!symmetry.moves_chunks() || cut.chunks() == workers, "{} chunks of {workers}", cut.chunks());
+        let reducers = if has_reducers { workers } else { 0 };
+        let side_by_side = symmetry.is_side_by_side();
+        Self {
+            workers,
+            reducers,
+            cut,
+            side_by_side,
+            programs: Programs::Alike { symmetry, first: Box::new(first) },
+        }
     }
 
     /// A schedule with these programs, workers first.
@@ -503,10 +544,56 @@ impl Schedule {
     /// # Panics
     /// If there is no such rank.
     pub fn program(&self, rank: Rank) -> Cow<'_, Program> {
-        assert!(rank < self.ranks(), "rank {rank} of {}", self.ranks());
+        self.programs()(rank)
+    }
+
+    /// Makes the programs of ranks, one after another: many take less time so than each by itself, if ranks ascend.
+    ///
+    /// # Panics
+    /// What this returns does, if there is no such rank.
+    pub fn programs<'a>(&'a self) -> Box<dyn FnMut(Rank) -> Cow<'a, Program> + 'a> {
+        let mut program: Box<dyn FnMut(Rank) -> Cow<'a, Program> + 'a> = match &self.programs {
+            Programs::Listed(programs) => Box::new(|rank| Cow::Borrowed(&programs[rank as usize])),
+            Programs::Generated(program) => Box::new(|rank| Cow::Owned(program(rank))),
+            Programs::Written(writer) => {
+                let mut writer = writer();
+                Box::new(move |rank| Cow::Owned(writer(rank)))
+            }
+            Programs::Alike { symmetry, first } => {
+                let mut known: Option<(Rank, Program)> = None;
+                Box::new(move |rank| {
+                    let of = symmetry.first_of(rank);
+                    let (_, program) = match known.take() {
+                        Some(known) if known.0 == of => known,
+                        _ => (of, first(of)),
+                    };
+                    let image = symmetry.image(&program, rank);
+                    known = Some((of, program));
+                    Cow::Owned(image)
+                })
+            }
+        };
+        let ranks = self.ranks();
+        Box::new(move |rank| {
+            assert!(rank < ranks, "rank {rank} of {ranks}");
+            program(rank)
+        })
+    }
+
+    /// The program of a rank as what makes the first ones' would make it, where ranks are alike.
+    #[cfg(test)]
+    pub(crate) fn made_for(&self, rank: Rank) -> Option<Program> {
         match &self.programs {
-            Programs::Listed(programs) => Cow::Borrowed(&programs[rank as usize]),
-            Programs::Generated(program) => Cow::Owned(program(rank)),
+            Programs::Alike { first, .. } => Some(first(rank)),
+            _ => None,
+        }
+    }
+
+    /// How its ranks are alike, if it is made so that they are.
+    pub fn symmetry(&self) -> Option<&Symmetry> {
+        match &self.programs {
+            Programs::Alike { symmetry, .. } => Some(symmetry),
+            _ => None,
         }
     }
 }
@@ -514,8 +601,10 @@ impl Schedule {
 impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
         let header = |schedule: &Self| (schedule.workers, schedule.reducers, schedule.side_by_side);
-        (header(self), &self.cut) == (header(other), &other.cut)
-            && (0..self.ranks()).all(|rank| self.program(rank) == other.program(rank))
+        (header(self), &self.cut) == (header(other), &other.cut) && {
+            let (mut own, mut others) = (self.programs(), other.programs());
+            (0..self.ranks()).all(|rank| own(rank) == others(rank))
+        }
     }
 }
 

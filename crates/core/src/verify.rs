@@ -28,18 +28,39 @@ mod order;
 mod rounds;
 mod run;
 mod served;
+mod shifts;
 mod symbols;
+mod symmetric;
 mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 pub use order::Order;
 
-use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
+use crate::{
+    algorithm::cost::{Cost, Count},
+    choice::choices,
+    collective::Collective,
+    group::Group,
+    schedule::Schedule,
+};
 use core::ops::Deref;
 use graph::Graph;
 use lower::Lowering;
 use matching::match_messages;
 use symbols::{Results, Symbols};
+use terms::Terms;
+
+choices! {
+    "a way of proving":
+    /// How a schedule was proven.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Proof {
+        /// All ranks' programs were run together.
+        EachRank => "each rank",
+        /// One rank's program was run, of which the others are [images](crate::schedule::Symmetry).
+        Symmetry => "symmetry",
+    }
+}
 
 /// A schedule that [`verify`] proved: the only kind that anything runs. Dereferences to the [`Schedule`].
 #[derive(Debug)]
@@ -47,10 +68,26 @@ pub struct Verified {
     schedule: Schedule,
     collective: Collective,
     group: Group,
+    proven: Proven,
+    proof: Proof,
+}
+
+/// What a proof says of a schedule.
+#[derive(Clone, Copy, Debug)]
+struct Proven {
     order: Order,
     serial: bool,
     restartable: bool,
     cost: Cost,
+}
+
+impl Proven {
+    /// What follows from a graph that was run to these results.
+    fn of(graph: &Graph, count: &Count, results: &Results) -> Self {
+        let Results { order, rounds, alone } = *results;
+        let (serial, restartable, cost) = (run::serial(graph), graph.restartable, count.cost(rounds, alone));
+        Self { order, serial, restartable, cost }
+    }
 }
 
 impl Verified {
@@ -71,7 +108,12 @@ impl Verified {
 
     /// What fixes the shape of its sums.
     pub fn order(&self) -> Order {
-        self.order
+        self.proven.order
+    }
+
+    /// How it was proven; nothing else depends on that.
+    pub fn proof(&self) -> Proof {
+        self.proof
     }
 
     /// Whether every rank may also run its steps strictly in program order, uncut, if each lane holds one message:
@@ -79,7 +121,7 @@ impl Verified {
     ///
     /// The proof of the joined graph does not imply this, nor the other way round.
     pub fn serial(&self) -> bool {
-        self.serial
+        self.proven.serial
     }
 
     /// Whether it can start again from what the workers hold at any time, after a reducer is lost: an input is
@@ -88,12 +130,12 @@ impl Verified {
     /// Proved by a conservative rule: no worker writes a chunk of its user's buffer twice (since the last write is
     /// of the result, the only one is), and none writes a slot that an earlier step of its program sends.
     pub fn restartable(&self) -> bool {
-        self.restartable
+        self.proven.restartable
     }
 
     /// What it costs.
     pub fn cost(&self) -> Cost {
-        self.cost
+        self.proven.cost
     }
 }
 
@@ -108,7 +150,7 @@ impl Deref for Verified {
 /// Proves that `schedule` is `collective` over `group`; see the [module](self) for what that means.
 ///
 /// Takes time and memory in proportion to the number of steps, messages and sources of all ranks together, and asks
-/// the schedule for each rank's program once.
+/// the schedule for each rank's program once; of one rank, if [all are alike](Schedule::symmetry).
 ///
 /// ```
 /// use herringbone_core::{collective::Collective, group::Group, schedule::Schedule, verify::{Order, verify}};
@@ -136,23 +178,44 @@ impl Deref for Verified {
 pub fn verify(schedule: Schedule, collective: Collective, group: &Group) -> Result<Verified, VerifyError> {
     let group = &*collective.group(group).ok_or(VerifyError::OneInputEach { collective })?;
     check_fit(&schedule, collective, group)?;
-    let (mut graph, count) = Lowering::new(&schedule, collective, group)?.all(&schedule)?;
+    let (proven, proof) = match symmetric::proven(&schedule, collective, group) {
+        Some(proven) => (proven, Proof::Symmetry),
+        None => (each_rank(&schedule, collective, group)?, Proof::EachRank),
+    };
+    Ok(Verified { schedule, collective, group: group.clone(), proven, proof })
+}
+
+/// [`verify`], rank by rank even where one could stand for all: what proofs by symmetry are compared with.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_each_rank(
+    schedule: Schedule,
+    collective: Collective,
+    group: &Group,
+) -> Result<Verified, VerifyError> {
+    let group = &*collective.group(group).ok_or(VerifyError::OneInputEach { collective })?;
+    check_fit(&schedule, collective, group)?;
+    let proven = each_rank(&schedule, collective, group)?;
+    Ok(Verified { schedule, collective, group: group.clone(), proven, proof: Proof::EachRank })
+}
+
+fn each_rank(schedule: &Schedule, collective: Collective, group: &Group) -> Result<Proven, VerifyError> {
+    let lowering = Lowering::new(schedule, schedule.workers(), collective, group)?;
+    let (mut graph, count) = lowering.of(schedule, 0..schedule.ranks(), 1)?;
     match_messages(&mut graph)?;
-    let Results { order, rounds, alone } = run_on_symbols(&graph, collective, group)?;
+    let results = run_on_symbols(&graph, collective, group)?;
     served::confirmed(&graph)?;
-    if schedule.side_by_side() && order != Order::Fixed {
-        return Err(VerifyError::SideBySide {
-            collective,
-            why: "the order of its sums is the schedule's own",
-        });
+    if schedule.side_by_side() && results.order != Order::Fixed {
+        let why = "the order of its sums is the schedule's own";
+        return Err(VerifyError::SideBySide { collective, why });
     }
-    let (serial, restartable, cost) = (run::serial(&graph), graph.restartable, count.cost(rounds, alone));
-    Ok(Verified { schedule, collective, group: group.clone(), order, serial, restartable, cost })
+    Ok(Proven::of(&graph, &count, &results))
 }
 
 /// Runs all steps on symbols, over lanes that hold nothing.
 fn run_on_symbols(graph: &Graph, collective: Collective, group: &Group) -> Result<Results, VerifyError> {
-    let mut symbols = Symbols::new(graph, collective, group);
+    let mut symbols = Symbols::new(graph, collective, group, Terms::new(group.inputs()), None);
     let step = |node| symbols.step(node).map_err(|fault| graph.fault(node, fault));
     run::joined(graph, step)?;
     symbols.results()

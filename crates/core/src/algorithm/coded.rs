@@ -6,13 +6,14 @@
 use super::owners::Node;
 use super::shares::Owners;
 use crate::group::{Group, Rank};
-use crate::schedule::{Chunk, Form, Origin, Place, ProgramBuilder, Schedule};
-use alloc::vec::Vec;
+use crate::schedule::{Chunk, Form, Origin, Place, ProgramBuilder, Schedule, Symmetry};
+use alloc::{vec, vec::Vec};
 
 /// Each owner folds one chunk: the coded form of `radix` with a single stage.
 pub(super) fn sharded(group: &Group, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
-    Schedule::generated(workers, 0, owners.cut(1, true), move |rank| {
+    let (cut, are_alike) = (owners.cut(1, true), owners.are_alike());
+    let program = move |rank| {
         let mut program = ProgramBuilder::new();
         // Each starts with its successor, so that no two start with the same one.
         let others = || (1..workers).map(move |step| (rank + step) % workers);
@@ -37,14 +38,19 @@ pub(super) fn sharded(group: &Group, owners: Owners) -> Schedule {
             decoded(&mut program, chunk, owner);
         }
         program.build()
-    })
+    };
+    match are_alike {
+        true => Schedule::alike(Symmetry::new(vec![workers], true), false, cut, program),
+        false => Schedule::generated(workers, 0, cut, program),
+    }
 }
 
 /// Each reducer that owns a chunk folds it: the coded form of `reduction_server`.
 pub(super) fn served(group: &Group, reducers: u32, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
     let nodes: Vec<Node> = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, owners.len())).collect();
-    Schedule::generated(workers, reducers, owners.cut(1, true), move |rank| {
+    let (cut, are_alike) = (owners.cut(1, true), owners.are_alike() && reducers == workers);
+    let program = move |rank: Rank| {
         let mut program = ProgramBuilder::new();
         if let Some(reducer) = rank.checked_sub(workers) {
             let Some(chunk) = owners.chunk(reducer) else { return program.build() };
@@ -65,7 +71,11 @@ pub(super) fn served(group: &Group, reducers: u32, owners: Owners) -> Schedule {
             }
         }
         program.build()
-    })
+    };
+    match are_alike {
+        true => Schedule::alike(Symmetry::new(vec![workers], true), true, cut, program),
+        false => Schedule::generated(workers, reducers, cut, program),
+    }
 }
 
 /// Encodes this rank's input at a chunk. Returns where that is.

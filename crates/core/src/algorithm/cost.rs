@@ -113,13 +113,13 @@ impl Count {
         }
     }
 
-    /// Adds the program of a rank; its slots and lanes are there.
-    pub(crate) fn add(&mut self, rank: Rank, program: &Program) {
+    /// Adds the program of a rank, as which so many ranks do as much; its slots and lanes are there.
+    pub(crate) fn add(&mut self, rank: Rank, program: &Program, ranks: u32) {
         let mut load = Load::of(&program.chunk_by_chunk(), &self.cut, &mut self.partners);
         if program.longest_span() > 1 {
             load.count_spans(program);
         }
-        self.cost.messages += u64::from(load.messages);
+        self.cost.messages += u64::from(load.messages) * u64::from(ranks);
         let busiest = if rank < self.workers { &mut self.cost.worker } else { &mut self.cost.reducer };
         *busiest = busiest.busier(load);
     }

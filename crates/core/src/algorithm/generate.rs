@@ -150,3 +150,52 @@ fn alone(collective: Collective, group: &Group) -> Schedule {
         program.build()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::FoldOrder;
+    use alloc::vec::Vec;
+
+    /// The programs that are images of the first one are those that the algorithm would write.
+    #[test]
+    fn images_are_what_algorithms_write() {
+        let mut alike = 0;
+        for (name, collective, workers, per_host) in [
+            ("radix", Collective::AllReduce, 1..20, 1),
+            ("radix", Collective::ReduceScatter, 1..20, 1),
+            ("radix", Collective::AllGather, 1..20, 1),
+            ("radix(2,2,2,2,2)", Collective::AllReduce, 1..40, 1),
+            ("radix(4,2)", Collective::AllReduce, 1..40, 1),
+            ("radix(2,4,2)", Collective::AllGather, 1..40, 1),
+            ("radix(4,4)", Collective::ReduceScatter, 64..65, 1),
+            ("radix(4;2,2)", Collective::AllReduce, 1..20, 1),
+            ("one_shot", Collective::AllReduce, 1..20, 1),
+            ("one_shot", Collective::AllGather, 1..20, 1),
+            ("coded(radix)", Collective::AllReduce, 1..20, 1),
+            ("hierarchical", Collective::AllReduce, 6..50, 2),
+            ("hierarchical", Collective::AllReduce, 6..50, 3),
+            ("hierarchical(radix(2,2),radix(2,2))", Collective::AllReduce, 8..66, 4),
+            ("reduction_server", Collective::AllReduce, 1..20, 1),
+            ("coded(reduction_server)", Collective::AllReduce, 1..20, 1),
+        ] {
+            let algorithm: Algorithm = name.parse().unwrap();
+            for (workers, order) in workers.flat_map(|workers| FoldOrder::ALL.map(|order| (workers, order))) {
+                let hosts: Vec<u32> = (0..workers).map(|rank| rank / per_host).collect();
+                let layout = Layout { reducers: workers, hosts: &hosts, links: None };
+                let layout =
+                    if algorithm.needs_reducers() { layout } else { Layout { reducers: 0, ..layout } };
+                let Ok(schedule) = algorithm.schedule(collective, &order.group(&hosts), &layout) else {
+                    continue;
+                };
+                let mut programs = schedule.programs();
+                for rank in 0..schedule.ranks() {
+                    let Some(made) = schedule.made_for(rank) else { break };
+                    assert_eq!(*programs(rank), made, "{name} {collective} of {workers}, rank {rank}");
+                    alike += 1;
+                }
+            }
+        }
+        assert!(alike > 4000, "{alike}");
+    }
+}

@@ -8,7 +8,7 @@
 //! are, for example, 4 to 7. Those of other hosts, of three ranks for example, are several, the host's *pieces*, and radix
 //! across hosts takes one partial sum of each. What is gathered has no shape, and enters a host once in any case.
 
-use super::owners::{Level, Node, levels, stages};
+use super::owners::{Level, Node, Walk, levels};
 use super::partial::Partial;
 use super::radix::{self, Halves, all_levels, checked, lone_ranks};
 use super::reduction_server::Served;
@@ -124,8 +124,8 @@ fn program(keys: &[u32], chunks: u32, inside: &[u32], across: &Across, rank: Ran
     let (Across::ChunkAllReduce(hosts, _) | Across::Served(Served { nodes: hosts, .. })) = across;
     let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("hosts cover all ranks");
     let levels = levels(keys, lone_ranks(host.ranks.clone()), inside);
-    let (stages, _) = stages(&levels, host.clone(), rank);
-    let halves = Halves { keys, rank, chunks, stages };
+    let stages = Walk::new(levels, host.clone()).to(rank);
+    let halves = Halves { keys, rank, chunks, stages, symmetry: None };
     let mut program = ProgramBuilder::new();
     let held = halves.reduce_scatter(&mut program);
     match across {

@@ -6,17 +6,22 @@
 use super::partial::{Inputs, Partial, finish};
 use crate::collective::all_to_all;
 use crate::group::Group;
-use crate::schedule::{Chunk, Cut, Place, ProgramBuilder, Rank, Schedule};
-use alloc::vec::Vec;
+use crate::schedule::{Chunk, Cut, Place, ProgramBuilder, Rank, Schedule, Symmetry};
+use alloc::{vec, vec::Vec};
 
 pub(super) fn all_reduce(group: &Group) -> Schedule {
     let (size, inputs) = (group.size(), Inputs { group: group.clone(), chunks: 1 });
-    Schedule::generated(size, 0, Cut::Even { chunks: 1 }, move |rank| {
+    let (cut, has_several) = (Cut::Even { chunks: 1 }, group.has_several());
+    let program = move |rank| {
         let mut program = ProgramBuilder::new();
         inputs.send(&mut program, rank, 0, &after(rank, size).collect::<Vec<_>>());
         finish(&mut program, 0, &inputs.sources(rank, 0), Place::User(0));
         program.build()
-    })
+    };
+    match has_several {
+        true => Schedule::generated(size, 0, cut, program),
+        false => Schedule::alike(Symmetry::new(vec![size], false), false, cut, program),
+    }
 }
 
 pub(super) fn gather(group: &Group, root: Rank) -> Schedule {

@@ -5,9 +5,9 @@
 //! or take one where the tree is irregular. By shares, they own as much as their shares say, as nearly as whole chunks allow.
 
 use super::shares::{Owners, Shares};
-use crate::group::Rank;
+use crate::group::{Rank, merges};
 use crate::schedule::{Chunk, ChunkRun, Form, Weights};
-use alloc::{collections::BinaryHeap, sync::Arc, vec, vec::Vec};
+use alloc::{collections::BinaryHeap, rc::Rc, sync::Arc, vec, vec::Vec};
 use core::{cmp::Reverse, ops::Range};
 
 /// The nodes of one level, in rank order.
@@ -71,7 +71,8 @@ struct Uneven {
 impl Node {
     /// A node whose ranks own the chunks in turn.
     pub(super) fn in_turn(ranks: Range<Rank>, chunks: u32) -> Self {
-        let owners = (0..chunks).map(|chunk| ranks.start + chunk % ranks.len() as u32).collect();
+        let owner = |chunk: Chunk| ranks.start + chunk % ranks.len() as u32;
+        let owners = if ranks.len() == 1 { Vec::new() } else { (0..chunks).map(owner).collect() };
         Self { ranks, owners, sharing: Sharing::InTurn }
     }
 
@@ -223,17 +224,17 @@ pub(super) fn form(inputs: usize) -> Form {
 }
 
 /// One step from level to level, as one rank sees it: a node with this rank, and the parts that it is made of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stage {
-    pub(super) whole: Node,
-    pub(super) parts: Vec<Node>,
+    pub(super) whole: Rc<Node>,
+    pub(super) parts: Rc<[Rc<Node>]>,
     /// Which of the parts has this rank.
     own: usize,
 }
 
 impl Stage {
     /// The part that has this rank.
-    pub(super) fn part(&self) -> &Node {
+    pub(super) fn part(&self) -> &Rc<Node> {
         &self.parts[self.own]
     }
 
@@ -241,8 +242,8 @@ impl Stage {
     /// one owner in each of the stage's nodes, so that they travel together. It is one chunk unless chunks lie side by side.
     pub(super) fn owned(&self, node: &Node, rank: Rank, chunks: u32) -> Vec<ChunkRun> {
         let together = self.whole.is_side_by_side();
-        let nodes: Vec<&Node> =
-            self.parts.iter().chain([&self.whole]).filter(|node| node.ranks.len() > 1).collect();
+        let all = self.parts.iter().chain([&self.whole]);
+        let nodes: Vec<&Node> = all.map(|node| &**node).filter(|node| node.ranks.len() > 1).collect();
         let owners = |chunk| nodes.iter().map(move |node| node.owner(chunk));
         let mut runs: Vec<ChunkRun> = Vec::new();
         for chunk in (0..chunks).filter(|chunk| node.owner(*chunk) == rank) {
@@ -265,23 +266,70 @@ impl Stage {
 /// The most chunks that travel together: as many as a step counts.
 const MOST_TOGETHER: u32 = u16::MAX as u32;
 
-/// A rank's stages between `levels` from `top` down, the lowest first, and its node of the lowest level. Stages in
-/// which its node does not grow are left out.
-pub(super) fn stages(levels: &[Level], top: Node, rank: Rank) -> (Vec<Stage>, Node) {
-    let mut stages = Vec::new();
-    let mut node = top;
-    for level in levels.iter().rev() {
-        let inside = level.iter().filter(|part| node.ranks.contains(&part.start));
-        let parts: Vec<Node> = inside.map(|part| node.below(part.clone())).collect();
-        if parts.len() > 1 {
-            let own =
-                parts.iter().position(|part| part.ranks.contains(&rank)).expect("levels cover all ranks");
-            let part = parts[own].clone();
-            stages.push(Stage { whole: core::mem::replace(&mut node, part), parts, own });
-        }
+/// The way from a node of all ranks down through the levels to one rank after another. What it finds of a node's parts it keeps
+/// as long as ranks are of that node, so to walk to all ranks in their order takes each node but once.
+pub(super) struct Walk {
+    levels: Vec<Level>,
+    top: Rc<Node>,
+    /// From the top down.
+    way: Vec<Stage>,
+}
+
+impl Walk {
+    /// Through `levels`, the lowest first, from `top` down.
+    pub(super) fn new(levels: Vec<Level>, top: Node) -> Self {
+        Self { levels, top: Rc::new(top), way: Vec::new() }
     }
-    stages.reverse();
-    (stages, node)
+
+    /// A rank's stages between the levels, the lowest first. Stages in which its node does not grow are left out.
+    pub(super) fn to(&mut self, rank: Rank) -> Vec<Stage> {
+        let known = self.way.iter().take_while(|stage| stage.whole.ranks.contains(&rank)).count();
+        self.way.truncate(known);
+        let last = self.way.last_mut().map(|stage| {
+            stage.own = place_of(&stage.parts, rank);
+            stage.part().clone()
+        });
+        let mut node = last.unwrap_or_else(|| self.top.clone());
+        for level in self.levels.iter().rev() {
+            let first = level.partition_point(|part| part.end <= node.ranks.start);
+            let inside = level[first..].iter().take_while(|part| part.start < node.ranks.end);
+            if inside.clone().nth(1).is_some() {
+                let parts: Rc<[Rc<Node>]> = inside.map(|part| Rc::new(node.below(part.clone()))).collect();
+                let own = place_of(&parts, rank);
+                let whole = core::mem::replace(&mut node, parts[own].clone());
+                self.way.push(Stage { whole, parts, own });
+            }
+        }
+        self.way.iter().rev().cloned().collect()
+    }
+}
+
+fn place_of(parts: &[Rc<Node>], rank: Rank) -> usize {
+    parts.iter().position(|part| part.ranks.contains(&rank)).expect("levels cover all ranks")
+}
+
+/// The radices of ranks as numbers whose digits, the lowest first, are the places of nodes in those a level above: if all nodes
+/// of a level have as many parts, of the same shape in the canonical tree.
+pub(super) fn digits(keys: &[u32], levels: &[Level]) -> Option<Vec<u32>> {
+    let mut radices = Vec::new();
+    for pair in levels.windows(2) {
+        let [below, above] = pair else { continue };
+        let size = below.first()?.len();
+        if below.iter().any(|node| node.len() != size) || below.len() % above.len() > 0 {
+            return None;
+        }
+        let parts = below.len() / above.len();
+        let shape = |parts: &[Range<Rank>]| {
+            merges(&parts.iter().map(|part| keys[part.start as usize]).collect::<Vec<u32>>())
+        };
+        let mut shapes = below.chunks(parts).map(shape);
+        let first = shapes.next()?;
+        if above.iter().any(|node| node.len() != parts * size) || shapes.any(|other| other != first) {
+            return None;
+        }
+        radices.push(parts as u32);
+    }
+    Some(radices)
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 //! order that keeps the shape.
 
 use super::Unsupported;
-use super::owners::{Level, Node, Stage, levels, stages};
+use super::owners::{Level, Node, Stage, Walk, digits, levels};
 use super::partial::Partial;
 use super::shares::{Owners, Shares};
 use crate::group::Group;
-use crate::schedule::{Chunk, ChunkRun, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
-use alloc::vec::Vec;
+use crate::schedule::{Chunk, ChunkRun, Cut, Form, Place, Program, ProgramBuilder, Rank, Schedule, Symmetry};
+use alloc::{boxed::Box, vec::Vec};
 use core::{cmp::Reverse, ops::Range};
 
 /// The factors, if all are powers of two above 1.
@@ -84,20 +84,61 @@ fn through(
     gather: Option<Vec<Level>>,
 ) -> Schedule {
     let (chunks, keys) = (cut.chunks(), group.keys().to_vec());
-    Schedule::generated(group.size(), 0, cut, move |rank| {
-        let half = |levels| {
-            let (stages, _) = stages(levels, top.clone(), rank);
-            Halves { keys: &keys, rank, chunks, stages }
-        };
-        let mut program = ProgramBuilder::new();
-        if let Some(levels) = &scatter {
-            half(levels).reduce_scatter(&mut program);
-        }
-        if let Some(levels) = &gather {
-            half(levels).all_gather(&mut program);
-        }
-        program.build()
+    let symmetry = symmetry(&keys, &cut, &top, [&scatter, &gather]);
+    let halves = BothHalves { keys, chunks, top, scatter, gather, symmetry };
+    match halves.symmetry.clone() {
+        Some(symmetry) => Schedule::alike(symmetry, false, cut, move |rank| halves.clone().writer()(rank)),
+        None => Schedule::written(group.size(), 0, cut, move || halves.clone().writer()),
+    }
+}
+
+/// How ranks are alike, if each owns a chunk and all nodes of a level are alike, the same in both halves.
+fn symmetry(keys: &[u32], cut: &Cut, top: &Node, halves: [&Option<Vec<Level>>; 2]) -> Option<Symmetry> {
+    let mut levels = halves.into_iter().flatten();
+    let (first, second) = (levels.next()?, levels.next());
+    let is_even = !matches!(cut, Cut::Weighted { .. }) && second.is_none_or(|second| second == first);
+    let radices = digits(keys, first).filter(|_| is_even && cut.chunks() as usize == keys.len())?;
+    Some(match top.is_side_by_side() {
+        true => Symmetry::of_chunks_side_by_side(radices),
+        false => Symmetry::new(radices, true),
     })
+}
+
+/// Everything that all ranks' programs follow from.
+#[derive(Clone)]
+struct BothHalves {
+    keys: Vec<u32>,
+    chunks: u32,
+    top: Node,
+    scatter: Option<Vec<Level>>,
+    gather: Option<Vec<Level>>,
+    symmetry: Option<Symmetry>,
+}
+
+impl BothHalves {
+    /// Writes ranks' programs.
+    fn writer(self) -> Box<dyn FnMut(Rank) -> Program> {
+        let Self { keys, chunks, top, scatter, gather, symmetry } = self;
+        let walk = |levels| Walk::new(levels, top.clone());
+        let (mut scatter, mut gather) = (scatter.map(walk), gather.map(walk));
+        Box::new(move |rank| {
+            let half = |walk: &mut Walk| Halves {
+                keys: &keys,
+                rank,
+                chunks,
+                stages: walk.to(rank),
+                symmetry: symmetry.as_ref(),
+            };
+            let mut program = ProgramBuilder::new();
+            if let Some(walk) = &mut scatter {
+                half(walk).reduce_scatter(&mut program);
+            }
+            if let Some(walk) = &mut gather {
+                half(walk).all_gather(&mut program);
+            }
+            program.build()
+        })
+    }
 }
 
 /// The lowest level: every rank for itself.
@@ -111,6 +152,8 @@ pub(super) struct Halves<'a> {
     pub(super) rank: Rank,
     pub(super) chunks: u32,
     pub(super) stages: Vec<Stage>,
+    /// How all ranks are alike, if they are.
+    pub(super) symmetry: Option<&'a Symmetry>,
 }
 
 impl Halves<'_> {
@@ -123,13 +166,13 @@ impl Halves<'_> {
             let mut sends: Vec<(Rank, ChunkRun)> =
                 runs.map(|run| (stage.whole.owner(run.first), run)).collect();
             sends.retain(|(to, _)| *to != self.rank);
-            sends.sort_by_key(|(to, run)| (self.turns_to(*to), run.first));
+            sends.sort_by_key(|(to, run)| (self.turns_to(*to), self.turn_of(*run, stage)));
             for (to, run) in sends {
                 program.send(held[run.first as usize], [to]).span(run.span);
             }
 
             let finish = stage.whole.ranks.len() == self.keys.len();
-            for run in self.runs(stage, &stage.whole) {
+            for run in self.in_turn(stage) {
                 let partials = stage.parts.iter().map(|part| Partial::of(part, run.first, self.keys));
                 let before = held[run.first as usize];
                 let sources: Vec<_> = partials.map(|partial| partial.origin(self.rank, before)).collect();
@@ -150,7 +193,7 @@ impl Halves<'_> {
     /// Sends every finished chunk downwards, from its owner to all ranks.
     pub(super) fn all_gather(&self, program: &mut ProgramBuilder) {
         for stage in self.stages.iter().rev() {
-            for run in self.runs(stage, &stage.whole) {
+            for run in self.in_turn(stage) {
                 let mut to: Vec<Rank> = stage.parts.iter().map(|part| part.owner(run.first)).collect();
                 to.retain(|to| *to != self.rank);
                 to.sort_by_key(|to| self.turns_to(*to));
@@ -163,7 +206,7 @@ impl Halves<'_> {
             let mut receives: Vec<(Rank, ChunkRun)> =
                 runs.map(|run| (stage.whole.owner(run.first), run)).collect();
             receives.retain(|(from, _)| *from != self.rank);
-            receives.sort_by_key(|(from, run)| (Reverse(self.turns_to(*from)), run.first));
+            receives.sort_by_key(|(from, run)| (Reverse(self.turns_to(*from)), self.turn_of(*run, stage)));
             for (from, run) in receives {
                 program.recv(from, run.first, Place::User(run.first)).span(run.span);
             }
@@ -175,7 +218,22 @@ impl Halves<'_> {
         stage.owned(node, self.rank, self.chunks)
     }
 
-    /// The chunks that this rank owns in a node, ascending: on both ends of a lane in the same order.
+    /// The chunks that this rank owns in a stage's node, in their turns.
+    fn in_turn(&self, stage: &Stage) -> Vec<ChunkRun> {
+        let mut runs = self.runs(stage, &stage.whole);
+        runs.sort_by_key(|run| self.turn_of(*run, stage));
+        runs
+    }
+
+    /// When the turn of chunks is among those of one lane in a stage: on both ends the same. Where all ranks are alike, each node starts
+    /// with the chunks of its own number, so that no two nodes start with the same ones.
+    fn turn_of(&self, run: ChunkRun, stage: &Stage) -> u32 {
+        let from_node =
+            |symmetry: &Symmetry| symmetry.chunk(run.first, symmetry.opposite(stage.whole.ranks.start));
+        self.symmetry.map_or(run.first, from_node)
+    }
+
+    /// The chunks that this rank owns in a node, ascending.
     pub(super) fn owned(&self, node: &Node) -> impl Iterator<Item = Chunk> {
         (0..self.chunks).filter(|chunk| node.owner(*chunk) == self.rank)
     }

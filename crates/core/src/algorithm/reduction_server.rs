@@ -7,15 +7,17 @@ use super::owners::Node;
 use super::partial::Partial;
 use super::shares::Owners;
 use crate::group::{Group, Rank};
-use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule};
-use alloc::vec::Vec;
+use crate::schedule::{Chunk, Cut, Form, Place, Program, ProgramBuilder, Schedule, Symmetry};
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 pub(super) fn all_reduce(group: &Group, reducers: u32, owners: Owners) -> Schedule {
     let (workers, keys) = (group.size(), group.keys().to_vec());
     let nodes = (0..workers).map(|rank| Node::in_turn(rank..rank + 1, owners.len())).collect();
+    let are_alike = owners.are_alike() && reducers == workers;
     let served = Served { workers, owners, each: 1, nodes };
-    Schedule::generated(workers, reducers, served.cut(), move |rank| {
+    let cut = served.cut();
+    let program = move |rank: Rank| {
         if let Some(reducer) = rank.checked_sub(workers) {
             return served.reducer(&keys, reducer);
         }
@@ -23,7 +25,11 @@ pub(super) fn all_reduce(group: &Group, reducers: u32, owners: Owners) -> Schedu
         let mut program = ProgramBuilder::new();
         served.all_reduce_chunks(&mut program, rank, 0..served.chunks(), &held);
         program.build()
-    })
+    };
+    match are_alike {
+        true => Schedule::alike(Symmetry::new(vec![workers], true), true, cut, program),
+        false => Schedule::generated(workers, reducers, cut, program),
+    }
 }
 
 /// Who folds what for whom.

@@ -155,6 +155,11 @@ impl Owners {
         self.places.binary_search(&place).ok().map(|chunk| chunk as Chunk)
     }
 
+    /// Whether all have as much.
+    pub(super) fn are_alike(&self) -> bool {
+        self.shares.is_none()
+    }
+
     /// The weights of the chunks, of which each owner has `each`, one owner's after the other's; none if all are equal.
     pub(super) fn weights(&self, each: u32) -> Option<Weights> {
         let shares = self.shares.as_ref()?;

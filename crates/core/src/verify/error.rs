@@ -367,6 +367,10 @@ pub enum StepFault {
         /// The chunk that was in it before.
         before: Chunk,
     },
+    /// In a proof by symmetry: a fold of which a shift makes another one, or a message that nothing corresponds to on other ranks. Such
+    /// a schedule is proven rank by rank.
+    #[error("what it makes is not what it makes on other ranks after a shift")]
+    Unlike,
     /// A receive without a message.
     #[error("receives from rank {lane}, which never sends it")]
     NeverSent {

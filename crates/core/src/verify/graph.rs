@@ -28,14 +28,18 @@ pub(super) struct Take {
     pub(super) lane: Rank,
     pub(super) node: Node,
     /// Its number in [`Graph::sources`], if it is a source.
-    source: u32,
+    pub(super) source: u32,
 }
 
 /// See the [module](self).
 pub(super) struct Graph {
     /// Into how many chunks the buffer is cut.
     pub(super) chunks: u32,
+    /// How many workers the graph has: all, or the first one, which stands for all in a proof by symmetry. Its ranks are numbers of
+    /// rows then, and so are those below.
     pub(super) workers: u32,
+    /// How many workers the schedule has.
+    pub(super) all_workers: u32,
     /// The first node of each rank; one more entry ends the last.
     pub(super) first_node: Vec<Node>,
     /// The first slot's place of each rank; one more entry ends the last.
@@ -57,9 +61,9 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// The graph before any program is lowered.
-    pub(super) fn empty(schedule: &Schedule, most_inputs: u32) -> Result<Self, VerifyError> {
-        let (workers, chunks) = (schedule.workers(), schedule.cut().chunks());
+    /// The graph of so many of the workers, and of reducers, before any program is lowered.
+    pub(super) fn empty(schedule: &Schedule, workers: u32, most_inputs: u32) -> Result<Self, VerifyError> {
+        let (all_workers, chunks) = (schedule.workers(), schedule.cut().chunks());
         let user_places = u64::from(chunks) * u64::from(most_inputs);
         let users = u64::from(workers).saturating_mul(user_places);
         for (count, what) in [(u64::from(schedule.ranks()), "ranks"), (users, "places")] {
@@ -70,6 +74,7 @@ impl Graph {
         Ok(Self {
             chunks,
             workers,
+            all_workers,
             first_node: vec![0],
             first_slot: vec![users as u32],
             ops: Vec::new(),
@@ -122,6 +127,11 @@ impl Graph {
     /// How many steps there are.
     pub(super) fn nodes(&self) -> Node {
         self.ops.len() as Node
+    }
+
+    /// Whether one worker stands for all.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.workers < self.all_workers
     }
 
     /// The rank of a node.

@@ -22,6 +22,8 @@ pub(super) struct Lowering<'a> {
     /// How many user places each worker has.
     user_places: u32,
     rank: Rank,
+    /// Which of the graph's ranks it is.
+    row: Rank,
     conflicts: Conflicts,
     /// By receiver: the last send that names it.
     named: Vec<Node>,
@@ -34,12 +36,14 @@ pub(super) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
+    /// Of so many of the workers.
     pub(super) fn new(
         schedule: &Schedule,
+        workers: u32,
         collective: Collective,
         group: &'a Group,
     ) -> Result<Self, VerifyError> {
-        let graph = Graph::empty(schedule, group.most_inputs())?;
+        let graph = Graph::empty(schedule, workers, group.most_inputs())?;
         let named = vec![Node::MAX; schedule.ranks() as usize];
         let (user_places, conflicts) = (graph.user_places(), Conflicts::default());
         let slot_chunks = schedule.side_by_side().then(Vec::new);
@@ -49,6 +53,7 @@ impl<'a> Lowering<'a> {
             graph,
             user_places,
             rank: 0,
+            row: 0,
             conflicts,
             named,
             messages: 0,
@@ -57,14 +62,19 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// Lowers and counts every rank's program, each made once.
-    pub(super) fn all(mut self, schedule: &Schedule) -> Result<(Graph, Count), VerifyError> {
-        let mut count = Count::new(schedule, self.collective);
-        for rank in 0..schedule.ranks() {
-            self.rank = rank;
-            let program = schedule.program(rank);
+    /// Lowers and counts the programs of `ranks`, each made once, of which each stands for so many.
+    pub(super) fn of(
+        mut self,
+        schedule: &Schedule,
+        ranks: impl Iterator<Item = Rank>,
+        each: u32,
+    ) -> Result<(Graph, Count), VerifyError> {
+        let (mut count, mut programs) = (Count::new(schedule, self.collective), schedule.programs());
+        for (row, rank) in (0..).zip(ranks) {
+            (self.rank, self.row) = (rank, row);
+            let program = programs(rank);
             self.program(&program)?;
-            count.add(rank, &program);
+            count.add(rank, &program, each);
         }
         Ok((self.graph, count))
     }
@@ -132,7 +142,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn is_worker(&self) -> bool {
-        self.rank < self.graph.workers
+        self.rank < self.graph.all_workers
     }
 
     /// How many places this rank has in the graph for a user's buffer.
@@ -142,7 +152,7 @@ impl<'a> Lowering<'a> {
 
     /// The number of this rank's first slot among all places.
     fn first_slot(&self) -> u32 {
-        self.graph.first_slot[self.rank as usize]
+        self.graph.first_slot[self.row as usize]
     }
 
     /// The step at hand.
@@ -152,7 +162,7 @@ impl<'a> Lowering<'a> {
 
     /// A place's number within its rank: user places first, then slots.
     fn local(&self, at: At) -> usize {
-        match self.graph.place(self.rank, at) {
+        match self.graph.place(self.row, at) {
             Place::User(chunk) => chunk as usize,
             Place::Slot(slot) => (self.user_places() + slot) as usize,
         }
@@ -333,7 +343,7 @@ impl<'a> Lowering<'a> {
         if let Place::User(user) = place {
             // Inputs but the first are read only.
             let is_output = user < self.graph.chunks
-                && self.collective.result(self.graph.workers, self.rank, user).is_some();
+                && self.collective.result(self.graph.all_workers, self.rank, user).is_some();
             if !is_output {
                 return Err(StepFault::NotAnOutput { chunk: user });
             }
@@ -362,7 +372,7 @@ impl<'a> Lowering<'a> {
                 if chunk >= chunks {
                     return Err(StepFault::NoSuchChunk { chunk, chunks });
                 }
-                Ok(self.graph.user(self.rank, first))
+                Ok(self.graph.user(self.row, first))
             }
             Place::Slot(first) => {
                 let slots = program.slots().get(first as usize..).unwrap_or_default();

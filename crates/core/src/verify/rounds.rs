@@ -19,6 +19,8 @@ pub(super) struct Rounds {
     longest: u32,
     /// A round and a rank's port, for each message that passes it; none if there are too many.
     passed: Option<Vec<Passed>>,
+    /// How many messages are told apart.
+    most: usize,
 }
 
 /// The order is that of rounds, then of ports.
@@ -38,18 +40,17 @@ impl Passed {
     }
 }
 
-impl Default for Rounds {
-    fn default() -> Self {
-        Self { longest: 0, passed: Some(Vec::new()) }
-    }
-}
-
 impl Rounds {
+    /// None yet, of messages of which each stands for so many.
+    pub(super) fn new(each: u32) -> Self {
+        Self { longest: 0, passed: Some(Vec::new()), most: MOST / each as usize }
+    }
+
     /// Notes a message of so many chunks that is the last of a chain of so many messages.
     pub(super) fn note(&mut self, round: u32, span: u32, ends: impl FnOnce() -> MessageEnds) {
         self.longest = self.longest.max(round);
         let Some(passed) = &mut self.passed else { return };
-        if passed.len() == 2 * MOST {
+        if passed.len() == 2 * self.most {
             self.passed = None;
             return;
         }
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_round_takes_as_long_as_its_busiest_port() {
-        let mut rounds = Rounds::default();
+        let mut rounds = Rounds::new(1);
         // Three to one rank, side by side with one to another; then one that needs them, and sends to two.
         for (round, from, to) in [(1, 1, 0), (1, 2, 0), (1, 3, 0), (1, 4, 5), (2, 0, 1), (2, 0, 2)] {
             rounds.note(round, 1, || MessageEnds { from, to });
@@ -93,12 +94,12 @@ mod tests {
             (3, Some(12)),
             "a message counts as often as it has chunks"
         );
-        assert_eq!((Rounds::default().longest(), Rounds::default().alone()), (0, Some(0)));
+        assert_eq!((Rounds::new(1).longest(), Rounds::new(1).alone()), (0, Some(0)));
     }
 
     #[test]
     fn what_is_too_much_is_not_counted() {
-        let mut rounds = Rounds::default();
+        let mut rounds = Rounds::new(1);
         (0..=MOST).for_each(|_| rounds.note(7, 1, || MessageEnds { from: 0, to: 1 }));
         assert_eq!((rounds.longest(), rounds.alone()), (7, None));
     }

@@ -63,10 +63,11 @@ pub(super) fn serial(graph: &Graph) -> bool {
     left == 0
 }
 
-/// Those that follow a node of a rank, given the rank's nodes, but are not the rank's own.
+/// Those that follow a node of a rank, given the rank's nodes, but are not the rank's own: these follow it in program order anyway.
+/// Where one rank stands for all, its own are among the others' sends, and to wait for them twice changes nothing.
 fn next_sends<'a>(graph: &'a Graph, node: Node, nodes: &'a Range<Node>) -> impl Iterator<Item = Node> + 'a {
     let followers = graph.lists.of(graph.ops[node as usize].followers);
-    followers.filter(|follower| !nodes.contains(follower))
+    followers.filter(|follower| graph.is_of_one() || !nodes.contains(follower))
 }
 
 struct Run<'a> {

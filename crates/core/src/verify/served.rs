@@ -19,15 +19,31 @@ pub(super) fn confirmed(graph: &Graph) -> Result<(), VerifyError> {
                 receivers.extend(graph.lists.of(to).map(|receiver| graph.rank(receiver)));
             }
         }
-        receivers.sort_unstable();
-        if let Some(to) = receivers.last().copied().filter(|to| *to >= graph.workers) {
-            return Err(VerifyError::BetweenReducers { reducer, to });
-        }
-        let unanswered = heard.iter().find(|rank| receivers.binary_search(rank).is_err());
-        // What reducers send to reducers is found at the sender.
-        if let Some(worker) = unanswered.copied().filter(|rank| *rank < graph.workers) {
-            return Err(VerifyError::Unanswered { worker, reducer });
+        match unanswered(&heard, &mut receivers, graph.workers) {
+            Some(Neglect::OfReducer(to)) => return Err(VerifyError::BetweenReducers { reducer, to }),
+            Some(Neglect::ByReducer(worker)) => return Err(VerifyError::Unanswered { worker, reducer }),
+            None => {}
         }
     }
     Ok(())
+}
+
+/// What keeps a reducer from an end.
+pub(super) enum Neglect {
+    /// It sends to this reducer.
+    OfReducer(Rank),
+    /// It sends nothing to this worker, of which it hears.
+    ByReducer(Rank),
+}
+
+/// What is wrong with a reducer that hears of some ranks and sends to others, of which so many are workers.
+pub(super) fn unanswered(heard: &[Rank], receivers: &mut [Rank], workers: u32) -> Option<Neglect> {
+    receivers.sort_unstable();
+    if let Some(to) = receivers.last().copied().filter(|to| *to >= workers) {
+        return Some(Neglect::OfReducer(to));
+    }
+    // What reducers send to reducers is found at the sender.
+    let unanswered =
+        heard.iter().filter(|rank| **rank < workers).find(|rank| receivers.binary_search(rank).is_err());
+    unanswered.copied().map(Neglect::ByReducer)
 }

@@ -6,6 +6,7 @@ use super::{
     graph::{Graph, Node},
     ops::{At, Fold, From, Op},
     rounds::{MessageEnds, Rounds},
+    shifts::Shifts,
     terms::{Flaw, Term, Terms},
 };
 use crate::{
@@ -42,6 +43,8 @@ impl Held {
 struct MessagePart {
     /// Who sends it.
     sender: Node,
+    /// Of which source it is, if of any.
+    source: Option<u32>,
     /// The chunk that it must be of.
     chunk: Chunk,
     /// The form that it must have.
@@ -68,6 +71,8 @@ pub(super) struct Symbols<'a> {
     encoded: Vec<bool>,
     /// The last sum that was found to be right.
     audited: Option<Term>,
+    /// What other ranks hold, if one stands for all.
+    shifts: Option<Shifts<'a>>,
 }
 
 /// What the workers end with.
@@ -80,13 +85,19 @@ pub(super) struct Results {
 }
 
 impl<'a> Symbols<'a> {
-    /// Every input where the collective says that there is one.
-    pub(super) fn new(graph: &'a Graph, collective: Collective, group: &'a Group) -> Self {
-        let mut terms = Terms::new(group.inputs());
+    /// Every input where the collective says that there is one; `shifts` if one rank stands for all, and the terms that they know.
+    pub(super) fn new(
+        graph: &'a Graph,
+        collective: Collective,
+        group: &'a Group,
+        mut terms: Terms,
+        shifts: Option<Shifts<'a>>,
+    ) -> Self {
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
-            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.workers, worker, *chunk))
+            for chunk in
+                (0..graph.chunks).filter(|chunk| collective.has_input(graph.all_workers, worker, *chunk))
             {
                 for (before, input) in (0..).zip(group.inputs_of(worker)) {
                     let place = graph.user(worker, before * graph.chunks + chunk);
@@ -96,7 +107,7 @@ impl<'a> Symbols<'a> {
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
         let (stack, encoded) = (Vec::new(), Vec::new());
-        let (rounds, audited) = (Rounds::default(), None);
+        let (rounds, audited) = (Rounds::new(graph.all_workers / graph.workers), None);
         Self {
             graph,
             collective,
@@ -109,6 +120,7 @@ impl<'a> Symbols<'a> {
             stack,
             encoded,
             audited,
+            shifts,
         }
     }
 
@@ -129,7 +141,7 @@ impl<'a> Symbols<'a> {
             Op::Send { from, .. } => self.read(node, at(from)).map(drop),
             Op::Recv { into, chunk, sender, decodes } => {
                 let form = if decodes { Form::CodedResult } else { into.form() };
-                let message = MessagePart { sender, chunk: chunk + offset, form, offset };
+                let message = MessagePart { sender, source: None, chunk: chunk + offset, form, offset };
                 let held = self.take(node, message)?.after(chain);
                 self.write(node, at(into), Value { held, chunk: chunk + offset })
             }
@@ -217,12 +229,16 @@ impl<'a> Symbols<'a> {
             let held = match source.get() {
                 From::At(place) => self.read_chunk(node, graph.shifted(place, offset), chunk)?,
                 From::Head { sender, form } => {
-                    self.take(node, MessagePart { sender, chunk, form, offset })?
+                    let source = Some(fold.sources.start + source_index);
+                    self.take(node, MessagePart { sender, source, chunk, form, offset })?
                 }
             };
             let mut top = held.term;
             if top.is_finished() {
                 return Err(StepFault::FoldOfFinished { source_index });
+            }
+            if let Some(shifts) = &mut self.shifts {
+                shifts.fold(fold.sources.start + source_index, top);
             }
             for _ in 0..*merges {
                 let below = self.stack.pop().expect("the fold's shape was checked");
@@ -232,6 +248,9 @@ impl<'a> Symbols<'a> {
             chain = chain.max(held.chain);
         }
         let sum = self.stack[0];
+        if self.shifts.as_mut().is_some_and(|shifts| !shifts.folded_alike(sum)) {
+            return Err(StepFault::Unlike);
+        }
         Ok(Held { term: if fold.finish { sum.finish() } else { sum }, chain })
     }
 
@@ -267,9 +286,21 @@ impl<'a> Symbols<'a> {
     /// Takes a message, or what it has of one chunk, which lies at its sender's place still.
     fn take(&mut self, node: Node, part: MessagePart) -> Result<Held, StepFault> {
         let graph = self.graph;
-        let MessagePart { sender, chunk: expected_chunk, form: expected, offset } = part;
-        let from = graph.shifted(graph.sent(sender), offset);
-        let chunk = self.chunk(from);
+        let MessagePart { sender, source, chunk: expected_chunk, form: expected, mut offset } = part;
+        let first = graph.sent(sender);
+        let by = self.shifts.as_ref().map_or(0, |shifts| shifts.of_message(node, source));
+        if let Some(shifts) = &self.shifts {
+            // The chunks of the first rank's message come in another order after a shift.
+            offset = shifts.chunk_before(expected_chunk, by).wrapping_sub(self.chunk(first));
+            offset = if offset < graph.span(sender) { offset } else { part.offset };
+        }
+        let from = graph.shifted(first, offset);
+        let Held { mut term, chain } = self.held[from.index()];
+        let mut chunk = self.chunk(from);
+        if let Some(shifts) = &self.shifts {
+            chunk = shifts.chunk(chunk, by);
+            term = shifts.term(&self.terms, term, by).ok_or(StepFault::Unlike)?;
+        }
         let lane = || graph.rank(sender);
         let (actual_span, expected_span) = (graph.span(sender), graph.span(node));
         if actual_span != expected_span {
@@ -284,7 +315,6 @@ impl<'a> Symbols<'a> {
         } else if chunk != expected_chunk {
             Err(StepFault::WrongMessageChunk { lane: lane(), actual: chunk, expected: expected_chunk })
         } else {
-            let Held { term, chain } = self.held[from.index()];
             if expected_span == 1 {
                 let ends = || MessageEnds { from: graph.rank(sender), to: graph.rank(node) };
                 self.rounds.note(chain + 1, 1, ends);
@@ -305,6 +335,15 @@ impl<'a> Symbols<'a> {
         Ok(())
     }
 
+    /// Whether the chunks that the first worker ends with are of one term, as those of all are then if shifts move chunks.
+    pub(super) fn ends_alike(&self) -> bool {
+        let ends = |chunk: &Chunk| self.held[self.graph.user(0, *chunk).index()].term;
+        let is_fold =
+            |chunk: &Chunk| self.collective.result(self.graph.all_workers, 0, *chunk) == Some(Expected::Fold);
+        let mut folds = (0..self.graph.chunks).filter(is_fold);
+        folds.next().is_none_or(|first| folds.all(|chunk| ends(&chunk) == ends(&first)))
+    }
+
     /// Holds what the workers end with against the collective.
     pub(super) fn results(mut self) -> Result<Results, VerifyError> {
         let mut order = Order::Fixed;
@@ -313,7 +352,7 @@ impl<'a> Symbols<'a> {
             let mut first = None;
             for rank in 0..self.graph.workers {
                 let term = self.held[self.graph.user(rank, chunk).index()].term;
-                let result = match self.collective.result(self.graph.workers, rank, chunk) {
+                let result = match self.collective.result(self.graph.all_workers, rank, chunk) {
                     None => Ok(()),
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
                     Some(Expected::Input(input)) => Err(ResultFault::NotTheInput { input }),

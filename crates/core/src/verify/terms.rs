@@ -26,6 +26,11 @@ impl Term {
         Self(self.0 | FINISHED)
     }
 
+    /// The number of the term that it is, finished or not.
+    pub(super) fn number(self) -> usize {
+        (self.0 & !FINISHED) as usize
+    }
+
     pub(super) fn is_finished(self) -> bool {
         self != Self::NONE && self.0 & FINISHED != 0
     }
@@ -100,6 +105,14 @@ impl Terms {
             let [of, with] = self.merges[merge as usize];
             with == CODE && of & FINISHED == term.0 & FINISHED
         })
+    }
+
+    /// The result that was coded to make this one; itself if it is no code of a result.
+    pub(super) fn result(&self, term: Term) -> Term {
+        match (self.is_code(term), term.number().checked_sub(self.inputs as usize)) {
+            (true, Some(merge)) if term.is_finished() => Term(self.merges[merge][0]),
+            _ => term,
+        }
     }
 
     /// The number of the term of these operands, which is its own without codecs if it is new.

@@ -1,0 +1,94 @@
+//! Proofs by symmetry: they say what proofs of each rank say, and refuse what these refuse.
+
+use herringbone_core::{
+    algorithm::{Algorithm, Layout},
+    collective::Collective,
+    group::{FoldOrder, Group},
+    schedule::Schedule,
+    verify::{Proof, verify, verify_each_rank},
+};
+
+/// An algorithm, and of how many workers, how many of them on each host.
+struct Case {
+    algorithm: &'static str,
+    collective: Collective,
+    workers: u32,
+    per_host: u32,
+    order: FoldOrder,
+}
+
+impl Case {
+    fn schedule(&self) -> Option<(Schedule, Group)> {
+        let algorithm: Algorithm = self.algorithm.parse().unwrap();
+        let hosts: Vec<u32> = (0..self.workers).map(|rank| rank / self.per_host).collect();
+        let reducers = if algorithm.needs_reducers() { self.workers } else { 0 };
+        let group = self.order.group(&hosts);
+        let layout = Layout { reducers, hosts: &hosts, links: None };
+        Some((algorithm.schedule(self.collective, &group, &layout).ok()?, group))
+    }
+
+    /// Whether it is proven by symmetry, and then in both ways to the same.
+    fn is_proven_alike(&self) -> bool {
+        let Self { algorithm, collective, workers, per_host, .. } = *self;
+        let Some((schedule, group)) = self.schedule() else { return false };
+        let is_alike = schedule.symmetry().is_some() && workers > 1;
+        let proven = verify(schedule, collective, &group).unwrap();
+        let case = format!("{algorithm} {collective} of {workers}, {per_host} on a host");
+        assert_eq!(proven.proof() == Proof::Symmetry, is_alike, "{case}");
+        if is_alike {
+            let each = verify_each_rank(self.schedule().unwrap().0, collective, &group).unwrap();
+            assert_eq!(each.proof(), Proof::EachRank);
+            assert_eq!(
+                (proven.order(), proven.serial(), proven.restartable(), proven.cost()),
+                (each.order(), each.serial(), each.restartable(), each.cost()),
+                "{case}"
+            );
+        }
+        is_alike
+    }
+}
+
+const ALIKE: [&str; 12] = [
+    "radix",
+    "radix(2,2,2,2,2,2,2,2)",
+    "radix(4,2)",
+    "radix(2,8,4)",
+    "radix(4;2,2)",
+    "one_shot",
+    "coded(radix)",
+    "reduction_server",
+    "coded(reduction_server)",
+    "hierarchical",
+    "hierarchical(radix(2),radix(4))",
+    "doubling",
+];
+
+#[test]
+fn proofs_by_symmetry_say_what_proofs_of_each_rank_say() {
+    let collectives =
+        [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Barrier];
+    let mut proven = 0;
+    for (algorithm, collective) in ALIKE.into_iter().flat_map(|name| collectives.map(|each| (name, each))) {
+        for workers in (1..=33).chain([48, 64, 96]) {
+            let per_host = [1, 2, 3, 4, 8];
+            let follows_hosts = algorithm.starts_with("hierarchical");
+            for per_host in per_host.into_iter().take(if follows_hosts { 5 } else { 1 }) {
+                for order in FoldOrder::ALL {
+                    proven +=
+                        u32::from(Case { algorithm, collective, workers, per_host, order }.is_proven_alike());
+                }
+            }
+        }
+    }
+    println!("{proven} proven in both ways");
+    assert!(proven > 1000, "{proven}");
+}
+
+#[test]
+fn proofs_by_symmetry_of_256_ranks_say_what_proofs_of_each_rank_say() {
+    for algorithm in ALIKE.into_iter().filter(|name| !["radix(4;2,2)", "doubling"].contains(name)) {
+        let (collective, order) = (Collective::AllReduce, FoldOrder::Ranks);
+        let case = Case { algorithm, collective, workers: 256, per_host: 8, order };
+        assert!(case.is_proven_alike(), "{algorithm}");
+    }
+}
