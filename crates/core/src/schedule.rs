@@ -478,11 +478,10 @@ impl Schedule {
 
 impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
-        (self.workers, self.reducers, &self.cut) == (other.workers, other.reducers, &other.cut)
-            && {
-                let (mut own, mut others) = (self.programs(), other.programs());
-                (0..self.ranks()).all(|rank| own(rank) == others(rank))
-            }
+        (self.workers, self.reducers, &self.cut) == (other.workers, other.reducers, &other.cut) && {
+            let (mut own, mut others) = (self.programs(), other.programs());
+            (0..self.ranks()).all(|rank| own(rank) == others(rank))
+        }
     }
 }
 

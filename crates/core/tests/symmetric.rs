@@ -74,7 +74,8 @@ fn proofs_by_symmetry_say_what_proofs_of_each_rank_say() {
             let follows_hosts = algorithm.starts_with("hierarchical");
             for per_host in per_host.into_iter().take(if follows_hosts { 5 } else { 1 }) {
                 for order in FoldOrder::ALL {
-                    proven += u32::from(Case { algorithm, collective, workers, per_host, order }.is_proven_alike());
+                    proven +=
+                        u32::from(Case { algorithm, collective, workers, per_host, order }.is_proven_alike());
                 }
             }
         }

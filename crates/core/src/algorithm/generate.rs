@@ -183,8 +183,11 @@ mod tests {
             for (workers, order) in workers.flat_map(|workers| FoldOrder::ALL.map(|order| (workers, order))) {
                 let hosts: Vec<u32> = (0..workers).map(|rank| rank / per_host).collect();
                 let layout = Layout { reducers: workers, hosts: &hosts, links: None };
-                let layout = if algorithm.needs_reducers() { layout } else { Layout { reducers: 0, ..layout } };
-                let Ok(schedule) = algorithm.schedule(collective, &order.group(&hosts), &layout) else { continue };
+                let layout =
+                    if algorithm.needs_reducers() { layout } else { Layout { reducers: 0, ..layout } };
+                let Ok(schedule) = algorithm.schedule(collective, &order.group(&hosts), &layout) else {
+                    continue;
+                };
                 let mut programs = schedule.programs();
                 for rank in 0..schedule.ranks() {
                     let Some(made) = schedule.made_for(rank) else { break };

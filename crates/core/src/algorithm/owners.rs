@@ -61,7 +61,8 @@ struct Uneven {
 impl Node {
     /// A node whose ranks own the chunks in turn.
     pub(super) fn in_turn(ranks: Range<Rank>, chunks: u32) -> Self {
-        let owners = (0..chunks).map(|chunk| ranks.start + chunk % ranks.len() as u32).collect();
+        let owner = |chunk: Chunk| ranks.start + chunk % ranks.len() as u32;
+        let owners = if ranks.len() == 1 { Vec::new() } else { (0..chunks).map(owner).collect() };
         Self { ranks, owners, uneven: None }
     }
 

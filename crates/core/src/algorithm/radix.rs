@@ -114,8 +114,12 @@ impl BothHalves {
         let walk = |levels| Walk::new(levels, top.clone());
         let (mut scatter, mut gather) = (scatter.map(walk), gather.map(walk));
         Box::new(move |rank| {
-            let half = |walk: &mut Walk| {
-                Halves { keys: &keys, rank, chunks, stages: walk.to(rank), symmetry: symmetry.as_ref() }
+            let half = |walk: &mut Walk| Halves {
+                keys: &keys,
+                rank,
+                chunks,
+                stages: walk.to(rank),
+                symmetry: symmetry.as_ref(),
             };
             let mut program = ProgramBuilder::new();
             if let Some(walk) = &mut scatter {
@@ -187,7 +191,8 @@ impl Halves<'_> {
             let mut receives: Vec<(Rank, Chunk)> =
                 self.owned(stage.part()).map(|chunk| (stage.whole.owner(chunk), chunk)).collect();
             receives.retain(|(from, _)| *from != self.rank);
-            receives.sort_by_key(|(from, chunk)| (Reverse(self.turns_to(*from)), self.turn_of(*chunk, stage)));
+            receives
+                .sort_by_key(|(from, chunk)| (Reverse(self.turns_to(*from)), self.turn_of(*chunk, stage)));
             for (from, chunk) in receives {
                 program.recv(from, chunk, Place::User(chunk));
             }
@@ -204,7 +209,8 @@ impl Halves<'_> {
     /// When a chunk's turn is among those of one lane in a stage: on both ends the same. Where all ranks are alike, each node starts
     /// with the chunks of its own number, so that no two nodes start with the same ones.
     fn turn_of(&self, chunk: Chunk, stage: &Stage) -> u32 {
-        let from_node = |symmetry: &Symmetry| symmetry.shifted(chunk, symmetry.opposite(stage.whole.ranks.start));
+        let from_node =
+            |symmetry: &Symmetry| symmetry.shifted(chunk, symmetry.opposite(stage.whole.ranks.start));
         self.symmetry.map_or(chunk, from_node)
     }
 

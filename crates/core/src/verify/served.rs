@@ -43,6 +43,7 @@ pub(super) fn unanswered(heard: &[Rank], receivers: &mut [Rank], workers: u32) -
         return Some(Neglect::OfReducer(to));
     }
     // What reducers send to reducers is found at the sender.
-    let unanswered = heard.iter().filter(|rank| **rank < workers).find(|rank| receivers.binary_search(rank).is_err());
+    let unanswered =
+        heard.iter().filter(|rank| **rank < workers).find(|rank| receivers.binary_search(rank).is_err());
     unanswered.copied().map(Neglect::ByReducer)
 }

@@ -3,7 +3,10 @@
 //! Nodes of the canonical tree that are runs of ranks with all values of their lower digits are images of each other. A term that is
 //! the sum of such a node, of inputs or of coded ones, has an image: the sum of another node. Other terms have none here.
 
-use super::{graph::Node, terms::{Term, Terms}};
+use super::{
+    graph::Node,
+    terms::{Term, Terms},
+};
 use crate::{
     group::{Group, merges},
     schedule::{Chunk, Rank, Symmetry},
@@ -50,7 +53,12 @@ pub(super) struct Lanes {
 impl<'a> Shifts<'a> {
     /// The nodes of a group whose members have one input each, and their terms; `None` if those of a level are not of one shape in the
     /// canonical tree.
-    pub(super) fn new(symmetry: &'a Symmetry, group: &Group, is_coded: bool, lanes: Lanes) -> Option<(Self, Terms)> {
+    pub(super) fn new(
+        symmetry: &'a Symmetry,
+        group: &Group,
+        is_coded: bool,
+        lanes: Lanes,
+    ) -> Option<(Self, Terms)> {
         let mut terms = Terms::new(group.inputs());
         let inputs: Vec<Term> = (0..group.inputs()).map(Term::input).collect();
         let coded: Vec<Term> = match is_coded {
@@ -72,8 +80,7 @@ impl<'a> Shifts<'a> {
         if sums[0].last() != Some(&vec![root]) {
             return None;
         }
-        let mut shifts =
-            Self { symmetry, sizes, sums, known: Vec::new(), lanes, folded: Vec::new() };
+        let mut shifts = Self { symmetry, sizes, sums, known: Vec::new(), lanes, folded: Vec::new() };
         shifts.learn();
         Some((shifts, terms))
     }
@@ -139,7 +146,8 @@ impl<'a> Shifts<'a> {
             self.sum(*term).filter(|sum| sum.node == rank / self.sizes[usize::from(sum.level)])
         };
         let Some(first) = folded.first().and_then(of) else { return false };
-        let is_next = |(at, source): (u32, &Folded)| of(source) == Some(Sum { node: first.node + at, ..first });
+        let is_next =
+            |(at, source): (u32, &Folded)| of(source) == Some(Sum { node: first.node + at, ..first });
         let alike = (0..).zip(&folded).all(is_next) && self.sum(sum).is_some();
         self.folded = folded;
         self.folded.clear();

@@ -82,7 +82,8 @@ impl<'a> Symbols<'a> {
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
         for worker in 0..graph.workers {
-            for chunk in (0..graph.chunks).filter(|chunk| collective.has_input(graph.all_workers, worker, *chunk))
+            for chunk in
+                (0..graph.chunks).filter(|chunk| collective.has_input(graph.all_workers, worker, *chunk))
             {
                 for (before, input) in (0..).zip(group.inputs_of(worker)) {
                     let place = graph.user(worker, before * graph.chunks + chunk);
@@ -266,9 +267,8 @@ impl<'a> Symbols<'a> {
     /// Whether the chunks that the first worker ends with are of one term, as those of all are then if shifts move chunks.
     pub(super) fn ends_alike(&self) -> bool {
         let ends = |chunk: &Chunk| self.held[self.graph.user(0, *chunk).index()].term;
-        let is_fold = |chunk: &Chunk| {
-            self.collective.result(self.graph.all_workers, 0, *chunk) == Some(Expected::Fold)
-        };
+        let is_fold =
+            |chunk: &Chunk| self.collective.result(self.graph.all_workers, 0, *chunk) == Some(Expected::Fold);
         let mut folds = (0..self.graph.chunks).filter(is_fold);
         folds.next().is_none_or(|first| folds.all(|chunk| ends(&chunk) == ends(&first)))
     }

@@ -19,8 +19,14 @@
 //! What is not so is not refused here: the schedule is proven rank by rank, or refused, if that can be done.
 
 use super::{
-    Proven, error::check_count, graph::{Graph, Take}, lower::Lowering, ops::Op, run, served,
-    shifts::{Lanes, Shifts}, symbols::Symbols,
+    Proven,
+    error::check_count,
+    graph::{Graph, Take},
+    lower::Lowering,
+    ops::Op,
+    run, served,
+    shifts::{Lanes, Shifts},
+    symbols::Symbols,
 };
 use crate::{
     collective::Collective,
