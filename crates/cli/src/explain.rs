@@ -381,6 +381,15 @@ mod tests {
     }
 
     #[test]
+    fn choices_of_16384_ranks_are_explained() {
+        let rows = explained(&["--ranks", "16384", "--per-host", "1", "--sizes", "1M,25M"]);
+        for row in rows {
+            assert_eq!((row.cost.rounds, row.cost.worker.partners), (10, 7 * 4 + 3), "{}", row.choice.why);
+            assert_eq!(row.link, row.bytes * 2 * 16383 / 16384);
+        }
+    }
+
+    #[test]
     fn no_size_is_too_large() {
         let most = usize::MAX.to_string();
         let args = ["--ranks", "4", "--per-host", "1", "--sizes", &most];

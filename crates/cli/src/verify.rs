@@ -320,6 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn many_alike_ranks_are_proven_by_one_and_the_row_says_so() {
+        let args = ["--algorithm", "radix(128,128),star", "--ranks", "16384", "--json"];
+        let (outcome, text) = verified(&args).unwrap();
+        let rows: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let proofs: Vec<_> = rows.iter().map(|row| &row["proof"]).collect();
+        assert_eq!((outcome, proofs), (Outcome::Passed, vec![&json!("symmetry"), &json!("each rank")]));
+        assert_eq!((&rows[0]["messages"], &rows[0]["peers"]), (&json!(32766), &json!(254)));
+    }
+
+    #[test]
     fn options_that_change_nothing_are_refused() {
         for (args, said) in [
             (

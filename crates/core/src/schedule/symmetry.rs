@@ -87,25 +87,25 @@ impl Symmetry {
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
     /// its place in the list. So a fold of all parts of a node in the canonical shape is one on each rank, though a shift turns the
     /// list round.
-    pub fn image(&self, first: &Program, rank: Rank) -> Program {
+    pub fn counterpart(&self, first: &Program, rank: Rank) -> Program {
         let by = self.place_of(rank);
-        let mut image = first.clone();
+        let mut counterpart = first.clone();
         if by == 0 {
-            return image;
+            return counterpart;
         }
-        image.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
-        for source in &mut image.sources {
+        counterpart.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
+        for source in &mut counterpart.sources {
             source.from = self.origin(source.from, by);
         }
-        for step in &mut image.steps {
+        for step in &mut counterpart.steps {
             *step = self.step(*step, by);
             let Step::Fold { from, .. } = *step else { continue };
             if ascends(self.first_of(rank), first.sources(from)) {
                 let run = from.start as usize..(from.start + from.len) as usize;
-                put_in_order(rank, &mut image.sources[run]);
+                put_in_order(rank, &mut counterpart.sources[run]);
             }
         }
-        image
+        counterpart
     }
 
     fn step(&self, step: Step, by: u32) -> Step {

@@ -1,4 +1,4 @@
-//! Mutants of schedules whose ranks are alike, and stay so: the first program differs in one step, and with it all that are images of it.
+//! Mutants of schedules whose ranks are alike, and stay so: the first program differs in one step, and with it all that are counterparts of it.
 
 use super::draft::Draft;
 use herringbone_core::{
@@ -63,7 +63,7 @@ impl Tally {
 }
 
 /// What is proven by symmetry is proven rank by rank, to the same. Some of what is right only rank by rank is proven so: a fold in
-/// another order, of which a shift makes again another one, has no image.
+/// another order, of which a shift makes again another one, has no counterpart.
 #[test]
 fn mutants_that_stay_alike_are_refused_by_symmetry_and_rank_by_rank() {
     let mut tally = Tally::default();
