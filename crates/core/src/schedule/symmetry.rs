@@ -123,26 +123,26 @@ impl Symmetry {
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
     /// its place in the list. So a fold of all parts of a node in the canonical shape is one on each rank, though a shift turns the
     /// list round.
-    pub fn image(&self, first: &Program, rank: Rank) -> Program {
+    pub fn counterpart(&self, first: &Program, rank: Rank) -> Program {
         let by = self.place_of(rank);
-        let mut image = first.clone();
+        let mut counterpart = first.clone();
         if by == 0 {
-            return image;
+            return counterpart;
         }
-        image.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
+        counterpart.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
         let slots = SlotRuns::of(first, self.side_by_side);
-        for (at, step) in image.steps.iter_mut().enumerate() {
+        for (at, step) in counterpart.steps.iter_mut().enumerate() {
             let shift = Shift { symmetry: self, slots: &slots, by, span: first.span(at) };
             *step = shift.step(*step);
             let Step::Fold { from, .. } = *step else { continue };
             let run = from.start as usize..(from.start + from.len) as usize;
-            let sources = &mut image.sources[run];
+            let sources = &mut counterpart.sources[run];
             sources.iter_mut().for_each(|source| source.from = shift.origin(source.from));
             if ascends(self.first_of(rank), first.sources(from)) {
                 put_in_order(rank, sources);
             }
         }
-        image
+        counterpart
     }
 }
 
