@@ -409,6 +409,23 @@ impl Program {
         &self.sources[run.start as usize..(run.start + run.len) as usize]
     }
 
+    /// The places that a step reads and writes; of several chunks, those of the first.
+    pub fn places(&self, step: &Step) -> impl Iterator<Item = Place> + use<'_> {
+        let (places, sources) = match *step {
+            Step::Send { from, .. } => ([Some(from), None], &[][..]),
+            Step::Recv { into, .. } => ([Some(into), None], &[][..]),
+            Step::Copy { from, into } | Step::Encode { from, into } => ([Some(from), Some(into)], &[][..]),
+            Step::Decode { from: Origin::At(from), into, .. } => ([Some(from), Some(into)], &[][..]),
+            Step::Decode { into, .. } => ([Some(into), None], &[][..]),
+            Step::Fold { from, into, .. } => ([Some(into), None], self.sources(from)),
+        };
+        let folded = sources.iter().filter_map(|source| match source.from {
+            Origin::At(place) => Some(place),
+            Origin::Head { .. } => None,
+        });
+        places.into_iter().flatten().chain(folded)
+    }
+
     /// The lanes that a step takes a message from.
     pub fn received(&self, step: &Step) -> impl Iterator<Item = Rank> + use<'_> {
         let (lane, sources) = match *step {

@@ -99,11 +99,11 @@ fn many_ranks_that_are_alike_are_proven_by_one() {
     const WORKERS: u32 = 16384;
     for (algorithm, rounds, messages, partners) in [
         ("radix", 2, 2 * (WORKERS - 1), WORKERS - 1),
-        ("radix(128,128)", 4, 2 * (WORKERS - 1), 2 * 127),
-        ("radix(64,16,16)", 6, 2 * (WORKERS - 1), 63 + 2 * 15),
+        ("radix(128,128)", 4, 4 * 127, 2 * 127),
+        ("radix(64,16,16)", 6, 2 * (63 + 2 * 15), 63 + 2 * 15),
         ("coded(radix)", 2, 2 * (WORKERS - 1), WORKERS - 1),
         ("one_shot", 1, WORKERS - 1, WORKERS - 1),
-        ("hierarchical(radix,radix(16,32))", 6, 2 * (WORKERS - 1), 31 + 15 + 31),
+        ("hierarchical(radix,radix(16,32))", 6, 2 * (31 + 15 + 31), 31 + 15 + 31),
         ("reduction_server", 2, WORKERS, WORKERS),
         ("coded(reduction_server)", 2, WORKERS, WORKERS),
     ] {

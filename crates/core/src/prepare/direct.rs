@@ -110,7 +110,7 @@ impl Touching {
     fn of(program: &Program) -> Self {
         let mut pairs = Vec::new();
         for (at, step) in (0..).zip(program.steps()) {
-            let places = places_of(program, step).filter_map(|place| match place {
+            let places = program.places(step).filter_map(|place| match place {
                 Place::User(chunk) => Some((chunk, at)),
                 Place::Slot(_) => None,
             });
@@ -132,24 +132,7 @@ impl Touching {
 
 /// Whether a step reads or writes a place.
 fn touches(program: &Program, step: &Step, place: Place) -> bool {
-    places_of(program, step).any(|touched| touched == place)
-}
-
-/// The places that a step reads and writes.
-fn places_of<'a>(program: &'a Program, step: &Step) -> impl Iterator<Item = Place> + use<'a> {
-    let (places, sources) = match *step {
-        Step::Send { from, .. } => ([Some(from), None], &[][..]),
-        Step::Recv { into, .. } => ([Some(into), None], &[][..]),
-        Step::Copy { from, into } | Step::Encode { from, into } => ([Some(from), Some(into)], &[][..]),
-        Step::Decode { from: Origin::At(from), into, .. } => ([Some(from), Some(into)], &[][..]),
-        Step::Decode { into, .. } => ([Some(into), None], &[][..]),
-        Step::Fold { from, into, .. } => ([Some(into), None], program.sources(from)),
-    };
-    let folded = sources.iter().filter_map(|source| match source.from {
-        Origin::At(place) => Some(place),
-        Origin::Head { .. } => None,
-    });
-    places.into_iter().flatten().chain(folded)
+    program.places(step).any(|touched| touched == place)
 }
 
 /// Whether a program sends `rank` for `chunk` exactly one message, made by a fold of the only one that it received from

@@ -118,6 +118,38 @@ impl Symmetry {
         chunk - chunk % run.span
     }
 
+    /// Whether all values of some lowest digits are among some chunks, each with one value of the higher ones: then a shift takes them to
+    /// such chunks, in another order.
+    fn is_block(&self, run: ChunkRun) -> bool {
+        let mut blocks = self.radices.iter().rev().scan(1, |size, radix| {
+            *size *= radix;
+            Some(*size)
+        });
+        run.span == 1 || run.first.is_multiple_of(run.span) && blocks.any(|size| size == run.span)
+    }
+
+    /// Whether what each step of a program does to several chunks, it does to [blocks](Self::is_block) of them, also where they lie in
+    /// slots. Then a shift takes what the step does to what its counterpart does.
+    pub(crate) fn takes_blocks(&self, program: &Program) -> bool {
+        let slots = SlotRuns::of(program, self.side_by_side);
+        program.steps().iter().enumerate().all(|(at, step)| {
+            let span = program.span(at);
+            let is_block = |first| self.is_block(ChunkRun { first, span });
+            let is_good = |place: Place| match place {
+                Place::User(first) => is_block(first),
+                Place::Slot(slot) => match slots.of_slot(slot) {
+                    Some(SlotRun { slot: base, run }) => {
+                        is_block(run.first + (slot - base))
+                            && slot - base + span <= run.span
+                            && self.is_block(run)
+                    }
+                    None => span == 1,
+                },
+            };
+            program.places(step).all(is_good)
+        })
+    }
+
     /// The program of `rank`, given that of the first one alike.
     ///
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
@@ -166,11 +198,15 @@ impl SlotRuns {
                 continue;
             };
             let run = ChunkRun { first, span: program.span(at) };
-            for slot_run in &mut runs[slot as usize..(slot + run.span) as usize] {
+            for slot_run in runs.iter_mut().skip(slot as usize).take(run.span as usize) {
                 slot_run.get_or_insert(SlotRun { slot, run });
             }
         }
         Self(runs)
+    }
+
+    fn of_slot(&self, slot: u32) -> Option<SlotRun> {
+        self.0.get(slot as usize).copied().flatten()
     }
 }
 
@@ -212,10 +248,12 @@ impl Shift<'_> {
     fn place(&self, place: Place) -> Place {
         match place {
             Place::User(chunk) => Place::User(self.chunk(chunk)),
-            Place::Slot(slot) => match self.slots.0.get(slot as usize).copied().flatten() {
+            Place::Slot(slot) => match self.slots.of_slot(slot) {
                 Some(SlotRun { slot: base, run }) => {
                     let chunk = self.chunk(run.first + (slot - base));
-                    Place::Slot(base + (chunk - self.symmetry.first_chunk(run, self.by)))
+                    let offset = chunk.wrapping_sub(self.symmetry.first_chunk(run, self.by));
+                    // Of a program whose spans are no blocks nothing is proven by symmetry.
+                    Place::Slot(if offset < run.span { base + offset } else { slot })
                 }
                 None => place,
             },

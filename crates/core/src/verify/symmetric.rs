@@ -40,6 +40,9 @@ pub(super) fn proven(schedule: &Schedule, collective: Collective, group: &Group)
     let symmetry = schedule.symmetry().filter(|symmetry| fits(symmetry, schedule, collective, group))?;
     let size = symmetry.size();
     let firsts = || (0..schedule.ranks()).step_by(size as usize);
+    if !firsts().all(|rank| symmetry.takes_blocks(&schedule.program(rank))) {
+        return None;
+    }
     let lowering = Lowering::new(schedule, 1, collective, group).ok()?;
     let (mut graph, count) = lowering.of(schedule, firsts(), size).ok()?;
     if schedule.reducers() > 0 && !reducers_are_answered(&graph, symmetry) {
