@@ -264,7 +264,10 @@ impl Question {
         let sizing = environment.sizing(&hosts)?;
         let parts = self.call.parts.as_ref();
         let parts = parts.map(|parts| parts.of(self.call.collective, self.call.dtype, ranks)).transpose()?;
-        let group = environment.fold_order()?.unwrap_or_default().group(&hosts);
+        let known = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
+        let named = self.call.algorithm.as_ref().map(layout::sites).unwrap_or_default();
+        let sites = if known.is_empty() { named } else { known };
+        let group = layout::group(environment.fold_order()?.unwrap_or_default(), &hosts, &sites)?;
         let count = match &parts {
             Some(_) => Call::UNEVEN,
             None => {
