@@ -166,8 +166,10 @@ fn described(topology: &Topology) -> String {
     for (at, line) in lines.iter_mut().enumerate().skip(1) {
         *line = format!("{} {line}", if at == 1 { "links      " } else { "           " });
     }
-    // Where only ports are known, links say nothing.
-    if !topology.links().is_empty() || topology.ports().is_empty() && topology.sites().is_empty() {
+    // Where only ports or sites are known, links say nothing.
+    let knows_links =
+        !topology.links().is_empty() || topology.ports().is_empty() && topology.sites().is_empty();
+    if knows_links {
         lines.extend(connected(topology));
     }
     let latencies = topology.links().iter().filter_map(|link| link.latency);
@@ -177,7 +179,9 @@ fn described(topology: &Topology) -> String {
     }) {
         lines.push(format!("latency     {least} to {most} us"));
     }
-    lines.extend(carried(topology));
+    if knows_links {
+        lines.extend(carried(topology));
+    }
     if !topology.ports().is_empty() {
         lines.push("\nports of hosts, which all links of a host share".into());
         lines.push(ports(topology).trim_end().to_owned());

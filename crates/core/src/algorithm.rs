@@ -449,14 +449,6 @@ impl Algorithm {
         if let Self::Coded { plain } = self { plain } else { self }
     }
 
-    /// Itself with even shares, and without coded messages.
-    pub(crate) fn unweighted(&self) -> &Self {
-        match self.plain() {
-            Self::Weighted { plain, .. } => plain,
-            other => other,
-        }
-    }
-
     /// Itself with coded messages.
     #[must_use]
     pub fn coded(self) -> Self {

@@ -455,10 +455,10 @@ impl Question {
 
 impl RigOptions {
     fn wiring(&self, topology: &Topology) -> Result<Wiring, Failure> {
-        let found = match topology.ports() {
+        let found = match topology.ports().is_empty() && topology.sites().is_empty() {
             // Where links are all that is known, some may be missing.
-            [] => LinkMatrix::of(topology).map(Wiring::from),
-            _ => Wiring::of(topology),
+            true => LinkMatrix::of(topology).map(Wiring::from),
+            false => Wiring::of(topology),
         };
         found.map_err(|error| Failure::Usage {
             problem: format!("{}: {error}", self.topology.as_deref().unwrap_or_default()),

@@ -41,6 +41,7 @@ struct HostShare {
 }
 
 /// What a port is one of.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum PortKind {
     /// A host.
     Host,
@@ -78,8 +79,8 @@ struct HostKind {
 }
 
 impl KnownPorts {
-    /// Of reducers nothing is known: they count as fast as the fastest worker's port. Where there are sites, hosts of which nothing is
-    /// known count as fast as the fastest uplink, if no host's port is known.
+    /// Of reducers nothing is known: they count as fast as the fastest worker's port. Where sites are known and no host's port is, each of these
+    /// counts as fast as all uplinks together, so that uplinks decide.
     pub(super) fn new(request: &Request<'_>, known: Option<&Ports>) -> Self {
         let sites = known.and_then(Ports::sites);
         let places = Places::of(request, sites);
@@ -97,7 +98,10 @@ impl KnownPorts {
         if ports.iter().all(|port| *port == Port::default()) {
             let rate = match known {
                 None => ASSUMED,
-                Some(_) => uplinks.iter().map(|uplink| uplink.out.max(uplink.into)).max().unwrap_or(0),
+                Some(_) => {
+                    let rates = uplinks.iter().map(|uplink| uplink.out.max(uplink.into));
+                    rates.fold(0, u64::saturating_add)
+                }
             };
             ports.fill(Port { out: rate, into: rate });
         }

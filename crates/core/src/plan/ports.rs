@@ -66,7 +66,8 @@ pub(super) fn lighter(request: &Request<'_>, ports: Option<&Ports>, choice: Choi
     let Choice { algorithm, why } = choice;
     let why = match ports {
         Some(_) => {
-            let note = order_note(request, &known, &algorithm);
+            let busiest = known.busiest(request, &algorithm);
+            let note = busiest.map_or_else(String::new, |busiest| order_note(request, &known, &busiest));
             let why = format!("{why}; its busiest port takes {}", shown(own));
             format!("{why}, and no shares make that 3 % less{note}")
         }
@@ -127,17 +128,19 @@ fn reason(
     own: PortTime,
     plain: &Algorithm,
 ) -> String {
-    let Some(busiest) = known.busiest(request, plain) else { return shown(found.time) };
-    let left = known.carried(request, &found.algorithm, busiest.port).unwrap_or_default();
-    let BusiestPort { kind, carried, .. } = busiest;
+    let Some(BusiestPort { port, kind, carried }) = known.busiest(request, plain) else {
+        return shown(found.time);
+    };
+    let left = known.carried(request, &found.algorithm, port).unwrap_or_default();
     let carries = format!("carries {left:.2} of the buffer each way, with {plain} {carried:.2}");
+    let note = || order_note(request, known, &BusiestPort { port, kind, carried: left });
     match kind {
         PortKind::Uplink { rank, rate } => {
-            let note = order_note(request, known, &found.algorithm);
+            let note = note();
             format!("the uplink of rank {rank}'s site has {:.1} MB/s and {carries}{note}", rate as f64 / 1e6)
         }
         PortKind::Host if !known.differ() => {
-            let note = order_note(request, known, &found.algorithm);
+            let note = note();
             format!("hosts are not alike in their ranks, and the busiest port {carries}{note}")
         }
         PortKind::Host => {
@@ -149,19 +152,20 @@ fn reason(
 
 /// What the busiest port would carry if the ranks of each site, or else of each host, were added first; nothing where that is not at
 /// least 3 % less.
-fn order_note(request: &Request<'_>, known: &KnownPorts, algorithm: &Algorithm) -> String {
+fn order_note(request: &Request<'_>, known: &KnownPorts, busiest: &BusiestPort) -> String {
     let sites = request.ports.map(Ports::site_numbers).unwrap_or_default();
     let order = if sites.is_empty() { FoldOrder::Hosts } else { FoldOrder::Sites };
     if request.hosts.is_empty() || order.obstacle(request.hosts, &sites).is_some() {
         return String::new();
     }
     let group = order.group(request.hosts, &sites);
-    let Some(busiest) = known.busiest(request, algorithm).filter(|_| group != *request.group) else {
+    if group == *request.group {
         return String::new();
-    };
+    }
     let by_order = Request { group: &group, ..*request };
-    let ways = of_sites(request.ports).into_iter().chain([Algorithm::hierarchical(), algorithm.clone()]);
-    let best = ways.filter_map(|way| best_of(&by_order, known, way.unweighted().clone()));
+    let ways =
+        of_sites(request.ports).into_iter().chain([Algorithm::hierarchical(), Algorithm::radix(vec![])]);
+    let best = ways.filter_map(|way| best_of(&by_order, known, way));
     let best = best.reduce(|best, other| if other.time.is_below(100, best.time) { other } else { best });
     let less = best.and_then(|best| known.carried(&by_order, &best.algorithm, busiest.port));
     match less.filter(|less| 100.0 * less < WORTH_PERCENT as f64 * busiest.carried) {

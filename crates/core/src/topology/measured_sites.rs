@@ -35,15 +35,21 @@ pub fn site_flows(of_ranks: &[u8], hosts: &[u32]) -> Vec<Vec<SiteFlow>> {
     ways.iter().flat_map(|is_into| (0..count).map(|site| turn(site, *is_into))).collect()
 }
 
-/// The sites of ranks, from what each rank has received in each turn of [`site_flows`], in bytes/s.
+/// The sites of ranks, from what each rank has received in each turn of [`site_flows`], in bytes/s. If these came several times, one time after
+/// the other, that counts in which most came: what disturbs a turn makes an uplink slower, not faster.
 ///
 /// # Errors
 /// [`TopologyError::Whole`] where nothing has come through an uplink, or the sites are none.
 pub fn measured_sites(of_ranks: Vec<u8>, found: &[&[u64]]) -> Result<Sites, TopologyError> {
     let count = of_ranks.iter().max().map_or(0, |most| usize::from(*most) + 1);
+    let turns = if count == 2 { 2 } else { 2 * count };
+    let all = found.iter().map(|row| row.len()).max().unwrap_or(0);
     let total = |turn: usize| -> u64 {
-        let rates = found.iter().map(|row| row.get(turn).copied().unwrap_or(0));
-        rates.fold(0, u64::saturating_add)
+        let at_once = |turn: usize| {
+            let rates = found.iter().map(|row| row.get(turn).copied().unwrap_or(0));
+            rates.fold(0, u64::saturating_add)
+        };
+        (turn..all).step_by(turns.max(1)).map(at_once).max().unwrap_or(0)
     };
     let mut uplinks = vec![Port::default(); count];
     for (site, uplink) in uplinks.iter_mut().enumerate() {
@@ -88,6 +94,10 @@ mod tests {
         let found: [&[u64]; 4] = [&[3_000, 0], &[4_000, 0], &[0, 1_000], &[0, 1_000]];
         let sites = measured_sites(of_ranks.clone(), &found).unwrap();
         assert_eq!(sites.uplinks(), [Port { out: 2_000, into: 7_000 }, Port { out: 7_000, into: 2_000 }]);
+        let twice: [&[u64]; 4] =
+            [&[3_000, 0, 9_000, 0], &[4_000, 0, 1_000, 0], &[0, 1_000, 0, 0], &[0, 1_000, 0, 0]];
+        let sites = measured_sites(of_ranks.clone(), &twice).unwrap();
+        assert_eq!(sites.uplinks()[0], Port { out: 2_000, into: 10_000 });
         let nothing: [&[u64]; 4] = [&[0, 0]; 4];
         let error = measured_sites(of_ranks, &nothing).unwrap_err().to_string();
         assert!(error.contains("the uplink of rank 0's site was not measured"), "{error}");

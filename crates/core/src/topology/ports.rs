@@ -38,14 +38,6 @@ impl Port {
         Self { out: whole(self.out), into: whole(self.into) }
     }
 
-    /// The lesser of two rates, of which 0 is not known.
-    pub(super) fn least(one: u64, other: u64) -> u64 {
-        match (one, other) {
-            (0, rate) | (rate, 0) => rate,
-            (one, other) => one.min(other),
-        }
-    }
-
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
         let [out, into] = [self.out, self.into].map(|rate| ((rate / UNIT) as u32).to_le_bytes());
         core::array::from_fn(|at| if at < out.len() { out[at] } else { into[at - out.len()] })
@@ -153,10 +145,12 @@ impl Ports {
         self.sites.as_ref().map(Sites::numbers).unwrap_or_default()
     }
 
-    /// What ports and uplinks let through from one rank's host to another's; 0 where nothing is known.
+    /// What the ports of two ranks' hosts let through from one to the other; 0 where neither is known.
     pub(super) fn limit(&self, from: usize, to: usize) -> u64 {
-        let uplinks = self.sites.as_ref().map_or(0, |sites| sites.limit(from, to));
-        Port::least(Port::least(self.of_ranks[from].out, self.of_ranks[to].into), uplinks)
+        match (self.of_ranks[from].out, self.of_ranks[to].into) {
+            (0, rate) | (rate, 0) => rate,
+            (out, into) => out.min(into),
+        }
     }
 
     /// How many nanoseconds an empty message takes between hosts at most; 0 where it is not known.
@@ -248,13 +242,14 @@ impl Ports {
     }
 
     /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
-    /// ends, and the uplinks of their sites, let through. A slower one has something else in its way, such as a cable of which
-    /// nothing is known.
+    /// ends let through. A slower one has something else in its way, such as a cable of which nothing is known. Links between sites
+    /// are explained by the uplinks of these, which others use while a pair is measured.
     pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
         let host = |rank: usize| hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
         let size = self.size().min(links.size());
         let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
-        let mut between = pairs.filter(|(from, to)| host(*from) != host(*to));
+        let site = |rank: usize| self.sites.as_ref().map(|sites| sites.of_rank(rank));
+        let mut between = pairs.filter(|(from, to)| host(*from) != host(*to) && site(*from) == site(*to));
         between.all(|(from, to)| links.speed(from, to) * 2e9 >= self.limit(from, to) as f64)
     }
 

@@ -132,17 +132,6 @@ impl Sites {
         Self { of_ranks, uplinks: self.uplinks.clone() }
     }
 
-    /// What the uplinks between two ranks let through; 0 where there are none, or none is known.
-    pub(super) fn limit(&self, from: usize, to: usize) -> u64 {
-        match (self.of_ranks[from], self.of_ranks[to]) {
-            (one, other) if one == other => 0,
-            (one, other) => {
-                let [one, other] = [one, other].map(|site| self.uplinks[usize::from(site)]);
-                Port::least(one.out, other.into)
-            }
-        }
-    }
-
     /// Has no known uplink be slower than a flow of so many bytes/s from one rank to another.
     pub(super) fn raise(&mut self, from: usize, to: usize, rate: u64) {
         let [one, other] = [from, to].map(|rank| usize::from(self.of_ranks[rank]));

@@ -5,8 +5,8 @@ use crate::{
     Communicator, Error, Region, Result,
     config::settings,
     core::topology::{
-        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, measured_ports, measuring_blocks, median_rate,
-        steady_rates,
+        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, mean_rate, measured_ports, measuring_blocks,
+        median_rate, steady_rates,
     },
 };
 use std::{
@@ -128,7 +128,9 @@ pub(super) fn longest(turns: usize) -> Duration {
 /// What a rank has found in a turn.
 #[derive(Default)]
 pub(super) struct TurnRates {
-    pub(super) rates: Vec<u64>,
+    rates: Vec<u64>,
+    /// That of all counted parts together.
+    pub(super) mean: u64,
     nanoseconds: u64,
 }
 
@@ -145,7 +147,8 @@ impl TurnFlows<'_> {
         let nanoseconds = flows.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or(0);
         let arrivals: Vec<PortArrival> = flows.into_iter().flat_map(|(arrivals, _)| arrivals).collect();
         let length = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
-        Ok(TurnRates { rates: steady_rates(&arrivals, length), nanoseconds })
+        let (rates, mean) = (steady_rates(&arrivals, length), mean_rate(&arrivals, length));
+        Ok(TurnRates { rates, mean, nanoseconds })
     }
 
     /// Sends to all of these at once what they ask for.

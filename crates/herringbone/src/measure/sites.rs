@@ -4,7 +4,7 @@ use super::ports::{REPEATS, TurnFlows, longest};
 use crate::{
     Communicator, Error, Result,
     config::settings,
-    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, measured_sites, median_rate, site_flows},
+    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, measured_sites, site_flows},
 };
 use std::{fmt, time::Duration};
 
@@ -42,8 +42,8 @@ impl<'a> SiteMeasurement<'a> {
     /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Sites> {
         let me = self.comm.rank();
-        let mut own = vec![0u64; self.turns.len()];
-        for turn in 0..self.turns() {
+        let mut own = vec![0u64; self.turns()];
+        for turn in 0..own.len() {
             self.comm.barrier()?;
             let flows = &self.turns[turn % self.turns.len()];
             let senders: Vec<u32> =
@@ -52,10 +52,7 @@ impl<'a> SiteMeasurement<'a> {
                 flows.iter().filter(|flow| flow.sender == me).map(|flow| flow.receiver).collect();
             let of_turn = TurnFlows { comm: self.comm };
             if !senders.is_empty() {
-                let found = median_rate(of_turn.received(&senders)?.rates);
-                // What disturbs a turn makes an uplink slower, not faster.
-                let known = &mut own[turn % self.turns.len()];
-                *known = found.max(*known);
+                own[turn] = of_turn.received(&senders)?.mean;
             } else if !receivers.is_empty() {
                 of_turn.served(&receivers)?;
             }
