@@ -13,12 +13,12 @@ BUFFERS = 8
 """Operations in a row go over so many buffers, one after the other."""
 
 
-def connect(setup, number, algorithm, knows):
-    """The job of one algorithm, which may know the links."""
+def connect(setup, number, algorithm, knows, order="ranks"):
+    """The job of one algorithm, which may know the links, and adds in an order."""
     os.environ.pop("HERRINGBONE_TOPOLOGY", None)
     if knows:
         os.environ["HERRINGBONE_TOPOLOGY"] = setup["topology"]
-    options = herringbone.Options(algorithm=algorithm, token=setup["token"])
+    options = herringbone.Options(algorithm=algorithm, token=setup["token"], fold_order=order)
     store = f"{setup['address']}:{setup['port'] + number}"
     return herringbone.init(rank=setup["rank"], size=setup["ranks"], store=store, options=options, timeout=120)
 
@@ -28,9 +28,7 @@ class Rank:
 
     def __init__(self, setup):
         self.setup, self.rank = setup, setup["rank"]
-        self.jobs = {
-            name: connect(setup, number, algorithm, knows) for number, (name, algorithm, knows) in enumerate(setup["algorithms"])
-        }
+        self.jobs = {name: connect(setup, number, *how) for number, (name, *how) in enumerate(setup["algorithms"])}
         self.control = connect(setup, len(self.jobs), None, False)
         self.expected = setup["ranks"] * (setup["ranks"] + 1) / 2
         self.alone = {}

@@ -43,5 +43,5 @@ Algorithm = (
 Transport = Literal["shm", "tcp"]
 """How processes send each other data: shared memory, within a host, or TCP."""
 
-FoldOrder = Literal["ranks", "hosts"]
+FoldOrder = Literal["ranks", "hosts", "sites"]
 """The order in which numbers are added: by rank, or each host's first."""

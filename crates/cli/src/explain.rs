@@ -14,7 +14,7 @@ use herringbone::core::{
     group::FoldOrder,
     plan::{self, Choice, Guidance, Request},
     prepare::Sizing,
-    topology::Wiring,
+    topology::{Ports, Wiring},
     verify::verify,
 };
 use herringbone::settings::{Environment, check};
@@ -160,7 +160,8 @@ fn rows(options: &Options, job: &JobSettings) -> Result<Vec<Row>, Failure> {
     let Options { collective, dtype, ranks, reducers, .. } = *options;
     let JobSettings { guidance, wiring, sizing } = job;
     let hosts = layout::hosts(ranks, options.per_host());
-    let group = options.fold_order().group(&hosts);
+    let sites = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
+    let group = layout::group(options.fold_order(), &hosts, &sites)?;
     let sizes = match (&options.sizes, collective) {
         (Some(Sizes(sizes)), _) => &sizes[..],
         (None, Collective::Barrier) => &[0],

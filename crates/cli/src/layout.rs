@@ -1,5 +1,7 @@
 //! Jobs that are only thought of: how many ranks are on which hosts.
 
+use crate::failure::Failure;
+use herringbone::core::group::{FoldObstacle, Group};
 use herringbone::{Algorithm, FoldOrder};
 
 /// The host of each rank: `per_host` ranks on each, in order.
@@ -16,7 +18,31 @@ pub(crate) fn usual_per_host(ranks: u32) -> u32 {
 pub(crate) fn follows_hosts(algorithm: &Algorithm, order: FoldOrder) -> bool {
     match algorithm {
         Algorithm::Weighted { plain, .. } => follows_hosts(plain, order),
+        Algorithm::Sites { inner, .. } => follows_hosts(inner, order),
         Algorithm::Hierarchical { .. } => true,
-        _ => order == FoldOrder::Hosts,
+        _ => order != FoldOrder::Ranks,
     }
+}
+
+/// The sites of which an algorithm's name speaks: a number for each rank, nothing if it speaks of none.
+pub(crate) fn sites(algorithm: &Algorithm) -> Vec<u32> {
+    match algorithm {
+        Algorithm::Weighted { plain, .. } => sites(plain),
+        Algorithm::Sites { sizes, .. } => sizes.numbers().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The group of ranks on these hosts, in these sites.
+///
+/// # Errors
+/// If the order is that of sites, and they are not known.
+pub(crate) fn group(order: FoldOrder, hosts: &[u32], sites: &[u32]) -> Result<Group, Failure> {
+    if order.obstacle(hosts, sites) == Some(FoldObstacle::NoSites) {
+        return Err(Failure::Usage {
+            problem: format!("the fold order of sites needs the site of each of {} ranks", hosts.len()),
+            hint: "name sites in the topology, or their sizes in the algorithm, as in sites(radix,radix,3x2)",
+        });
+    }
+    Ok(order.group(hosts, sites))
 }

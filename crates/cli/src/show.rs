@@ -50,10 +50,11 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     Failure::if_useless(&useless, algorithm, ABOUT_ALGORITHM)?;
     let reducers = if algorithm.needs_reducers() { reducers.unwrap_or(1) } else { 0 };
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
-    let layout = Layout { reducers, hosts: &hosts, links: None };
+    let known = Layout { reducers, hosts: &hosts, links: None };
     let progress = LateBar::without_end("making the schedule");
+    let group = layout::group(*fold_order, &hosts, &layout::sites(algorithm))?;
     let schedule = algorithm
-        .schedule(*collective, &fold_order.group(&hosts), &layout)
+        .schedule(*collective, &group, &known)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;
     drop(progress);
     if let Some(rank) = rank.filter(|rank| *rank >= schedule.ranks()) {

@@ -12,14 +12,14 @@ use herringbone::{
         plan::missing_link,
         topology::{
             LinkKind, LinkMatrix, NodeKind, Ports, Switches, Topology, TopologyError, TopologyLink,
-            TopologyNode, TopologyPort, trees::all_reduce_bound,
+            TopologyNode, TopologyPort, TopologySite, trees::all_reduce_bound,
         },
     },
-    measure::{LinkMeasurement, PortMeasurement},
+    measure::{LinkMeasurement, PortMeasurement, SiteMeasurement},
 };
 use std::{collections::BTreeMap, io::Write};
 
-/// Show a topology: its nodes, its links by kind, what is connected, the slowest link, the ports of hosts
+/// Show a topology: its nodes, its links by kind, what is connected, the slowest link, the ports of hosts, the uplinks of sites
 ///
 /// Reads the text of nvidia-smi topo -m, NCCL's topology XML, and matrices of weights as JSON or CSV. Without a file it shows this
 /// machine: processors, network cards with their speed, and GPUs if nvidia-smi is there. With --measure, on each rank of a job, it
@@ -87,12 +87,40 @@ fn measured() -> Result<Option<Topology>, Failure> {
     let ports = ports.run(|_turn| bar.iter().for_each(LateBar::step))?;
     let links = links.map(|links| links.run(|_round| bar.iter().for_each(LateBar::step))).transpose()?;
     drop(bar);
-    communicator.barrier()?;
-    let topology = with_ports(links, ports.as_ref(), &hosts).map_err(|error| Failure::Usage {
+    let unusable = |error: TopologyError| Failure::Usage {
         problem: error.to_string(),
         hint: "measure with one rank on each host",
-    })?;
+    };
+    let ports = match (ports, &links) {
+        (Some(ports), Some(links)) => {
+            let links = LinkMatrix::of(links).map_err(unusable)?;
+            let ports = ports.at_least(&links, &hosts);
+            Some(with_sites(&communicator, ports, &links, &hosts)?)
+        }
+        (ports, _) => ports,
+    };
+    communicator.barrier()?;
+    let topology = with_ports(links, ports.as_ref(), &hosts).map_err(unusable)?;
     Ok(is_first.then_some(topology))
+}
+
+/// The ports with the sites that they and the links show, whose uplinks are measured.
+fn with_sites(
+    communicator: &Communicator,
+    ports: Ports,
+    links: &LinkMatrix,
+    hosts: &[u32],
+) -> Result<Ports, Failure> {
+    let Some(sites) = SiteMeasurement::of(communicator, &ports, links, hosts) else { return Ok(ports) };
+    let is_first = communicator.rank() == 0;
+    if is_first {
+        let (turns, seconds) = (sites.turns(), sites.limit().as_secs_f64());
+        eprintln!("# hosts form sites: measuring their uplinks in {turns} turns, {seconds:.1} s at most");
+    }
+    let bar = is_first.then(|| LateBar::of(sites.turns() as u64));
+    let sites = sites.run(|_turn| bar.iter().for_each(LateBar::step))?;
+    let found = ports.with_sites(sites).map(|ports| ports.at_least(links, hosts));
+    found.map_err(|error| Failure::Usage { problem: error.to_string(), hint: "measure again" })
 }
 
 /// The topology of measured links, or of ranks whose links nobody has measured, with the ports of their hosts.
@@ -105,11 +133,11 @@ fn with_ports(
     let ranks = || Topology::of_parts((0..hosts.len()).map(node).collect(), Vec::new());
     let topology = links.map_or_else(ranks, Ok)?;
     let Some(ports) = ports else { return Ok(topology) };
-    let listed = match topology.links() {
-        [] => ports.listed(hosts),
-        _ => ports.at_least(&LinkMatrix::of(&topology)?, hosts).listed(hosts),
-    };
-    topology.with_ports(listed)
+    let topology = topology.with_ports(ports.listed(hosts))?;
+    match ports.sites() {
+        Some(sites) => topology.with_sites(sites.listed()),
+        None => Ok(topology),
+    }
 }
 
 /// Links of one kind, in one line for each speed.
@@ -138,8 +166,10 @@ fn described(topology: &Topology) -> String {
     for (at, line) in lines.iter_mut().enumerate().skip(1) {
         *line = format!("{} {line}", if at == 1 { "links      " } else { "           " });
     }
-    // Where only ports are known, links say nothing.
-    if !topology.links().is_empty() || topology.ports().is_empty() {
+    // Where only ports or sites are known, links say nothing.
+    let knows_links =
+        !topology.links().is_empty() || topology.ports().is_empty() && topology.sites().is_empty();
+    if knows_links {
         lines.extend(connected(topology));
     }
     let latencies = topology.links().iter().filter_map(|link| link.latency);
@@ -149,10 +179,16 @@ fn described(topology: &Topology) -> String {
     }) {
         lines.push(format!("latency     {least} to {most} us"));
     }
-    lines.extend(carried(topology));
+    if knows_links {
+        lines.extend(carried(topology));
+    }
     if !topology.ports().is_empty() {
         lines.push("\nports of hosts, which all links of a host share".into());
         lines.push(ports(topology).trim_end().to_owned());
+    }
+    if !topology.sites().is_empty() {
+        lines.push("\nuplinks of sites, which all hosts of a site share".into());
+        lines.push(sites(topology).trim_end().to_owned());
     }
     lines.join("\n") + "\n"
 }
@@ -187,6 +223,17 @@ fn ports(topology: &Topology) -> String {
         [topology.nodes()[port.host].name.clone(), rate(port.out), rate(port.into), latency]
     };
     table::text(&COLUMNS, &COLUMNS[1..], topology.ports().iter().map(row))
+}
+
+/// A table of the sites.
+fn sites(topology: &Topology) -> String {
+    const COLUMNS: [&str; 4] = ["site", "out GB/s", "into GB/s", "hosts"];
+    let row = |site: &TopologySite| {
+        let rate = |rate: f64| if rate > 0.0 { rate.to_string() } else { "unknown".to_owned() };
+        let names: Vec<&str> = site.hosts.iter().map(|host| topology.nodes()[*host].name.as_str()).collect();
+        [site.name.clone(), rate(site.out), rate(site.into), names.join(" ")]
+    };
+    table::text(&COLUMNS, &COLUMNS[1..3], topology.sites().iter().map(row))
 }
 
 /// What an all-reduce over the links between ranks takes at least, and which algorithms keep to them, if some links are missing.

@@ -128,6 +128,14 @@ fn chosen(options: &Options) -> Result<Vec<Algorithm>, Failure> {
         Choice::All => Algorithm::all().into_iter().chain([Algorithm::hosts_and_reducers()]).collect(),
         Choice::Named(named) => named.clone(),
     };
+    if options.fold_order == FoldOrder::Sites
+        && let Some(other) = algorithms.iter().find(|algorithm| layout::sites(algorithm).is_empty())
+    {
+        return Err(Failure::Usage {
+            problem: format!("the fold order of sites needs sites, and {other} names none"),
+            hint: "name algorithms with the sizes of sites, as in sites(radix,radix,3x2)",
+        });
+    }
     let follows = |algorithm: &Algorithm| layout::follows_hosts(algorithm, options.fold_order);
     let useless = [
         ("--per-host", options.per_host.is_some() && !algorithms.iter().any(follows)),

@@ -16,6 +16,7 @@
 //! | `reduction_server` | all_reduce | K; a reducer N K / reducers | 2 | yes |
 //! | `hierarchical(inner,outer)` | all_reduce | one partial sum per host, or piece of one, on the slow links; with `reduction_server` K each way of a host's, a reducer hosts K / reducers | of its parts | yes |
 //! | `hierarchical(radix,radix)` | reduce_scatter, all_gather | half of that | of its parts | yes |
+//! | `sites(inner,outer,sizes)` | all_reduce, reduce_scatter, all_gather | likewise per site, or piece of one, on the uplinks of sites | of its parts | yes |
 //! | `ring` | all_reduce | 2(N-1)/N K | 2(N-1) | for N = 2 |
 //! | `mixed` | all_reduce | 2 n (n-1) / (n^2 + k n - 2 k) K each way of each of n workers and k reducers | 2 | yes |
 //! | `weighted(plain,shares)` | all_reduce | by one stage of `radix` each way K + (N-2) x, where a rank folds x; K for x = 0 | as `plain` | yes |
@@ -60,6 +61,7 @@ mod radix;
 mod reduction_server;
 mod ring;
 mod shares;
+mod sites;
 mod spread;
 mod star;
 mod tree;
@@ -70,6 +72,7 @@ pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use mixed::MixedShares;
 pub use name::ParseAlgorithmError;
 pub use shares::{Shares, SharesError};
+pub use sites::{SiteSizes, SiteSizesError};
 pub(crate) use weighted::OwnedBy;
 
 use crate::group::Rank;
@@ -127,8 +130,18 @@ pub enum Algorithm {
         /// [`Doubling`](Self::Doubling), [`OneShot`](Self::OneShot) or [`ReductionServer`](Self::ReductionServer).
         outer: Box<Algorithm>,
     },
+    /// Inside sites, across sites, inside sites: a level above hosts, for sites of consecutive ranks.
+    Sites {
+        /// Reduces and gathers inside a site: [`Radix`](Self::Radix), or [`Hierarchical`](Self::Hierarchical) of two of them, each with the
+        /// same factors for both halves.
+        inner: Box<Algorithm>,
+        /// All-reduces across sites: [`Radix`](Self::Radix), the same factors for both halves.
+        outer: Box<Algorithm>,
+        /// How many ranks each site has.
+        sizes: SiteSizes,
+    },
     /// The all-reduce of another one whose owners do not fold as much as each other: [`Radix`](Self::Radix),
-    /// [`ReductionServer`](Self::ReductionServer), [`Mixed`](Self::Mixed) without shares of its own, or
+    /// [`ReductionServer`](Self::ReductionServer), [`Mixed`](Self::Mixed) without shares of its own, [`Sites`](Self::Sites), or
     /// [`Hierarchical`](Self::Hierarchical) with one of the first two across hosts. Even shares make the schedule of the other one, of
     /// [`Mixed`](Self::Mixed) that in which all fold as much.
     Weighted {
@@ -264,6 +277,35 @@ pub enum Unsupported {
         /// How many nodes its workers are.
         pieces: usize,
     },
+    /// The algorithms do not compose over sites.
+    #[error(
+        "sites takes radix or hierarchical(radix,radix) inside sites and radix across them, each radix with the same factors for both \
+         halves, but not sites({inner},{outer},...)"
+    )]
+    SiteComposition {
+        /// What was asked for inside sites.
+        inner: String,
+        /// What was asked for across sites.
+        outer: String,
+    },
+    /// The sites are those of another group.
+    #[error(
+        "sites of {ranks} ranks in all need a group of as many, and it has {workers}: give the number of ranks of each site"
+    )]
+    SiteSizes {
+        /// How many ranks the sites have together.
+        ranks: usize,
+        /// How many workers there are.
+        workers: u32,
+    },
+    /// A host's ranks are in two sites.
+    #[error(
+        "rank {rank} has the host of the rank before it and another site: give all ranks of a host one site"
+    )]
+    HostInTwoSites {
+        /// The first rank in another site than the others of its host.
+        rank: Rank,
+    },
     /// The links are those of other workers.
     #[error(
         "trees needs the links between all {workers} workers and the topology has {known}: give it a node for each"
@@ -294,7 +336,7 @@ pub enum Unsupported {
     },
     /// The algorithm has no owners that could have shares.
     #[error(
-        "{plain} has no shares: weighted takes radix, reduction_server, mixed without shares of its own, or hierarchical with \
+        "{plain} has no shares: weighted takes radix, reduction_server, sites, mixed without shares of its own, or hierarchical with \
          radix or reduction_server across hosts"
     )]
     NoShares {
@@ -343,6 +385,8 @@ impl Unsupported {
                 | Self::LoneWorkers { .. }
                 | Self::SplitHost { .. }
                 | Self::HostInPieces { .. }
+                | Self::SiteSizes { .. }
+                | Self::HostInTwoSites { .. }
                 | Self::UnknownLinks { .. }
                 | Self::TooManyForTrees { .. }
                 | Self::NoCanonicalTree

@@ -5,7 +5,7 @@
 //! is free, because a + b and b + a are the same bits here (see [`element`](crate::element)).
 
 use crate::choice::choices;
-use alloc::{borrow::Cow, collections::BTreeSet, vec::Vec};
+use alloc::{borrow::Cow, collections::BTreeSet, vec, vec::Vec};
 use core::ops::Range;
 
 /// A position in an operation's roster: workers are `0..workers`, reducers follow.
@@ -32,34 +32,79 @@ choices! {
         /// Keys name the host, then the rank on it, so that any host is one node of the canonical tree: a sum depends on how many
         /// ranks each host has, too. It is that of [`Ranks`](Self::Ranks) where each has the same 1, 2, 4, 8, ... of them.
         Hosts = 1 => "hosts",
+        /// Keys name the site, then the host, then the rank on it, so that any site is one node of the canonical tree, and each of its hosts
+        /// is: a sum depends on which ranks are in which site, too.
+        Sites = 2 => "sites",
     }
 }
 
+/// What keeps a fold order from being had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoldObstacle {
+    /// A rank that others of its host are before, and another host's between. Keys that name hosts would not ascend.
+    Host(Rank),
+    /// The same of sites.
+    Site(Rank),
+    /// Nobody knows the sites of all ranks.
+    NoSites,
+}
+
 impl FoldOrder {
-    /// What keeps it from being had where workers lie on these hosts, one number for each: a rank that others of its host are
-    /// before, and another host's between. Keys that name hosts would not ascend.
-    pub fn obstacle(self, hosts: &[u32]) -> Option<Rank> {
-        let mut known = BTreeSet::new();
-        let starts = (0..hosts.len()).filter(|at| *at == 0 || hosts[*at] != hosts[at - 1]);
-        let mut apart = starts.filter(|at| !known.insert(hosts[*at]));
-        if self == Self::Ranks { None } else { apart.next().map(|rank| rank as Rank) }
+    /// What keeps it from being had where workers lie on these hosts and in these sites, one number for each: nothing for
+    /// [`Ranks`](Self::Ranks), and no site counts but for [`Sites`](Self::Sites).
+    pub fn obstacle(self, hosts: &[u32], sites: &[u32]) -> Option<FoldObstacle> {
+        match self {
+            Self::Ranks => None,
+            Self::Hosts => apart(hosts).map(FoldObstacle::Host),
+            Self::Sites if sites.len() != hosts.len() => Some(FoldObstacle::NoSites),
+            Self::Sites => {
+                let of_sites = || apart(sites).map(FoldObstacle::Site);
+                apart(hosts).map(FoldObstacle::Host).or_else(of_sites)
+            }
+        }
     }
 
-    /// The group of the workers on these hosts; by ranks, where there is an [obstacle](Self::obstacle).
+    /// The group of the workers on these hosts, in these sites; by ranks, where there is an [obstacle](Self::obstacle).
     ///
     /// # Panics
     /// If there are no workers.
-    pub fn group(self, hosts: &[u32]) -> Group {
-        if self == Self::Ranks || self.obstacle(hosts).is_some() {
+    pub fn group(self, hosts: &[u32], sites: &[u32]) -> Group {
+        if self == Self::Ranks || self.obstacle(hosts, sites).is_some() {
             return Group::of_size(hosts.len() as u32);
         }
-        let runs: Vec<&[u32]> = hosts.chunk_by(|a, b| a == b).collect();
-        let most = runs.iter().map(|run| run.len()).max().expect("a worker");
-        let bits = most.next_power_of_two().ilog2();
-        let of_run = |(host, run): (u32, &[u32])| (0..run.len() as u32).map(move |at| host << bits | at);
-        Group::with_keys((0..).zip(runs).flat_map(of_run).collect())
-            .expect("keys of consecutive ranks ascend")
+        let of_sites = match self {
+            Self::Sites => sites.chunk_by(|a, b| a == b).map(<[u32]>::len).collect(),
+            _ => vec![hosts.len()],
+        };
+        // Each site has one list of hosts, which are runs of ranks.
+        let mut rest = hosts;
+        let sites: Vec<Vec<usize>> = of_sites
+            .into_iter()
+            .map(|ranks| {
+                let (own, others) = rest.split_at(ranks);
+                rest = others;
+                own.chunk_by(|a, b| a == b).map(<[u32]>::len).collect()
+            })
+            .collect();
+        let bits = |most: usize| most.max(1).next_power_of_two().ilog2();
+        let of_ranks = bits(sites.iter().flatten().copied().max().unwrap_or(1));
+        let of_hosts = bits(sites.iter().map(Vec::len).max().unwrap_or(1));
+        let key = |[site, host, at]: [u32; 3]| (site << of_hosts | host) << of_ranks | at;
+        let of_host = |site: u32, host: u32, ranks: usize| (0..ranks as u32).map(move |at| [site, host, at]);
+        let of_site = |(site, hosts): (u32, &Vec<usize>)| {
+            let hosts = (0..).zip(hosts.clone());
+            hosts.flat_map(move |(host, ranks)| of_host(site, host, ranks)).collect::<Vec<_>>()
+        };
+        let keys = (0..).zip(&sites).flat_map(of_site).map(key).collect();
+        Group::with_keys(keys).expect("keys of consecutive ranks ascend")
     }
+}
+
+/// The first rank whose number others have, and a rank before it has another one.
+fn apart(numbers: &[u32]) -> Option<Rank> {
+    let mut known = BTreeSet::new();
+    let mut starts = (0..numbers.len()).filter(|at| *at == 0 || numbers[*at] != numbers[at - 1]);
+    starts.find(|at| !known.insert(numbers[*at])).map(|rank| rank as Rank)
 }
 
 /// Why a list of fold keys makes no group.
@@ -295,24 +340,43 @@ mod tests {
 
     #[test]
     fn keys_that_name_hosts_make_each_a_node() {
-        let keys = |hosts: &[u32]| FoldOrder::Hosts.group(hosts).keys().to_vec();
+        let keys = |hosts: &[u32]| FoldOrder::Hosts.group(hosts, &[]).keys().to_vec();
         assert_eq!(keys(&[7, 7, 7, 2, 2, 2]), [0, 1, 2, 4, 5, 6]);
         assert_eq!(keys(&[0, 1, 1, 1, 1, 1]), [0, 8, 9, 10, 11, 12]);
         for as_ranks in [&[0; 6][..], &[0, 1, 2], &[3, 3, 1, 1, 2, 2], &[0, 1, 0, 1], &[5]] {
-            assert_eq!(FoldOrder::Hosts.group(as_ranks), FoldOrder::Ranks.group(as_ranks), "{as_ranks:?}");
+            let by_ranks = FoldOrder::Ranks.group(as_ranks, &[]);
+            assert_eq!(FoldOrder::Hosts.group(as_ranks, &[]), by_ranks, "{as_ranks:?}");
         }
         for (hosts, obstacle) in [(&[1, 1, 0][..], None), (&[1, 0, 1], Some(2)), (&[0, 1, 1, 0, 1], Some(3))]
         {
-            assert_eq!(FoldOrder::Hosts.obstacle(hosts), obstacle);
-            assert_eq!(FoldOrder::Ranks.obstacle(hosts), None);
+            assert_eq!(FoldOrder::Hosts.obstacle(hosts, &[]), obstacle.map(FoldObstacle::Host));
+            assert_eq!(FoldOrder::Ranks.obstacle(hosts, &[]), None);
         }
         for order in FoldOrder::ALL {
             assert_eq!(FoldOrder::from_code(order.code()), Some(order));
             assert_eq!(order.name().parse(), Ok(order));
         }
-        assert_eq!(FoldOrder::from_code(2), None);
+        assert_eq!(FoldOrder::from_code(3), None);
         let error = "Hosts".parse::<FoldOrder>().unwrap_err();
-        assert_eq!(error.to_string(), "not a fold order: use one of ranks, hosts");
+        assert_eq!(error.to_string(), "not a fold order: use one of ranks, hosts, sites");
+    }
+
+    #[test]
+    fn keys_that_name_sites_make_each_a_node_and_its_hosts() {
+        let keys = |hosts: &[u32], sites: &[u32]| FoldOrder::Sites.group(hosts, sites).keys().to_vec();
+        assert_eq!(keys(&[0, 1, 2, 3, 4, 5], &[0, 0, 0, 1, 1, 1]), [0, 1, 2, 4, 5, 6]);
+        assert_eq!(keys(&[0, 0, 0, 1, 2, 2], &[7, 7, 7, 7, 2, 2]), [0, 1, 2, 4, 8, 9]);
+        assert_eq!(keys(&[4, 4, 3], &[1, 1, 1]), [0, 1, 2], "one site is as its hosts are");
+        for (hosts, sites, obstacle) in [
+            (&[0, 1, 2][..], &[0, 0, 1][..], None),
+            (&[0, 1, 2], &[], Some(FoldObstacle::NoSites)),
+            (&[0, 1, 0], &[0, 0, 0], Some(FoldObstacle::Host(2))),
+            (&[0, 1, 2], &[0, 1, 0], Some(FoldObstacle::Site(2))),
+        ] {
+            assert_eq!(FoldOrder::Sites.obstacle(hosts, sites), obstacle);
+            let by_ranks = FoldOrder::Sites.group(hosts, sites) == Group::of_size(3);
+            assert!(by_ranks || obstacle.is_none(), "{hosts:?} {sites:?}");
+        }
     }
 
     #[test]

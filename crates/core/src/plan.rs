@@ -52,6 +52,7 @@ mod counted;
 mod dealing;
 pub mod fitting;
 mod guidance;
+mod known_ports;
 mod linked;
 mod port_loads;
 mod ports;

@@ -13,12 +13,14 @@ mod links;
 mod listed;
 mod measured;
 mod measured_ports;
+mod measured_sites;
 mod model;
 #[cfg(feature = "topology-readers")]
 mod nccl;
 mod ports;
 pub(crate) mod random;
 mod samples;
+mod sites;
 #[cfg(feature = "topology-readers")]
 mod smi;
 mod switches;
@@ -32,11 +34,16 @@ pub use error::TopologyError;
 pub use links::{LinkMatrix, MOST_RANKS, by_mxnet_rules};
 pub use measured::{MeasuredLink, MeasuringPair, measured_topology, measuring_rounds};
 pub use measured_ports::{
-    MOST_IN_BLOCK, PortArrival, PortFindings, measured_ports, measuring_blocks, median_rate, steady_rates,
+    MOST_IN_BLOCK, PortArrival, PortFindings, mean_rate, measured_ports, measuring_blocks, median_rate,
+    steady_rates,
 };
-pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort};
+pub use measured_sites::{SiteFlow, measured_sites, site_flows};
+pub use model::{
+    LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort, TopologySite,
+};
 pub use ports::{MOST_PORTS, Port, Ports};
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
+pub use sites::{MOST_SITES, Sites};
 pub use switches::Switches;
 pub use wiring::Wiring;
 

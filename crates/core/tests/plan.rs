@@ -309,11 +309,14 @@ fn hosts_that_allow_no_hierarchy_give_way_and_say_so() {
         choose(&Request { hosts, forced: Some(&forced), ..request(&group, ALL_REDUCE, 1 << 20, 0) }).unwrap()
     };
     assert_eq!(on(&[0, 0, 1, 1]).algorithm, forced);
-    for (hosts, factors) in
-        [(&[][..], &[2, 2][..]), (&[0; 4], &[]), (&[0, 1, 2, 3], &[2, 2]), (&[0, 0, 1, 0], &[])]
-    {
+    for (hosts, name) in [
+        (&[][..], "radix(2,2)"),
+        (&[0; 4], "radix"),
+        (&[0, 1, 2, 3], "radix(2,2)"),
+        (&[0, 0, 1, 0], "weighted(radix,16x2,0,16)"),
+    ] {
         let Choice { algorithm, why } = on(hosts);
-        assert_eq!(algorithm, Algorithm::radix(factors.to_vec()));
+        assert_eq!(algorithm.to_string(), name);
         assert!(why.contains("not the forced hierarchical(radix,radix), because"), "{why}");
     }
     let composed: Algorithm = "hierarchical(tree,ring)".parse().unwrap();

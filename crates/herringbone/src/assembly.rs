@@ -4,6 +4,7 @@ use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
     core::{
+        group::FoldObstacle,
         plan::Guidance,
         session::{self, Parameters, membership::MemberId},
         topology::{LinkMatrix, Wiring},
@@ -19,7 +20,7 @@ use crate::{
         recorder::FlightRecorder,
         wire_up::Mapping,
     },
-    measure::{LinkMeasurement, PortMeasurement},
+    measure::{LinkMeasurement, PortMeasurement, SiteMeasurement},
     node::Node,
     sys::{
         doorbell::Bell,
@@ -209,6 +210,20 @@ fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
         let (least, most) = range(&mut rates.map(|rate| rate as f64 / 1e9));
         say(format_args!("measured in {seconds:.1} s: ports carry {least:.4} to {most:.4} GB/s"));
     }
+    if let (Some(found), Some(known)) = (&ports, &links)
+        && let Some(sites) = SiteMeasurement::of(comm, found, known, &hosts)
+    {
+        let (turns, seconds) = (sites.turns(), sites.limit().as_secs_f64());
+        say(format_args!(
+            "hosts form sites, whose uplinks are measured in {turns} turns, {seconds:.1} s at most"
+        ));
+        let sites = sites.run(|_turn| {})?;
+        let count = sites.uplinks().len();
+        let rates = sites.uplinks().iter().flat_map(|uplink| [uplink.out, uplink.into]);
+        let (least, most) = range(&mut rates.map(|rate| rate as f64 / 1e9));
+        say(format_args!("{count} sites: uplinks carry {least:.4} to {most:.4} GB/s"));
+        ports = Some(found.clone().with_sites(sites).map_err(wrong)?.at_least(known, &hosts));
+    }
     Ok(Wiring { links, ports })
 }
 
@@ -220,13 +235,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         let problem = format!("shm: {elsewhere} does not share this host's memory; leave it out, or use tcp");
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
-    if let Some(rank) = shared.parameters.order.obstacle(&job.roster.hosts()) {
-        let problem = format!(
-            "the order of hosts needs consecutive ranks on each host, and between rank {rank} and others of its host are \
-             ranks of another; number the ranks host by host, or leave it out"
-        );
-        return Err(Error::config(settings::FOLD_ORDER.name, problem));
-    }
+    check_order(job, &shared.parameters)?;
     let (known, world) = (shared.parameters.wiring.size(), job.roster.world());
     if let Some(known) = known.filter(|known| *known != world as usize) {
         let problem = format!(
@@ -247,6 +256,30 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         crate::log::warn("rank 0", what);
     }
     Ok(())
+}
+
+/// Whether the ranks lie so that their hosts, or sites, can be added first.
+fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
+    let hosts = job.roster.hosts();
+    let ranks: Vec<u32> = (0..job.roster.world()).collect();
+    let order = parameters.order;
+    let Some(obstacle) = order.obstacle(&hosts, &parameters.wiring.sites_of(&ranks)) else { return Ok(()) };
+    let apart = |rank: u32, what: &str| {
+        format!(
+            "the order of {} needs consecutive ranks on each {what}, and between rank {rank} and others of its {what} are \
+             ranks of another; number the ranks {what} by {what}, or leave it out",
+            order.name()
+        )
+    };
+    let problem = match obstacle {
+        FoldObstacle::Host(rank) => apart(rank, "host"),
+        FoldObstacle::Site(rank) => apart(rank, "site"),
+        FoldObstacle::NoSites => String::from(
+            "the order of sites needs a topology on rank 0 that names them, because results must not depend on a measurement; \
+             set HERRINGBONE_TOPOLOGY to a file with \"sites\", such as one that herringbone topo --measure --json has written",
+        ),
+    };
+    Err(Error::config(settings::FOLD_ORDER.name, problem))
 }
 
 /// A process's memory and engine, before it has threads.

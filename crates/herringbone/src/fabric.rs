@@ -132,7 +132,8 @@ impl Job {
     /// Why the hosts cannot take a forced algorithm, if they cannot: then sizes decide.
     pub(crate) fn unsupported(&self, forced: &Algorithm, parameters: &Parameters) -> Option<Unsupported> {
         let hosts = self.roster.hosts();
-        let group = parameters.order.group(&hosts);
+        let ranks: Vec<Rank> = (0..hosts.len() as Rank).collect();
+        let group = parameters.order.group(&hosts, &parameters.wiring.sites_of(&ranks));
         let layout = Layout {
             reducers: self.roster.reducers().count() as u32,
             hosts: &hosts,

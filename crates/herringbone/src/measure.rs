@@ -20,8 +20,10 @@
 //! ```
 
 mod ports;
+mod sites;
 
 pub use ports::PortMeasurement;
+pub use sites::SiteMeasurement;
 
 use crate::{
     Communicator, DType, Error, MessageRequest, Region, Result,

@@ -1,5 +1,7 @@
 """Hosts on this machine: network namespaces with a router between them, and links of limited rate where wanted.
 
+Hosts can be in sites: each site has a router of its own, whose uplink to the router between them all of its hosts share.
+
 It works as root and, where the system lets users make namespaces, without. The namespaces have no names: each lives as
 long as a process in it, and its first process ends when this one does, however it ends. Nothing else of the system
 changes.
@@ -13,10 +15,11 @@ import os
 import shutil
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -75,18 +78,42 @@ def enter(process: int) -> None:
                 raise OSError(number, f"cannot enter the {kind} namespace of process {process}: {os.strerror(number)}")
 
 
+@dataclass(frozen=True)
+class Uplinks:
+    """The sites of hosts, and what the uplink of each site carries."""
+
+    sites: Sequence[int]
+    """The number of each host's site, from 0 up."""
+
+    rate: float
+    """Mbit/s of each uplink, each way."""
+
+
 class Namespaces:
-    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do; those in `slow` have another rate."""
+    """So many hosts; a link carries at most `rate` Mbit/s each way, or what the machine can do; those in `slow` have another rate.
+
+    With `uplinks`, hosts of different sites share the uplinks of these.
+    """
 
     interface = "eth0"
 
-    def __init__(self, hosts: int, rate: float | None = None, slow: Mapping[int, float] | None = None) -> None:
-        self.count, self.rate, self.slow = hosts, rate, slow or {}
+    def __init__(
+        self,
+        hosts: int,
+        rate: float | None = None,
+        slow: Mapping[int, float] | None = None,
+        uplinks: Uplinks | None = None,
+    ) -> None:
+        self.count, self.rate, self.slow, self.uplinks = hosts, rate, slow or {}, uplinks
+        if uplinks is not None and len(uplinks.sites) != hosts:
+            raise ValueError(f"{len(uplinks.sites)} numbers of sites for {hosts} hosts: give each host one")
         self.user = os.geteuid() != 0
         self.path = os.environ.get("PATH", os.defpath) + ADMINISTRATION
         self.router = 0
         self.hosts: list[int] = []
         """A process in the network of each, and of the router."""
+        self.routers: list[int] = []
+        """The same for the router of each site."""
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -94,7 +121,11 @@ class Namespaces:
             self._check_tools()
             as_root = ["--user", "--map-root-user"] if self.user else []
             self.router = self._namespace(["unshare", *as_root])
-            self._run(self.router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            self._forward(self.router)
+            for site in range(max(self.uplinks.sites) + 1 if self.uplinks else 0):
+                self.routers.append(self._namespace([*entered(self.router), "unshare"]))
+                self._forward(self.routers[site])
+                self._connect_site(site)
             for host in range(self.count):
                 self.hosts.append(self._namespace([*entered(self.router), "unshare"]))
                 self._connect(host)
@@ -112,8 +143,15 @@ class Namespaces:
         """The command that runs `words` on a host."""
         return [*entered(self.hosts[host]), *words]
 
+    def carried(self, site: int) -> dict[str, int]:
+        """Bytes that the uplink of a site has carried out and in since it is there, headers included."""
+        command = [*entered(self.routers[site]), "cat", "/proc/net/dev"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        fields = next(line for line in lines if line.strip().startswith("uplink:")).partition(":")[2].split()
+        return {"into": int(fields[0]), "out": int(fields[8])}
+
     def _check_tools(self) -> None:
-        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate or self.slow else [])]:
+        for tool in ["unshare", "nsenter", "ip", *(["tc"] if self.rate or self.slow or self.uplinks else [])]:
             if shutil.which(tool, path=self.path) is None:
                 raise NoNamespaces(f"there is no program {tool} (package {PACKAGES[tool]})")
 
@@ -140,13 +178,39 @@ class Namespaces:
         if done.returncode != 0:
             raise NoNamespaces(f"`{' '.join(words)}` failed ({' '.join(done.stderr.split())})")
 
-    def _connect(self, host: int) -> None:
-        """Gives a host its link to the router."""
-        own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
+    def _forward(self, router: int) -> None:
+        """Has a router pass packets on."""
+        self._run(router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+
+    def _connect_site(self, site: int) -> None:
+        """Gives a site's router its uplink to the router between the sites."""
+        own, link, router = self.routers[site], f"site{site}", f"10.79.{site}.1"
         for process, command in (
-            (self.router, f"ip link add {link} type veth peer name eth0 netns {own}"),
+            (self.router, f"ip link add {link} type veth peer name uplink netns {own}"),
             (self.router, f"ip addr add {router}/24 dev {link}"),
             (self.router, f"ip link set {link} up"),
+            (own, f"ip addr add 10.79.{site}.2/24 dev uplink"),
+            (own, "ip link set lo up"),
+            (own, "ip link set uplink up"),
+            (own, f"ip route add default via {router}"),
+        ):
+            self._run(process, *command.split())
+        assert self.uplinks is not None
+        self._limit(own, "uplink", self.uplinks.rate, QUEUES["router"])
+        self._limit(self.router, link, self.uplinks.rate, QUEUES["router"])
+
+    def _connect(self, host: int) -> None:
+        """Gives a host its link to the router, or to that of its site."""
+        own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
+        place = self.router
+        if self.uplinks is not None:
+            site = self.uplinks.sites[host]
+            place = self.routers[site]
+            self._run(self.router, *f"ip route add 10.78.{host}.0/24 via 10.79.{site}.2".split())
+        for process, command in (
+            (place, f"ip link add {link} type veth peer name eth0 netns {own}"),
+            (place, f"ip addr add {router}/24 dev {link}"),
+            (place, f"ip link set {link} up"),
             (own, f"ip addr add {self.address(host)}/24 dev eth0"),
             (own, "ip link set lo up"),
             (own, "ip link set eth0 up"),
@@ -156,7 +220,7 @@ class Namespaces:
         rate = self.slow.get(host, self.rate)
         if rate:
             self._limit(own, "eth0", rate, QUEUES["host"])
-            self._limit(self.router, link, rate, QUEUES["router"])
+            self._limit(place, link, rate, QUEUES["router"])
 
     def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
         """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""

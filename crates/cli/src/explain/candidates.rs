@@ -129,6 +129,7 @@ fn place(place: Resource, workers: u32) -> String {
         Resource::Out(_) | Resource::Into(_) => "a host's port".into(),
         Resource::Link { from, to } => format!("link {from} to {to}"),
         Resource::SwitchOut(_) | Resource::SwitchInto(_) => "a switch".into(),
+        Resource::SiteOut(_) | Resource::SiteInto(_) => "a site's uplink".into(),
     }
 }
 

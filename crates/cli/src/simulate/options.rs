@@ -266,7 +266,10 @@ impl Question {
         let sizing = environment.sizing(&hosts)?;
         let parts = self.call.parts.as_ref();
         let parts = parts.map(|parts| parts.of(self.call.collective, self.call.dtype, ranks)).transpose()?;
-        let group = environment.fold_order()?.unwrap_or_default().group(&hosts);
+        let known = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
+        let named = self.call.algorithm.as_ref().map(layout::sites).unwrap_or_default();
+        let sites = if known.is_empty() { named } else { known };
+        let group = layout::group(environment.fold_order()?.unwrap_or_default(), &hosts, &sites)?;
         let count = match &parts {
             Some(_) => Call::UNEVEN,
             None => {
@@ -455,10 +458,10 @@ impl Question {
 
 impl RigOptions {
     fn wiring(&self, topology: &Topology) -> Result<Wiring, Failure> {
-        let found = match topology.ports() {
+        let found = match topology.ports().is_empty() && topology.sites().is_empty() {
             // Where links are all that is known, some may be missing.
-            [] => LinkMatrix::of(topology).map(Wiring::from),
-            _ => Wiring::of(topology),
+            true => LinkMatrix::of(topology).map(Wiring::from),
+            false => Wiring::of(topology),
         };
         found.map_err(|error| Failure::Usage {
             problem: format!("{}: {error}", self.topology.as_deref().unwrap_or_default()),

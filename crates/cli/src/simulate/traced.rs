@@ -71,6 +71,13 @@ fn row(place: Resource, workers: u32, hosts: &[u32]) -> (TraceRow, String) {
         Resource::SwitchInto(switch) => {
             (TraceRow { process: hosts.len() as u32, thread: 2 * switch + 1 }, format!("switch {switch} in"))
         }
+        // As are sites, which no rig has beside switches.
+        Resource::SiteOut(site) => {
+            (TraceRow { process: hosts.len() as u32, thread: 2 * site }, format!("site {site} out"))
+        }
+        Resource::SiteInto(site) => {
+            (TraceRow { process: hosts.len() as u32, thread: 2 * site + 1 }, format!("site {site} in"))
+        }
         Resource::Thread(rank) => {
             let name = match rank.checked_sub(workers) {
                 Some(reducer) => format!("reducer {reducer}"),

@@ -26,5 +26,7 @@ pub(super) fn named(place: Resource, workers: u32) -> String {
         Resource::Link { from, to } => format!("the link from {from} to {to}"),
         Resource::SwitchOut(switch) => format!("switch {switch}, outwards"),
         Resource::SwitchInto(switch) => format!("switch {switch}, inwards"),
+        Resource::SiteOut(site) => format!("the uplink of site {site}, outwards"),
+        Resource::SiteInto(site) => format!("the uplink of site {site}, inwards"),
     }
 }

@@ -25,7 +25,7 @@ impl Case {
     /// # Errors
     /// Where the algorithm offers no schedule for this case.
     pub(super) fn prove(&self) -> Result<Proof, Unsupported> {
-        let group = self.order.group(&self.hosts);
+        let group = self.order.group(&self.hosts, &crate::layout::sites(&self.algorithm));
         let layout = Layout { reducers: self.reducers, hosts: &self.hosts, links: None };
         let schedule = self.algorithm.schedule(self.collective, &group, &layout)?;
         Ok(verify(schedule, self.collective, &group).map(|verified| {

@@ -3,6 +3,7 @@
 use super::branches::Ways;
 use super::partial::Inputs;
 use super::shares::Owners;
+use super::sites::SiteLevels;
 use super::{
     Algorithm, Layout, Unsupported, chain, coded, double_tree, doubling, hierarchical, mixed, one_shot,
     radix, reduction_server, ring, spread, star, tree, trees, weighted,
@@ -107,6 +108,15 @@ impl Algorithm {
             }
             (Self::Hierarchical { inner, outer }, AllGather) => {
                 hierarchical::all_gather(group, layout, inner, outer)?
+            }
+            (Self::Sites { inner, outer, sizes }, AllReduce) => {
+                SiteLevels { inner, outer, sizes }.all_reduce(group, layout, None)?
+            }
+            (Self::Sites { inner, outer, sizes }, ReduceScatter) => {
+                SiteLevels { inner, outer, sizes }.reduce_scatter(group, layout)?
+            }
+            (Self::Sites { inner, outer, sizes }, AllGather) => {
+                SiteLevels { inner, outer, sizes }.all_gather(group, layout)?
             }
             (Self::Coded { plain }, AllReduce) => plain.with_coded_messages(group, layout)?,
             (algorithm, collective) => {

@@ -96,18 +96,18 @@ enum Outer<'a> {
 fn composed<'a>(inner: &'a Algorithm, outer: &'a Algorithm) -> Result<(&'a [u32], Outer<'a>), Unsupported> {
     use Algorithm::{Doubling, OneShot, ReductionServer};
     let refused = || Unsupported::Composition { inner: inner.to_string(), outer: outer.to_string() };
-    let inside = checked(both_halves(inner).ok_or_else(refused)?)?;
+    let inside = checked(same_factors(inner).ok_or_else(refused)?)?;
     let across = match outer {
         Doubling => Outer::ChunkAllReduce(doubling::all_reduce_chunk),
         OneShot => Outer::ChunkAllReduce(one_shot::all_reduce_chunk),
         ReductionServer => Outer::Served,
-        _ => Outer::Radix(checked(both_halves(outer).ok_or_else(refused)?)?),
+        _ => Outer::Radix(checked(same_factors(outer).ok_or_else(refused)?)?),
     };
     Ok((inside, across))
 }
 
 /// The factors of a radix that scatters and gathers with the same ones.
-fn both_halves(algorithm: &Algorithm) -> Option<&[u32]> {
+pub(super) fn same_factors(algorithm: &Algorithm) -> Option<&[u32]> {
     match algorithm {
         Algorithm::Radix { scatter, gather } if scatter == gather => Some(scatter),
         _ => None,
@@ -149,21 +149,48 @@ fn both_levels(
     inside: &[u32],
     across: &[u32],
 ) -> Result<[Vec<Level>; 2], Unsupported> {
-    let (keys, pieces) = (group.keys(), pieces_of_hosts(group, hosts)?);
-    let hosts: Level = pieces.iter().map(whole).collect();
-    let nodes: Level = pieces.iter().flatten().cloned().collect();
-    let below = levels_below(keys, &nodes, inside).into_iter();
-    let scatter: Vec<Level> = below.chain(levels(keys, nodes, across)).collect();
-    let gather = match pieces.iter().all(|pieces| pieces.len() == 1) {
-        true => scatter.clone(),
-        // Nothing is added up, so that hosts may be told apart by their places in the list.
-        false => {
-            let places = (0..).zip(&hosts).flat_map(|(at, host)| host.clone().map(move |_| at));
-            let above = levels(&places.collect::<Vec<u32>>(), hosts.clone(), across);
-            levels_below(keys, &hosts, inside).into_iter().chain(above).collect()
-        }
-    };
-    Ok([scatter, gather])
+    let partition = Partition { pieces: pieces_of_hosts(group, hosts)?, inside: inside.to_vec() };
+    Ok(nested_levels(group.keys(), &[partition], across))
+}
+
+/// Runs of ranks that together are all ranks, such as hosts, or the sites that these are in.
+#[derive(Clone, Debug)]
+pub(super) struct Partition {
+    /// Of each run: the largest nodes of the canonical tree that lie within it.
+    pub(super) pieces: Vec<Level>,
+    /// The factors of the stages inside of a run, from the runs of the partition before this one, or from lone ranks.
+    pub(super) inside: Vec<u32>,
+}
+
+impl Partition {
+    fn runs(&self) -> Level {
+        self.pieces.iter().map(whole).collect()
+    }
+}
+
+/// The levels to scatter through, which pass the pieces of each partition, and those to gather through, which pass its runs. Each run of a
+/// partition is made of runs of the one before it.
+pub(super) fn nested_levels(keys: &[u32], partitions: &[Partition], across: &[u32]) -> [Vec<Level>; 2] {
+    let (mut scatter, mut nodes) = (Vec::new(), lone_ranks(0..keys.len() as Rank));
+    for partition in partitions {
+        let pieces: Level = partition.pieces.iter().flatten().cloned().collect();
+        scatter.extend(levels_below(keys, &nodes, &pieces, &partition.inside));
+        nodes = pieces;
+    }
+    scatter.extend(levels(keys, nodes, across));
+    if partitions.iter().flat_map(|partition| &partition.pieces).all(|pieces| pieces.len() == 1) {
+        return [scatter.clone(), scatter];
+    }
+    // Nothing is added up, so that runs may be told apart by their places in the list.
+    let (mut gather, mut nodes, mut places) = (Vec::new(), lone_ranks(0..keys.len() as Rank), keys.to_vec());
+    for partition in partitions {
+        let runs = partition.runs();
+        gather.extend(levels_below(&places, &nodes, &runs, &partition.inside));
+        places = (0..).zip(&runs).flat_map(|(at, run)| run.clone().map(move |_| at)).collect();
+        nodes = runs;
+    }
+    gather.extend(levels(&places, nodes, across));
+    [scatter, gather]
 }
 
 /// What the link of each host carries while a buffer is scattered, and while it is gathered, in an all-reduce or one of its halves, by a radix or by one inside
@@ -246,10 +273,10 @@ fn crossings(
     }
 }
 
-/// The levels below these runs of ranks: of each run as many as it has, the others as they are.
-fn levels_below(keys: &[u32], runs: &Level, inside: &[u32]) -> Vec<Level> {
-    let of_runs: Vec<Vec<Level>> =
-        runs.iter().map(|run| levels(keys, lone_ranks(run.clone()), inside)).collect();
+/// The levels from these nodes up to runs of them, without the runs themselves: of each run as many as it has, the others as they are.
+fn levels_below(keys: &[u32], nodes: &Level, runs: &Level, inside: &[u32]) -> Vec<Level> {
+    let within = |run: &Range<Rank>| nodes.iter().filter(|node| run.contains(&node.start)).cloned().collect();
+    let of_runs: Vec<Vec<Level>> = runs.iter().map(|run| levels(keys, within(run), inside)).collect();
     let most = of_runs.iter().map(Vec::len).max().unwrap_or(0);
     let level =
         |at: usize| of_runs.iter().flat_map(|levels| levels[at.min(levels.len() - 1)].clone()).collect();
@@ -271,21 +298,27 @@ pub(crate) fn pieces_of_hosts(group: &Group, hosts: &[u32]) -> Result<Vec<Level>
         return Err(Unsupported::UnknownHosts { known: hosts.len(), workers });
     }
     let mut known = BTreeSet::new();
-    let mut end = 0;
-    let mut all = Vec::new();
-    for run in hosts.chunk_by(|a, b| a == b) {
-        let start = end;
-        if !known.insert(run[0]) {
-            return Err(Unsupported::SplitHost { rank: start });
-        }
-        end += run.len() as Rank;
-        all.push(nodes_of(keys, start..end));
+    let mut starts = (0..hosts.len()).filter(|at| *at == 0 || hosts[*at] != hosts[at - 1]);
+    if let Some(rank) = starts.find(|start| !known.insert(hosts[*start])) {
+        return Err(Unsupported::SplitHost { rank: rank as Rank });
     }
+    let all = pieces_of_runs(keys, hosts);
     match all.len() {
         1 => Err(Unsupported::OneHost { workers }),
         lone if lone == keys.len() => Err(Unsupported::LoneWorkers { workers }),
         _ => Ok(all),
     }
+}
+
+/// The pieces of each run of ranks that have one number.
+pub(super) fn pieces_of_runs(keys: &[u32], numbers: &[u32]) -> Vec<Level> {
+    let mut end = 0;
+    let runs = numbers.chunk_by(|a, b| a == b).map(|run| {
+        let start = end;
+        end += run.len() as Rank;
+        start..end
+    });
+    runs.map(|run| nodes_of(keys, run)).collect()
 }
 
 /// The ranks of each host, if each host is a whole node of the canonical tree.

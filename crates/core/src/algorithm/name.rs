@@ -21,6 +21,7 @@ impl Algorithm {
             Self::Chain => "chain",
             Self::DoubleTree => "double_tree",
             Self::Hierarchical { .. } => "hierarchical",
+            Self::Sites { .. } => "sites",
             Self::Weighted { .. } => "weighted",
             Self::Coded { .. } => "coded",
         }
@@ -39,6 +40,7 @@ impl fmt::Display for Algorithm {
                 write!(f, "({reducer},{worker})")
             }
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
+            Self::Sites { inner, outer, sizes } => write!(f, "({inner},{outer},{sizes})"),
             Self::Weighted { plain, shares } => write!(f, "({plain},{shares})"),
             Self::Coded { plain } => write!(f, "({plain})"),
             Self::Trees { mode, single } => {
@@ -64,7 +66,7 @@ fn listed(factors: &[u32]) -> String {
 #[error(
     "no algorithm is called {text:?}: use radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, \
      reduction_server, mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best), \
-     trees(throughput), trees(best,single) or weighted(radix,16x3,1)"
+     trees(throughput), trees(best,single), weighted(radix,16x3,1) or sites(radix,radix,3x2)"
 )]
 pub struct ParseAlgorithmError {
     text: String,
@@ -107,6 +109,15 @@ fn parse_plain(text: &str) -> Option<Algorithm> {
             inner: Box::new(parse_flat(inner)?),
             outer: Box::new(parse_flat(outer)?),
         }),
+        ("sites", [inner, outer, sizes @ ..]) => {
+            // Inside a site hosts can have a level of their own.
+            let inner = match split(inner)? {
+                ("hierarchical", _) => parse_plain(inner)?,
+                _ => parse_flat(inner)?,
+            };
+            let (outer, sizes) = (Box::new(parse_flat(outer)?), sizes.join(",").parse().ok()?);
+            Some(Algorithm::Sites { inner: Box::new(inner), outer, sizes })
+        }
         _ => parse_flat(text),
     }
 }
@@ -209,6 +220,9 @@ mod tests {
             "weighted(mixed,16x4,8)",
             "weighted(hierarchical(radix,radix(2)),16,1)",
             "coded(weighted(radix,16x3,1))",
+            "sites(radix,radix,3x2)",
+            "sites(hierarchical(radix,radix(2)),radix(2),6,12x2)",
+            "weighted(sites(radix,radix,1,2),16,8x2)",
         ];
         let all = Algorithm::all().map(|algorithm| algorithm.to_string());
         for text in more.iter().copied().chain(all.iter().map(String::as_str)) {
@@ -255,6 +269,14 @@ mod tests {
             "weighted(16x3,1)",
             "weighted(weighted(radix,1),1)",
             "weighted(coded(radix),16)",
+            "sites",
+            "sites(radix,radix)",
+            "sites(radix,radix,6)",
+            "sites(radix,radix,3,0)",
+            "sites(radix,radix,3x256)",
+            "sites(radix,radix,4097,1)",
+            "sites(sites(radix,radix,3x2),radix,6x2)",
+            "sites(radix,hierarchical,3x2)",
             "tree,ring",
         ] {
             let error = text.parse::<Algorithm>().expect_err(text);

@@ -3,6 +3,7 @@
 //! Who folds what changes no bits: chunks are of other lengths, and each is folded in the same shape.
 
 use super::shares::Owners;
+use super::sites::SiteLevels;
 use super::{Algorithm, Layout, Shares, Unsupported, coded, hierarchical, mixed, radix, reduction_server};
 use crate::group::Group;
 use crate::schedule::Schedule;
@@ -26,6 +27,9 @@ pub(super) fn all_reduce(
         }
         Algorithm::Hierarchical { inner, outer } => {
             hierarchical::all_reduce(group, layout, inner, outer, Some(shares))?
+        }
+        Algorithm::Sites { inner, outer, sizes } => {
+            SiteLevels { inner, outer, sizes }.all_reduce(group, layout, Some(shares))?
         }
         Algorithm::ReductionServer => {
             reduction_server::all_reduce(group, layout.reducers, Owners::of(shares))
@@ -89,7 +93,7 @@ impl OwnedBy {
     /// Of an algorithm, if it takes shares.
     pub(crate) fn of(plain: &Algorithm) -> Option<Self> {
         match plain {
-            Algorithm::Radix { .. } => Some(Self::Workers),
+            Algorithm::Radix { .. } | Algorithm::Sites { .. } => Some(Self::Workers),
             Algorithm::ReductionServer => Some(Self::Reducers),
             Algorithm::Mixed { shares: None } => Some(Self::Both),
             Algorithm::Hierarchical { outer, .. } => Self::of(outer).filter(|by| *by != Self::Both),

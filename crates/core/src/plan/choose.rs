@@ -47,7 +47,8 @@ pub fn choose(request: &Request<'_>) -> Result<Choice, Unsupported> {
 fn by_load(request: &Request<'_>) -> Choice {
     let choice = by_size(request);
     match ports::deciding(request) {
-        Some(ports) => ports::lighter(request, ports, choice),
+        Some(ports) => ports::lighter(request, Some(ports), choice),
+        None if request.links.is_none() => ports::lighter(request, None, choice),
         None => linked::lighter(request, choice),
     }
 }

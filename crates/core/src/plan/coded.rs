@@ -10,7 +10,7 @@ pub(super) fn choose(request: &Request<'_>) -> Choice {
     let choice = Choice { algorithm, why: format!("messages are coded with {}", request.codec) };
     match ports::deciding(request).filter(|_| request.forced.is_none()) {
         Some(ports) => {
-            let Choice { algorithm, why } = ports::lighter(request, ports, choice.clone());
+            let Choice { algorithm, why } = ports::lighter(request, Some(ports), choice.clone());
             let why = if why.starts_with(&choice.why) { why } else { format!("{}; {why}", choice.why) };
             Choice { algorithm, why }
         }

@@ -3,7 +3,7 @@
 use super::Request;
 use crate::{
     schedule::{Chunk, Form, Schedule, SlotChunks, Step},
-    topology::Port,
+    topology::{Port, Sites},
 };
 use alloc::{vec, vec::Vec};
 
@@ -24,29 +24,63 @@ pub(super) fn host_numbers(request: &Request<'_>, reducers: u32) -> (Vec<u32>, u
     (hosts, names.len())
 }
 
+/// Where the members of a request are: the host of each, and the site of each host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    /// By member, workers first: numbers from 0 up.
+    pub(super) hosts: Vec<u32>,
+    /// How many hosts have workers.
+    pub(super) workers_hosts: usize,
+    /// By host of workers; nothing where no site is known. Reducers are in no site: what goes to them leaves the worker's.
+    sites: Vec<u32>,
+}
+
+impl Places {
+    /// Those of a request's workers and reducers, in these sites if any are known.
+    pub(super) fn of(request: &Request<'_>, sites: Option<&Sites>) -> Self {
+        let (hosts, workers_hosts) = host_numbers(request, request.reducers);
+        let first = |host: u32| hosts.iter().position(|other| *other == host).unwrap_or(0);
+        let of_hosts =
+            |sites: &Sites| (0..workers_hosts as u32).map(|host| sites.of_rank(first(host))).collect();
+        let sites = sites.map(of_hosts).unwrap_or_default();
+        Self { hosts, workers_hosts, sites }
+    }
+
+    /// The site of a host; `None` outside of all.
+    pub(super) fn site(&self, host: u32) -> Option<usize> {
+        self.sites.get(host as usize).map(|site| *site as usize)
+    }
+
+    /// How many ports members of a schedule have: one for each host, then one for each site.
+    fn ports(&self, schedule: &Schedule) -> [usize; 2] {
+        let sites = self.sites.iter().max().map_or(0, |most| *most as usize + 1);
+        [self.workers_hosts + schedule.reducers() as usize, sites]
+    }
+}
+
 /// What ports carry while a buffer is all-reduced, by kinds of chunks: linear in how long the chunks of each kind are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortLoads {
     kinds: usize,
-    /// How many chunks of each kind go out of each host and into it: `[2 * host * kinds..]`, first those out.
+    /// How many chunks of each kind go out of each port and into it: `[2 * port * kinds..]`, first those out. Hosts come before sites.
     carried: Vec<u64>,
     /// How long the whole buffer is: chunks of each kind.
     chunks: Vec<u64>,
 }
 
 impl PortLoads {
-    /// Goes through the programs of all members, whose hosts have these numbers. `kind` is that of each chunk, below `kinds`; a
-    /// chunk has as many units as `units` says. Partial sums are `widening` times as wide. One pass over all steps.
+    /// Goes through the programs of all members, who are in these places. `kind` is that of each chunk, below `kinds`. Partial sums are
+    /// `widening` times as wide. One pass over all steps.
     pub(super) fn of(
         schedule: &Schedule,
-        hosts: &[u32],
+        places: &Places,
         widening: u32,
         kinds: usize,
         kind: impl Fn(Chunk) -> usize,
     ) -> Self {
-        let cut = schedule.cut();
-        let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);
-        let (mut carried, mut chunks) = (vec![0; 2 * ports * kinds], vec![0; kinds]);
+        let (cut, hosts) = (schedule.cut(), &places.hosts);
+        let [host_ports, sites] = places.ports(schedule);
+        let (mut carried, mut chunks) = (vec![0; 2 * (host_ports + sites) * kinds], vec![0; kinds]);
         for chunk in 0..cut.chunks() {
             chunks[kind(chunk)] += u64::from(cut.units_of(chunk));
         }
@@ -66,10 +100,22 @@ impl PortLoads {
                 let kind = kind(chunk);
                 for lane in program.lanes(to) {
                     let to_host = hosts[*lane as usize];
-                    if to_host != from_host {
-                        carried[2 * from_host as usize * kinds + kind] += units;
-                        carried[(2 * to_host as usize + 1) * kinds + kind] += units;
+                    if to_host == from_host {
+                        continue;
                     }
+                    let [from_site, to_site] = [from_host, to_host].map(|host| places.site(host));
+                    let crosses = from_site != to_site;
+                    let outs = [
+                        Some(from_host as usize),
+                        from_site.filter(|_| crosses).map(|site| host_ports + site),
+                    ];
+                    let intos =
+                        [Some(to_host as usize), to_site.filter(|_| crosses).map(|site| host_ports + site)];
+                    outs.into_iter().flatten().for_each(|port| carried[2 * port * kinds + kind] += units);
+                    intos
+                        .into_iter()
+                        .flatten()
+                        .for_each(|port| carried[(2 * port + 1) * kinds + kind] += units);
                 }
             }
         }
@@ -81,19 +127,19 @@ impl PortLoads {
         &self.chunks
     }
 
-    /// What each direction of each host's port carries, by kinds: of host 0 out, of host 0 in, and so on.
+    /// What each direction of each port carries, by kinds: of host 0 out, of host 0 in, and so on, then of sites.
     pub(super) fn directions(&self) -> impl Iterator<Item = &[u64]> {
         self.carried.chunks(self.kinds)
     }
 
-    /// How much of the buffer goes out of a host and into it, if chunks of each kind are so long.
-    pub(super) fn of_buffer(&self, host: usize, lengths: &[u8]) -> [f64; 2] {
+    /// How much of the buffer goes out of a port and into it, if chunks of each kind are so long.
+    pub(super) fn of_buffer(&self, port: usize, lengths: &[u8]) -> [f64; 2] {
         let weighed = |counts: &[u64]| -> u64 {
             counts.iter().zip(lengths).map(|(count, length)| count * u64::from(*length)).sum()
         };
         let whole = weighed(&self.chunks).max(1) as f64;
         [0, 1].map(|way| {
-            let at = (2 * host + way) * self.kinds;
+            let at = (2 * port + way) * self.kinds;
             weighed(&self.carried[at..at + self.kinds]) as f64 / whole
         })
     }
@@ -129,10 +175,11 @@ pub(super) mod tests {
         let request = Request { reducers, ..large(group, hosts) };
         let layout = Layout { reducers, hosts, links: None };
         let schedule = algorithm.schedule(request.collective, group, &layout).unwrap();
-        let (numbers, _) = host_numbers(&request, reducers);
+        let places = Places::of(&request, None);
+        let numbers = &places.hosts;
         let kinds = numbers.iter().max().unwrap() + 1;
         let kind = |chunk: Chunk| numbers[chunk as usize % numbers.len()] as usize;
-        let loads = PortLoads::of(&schedule, &numbers, widening, kinds as usize, kind);
+        let loads = PortLoads::of(&schedule, &places, widening, kinds as usize, kind);
         HostLoads { loads, schedule }
     }
 

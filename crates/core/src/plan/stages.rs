@@ -312,7 +312,7 @@ mod tests {
             FoldOrder::ALL.into_iter().flat_map(move |order| [1, 2].map(|widening| (sizes, order, widening)))
         }) {
             let hosts: Vec<u32> = (0..).zip(sizes).flat_map(|(host, m)| vec![host; *m as usize]).collect();
-            let group = order.group(&hosts);
+            let group = order.group(&hosts, &[]);
             let request = Request { widening, ..large(&group, &hosts) };
             let stages = choose(&request);
             assert_eq!(

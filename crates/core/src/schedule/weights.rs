@@ -80,7 +80,10 @@ impl fmt::Display for Weights {
 }
 
 /// Writes numbers, equal ones that follow each other as a run: `16x3,1`.
-pub(crate) fn write_runs(f: &mut fmt::Formatter<'_>, numbers: &[u8]) -> fmt::Result {
+pub(crate) fn write_runs<T: PartialEq + fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    numbers: &[T],
+) -> fmt::Result {
     for (at, run) in numbers.chunk_by(|a, b| a == b).enumerate() {
         if at > 0 {
             f.write_str(",")?;
@@ -94,7 +97,7 @@ pub(crate) fn write_runs(f: &mut fmt::Formatter<'_>, numbers: &[u8]) -> fmt::Res
 }
 
 /// Reads what [`write_runs`] writes, at most so many numbers; spaces around numbers do not count.
-pub(crate) fn read_runs(text: &str, most: usize) -> Option<Vec<u8>> {
+pub(crate) fn read_runs<T: TryFrom<usize> + Clone>(text: &str, most: usize) -> Option<Vec<T>> {
     let number = |text: &str| {
         let text = text.trim();
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())?
@@ -108,7 +111,7 @@ pub(crate) fn read_runs(text: &str, most: usize) -> Option<Vec<u8>> {
         if count == 0 || count > most - numbers.len() {
             return None;
         }
-        let value = u8::try_from(number(value)?).ok()?;
+        let value = T::try_from(number(value)?).ok()?;
         numbers.resize(numbers.len() + count, value);
     }
     Some(numbers)
@@ -139,8 +142,8 @@ mod tests {
     /// Memory is bounded before it is taken.
     #[test]
     fn a_run_is_no_longer_than_allowed() {
-        assert_eq!(read_runs("1x18446744073709551615", 1 << 16), None);
-        assert_eq!(read_runs("1x65536", 1 << 16).unwrap().len(), 1 << 16);
+        assert_eq!(read_runs::<u8>("1x18446744073709551615", 1 << 16), None);
+        assert_eq!(read_runs::<u8>("1x65536", 1 << 16).unwrap().len(), 1 << 16);
         assert_eq!(Weights::new([]), None);
     }
 }

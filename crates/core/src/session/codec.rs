@@ -5,7 +5,7 @@
 use crate::{
     group::{FoldOrder, Rank},
     session::is_unseen,
-    topology::{LinkMatrix, MOST_PORTS, Ports, Wiring},
+    topology::{LinkMatrix, Ports, Wiring},
     wire::Fingerprint,
 };
 use alloc::{string::String, sync::Arc, vec::Vec};
@@ -20,7 +20,7 @@ pub(crate) const ALGORITHM_BYTES: usize = 16 << 10;
 const LINKS_BYTES: usize = 50 << 10;
 
 /// The most bytes of ports in a message: both rates of each rank, and the time of an empty message.
-const PORTS_BYTES: usize = 8 * MOST_PORTS + 8;
+const PORTS_BYTES: usize = Ports::MOST_BYTES;
 
 /// The longest list in a message.
 pub(crate) const LIST_ITEMS: usize = 65_536;

@@ -51,8 +51,8 @@ pub(super) enum RigEvent {
     Left { message: u32 },
     /// A burst has left its sender's port.
     Served { place: Resource },
-    /// A burst begins to come to its receiver's port.
-    Reaches { burst: Burst },
+    /// A burst begins to come to the port or uplink with this number on its way.
+    Reaches { burst: Burst, way: u8 },
     /// A message is there.
     Arrives { message: u32 },
 }

@@ -16,6 +16,8 @@ use alloc::{
 const HEADER: u64 = 64;
 /// What the kernel hands to a link at once, in bytes.
 const BURST: u64 = 64 << 10;
+/// How many ports, links and uplinks a message passes at most.
+const WAYS: usize = 4;
 
 /// A port or link.
 #[derive(Clone, Debug, Default)]
@@ -65,13 +67,26 @@ impl<'a> Lines<'a> {
         Self { machine, sharers, lines: BTreeMap::new() }
     }
 
-    /// The ways of a message: of its sender's host, and of its receiver's; none inside a host.
-    pub(super) fn ways(&self, message: &Transfer) -> [Option<Resource>; 2] {
+    /// The ways of a message, in its order: of its sender's host, of the uplinks of both sites if these are two, and of its receiver's host;
+    /// none inside a host.
+    pub(super) fn ways(&self, message: &Transfer) -> [Option<Resource>; WAYS] {
         let hosts = &self.machine.hosts;
         let (from, to) = (hosts[message.from as usize], hosts[message.rank as usize]);
         if from == to {
-            return [None, None];
+            return [None; WAYS];
         }
+        let [first, last] = self.ends(message, from, to);
+        let uplinks = match &self.machine.sites {
+            Some(sites) if sites.of_host(from) != sites.of_host(to) => {
+                [sites.of_host(from).map(Resource::SiteOut), sites.of_host(to).map(Resource::SiteInto)]
+            }
+            _ => [None; 2],
+        };
+        [first, uplinks[0], uplinks[1], last]
+    }
+
+    /// The ways of a message between two hosts that are at its sender and at its receiver.
+    fn ends(&self, message: &Transfer, from: u32, to: u32) -> [Option<Resource>; 2] {
         let (sender, receiver) = (message.from as usize, message.rank as usize);
         let linked = self.machine.links.as_ref().filter(|(size, _)| sender < *size && receiver < *size);
         let is_missing = linked.is_some_and(|(size, rates)| rates[sender * size + receiver] == 0);
@@ -111,6 +126,8 @@ impl<'a> Lines<'a> {
                     .switches
                     .as_ref()
                     .map_or(0, |known| machine.switch_rate(known.into[switch as usize])),
+                Resource::SiteOut(site) => machine.uplink(site, |uplink| uplink.out),
+                Resource::SiteInto(site) => machine.uplink(site, |uplink| uplink.into),
                 Resource::Thread(_) => 0,
             };
             let saved = duration(machine.costs.bucket / sharers, rate);

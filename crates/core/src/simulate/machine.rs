@@ -149,6 +149,8 @@ pub struct Rig {
     pub links: Option<(usize, Vec<u64>)>,
     /// What workers without a link of their own send through; `None`: they send nothing but word of what they can receive.
     pub switches: Option<Switches>,
+    /// Sites of hosts behind uplinks; `None`: all hosts are behind one switch.
+    pub sites: Option<RigSites>,
     /// From the last byte that leaves a host until it is at another, without what waits in line.
     pub latency: Picoseconds,
     /// The cores.
@@ -161,6 +163,22 @@ pub struct Rig {
     pub costs: Costs,
     /// What is left to chance; `None`: nothing, all is done in the order in which it comes up.
     pub random_order: Option<RandomOrder>,
+}
+
+/// Sites of hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RigSites {
+    /// The site of each host; `None` outside of all.
+    pub of_hosts: Vec<Option<u32>>,
+    /// Of each site, headers included: what its hosts share towards all others.
+    pub uplinks: Vec<Port>,
+}
+
+impl RigSites {
+    /// The site of a host; `None` outside of all.
+    pub(super) fn of_host(&self, host: u32) -> Option<u32> {
+        self.of_hosts.get(host as usize).copied().flatten()
+    }
 }
 
 /// What executors leave to chance, drawn by a seed: which of the steps and messages that are ready a thread does next, and whether
@@ -182,6 +200,7 @@ impl Rig {
             ports: vec![Port { out: rate, into: rate }; ports],
             links: None,
             switches: None,
+            sites: None,
             latency,
             cores: Cores::Enough,
             slowness: Vec::new(),
@@ -207,13 +226,23 @@ impl Rig {
             known => known.saturating_mul(1000),
         };
         let mut rig = Self::with_ports(hosts, others, latency, costs);
+        let whole_port = |Port { out, into }: Port| Port { out: whole(out), into: whole(into) };
+        // Where only sites are known, hosts have ports as the others.
+        let knows_hosts = (0..ports.size()).any(|rank| ports.port(rank) != Port::default());
+        let mut sites = ports.sites().map(|sites| RigSites {
+            of_hosts: vec![None; rig.ports.len()],
+            uplinks: sites.uplinks().iter().copied().map(whole_port).collect(),
+        });
         for rank in (0..ports.size()).rev() {
-            let Port { out, into } = ports.port(rank);
-            if let Some(host) = rig.hosts.get(rank) {
-                rig.ports[*host as usize] = Port { out: whole(out), into: whole(into) };
+            let Some(host) = rig.hosts.get(rank).map(|host| *host as usize) else { continue };
+            if knows_hosts {
+                rig.ports[host] = whole_port(ports.port(rank));
+            }
+            if let (Some(rig), Some(sites)) = (&mut sites, ports.sites()) {
+                rig.of_hosts[host] = Some(sites.of_rank(rank));
             }
         }
-        rig
+        Self { sites, ..rig }
     }
 
     /// Workers, each with a link to each other as in a topology.
@@ -273,6 +302,12 @@ impl Rig {
         let slowness =
             on_host.map(|(member, _): (usize, _)| self.slowness.get(member).copied().unwrap_or(1000));
         self.rate_of_payload(rate, slowness.max().unwrap_or(1000))
+    }
+
+    /// The rate of a direction of a site's uplink, for payload.
+    pub(super) fn uplink(&self, site: u32, direction: fn(&Port) -> u64) -> u64 {
+        let uplink = self.sites.as_ref().and_then(|sites| sites.uplinks.get(site as usize));
+        uplink.map_or(0, |uplink| self.rate_of_payload(direction(uplink), 1000))
     }
 
     /// The rate of a switch, in GB/s, for payload.

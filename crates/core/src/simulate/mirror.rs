@@ -33,7 +33,14 @@ pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option
     let is_ordered = machine.random_order.is_none() && work.parts.is_none();
     let is_weighted = matches!(schedule.cut(), Cut::Weighted { .. });
     let alike = alike && !is_weighted && !work.verified.group().has_several();
-    if schedule.reducers() > 0 || !alike || !ports || !same_speed || machine.links.is_some() || !is_ordered {
+    if schedule.reducers() > 0
+        || !alike
+        || !ports
+        || !same_speed
+        || machine.links.is_some()
+        || machine.sites.is_some()
+        || !is_ordered
+    {
         return None;
     }
     let ranks: Vec<Rank> = first.peers.iter().map(|peer| peer.rank).collect();

@@ -25,6 +25,10 @@ pub enum Resource {
     SwitchOut(u32),
     /// A switch, to its workers.
     SwitchInto(u32),
+    /// A site's uplink, outwards.
+    SiteOut(u32),
+    /// A site's uplink, inwards.
+    SiteInto(u32),
 }
 
 /// What something is busy with.

@@ -134,7 +134,7 @@ impl<'a> Simulator<'a> {
                 }
                 RigEvent::Leaves { message } => self.leaves(message, watch),
                 RigEvent::Served { place } => self.served(place, watch),
-                RigEvent::Reaches { burst } => self.reaches(burst, watch),
+                RigEvent::Reaches { burst, way } => self.reaches(burst, way, watch),
                 RigEvent::Left { message } => self.left(message),
                 RigEvent::Arrives { message } => self.arrives(message),
             }
@@ -397,7 +397,8 @@ impl<'a> Simulator<'a> {
         if let Some(burst) = self.lines.next(place, self.now) {
             let leaves = self.now.saturating_add(burst.time);
             self.show(place, burst, self.now, leaves, watch);
-            self.events.note(self.now.saturating_add(self.machine.latency), RigEvent::Reaches { burst });
+            let reaches = self.now.saturating_add(self.machine.latency);
+            self.events.note(reaches, RigEvent::Reaches { burst, way: 1 });
             self.events.note(leaves, RigEvent::Served { place });
         }
     }
@@ -408,18 +409,23 @@ impl<'a> Simulator<'a> {
         self.serve(place, watch);
     }
 
-    fn reaches(&mut self, burst: Burst, watch: &mut dyn FnMut(BusySpan)) {
+    fn reaches(&mut self, burst: Burst, way: u8, watch: &mut dyn FnMut(BusySpan)) {
         let message = self.under_way.all[burst.message as usize];
+        let ways = self.lines.ways(&message);
         // It comes in as it goes out, at the lower of the two rates.
-        let comes = self.now.saturating_add(burst.time);
-        let arrives = match self.lines.ways(&message)[1] {
-            Some(place) => {
-                let (start, end) = self.lines.arrive(place, burst, self.now);
-                self.show(place, burst, start, end, watch);
-                end.max(comes)
+        let mut arrives = self.now.saturating_add(burst.time);
+        let next = (way..).zip(ways.iter().skip(way.into())).find_map(|(at, place)| Some((at, (*place)?)));
+        if let Some((at, place)) = next {
+            let (start, end) = self.lines.arrive(place, burst, self.now);
+            self.show(place, burst, start, end, watch);
+            arrives = arrives.max(end);
+            if ways.iter().skip(usize::from(at) + 1).any(Option::is_some) {
+                // It goes on as it comes, once it could have begun to.
+                let goes_on = arrives.saturating_sub(burst.time).max(start);
+                self.events.note(goes_on, RigEvent::Reaches { burst, way: at + 1 });
+                return;
             }
-            None => comes,
-        };
+        }
         if burst.is_last {
             self.events.note(arrives, RigEvent::Arrives { message: burst.message });
         }

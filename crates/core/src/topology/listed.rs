@@ -5,7 +5,7 @@ use super::json::{JsonKind, JsonValue, parse};
 use super::text::amount;
 use super::{
     LinkKind, MOST_NODES, NodeKind, Topology, TopologyError, TopologyLink, TopologyNode, TopologyPort,
-    by_mxnet_rules,
+    TopologySite, by_mxnet_rules,
 };
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 
@@ -72,9 +72,19 @@ fn is_slip_of(name: &str, known: &str) -> bool {
 }
 
 fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
-    check_keys(value, &["matrix", "names", "bandwidth", "p2p", "nodes", "links", "ports", "name"])?;
+    check_keys(value, &["matrix", "names", "bandwidth", "p2p", "nodes", "links", "ports", "sites", "name"])?;
     let topology = if value.get("nodes").is_some() { of_links(value)? } else { of_matrix(value)? };
-    let Some(ports) = value.get("ports") else { return Ok(topology) };
+    let topology = match value.get("ports") {
+        Some(ports) => with_ports(ports, topology)?,
+        None => topology,
+    };
+    match value.get("sites") {
+        Some(sites) => with_sites(sites, topology),
+        None => Ok(topology),
+    }
+}
+
+fn with_ports(ports: &JsonValue, topology: Topology) -> Result<Topology, TopologyError> {
     let mut read: Vec<TopologyPort> = vec![];
     for item in ports.list("a list of ports")? {
         let found = port(item, topology.nodes())?;
@@ -87,11 +97,36 @@ fn of_object(value: &JsonValue) -> Result<Topology, TopologyError> {
     topology.with_ports(read)
 }
 
+fn with_sites(sites: &JsonValue, topology: Topology) -> Result<Topology, TopologyError> {
+    let (mut read, mut names): (Vec<TopologySite>, Vec<String>) = (vec![], vec![]);
+    for item in sites.list("a list of sites")? {
+        check_keys(item, &["name", "hosts", "out", "into"])?;
+        let name = field(item, "name")?;
+        let text = name.text("a name in quotation marks")?;
+        if names.iter().any(|known| known == text) {
+            return Err(name.at.error(format!("{} again", name.found()), "a name that no other site has"));
+        }
+        names.push(text.into());
+        let mut hosts: Vec<usize> = vec![];
+        for host in field(item, "hosts")?.list("a list of hosts")? {
+            let node = named(host, topology.nodes())?;
+            if hosts.contains(&node) || read.iter().any(|site| site.hosts.contains(&node)) {
+                let name = &topology.nodes()[node].name;
+                return Err(host.at.error(format!("{name:?} in a site again"), "each host in one site"));
+            }
+            hosts.push(node);
+        }
+        let (out, into) = (quantity(item, "out")?, quantity(item, "into")?);
+        read.push(TopologySite { name: text.into(), hosts, out, into });
+    }
+    topology.with_sites(read)
+}
+
 fn of_matrix(value: &JsonValue) -> Result<Topology, TopologyError> {
     let Some(rows) = value.get("matrix") else {
         return Err(value.at.error(
             value.found(),
-            "a matrix, or an object with \"matrix\", or with \"nodes\" and \"links\" or \"ports\"",
+            "a matrix, or an object with \"matrix\", or with \"nodes\" and \"links\", \"ports\" or \"sites\"",
         ));
     };
     let weights = matrix(rows)?;
@@ -176,16 +211,17 @@ fn matrix(value: &JsonValue) -> Result<Vec<Vec<f64>>, TopologyError> {
 }
 
 fn of_links(value: &JsonValue) -> Result<Topology, TopologyError> {
-    let missing = || value.at.error("an object without \"nodes\" and \"links\" or \"ports\"", "both");
+    let missing =
+        || value.at.error("an object without \"nodes\" and \"links\", \"ports\" or \"sites\"", "both");
     let nodes = value.get("nodes").ok_or_else(missing)?;
     let nodes = nodes_of(nodes.list("a list of nodes")?)?;
     let links = match value.get("links") {
         Some(links) => links.list("a list of links")?,
-        None if value.get("ports").is_some() => &[],
+        None if value.get("ports").or(value.get("sites")).is_some() => &[],
         None => return Err(missing()),
     };
     let links = links.iter().map(|value| link(value, nodes.len())).collect::<Result<_, _>>()?;
-    Ok(Topology { nodes, links, ports: vec![], warnings: vec![] })
+    Ok(Topology { nodes, links, ..Topology::default() })
 }
 
 fn field<'a>(value: &'a JsonValue, key: &str) -> Result<&'a JsonValue, TopologyError> {
@@ -236,16 +272,20 @@ fn latency(value: &JsonValue) -> Result<Option<f64>, TopologyError> {
 
 fn port(value: &JsonValue, nodes: &[TopologyNode]) -> Result<TopologyPort, TopologyError> {
     check_keys(value, &["host", "out", "into", "latency_us"])?;
-    let host = field(value, "host")?;
-    let named = match &host.kind {
+    let host = named(field(value, "host")?, nodes)?;
+    let (out, into) = (quantity(value, "out")?, quantity(value, "into")?);
+    Ok(TopologyPort { host, out, into, latency: latency(value)? })
+}
+
+/// The node that a name or a number stands for.
+fn named(host: &JsonValue, nodes: &[TopologyNode]) -> Result<usize, TopologyError> {
+    match &host.kind {
         JsonKind::Text(name) => {
             let found = nodes.iter().position(|node| node.name == *name);
-            found.ok_or_else(|| host.at.error(host.found(), "the name of a node, or its number"))?
+            found.ok_or_else(|| host.at.error(host.found(), "the name of a node, or its number"))
         }
-        _ => numbered(host, host.number("the number of a node, or its name")?, nodes.len())?,
-    };
-    let (out, into) = (quantity(value, "out")?, quantity(value, "into")?);
-    Ok(TopologyPort { host: named, out, into, latency: latency(value)? })
+        _ => numbered(host, host.number("the number of a node, or its name")?, nodes.len()),
+    }
 }
 
 fn link(value: &JsonValue, nodes: usize) -> Result<TopologyLink, TopologyError> {

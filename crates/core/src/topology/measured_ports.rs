@@ -67,6 +67,21 @@ pub fn steady_rates(arrivals: &[PortArrival], length: u64) -> Vec<u64> {
     rates
 }
 
+/// The rate of the counted parts of a turn together, in bytes/s; 0 of nothing. Those of flows that share an uplink add up to what it carries,
+/// whichever of them gets more at times.
+pub fn mean_rate(arrivals: &[PortArrival], length: u64) -> u64 {
+    let part = (length / PARTS).max(1);
+    let (uncounted, counted): (Vec<PortArrival>, Vec<PortArrival>) = arrivals
+        .iter()
+        .filter(|arrival| arrival.at < length)
+        .partition(|arrival| arrival.at < UNCOUNTED * part);
+    let latest = |arrivals: &[PortArrival]| arrivals.iter().map(|arrival| arrival.at).max();
+    let began = latest(&uncounted).unwrap_or(0);
+    let bytes: u64 = counted.iter().map(|arrival| arrival.bytes).sum();
+    let Some(time) = latest(&counted).map(|end| end - began).filter(|time| *time > 0) else { return 0 };
+    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(time)).unwrap_or(u64::MAX)
+}
+
 /// The middle one of some rates, 0 of none: half of what was measured may be disturbed without changing it much.
 pub fn median_rate(mut rates: Vec<u64>) -> u64 {
     rates.sort_unstable();
@@ -137,6 +152,16 @@ mod tests {
             (1..=12).map(|at| PortArrival { at: at * 66_000, bytes: 6_600 }).collect();
         assert_eq!(median_rate(steady_rates(&few, 800_000)), 100_000_000);
         assert_eq!((median_rate(steady_rates(&[], 800_000)), median_rate(vec![5, 1])), (0, 5));
+    }
+
+    /// Two flows of a link that take turns have its rate together.
+    #[test]
+    fn flows_of_a_link_add_up_to_its_rate() {
+        let turns =
+            |odd: u64| steady(800_000).into_iter().filter(move |arrival| arrival.at / 20_000 % 2 == odd);
+        let [one, other] = [0, 1].map(|odd| mean_rate(&turns(odd).collect::<Vec<_>>(), 800_000));
+        assert!((95_000_000..=105_000_000).contains(&(one + other)), "{one} and {other}");
+        assert_eq!((mean_rate(&steady(1_600_000), 800_000), mean_rate(&[], 800_000)), (100_000_000, 0));
     }
 
     /// A thread that sleeps finds all that came meanwhile at once.

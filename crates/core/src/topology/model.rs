@@ -1,6 +1,6 @@
 //! Nodes, the links between them, and what can be asked of both.
 
-use super::{TopologyError, json};
+use super::{MOST_SITES, TopologyError, json};
 use crate::choice::choices;
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 use core::fmt;
@@ -141,12 +141,26 @@ pub struct TopologyPort {
     pub latency: Option<f64>,
 }
 
+/// A site as a topology has it: hosts whose messages to all other sites share an uplink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopologySite {
+    /// Its name.
+    pub name: String,
+    /// The numbers of its nodes: hosts, or ranks on them.
+    pub hosts: Vec<usize>,
+    /// What the site sends to all other sites at once, in GB/s; 0 where it is not known.
+    pub out: f64,
+    /// What it receives from all other sites at once.
+    pub into: f64,
+}
+
 /// Nodes and the links between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
     pub(super) nodes: Vec<TopologyNode>,
     pub(super) links: Vec<TopologyLink>,
     pub(super) ports: Vec<TopologyPort>,
+    pub(super) sites: Vec<TopologySite>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -177,7 +191,7 @@ impl Topology {
                 "leave it out",
             ));
         }
-        Ok(Self { nodes, links, ports: vec![], warnings: vec![] })
+        Ok(Self { nodes, links, ..Self::default() })
     }
 
     /// The same with these ports.
@@ -202,6 +216,34 @@ impl Topology {
         }
     }
 
+    /// The same with these sites.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] for one site or more than [`MOST_SITES`], for a node that is not there, for one in two sites, for two sites
+    /// of one name, and for numbers that are none.
+    pub fn with_sites(self, sites: Vec<TopologySite>) -> Result<Self, TopologyError> {
+        let is_amount = |number: f64| number.is_finite() && number >= 0.0;
+        let mut nodes: Vec<usize> = sites.iter().flat_map(|site| site.hosts.iter().copied()).collect();
+        nodes.sort_unstable();
+        let are_nodes = nodes.last().is_none_or(|last| *last < self.nodes.len());
+        let is_whole = |(at, site): (usize, &TopologySite)| {
+            let is_alone = sites[..at].iter().all(|other| other.name != site.name);
+            is_alone && !site.hosts.is_empty() && is_amount(site.out) && is_amount(site.into)
+        };
+        let are_apart = nodes.windows(2).all(|pair| pair[0] != pair[1]);
+        if !(2..=MOST_SITES).contains(&sites.len()) {
+            let problem = format!("{} sites", sites.len());
+            return Err(TopologyError::whole(problem, format!("give 2 to {MOST_SITES}, or no \"sites\"")));
+        }
+        match are_nodes && are_apart && sites.iter().enumerate().all(is_whole) {
+            true => Ok(Self { sites, ..self }),
+            false => Err(TopologyError::whole(
+                "a site without hosts or a name of its own, or with a host of another one, or without numbers",
+                "name each host in the \"hosts\" of one site",
+            )),
+        }
+    }
+
     /// The nodes; links name them by their numbers.
     pub fn nodes(&self) -> &[TopologyNode] {
         &self.nodes
@@ -215,6 +257,11 @@ impl Topology {
     /// The ports of hosts, which are shared by all of their links.
     pub fn ports(&self) -> &[TopologyPort] {
         &self.ports
+    }
+
+    /// The sites of hosts, each of which has an uplink that all of its hosts share.
+    pub fn sites(&self) -> &[TopologySite] {
+        &self.sites
     }
 
     /// What was left out of a text that was cut, in sentences without a full stop.
@@ -281,6 +328,13 @@ impl Topology {
             bytes.extend(port.out.to_bits().to_le_bytes());
             bytes.extend(port.into.to_bits().to_le_bytes());
         }
+        for site in &self.sites {
+            bytes.push(b's');
+            bytes.extend((site.hosts.len() as u32).to_le_bytes());
+            site.hosts.iter().for_each(|host| bytes.extend((*host as u32).to_le_bytes()));
+            bytes.extend(site.out.to_bits().to_le_bytes());
+            bytes.extend(site.into.to_bits().to_le_bytes());
+        }
         bytes
     }
 
@@ -310,8 +364,21 @@ impl Topology {
             [] => String::new(),
             ports => format!(",\n  \"ports\": [\n{}\n  ]", ports.join(",\n")),
         };
+        let site = |site: &TopologySite| {
+            let TopologySite { name, hosts, out, into } = site;
+            let hosts: Vec<String> = hosts.iter().map(usize::to_string).collect();
+            let (name, hosts) = (json::quoted(name), hosts.join(", "));
+            format!("    {{\"name\": {name}, \"hosts\": [{hosts}], \"out\": {out}, \"into\": {into}}}")
+        };
+        let sites = match &self.sites[..] {
+            [] => String::new(),
+            sites => {
+                let sites: Vec<String> = sites.iter().map(site).collect();
+                format!(",\n  \"sites\": [\n{}\n  ]", sites.join(",\n"))
+            }
+        };
         format!(
-            "{{\n  \"nodes\": [\n{}\n  ],\n  \"links\": [\n{}\n  ]{ports}\n}}\n",
+            "{{\n  \"nodes\": [\n{}\n  ],\n  \"links\": [\n{}\n  ]{ports}{sites}\n}}\n",
             nodes.join(",\n"),
             links.join(",\n")
         )
@@ -331,6 +398,6 @@ impl Topology {
                 }
             }
         }
-        Self { nodes: (0..weights.len()).map(node).collect(), links, ports: vec![], warnings: vec![] }
+        Self { nodes: (0..weights.len()).map(node).collect(), links, ..Self::default() }
     }
 }

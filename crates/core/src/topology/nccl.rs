@@ -143,7 +143,7 @@ fn topology(devices: &[Device], cpus: &[(String, String)]) -> Topology {
     }
     links::assign_weights(&nodes, &mut found);
     found.sort_by_key(|link| (link.from, link.to));
-    Topology { nodes, links: found, ports: vec![], warnings: vec![] }
+    Topology { nodes, links: found, ..Topology::default() }
 }
 
 impl Device {

@@ -3,7 +3,7 @@
 //! Behind a switch all pairs of hosts share the ports of the two, so a rate for each pair says too much: three hosts that send to
 //! a fourth at once get a third of its port each. Ports are kept apart from links, which belong to one pair alone.
 
-use super::{LinkMatrix, Topology, TopologyError, TopologyPort};
+use super::{LinkMatrix, MOST_SITES, Sites, Topology, TopologyError, TopologyPort};
 use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 /// The most ranks whose ports are known: as many as there can be shares.
@@ -22,6 +22,33 @@ pub struct Port {
 }
 
 impl Port {
+    /// How many bytes one is in messages.
+    pub(super) const BYTES: usize = 2 * size_of::<u32>();
+
+    /// One of these GB/s, 0 where a rate is not known.
+    pub(super) fn of_gigabytes(out: f64, into: f64) -> Self {
+        let rate = |gigabytes: f64| (gigabytes * 1e9 + 0.5) as u64;
+        Self { out: rate(out), into: rate(into) }
+    }
+
+    /// The same in whole thousands of bytes/s.
+    pub(super) fn in_units(self) -> Self {
+        // What is slow is not unlimited.
+        let whole = |rate: u64| rate.min(1) * (rate / UNIT).clamp(1, u32::MAX.into()) * UNIT;
+        Self { out: whole(self.out), into: whole(self.into) }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let [out, into] = [self.out, self.into].map(|rate| ((rate / UNIT) as u32).to_le_bytes());
+        core::array::from_fn(|at| if at < out.len() { out[at] } else { into[at - out.len()] })
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let rate = |bytes: &[u8]| Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)) * UNIT);
+        let (out, into) = bytes.split_at_checked(size_of::<u32>())?;
+        Some(Self { out: rate(out)?, into: rate(into)? })
+    }
+
     /// Whether nothing is known of it.
     fn is_unknown(self) -> bool {
         self == Self::default()
@@ -33,6 +60,8 @@ impl Port {
 pub struct Ports {
     of_ranks: Vec<Port>,
     nanoseconds: u64,
+    /// Of as many ranks.
+    sites: Option<Sites>,
 }
 
 impl Ports {
@@ -46,30 +75,37 @@ impl Ports {
             let problem = format!("the ports of {} ranks", of_ranks.len());
             return Err(TopologyError::whole(problem, format!("give them for 1 to {MOST_PORTS} ranks")));
         }
-        // What is slow is not unlimited.
-        let whole = |rate: u64| rate.min(1) * (rate / UNIT).clamp(1, u32::MAX.into()) * UNIT;
-        let rounded = |port: Port| Port { out: whole(port.out), into: whole(port.into) };
-        Ok(Self { of_ranks: of_ranks.into_iter().map(rounded).collect(), nanoseconds })
+        Ok(Self { of_ranks: of_ranks.into_iter().map(Port::in_units).collect(), nanoseconds, sites: None })
     }
 
-    /// The ports of a topology's [ranks](Topology::ranks); `None` where it has no ports.
+    /// The same, of ranks in these sites.
     ///
     /// # Errors
-    /// [`TopologyError::Whole`] where no port is one of a rank's node.
+    /// [`TopologyError::Whole`] for sites of another number of ranks.
+    pub fn with_sites(self, sites: Sites) -> Result<Self, TopologyError> {
+        if sites.ranks() == self.size() {
+            return Ok(Self { sites: Some(sites), ..self });
+        }
+        let problem = format!("the sites of {} ranks and the ports of {}", sites.ranks(), self.size());
+        Err(TopologyError::whole(problem, "give each rank a site"))
+    }
+
+    /// The ports of a topology's [ranks](Topology::ranks), and their sites; `None` where it has neither.
+    ///
+    /// # Errors
+    /// [`TopologyError::Whole`] where no port is one of a rank's node, and for a rank in no site while others are in one.
     pub fn of(topology: &Topology) -> Result<Option<Self>, TopologyError> {
-        if topology.ports().is_empty() {
+        let sites = Sites::of(topology)?;
+        if topology.ports().is_empty() && sites.is_none() {
             return Ok(None);
         }
-        let rate = |gigabytes: f64| (gigabytes * 1e9 + 0.5) as u64;
-        let of_node: BTreeMap<usize, Port> = topology
-            .ports()
-            .iter()
-            .map(|port| (port.host, Port { out: rate(port.out), into: rate(port.into) }))
-            .collect();
+        let listed = topology.ports().iter();
+        let of_node: BTreeMap<usize, Port> =
+            listed.map(|port| (port.host, Port::of_gigabytes(port.out, port.into))).collect();
         let ranks = topology.ranks();
         let known: Vec<Port> =
             ranks.iter().map(|node| of_node.get(node).copied().unwrap_or_default()).collect();
-        if known.iter().all(|port| port.is_unknown()) {
+        if !topology.ports().is_empty() && known.iter().all(|port| port.is_unknown()) {
             let problem = "the topology has ports, and none of a node that is a rank";
             return Err(TopologyError::whole(
                 problem,
@@ -78,7 +114,7 @@ impl Ports {
         }
         let latencies = topology.ports().iter().filter_map(|port| port.latency);
         let nanoseconds = (latencies.fold(0.0, f64::max) * 1e3 + 0.5) as u64;
-        Self::new(known, nanoseconds).map(Some)
+        Ok(Some(Self { sites, ..Self::new(known, nanoseconds)? }))
     }
 
     /// Ranks that all have this port, each a host of its own.
@@ -99,6 +135,24 @@ impl Ports {
         self.of_ranks[rank]
     }
 
+    /// The sites of the ranks, where they are known.
+    pub fn sites(&self) -> Option<&Sites> {
+        self.sites.as_ref()
+    }
+
+    /// The number of each rank's site; nothing where none is known.
+    pub fn site_numbers(&self) -> Vec<u32> {
+        self.sites.as_ref().map(Sites::numbers).unwrap_or_default()
+    }
+
+    /// What the ports of two ranks' hosts let through from one to the other; 0 where neither is known.
+    pub(super) fn limit(&self, from: usize, to: usize) -> u64 {
+        match (self.of_ranks[from].out, self.of_ranks[to].into) {
+            (0, rate) | (rate, 0) => rate,
+            (out, into) => out.min(into),
+        }
+    }
+
     /// How many nanoseconds an empty message takes between hosts at most; 0 where it is not known.
     pub fn nanoseconds(&self) -> u64 {
         self.nanoseconds
@@ -110,7 +164,9 @@ impl Ports {
     /// If there is no such rank.
     #[must_use]
     pub fn among(&self, ranks: &[u32]) -> Self {
-        Self { of_ranks: ranks.iter().map(|rank| self.of_ranks[*rank as usize]).collect(), ..*self }
+        let of_ranks = ranks.iter().map(|rank| self.of_ranks[*rank as usize]).collect();
+        let sites = self.sites.as_ref().map(|sites| sites.among(ranks));
+        Self { of_ranks, sites, nanoseconds: self.nanoseconds }
     }
 
     /// Those of ranks of which each runs on one of these hosts, where the nodes of the ports have these names; see
@@ -134,7 +190,8 @@ impl Ports {
             of_hosts.entry(*host).or_insert(*port);
         }
         let port = |host: &H| of_hosts.get(host).copied().unwrap_or_default();
-        Self { of_ranks: hosts.iter().map(port).collect(), ..*self }
+        let sites = self.sites.as_ref().map(|sites| sites.shared(hosts));
+        Self { of_ranks: hosts.iter().map(port).collect(), sites, nanoseconds: self.nanoseconds }
     }
 
     /// The ports that decide about plans and times in place of the links: where they are known of as many ranks, and
@@ -159,7 +216,8 @@ impl Ports {
         (0..self.size().min(hosts.len())).filter(is_first).map(listed).collect()
     }
 
-    /// Those of which none is slower than a link between hosts that goes through it: what one flow carries, its two ports carry.
+    /// Those of which none is slower than a link between hosts that goes through it: what one flow carries, its two ports carry, and the
+    /// uplinks of its two sites.
     #[must_use]
     pub fn at_least(&self, links: &LinkMatrix, hosts: &[u32]) -> Self {
         let mut raised = self.clone();
@@ -167,6 +225,9 @@ impl Ports {
         let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
         for (from, to) in pairs.filter(|(from, to)| hosts[*from] != hosts[*to]) {
             let carried = (links.speed(from, to) * 1e9 + 0.5) as u64 / UNIT * UNIT;
+            if let Some(sites) = &mut raised.sites {
+                sites.raise(from, to, carried);
+            }
             for rank in 0..self.size().min(hosts.len()) {
                 let port = &mut raised.of_ranks[rank];
                 if hosts[rank] == hosts[from] && port.out > 0 {
@@ -181,38 +242,46 @@ impl Ports {
     }
 
     /// Whether these ports explain how fast links between hosts are: no link is slower than half of what the ports of its two
-    /// ends let through. A slower one has something else in its way, such as a cable between two sites.
+    /// ends let through. A slower one has something else in its way, such as a cable of which nothing is known. Links between sites
+    /// are explained by the uplinks of these, which others use while a pair is measured.
     pub fn explain(&self, links: &LinkMatrix, hosts: &[u32]) -> bool {
         let host = |rank: usize| hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
-        let limit = |from: usize, to: usize| match (self.port(from).out, self.port(to).into) {
-            (0, rate) | (rate, 0) => rate,
-            (out, into) => out.min(into),
-        };
         let size = self.size().min(links.size());
         let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
-        let mut between = pairs.filter(|(from, to)| host(*from) != host(*to));
-        between.all(|(from, to)| links.speed(from, to) * 2e9 >= limit(from, to) as f64)
+        let site = |rank: usize| self.sites.as_ref().map(|sites| sites.of_rank(rank));
+        let mut between = pairs.filter(|(from, to)| host(*from) != host(*to) && site(*from) == site(*to));
+        between.all(|(from, to)| links.speed(from, to) * 2e9 >= self.limit(from, to) as f64)
     }
 
-    /// All numbers, for other processes and for digests: the nanoseconds, then both rates of each rank, in thousands of bytes/s.
+    /// All numbers, for other processes and for digests: the nanoseconds, how many ranks there are, both rates of each, in thousands of
+    /// bytes/s, and the sites, if they are known.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let rates = self.of_ranks.iter().flat_map(|port| [port.out, port.into]);
-        let rates = rates.flat_map(|rate| ((rate / UNIT) as u32).to_le_bytes());
-        self.nanoseconds.to_le_bytes().into_iter().chain(rates).collect()
+        let ranks = (self.size() as u32).to_le_bytes();
+        let rates = self.of_ranks.iter().flat_map(|port| port.to_bytes());
+        let sites = self.sites.iter().flat_map(Sites::to_bytes);
+        self.nanoseconds.to_le_bytes().into_iter().chain(ranks).chain(rates).chain(sites).collect()
     }
 
     /// What [`to_bytes`](Self::to_bytes) was given; `None` for bytes that are no ports.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        const ENTRY: usize = 2 * size_of::<u32>();
         let (nanoseconds, rest) = bytes.split_first_chunk()?;
-        if !rest.len().is_multiple_of(ENTRY) || !(1..=MOST_PORTS).contains(&(rest.len() / ENTRY)) {
+        let (ranks, rest) = rest.split_first_chunk()?;
+        let ranks = u32::from_le_bytes(*ranks) as usize;
+        if !(1..=MOST_PORTS).contains(&ranks) {
             return None;
         }
-        let rate = |bytes: &[u8]| Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)) * UNIT);
-        let port = |entry: &[u8]| Some(Port { out: rate(&entry[..4])?, into: rate(&entry[4..])? });
-        let of_ranks = rest.chunks(ENTRY).map(port).collect::<Option<_>>()?;
-        Some(Self { of_ranks, nanoseconds: u64::from_le_bytes(*nanoseconds) })
+        let (rates, sites) = rest.split_at_checked(ranks * Port::BYTES)?;
+        let of_ranks = rates.chunks(Port::BYTES).map(Port::from_bytes).collect::<Option<_>>()?;
+        let sites = match sites {
+            [] => None,
+            sites => Some(Sites::from_bytes(sites, ranks)?),
+        };
+        Some(Self { of_ranks, nanoseconds: u64::from_le_bytes(*nanoseconds), sites })
     }
+
+    /// The most bytes that they take.
+    pub(crate) const MOST_BYTES: usize =
+        size_of::<u64>() + size_of::<u32>() + (Port::BYTES + 1) * MOST_PORTS + Port::BYTES * MOST_SITES;
 }
 
 #[cfg(test)]
@@ -285,11 +354,16 @@ mod tests {
         assert_eq!([0, 1, 2].map(|rank| ports.port(rank)), expected);
         let bytes = ports.to_bytes();
         assert_eq!(Ports::from_bytes(&bytes), Some(ports.clone()));
-        for end in [0, 7, 8, 9, 15] {
+        for end in 0..bytes.len() {
             assert_eq!(Ports::from_bytes(&bytes[..end]), None);
         }
-        assert_eq!(Ports::from_bytes(&vec![1; 8 + 8 * (MOST_PORTS + 1)]), None);
-        assert!(Ports::from_bytes(&vec![1; 8 + 8 * MOST_PORTS]).is_some());
+        let of_many = |ranks: usize| {
+            let mut bytes = vec![1; 12 + 8 * ranks];
+            bytes[8..12].copy_from_slice(&(ranks as u32).to_le_bytes());
+            Ports::from_bytes(&bytes)
+        };
+        assert_eq!(of_many(MOST_PORTS + 1), None);
+        assert!(of_many(MOST_PORTS).is_some());
         assert!(Ports::new(vec![], 0).is_err() && Ports::new(vec![port(1, 1); MOST_PORTS + 1], 0).is_err());
     }
 

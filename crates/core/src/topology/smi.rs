@@ -179,7 +179,7 @@ impl Table {
             }
         }
         links::assign_weights(&nodes, &mut found);
-        Topology { nodes, links: found, ports: vec![], warnings: self.warnings }
+        Topology { nodes, links: found, warnings: self.warnings, ..Topology::default() }
     }
 }
 

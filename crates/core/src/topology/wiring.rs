@@ -33,6 +33,11 @@ impl Wiring {
         Ok(Self { links: Some(links), ports })
     }
 
+    /// The number of the site of each of these ranks; nothing where no sites are known of all of them.
+    pub fn sites_of(&self, ranks: &[u32]) -> Vec<u32> {
+        self.among(ranks).ports.map(|ports| ports.site_numbers()).unwrap_or_default()
+    }
+
     /// Whether nothing is known.
     pub fn is_unknown(&self) -> bool {
         self.links.is_none() && self.ports.is_none()

@@ -106,7 +106,7 @@ impl Cell {
         }
         let chance = &mut Chance::new(seed);
         let order = if chance.one_in(3) { FoldOrder::Hosts } else { FoldOrder::Ranks };
-        let group = order.group(hosts);
+        let group = order.group(hosts, &[]);
         let links = chance.one_in(2).then(|| weights(ranks, chance));
         let reducers = if algorithm.needs_reducers() { 1 + chance.below(4) as u32 } else { 0 };
         let layout = Layout { reducers, hosts, links: links.as_ref() };

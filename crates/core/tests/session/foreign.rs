@@ -15,7 +15,7 @@ use herringbone_core::{
     },
     session::mailbox::{Envelope, Record},
     simulate::Calibration,
-    topology::{LinkMatrix, Port, Ports},
+    topology::{LinkMatrix, Port, Ports, Sites},
 };
 use proptest::{collection::vec, prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
 use std::{env, fs, path::Path, time::Duration};
@@ -38,7 +38,12 @@ fn words(name: &str) -> Vec<Vec<u8>> {
         "header" => drawn(any_header()).map(|header| header.encode(unchecked).to_vec()).collect(),
         "json" => files("topologies", ".json"),
         "links" => vec![LinkMatrix::uniform(3, 2.0).to_bytes()],
-        "ports" => vec![Ports::uniform(3, Port { out: 5_000, into: 7_000 }).to_bytes()],
+        "ports" => {
+            let ports = Ports::uniform(3, Port { out: 5_000, into: 7_000 });
+            let uplinks = vec![Port { out: 3_000, into: 0 }, Port { out: 1_000, into: 2_000 }];
+            let sites = Sites::new(vec![0, 1, 1], uplinks).unwrap();
+            vec![ports.to_bytes(), ports.with_sites(sites).unwrap().to_bytes()]
+        }
         "record" => records(),
         "requests" => vec![encode_requests(&requests())],
         "rules" => vec![b"all_reduce:0-64K:doubling,64K-inf:hierarchical(radix(2;4,2),ring)".to_vec()],

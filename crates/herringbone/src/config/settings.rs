@@ -155,8 +155,9 @@ pub(crate) const CALIBRATION: Setting = setting(
 pub(crate) const FOLD_ORDER: Setting = setting(
     "HERRINGBONE_FOLD_ORDER",
     "which order numbers are added in: ranks: the same whatever the hosts; hosts: each host's first, so that one of 3, 5, 6, ... \
-     ranks sends one sum; it needs consecutive ranks on each host; rank 0's counts",
-    "ranks or hosts",
+     ranks sends one sum; sites: each site's first, and in it each host's, so that a site sends one sum; these need consecutive ranks on \
+     each host and site, and sites a topology that names them; rank 0's counts",
+    "ranks, hosts or sites",
     "ranks",
     WORKERS,
 );

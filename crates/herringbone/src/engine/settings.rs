@@ -106,7 +106,8 @@ impl Settings {
             most_staged: Sizing::most_staged(parameters.staging as usize),
         };
         let (guidance, timeout, serves) = (Arc::default(), Duration::MAX, None);
-        let sums = SumOrder { fold: Arc::new(parameters.order.group(&hosts)), is_of_shards: false };
+        let fold = parameters.order.group(&hosts, &parameters.wiring.sites_of(&ranks));
+        let sums = SumOrder { fold: Arc::new(fold), is_of_shards: false };
         Self { id, epoch, ids, me, ranks, hosts, parameters, sums, sizing, guidance, timeout, serves }
     }
 

@@ -5,8 +5,8 @@ use crate::{
     Communicator, Error, Region, Result,
     config::settings,
     core::topology::{
-        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, measured_ports, measuring_blocks, median_rate,
-        steady_rates,
+        MOST_IN_BLOCK, PortArrival, PortFindings, Ports, mean_rate, measured_ports, measuring_blocks,
+        median_rate, steady_rates,
     },
 };
 use std::{
@@ -18,7 +18,7 @@ use std::{
 /// How long messages flow in a turn.
 const TURN: Duration = Duration::from_millis(200);
 /// How often each turn comes. What disturbs one of them does not disturb the others.
-const REPEATS: usize = 2;
+pub(super) const REPEATS: usize = 2;
 /// By how much a turn takes longer with its barrier and what is under way at its end.
 const SLACK: Duration = Duration::from_millis(100);
 /// Messages of a flow under way at a time: together as much as flows in half a turn, so that threads may be away for long without
@@ -56,15 +56,15 @@ impl<'a> PortMeasurement<'a> {
 
     /// In how many turns it measures: two for each host of the largest block, each of them repeated; none for one host.
     pub fn turns(&self) -> usize {
-        2 * REPEATS * self.longest()
+        2 * REPEATS * self.most_hosts()
     }
 
     /// How long it takes at most, where each port carries 10 Mbit/s or more.
     pub fn limit(&self) -> Duration {
-        (TURN + SLACK).saturating_mul(u32::try_from(self.turns()).unwrap_or(u32::MAX))
+        longest(self.turns())
     }
 
-    fn longest(&self) -> usize {
+    fn most_hosts(&self) -> usize {
         self.blocks.iter().map(Vec::len).max().unwrap_or(0)
     }
 
@@ -76,14 +76,20 @@ impl<'a> PortMeasurement<'a> {
         let me = self.comm.rank();
         let block = self.blocks.iter().find(|block| block.contains(&me)).map_or(&[][..], Vec::as_slice);
         let (mut into, mut parts, mut nanoseconds, mut turn) = (0, [0; MOST_IN_BLOCK], 0, 0);
-        for place in (0..REPEATS).flat_map(|_| 0..self.longest()) {
+        for place in (0..REPEATS).flat_map(|_| 0..self.most_hosts()) {
             for is_into in [true, false] {
                 self.comm.barrier()?;
                 let centre = block.get(place).copied();
                 let own: &mut u64 = if is_into { &mut into } else { &mut parts[place] };
                 if let Some(centre) = centre {
-                    let flows = Flows { comm: self.comm, centre, block };
-                    let found = if is_into { flows.inwards()? } else { flows.outwards()? };
+                    let others: Vec<u32> = block.iter().copied().filter(|rank| *rank != centre).collect();
+                    let (one, many) = ([centre], &others[..]);
+                    let (senders, receivers) = if is_into { (many, &one[..]) } else { (&one[..], many) };
+                    // The centre has a flow with each other one, and these have one with it.
+                    let is_receiver = receivers.contains(&me);
+                    let flows = TurnFlows { comm: self.comm };
+                    let found =
+                        if is_receiver { flows.received(senders)? } else { flows.served(receivers)? };
                     // What disturbs a turn makes a port slower, not faster.
                     *own = median_rate(found.rates).max(*own);
                     nanoseconds = nanoseconds.max(found.nanoseconds);
@@ -114,53 +120,39 @@ impl fmt::Debug for PortMeasurement<'_> {
     }
 }
 
+/// How long so many turns take at most.
+pub(super) fn longest(turns: usize) -> Duration {
+    (TURN + SLACK).saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX))
+}
+
 /// What a rank has found in a turn.
 #[derive(Default)]
-struct TurnRates {
+pub(super) struct TurnRates {
     rates: Vec<u64>,
+    /// That of all counted parts together.
+    pub(super) mean: u64,
     nanoseconds: u64,
 }
 
-/// The flows of a turn: between a centre and each other rank of its block.
-struct Flows<'a> {
-    comm: &'a Communicator,
-    centre: u32,
-    block: &'a [u32],
+/// The flows of a turn in which this rank takes part.
+pub(super) struct TurnFlows<'a> {
+    pub(super) comm: &'a Communicator,
 }
 
-impl Flows<'_> {
-    /// All others send to the centre.
-    fn inwards(&self) -> Result<TurnRates> {
-        match self.comm.rank() == self.centre {
-            true => self.received(&self.others()),
-            false => self.served(&[self.centre]),
-        }
-    }
-
-    /// The centre sends to all others.
-    fn outwards(&self) -> Result<TurnRates> {
-        match self.comm.rank() == self.centre {
-            true => self.served(&self.others()),
-            false => self.received(&[self.centre]),
-        }
-    }
-
-    fn others(&self) -> Vec<u32> {
-        self.block.iter().copied().filter(|rank| *rank != self.centre).collect()
-    }
-
+impl TurnFlows<'_> {
     /// Receives from all of these at once, in a thread for each.
-    fn received(&self, senders: &[u32]) -> Result<TurnRates> {
+    pub(super) fn received(&self, senders: &[u32]) -> Result<TurnRates> {
         let began = Instant::now();
         let flows = self.in_threads(senders, |peer| receive_flow(&peer, began))?;
         let nanoseconds = flows.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or(0);
         let arrivals: Vec<PortArrival> = flows.into_iter().flat_map(|(arrivals, _)| arrivals).collect();
         let length = u64::try_from(TURN.as_nanos()).unwrap_or(u64::MAX);
-        Ok(TurnRates { rates: steady_rates(&arrivals, length), nanoseconds })
+        let (rates, mean) = (steady_rates(&arrivals, length), mean_rate(&arrivals, length));
+        Ok(TurnRates { rates, mean, nanoseconds })
     }
 
     /// Sends to all of these at once what they ask for.
-    fn served(&self, receivers: &[u32]) -> Result<TurnRates> {
+    pub(super) fn served(&self, receivers: &[u32]) -> Result<TurnRates> {
         let sent = Region::zeroed(LARGEST_MESSAGE as usize);
         self.in_threads(receivers, |peer| serve_flow(&peer, &sent))?;
         Ok(TurnRates::default())

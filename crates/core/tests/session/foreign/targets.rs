@@ -242,8 +242,8 @@ fn topology(bytes: &[u8]) -> bool {
         read(&text, name).is_ok_and(|topology| {
             let again = read(&topology.to_json(), None).expect("what is written is read");
             assert_eq!(
-                (again.nodes(), again.links(), again.ports()),
-                (topology.nodes(), topology.links(), topology.ports())
+                (again.nodes(), again.links(), again.ports(), again.sites()),
+                (topology.nodes(), topology.links(), topology.ports(), topology.sites())
             );
             let _size = LinkMatrix::of(&topology).map(|links| links.size());
             true

@@ -1,0 +1,73 @@
+//! What the uplinks of sites carry: all hosts of a site receive from others at once, then send to others at once.
+
+use super::ports::{REPEATS, TurnFlows, longest};
+use crate::{
+    Communicator, Error, Result,
+    config::settings,
+    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, measured_sites, site_flows},
+};
+use std::{fmt, time::Duration};
+
+/// A measurement of the uplinks of sites that is about to begin. All ranks of the group make one and run it.
+///
+/// Which hosts are a site follows from the links between them and their ports ([`Sites::found`]), so measure these first. Between
+/// two hosts a link carries what no other pair takes of the uplink, which tells nothing of many pairs: so all hosts of a site measure at once.
+pub struct SiteMeasurement<'a> {
+    comm: &'a Communicator,
+    of_ranks: Vec<u8>,
+    turns: Vec<Vec<SiteFlow>>,
+}
+
+impl<'a> SiteMeasurement<'a> {
+    /// Of the sites that these ports and links show, whose ranks are on these hosts, one number for each; `None` where they show none.
+    pub fn of(comm: &'a Communicator, ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Self> {
+        let of_ranks = Sites::found(ports, links, hosts)?;
+        let turns = site_flows(&of_ranks, hosts);
+        Some(Self { comm, of_ranks, turns })
+    }
+
+    /// In how many turns it measures, each of them repeated.
+    pub fn turns(&self) -> usize {
+        REPEATS * self.turns.len()
+    }
+
+    /// How long it takes at most, where each uplink carries 10 Mbit/s or more.
+    pub fn limit(&self) -> Duration {
+        longest(self.turns())
+    }
+
+    /// Measures. All ranks of the group get the same sites. `done` hears of each turn that has ended.
+    ///
+    /// # Errors
+    /// Those of messages; see [`ErrorKind`](crate::ErrorKind).
+    pub fn run(self, mut done: impl FnMut(usize)) -> Result<Sites> {
+        let me = self.comm.rank();
+        let mut own = vec![0u64; self.turns()];
+        for turn in 0..own.len() {
+            self.comm.barrier()?;
+            let flows = &self.turns[turn % self.turns.len()];
+            let senders: Vec<u32> =
+                flows.iter().filter(|flow| flow.receiver == me).map(|flow| flow.sender).collect();
+            let receivers: Vec<u32> =
+                flows.iter().filter(|flow| flow.sender == me).map(|flow| flow.receiver).collect();
+            let of_turn = TurnFlows { comm: self.comm };
+            if !senders.is_empty() {
+                own[turn] = of_turn.received(&senders)?.mean;
+            } else if !receivers.is_empty() {
+                of_turn.served(&receivers)?;
+            }
+            done(turn + 1);
+        }
+        let mut all = vec![0u64; own.len() * self.comm.size() as usize];
+        self.comm.all_gather(&own, &mut all)?;
+        let found: Vec<&[u64]> = all.chunks(own.len()).collect();
+        measured_sites(self.of_ranks, &found)
+            .map_err(|error| Error::config(settings::TOPOLOGY.name, error).at(me))
+    }
+}
+
+impl fmt::Debug for SiteMeasurement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SiteMeasurement").field("turns", &self.turns).finish_non_exhaustive()
+    }
+}
