@@ -16,6 +16,8 @@ mod measured_ports;
 mod model;
 #[cfg(feature = "topology-readers")]
 mod nccl;
+mod port_speeds;
+mod port_watch;
 mod ports;
 pub(crate) mod random;
 mod samples;
@@ -35,6 +37,8 @@ pub use measured_ports::{
     MOST_IN_BLOCK, PortArrival, PortFindings, measured_ports, measuring_blocks, median_rate, steady_rates,
 };
 pub use model::{LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort};
+pub use port_speeds::{HostFlow, SeenPort, SeenRate, seen_ports};
+pub use port_watch::{INTERVALS, PortChange, PortSpeeds, PortWatch};
 pub use ports::{MOST_PORTS, Port, Ports};
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
 pub use switches::Switches;
