@@ -22,8 +22,8 @@ impl Versions {
     /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made. In version 11
     /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 a status connection carries questions,
     /// and reducers are told the job's name, and by a worker that leaves in order that it does. In version 13 parameters tell the
-    /// ports of hosts.
-    pub const CURRENT: Versions = Versions { min: 13, max: 13 };
+    /// ports of hosts, and in version 14 whether jobs follow ports that become slow.
+    pub const CURRENT: Versions = Versions { min: 14, max: 14 };
 
     /// The newest version that both sides speak.
     pub fn agree(self, other: Versions) -> Option<u16> {

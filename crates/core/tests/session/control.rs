@@ -209,6 +209,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any::<u32>(), any_parameters())
             .prop_map(|(group, parameters)| Message::Parameters { group, parameters: Box::new(parameters) }),
         crate::recoveries::any_recovery(),
+        crate::rebalance::any_rebalance(),
         crate::status::any_status(),
         crate::flight::any_flight(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
