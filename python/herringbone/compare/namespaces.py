@@ -153,10 +153,13 @@ class Namespaces:
             (own, f"ip route add default via {router}"),
         ):
             self._run(process, *command.split())
-        rate = self.slow.get(host, self.rate)
-        if rate:
-            self._limit(own, "eth0", rate, QUEUES["host"])
-            self._limit(self.router, link, rate, QUEUES["router"])
+        if rate := self.slow.get(host, self.rate):
+            self.limit(host, rate)
+
+    def limit(self, host: int, rate: float) -> None:
+        """Let the link of a host carry at most `rate` Mbit/s each way from now on, also while something goes over it."""
+        self._limit(self.hosts[host], "eth0", rate, QUEUES["host"])
+        self._limit(self.router, f"link{host}", rate, QUEUES["router"])
 
     def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
         """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""

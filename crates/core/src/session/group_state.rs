@@ -193,7 +193,7 @@ impl GroupState {
             (Side::Worker(known), Side::Worker(made)) => Side::Worker(known.made(&made)),
             (_, made) => made,
         };
-        Self { side, ..self }
+        Self { side, switchover: made.switchover, ..self }
     }
 
     /// What a reducer knows, if this is one.

@@ -6,12 +6,14 @@ pub(crate) use super::{
 };
 use super::{
     plans::Plans,
+    port_reports::PortReports,
     reducer::{call_of, compared},
 };
 use crate::{
     Error, Result,
     completion::Completion,
     core::{
+        plan::Choice,
         prepare::Call,
         session::{
             Basis, Cause,
@@ -19,6 +21,7 @@ use crate::{
             group_state::{GroupState, TooManyPlans},
             membership::MemberId,
         },
+        topology::Ports,
         wire::{Fingerprint, Header, digest},
     },
     execute::{
@@ -96,6 +99,8 @@ pub(crate) struct Group {
     pub(crate) close_check: Option<Arc<Completion>>,
     /// What the last decision is called here, if more is known of it than was decided.
     pub(crate) explained: Option<(Arc<Cause>, Error)>,
+    /// What this process says of the ports of hosts, if plans follow them.
+    pub(super) port_reports: Option<PortReports>,
     plans: Plans,
 }
 
@@ -108,7 +113,13 @@ impl Group {
     /// A group in which this process takes part so.
     pub(crate) fn of(settings: Settings, state: GroupState) -> Self {
         let (running, kept, close_check, explained) = (InProgress::default(), Vec::new(), None, None);
-        Self { plans: Plans::new(&settings), settings, state, running, kept, close_check, explained }
+        let (plans, port_reports) = (Plans::new(&settings), PortReports::of(&settings));
+        Self { plans, port_reports, settings, state, running, kept, close_check, explained }
+    }
+
+    /// The same, which takes the calls of another group: plans take ports as they do there.
+    pub(super) fn succeeding(self, other: &Self) -> Self {
+        Self { state: self.state.succeeding(&other.state), ..self }
     }
 
     /// Whether this process is one of the group's reducers.
@@ -175,16 +186,34 @@ impl Group {
         self.plans.at(key)
     }
 
+    /// Plans take other ports from the next call on, if that was agreed on.
+    #[inline]
+    pub(super) fn take_ports(&mut self) {
+        if self.state.has_new_ports()
+            && let Some(ports) = self.state.take_ports()
+        {
+            self.plans.take_ports(ports);
+        }
+    }
+
+    /// What is chosen for a call with these ports, and with those that plans take now.
+    pub(super) fn compared(&self, call: &Call, ports: &Ports) -> Option<[Choice; 2]> {
+        self.plans.compared(&self.settings, call, ports)
+    }
+
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
     pub(crate) fn script(&self, call: &Call, links: u64) -> Option<(PlanKey, &Arc<Script>)> {
-        let idle = self.running.is_empty() && !self.state.is_fenced();
+        let idle = self.running.is_empty() && !self.state.is_fenced() && !self.state.has_new_ports();
         let planned = self.plans.known(call).filter(|_| idle)?;
         Some((planned.key, planned.script(links)?))
     }
 
-    /// An operation of this kind was completed.
-    pub(crate) fn completed(&mut self, key: PlanKey) {
-        self.plans.completed(key);
+    /// An operation of this kind was completed. Returns whether something is to be said of the ports of hosts soon.
+    pub(crate) fn completed(&mut self, key: PlanKey) -> bool {
+        let planned = self.plans.completed(key);
+        self.port_reports
+            .as_mut()
+            .is_some_and(|reports| planned.is_some_and(|planned| reports.count(planned)))
     }
 
     /// Adds up what was completed.
