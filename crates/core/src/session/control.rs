@@ -23,7 +23,7 @@ use super::{
     formation::{Decline, Join},
     membership::Roster,
     parameters::Parameters,
-    rebalance::{Carried, Outcome, Pledge, Proposal},
+    rebalance::{PortOutcome, PortPledge, PortProposal, PortReport},
     recovery::{Grow, Held, Resume, Suspect},
     refusal::Refusal,
     status::{ClockReading, Status},
@@ -161,13 +161,13 @@ pub enum Message {
     /// What comes of that. From the hub.
     Shrunk(Shrunk),
     /// What the sender's connections have carried. To the hub; see [`rebalance`](super::rebalance).
-    Carried(Carried),
+    PortReport(PortReport),
     /// What plans are to take the ports of hosts for. From the hub.
-    Proposal(Proposal),
+    PortProposal(PortProposal),
     /// The answer to that. To the hub.
-    Pledge(Pledge),
+    PortPledge(PortPledge),
     /// What comes of it. From the hub.
-    Outcome(Outcome),
+    PortOutcome(PortOutcome),
     /// What launchers or users call the sender's job; empty if they do not. To a reducer, before anything else.
     JobName(String),
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
@@ -279,8 +279,8 @@ impl Message {
                 | Message::Recover { .. }
                 | Message::Resume(_)
                 | Message::Shrunk(_)
-                | Message::Proposal(_)
-                | Message::Outcome(_)
+                | Message::PortProposal(_)
+                | Message::PortOutcome(_)
         )
     }
 
@@ -302,10 +302,10 @@ impl Message {
             Message::Grow(grow) => grow.group,
             Message::Held(held) => held.group,
             Message::Resume(resume) => resume.group,
-            Message::Carried(carried) => carried.group,
-            Message::Proposal(proposal) => proposal.group,
-            Message::Pledge(pledge) => pledge.group,
-            Message::Outcome(outcome) => outcome.group,
+            Message::PortReport(carried) => carried.group,
+            Message::PortProposal(proposal) => proposal.group,
+            Message::PortPledge(pledge) => pledge.group,
+            Message::PortOutcome(outcome) => outcome.group,
             _ => return None,
         })
     }
@@ -374,10 +374,10 @@ impl Message {
             Message::Recover { group } | Message::Unshrink { group } => to.u32(*group),
             Message::Held(held) => held.write(to),
             Message::Resume(resume) => resume.write(to),
-            Message::Carried(carried) => carried.write(to),
-            Message::Proposal(proposal) => proposal.write(to),
-            Message::Pledge(pledge) => pledge.write(to),
-            Message::Outcome(outcome) => outcome.write(to),
+            Message::PortReport(carried) => carried.write(to),
+            Message::PortProposal(proposal) => proposal.write(to),
+            Message::PortPledge(pledge) => pledge.write(to),
+            Message::PortOutcome(outcome) => outcome.write(to),
             Message::Introduce(introduction) => introduction.write(to),
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
@@ -436,10 +436,10 @@ impl Message {
             Message::Flight { .. } => 36,
             Message::JobName(_) => 37,
             Message::Decline(_) => 38,
-            Message::Carried(_) => 39,
-            Message::Proposal(_) => 40,
-            Message::Pledge(_) => 41,
-            Message::Outcome(_) => 42,
+            Message::PortReport(_) => 39,
+            Message::PortProposal(_) => 40,
+            Message::PortPledge(_) => 41,
+            Message::PortOutcome(_) => 42,
         }
     }
 
@@ -498,10 +498,10 @@ impl Message {
             },
             37 => Message::JobName(from.text()?),
             38 => Message::Decline(Decline::read(from)?),
-            39 => Message::Carried(Carried::read(from)?),
-            40 => Message::Proposal(Proposal::read(from)?),
-            41 => Message::Pledge(Pledge::read(from)?),
-            42 => Message::Outcome(Outcome::read(from)?),
+            39 => Message::PortReport(PortReport::read(from)?),
+            40 => Message::PortProposal(PortProposal::read(from)?),
+            41 => Message::PortPledge(PortPledge::read(from)?),
+            42 => Message::PortOutcome(PortOutcome::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

@@ -8,7 +8,6 @@
 //! nothing and follows what workers announce.
 
 mod leaving;
-mod ports;
 mod recovering;
 mod reducer;
 
@@ -22,10 +21,10 @@ use super::{
     cause::{Cause, Mismatch},
     control::{Message, Ordinal, Report},
     fence::{Action, Admission, Check, Issued, Member, NotIssued, Phase, Settled},
-    rebalance::Switchover,
+    rebalance::{PortOutcome, Switchover},
     recovery::{Calls, Resume},
 };
-use crate::{group::Rank, wire::Fingerprint};
+use crate::{group::Rank, topology::Ports, wire::Fingerprint};
 use alloc::{borrow::ToOwned, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
@@ -413,9 +412,9 @@ impl GroupState {
         if leaving.has_aborted {
             return;
         }
-        if let Message::Proposal(proposal) = message {
+        if let Message::PortProposal(proposal) = message {
             let pledge = switchover.proposed(proposal, member.next());
-            return out.put(*group, Output::Tell(Message::Pledge(pledge)));
+            return out.put(*group, Output::Tell(Message::PortPledge(pledge)));
         }
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
@@ -546,6 +545,30 @@ impl GroupState {
     pub fn end(&mut self, failure: GroupFailure, out: &mut impl Outputs) {
         self.lost = Some(failure.clone());
         out.put(self.group, Output::Fail(failure));
+    }
+
+    /// The hub says what comes of a [proposal](super::rebalance) about ports, and calls that wait for that go on. Returns the ports that
+    /// plans take from an operation on, with its number.
+    pub fn settle_ports(&mut self, outcome: &PortOutcome) -> Option<(u64, &Ports)> {
+        self.switchover.settled(outcome)
+    }
+
+    /// Whether plans of the next operation take the ports of hosts for something else than those before.
+    #[inline]
+    pub fn has_new_ports(&self) -> bool {
+        self.switchover.is_due(self.next())
+    }
+
+    /// What they take them for from the next operation on, if that [changes](Self::has_new_ports).
+    pub fn take_ports(&mut self) -> Option<&Ports> {
+        let next = self.next();
+        self.switchover.take_due(next)
+    }
+
+    /// That of a group which takes the calls of another one: what was agreed on about ports there holds here.
+    #[must_use]
+    pub fn succeeding(self, other: &Self) -> Self {
+        Self { switchover: other.switchover.succeeded(), ..self }
     }
 
     /// What it has called, as far as it says so.

@@ -1,10 +1,10 @@
 //! How a running job gives a host whose port became slow less to carry, and more again once it is fast.
 //!
 //! ```text
-//! member    Carried     what its connections carried lately, once for an interval with a few large all-reduces
-//! hub       Proposal    once the ports of hosts have looked otherwise for long: what plans are to take them for
-//! member    Pledge      it issues no operation from this number on before it knows the outcome
-//! hub       Outcome     from which operation on plans take the ports so, or that nothing changes
+//! member    PortReport     what its connections carried lately, once for an interval with a few large all-reduces
+//! hub       PortProposal   once the ports of hosts have looked otherwise for long: what plans are to take them for
+//! member    PortPledge     it issues no operation from this number on before it knows the outcome
+//! hub       PortOutcome    from which operation on plans take the ports so, or that nothing changes
 //! ```
 //!
 //! All members have to take the same plan for the same operation, and each numbers its calls for itself. So the hub takes the
@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 
 /// What a member's connections have carried since it last said so in this group. To the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct PortReport {
     /// The group.
     pub group: u32,
     /// How long ago that was, in microseconds.
@@ -58,7 +58,7 @@ pub struct LinkUse {
 
 /// What plans are to take ports for. From the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proposal {
+pub struct PortProposal {
     /// The group.
     pub group: u32,
     /// The number of the proposal in this group.
@@ -69,7 +69,7 @@ pub struct Proposal {
 
 /// The answer to a proposal. To the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pledge {
+pub struct PortPledge {
     /// The group.
     pub group: u32,
     /// The proposal.
@@ -80,7 +80,7 @@ pub struct Pledge {
 
 /// What comes of a proposal. From the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct PortOutcome {
     /// The group.
     pub group: u32,
     /// The proposal.
@@ -89,7 +89,7 @@ pub struct Outcome {
     pub from: Option<u64>,
 }
 
-impl Carried {
+impl PortReport {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u64(self.microseconds);
@@ -109,7 +109,7 @@ impl Carried {
     }
 }
 
-impl Proposal {
+impl PortProposal {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.change);
@@ -125,7 +125,7 @@ impl Proposal {
     }
 }
 
-impl Pledge {
+impl PortPledge {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.change);
@@ -137,7 +137,7 @@ impl Pledge {
     }
 }
 
-impl Outcome {
+impl PortOutcome {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.change);

@@ -9,7 +9,7 @@ use herringbone_core::{
         group_state::{GroupState, Output, Outputs},
         hub::Hub,
         membership::MemberId,
-        rebalance::{Carried, LEAD, LinkUse, Outcome, Pledge, Proposal},
+        rebalance::{LEAD, LinkUse, PortOutcome, PortPledge, PortProposal, PortReport},
         recovery::{LostReducer, Suspect, successor_of},
     },
     topology::{Port, Ports},
@@ -38,18 +38,18 @@ pub(crate) fn any_rebalance() -> impl Strategy<Value = Message> {
     let port = (rate(), rate()).prop_map(|(out, into)| Port { out, into });
     prop_oneof![
         (any::<u32>(), any::<u64>(), vec(link, 0..5)).prop_map(|(group, microseconds, links)| {
-            Message::Carried(Carried { group, microseconds, links })
+            Message::PortReport(PortReport { group, microseconds, links })
         }),
         (any::<(u32, u32)>(), vec(port, 1..6)).prop_map(|((group, change), ports)| {
-            Message::Proposal(Proposal { group, change, ports: Ports::new(ports, 0).unwrap() })
+            Message::PortProposal(PortProposal { group, change, ports: Ports::new(ports, 0).unwrap() })
         }),
-        any::<(u32, u32, u64)>().prop_map(|(group, change, bound)| Message::Pledge(Pledge {
+        any::<(u32, u32, u64)>().prop_map(|(group, change, bound)| Message::PortPledge(PortPledge {
             group,
             change,
             bound
         })),
         (any::<(u32, u32)>(), option::of(any::<u64>()))
-            .prop_map(|((group, change), from)| Message::Outcome(Outcome { group, change, from })),
+            .prop_map(|((group, change), from)| Message::PortOutcome(PortOutcome { group, change, from })),
     ]
 }
 
@@ -171,8 +171,8 @@ impl Job {
         let peers = (0..RANKS).filter(|peer| *peer != rank);
         let link =
             |peer| LinkUse { peer: MemberId::new(peer), bytes: BYTES, microseconds: microseconds(peer) };
-        let carried = Carried { group, microseconds: 600_000, links: peers.map(link).collect() };
-        self.to_hub.entry(rank).or_default().push_back(Message::Carried(carried));
+        let carried = PortReport { group, microseconds: 600_000, links: peers.map(link).collect() };
+        self.to_hub.entry(rank).or_default().push_back(Message::PortReport(carried));
     }
 
     /// The next message on one of the connections arrives.
@@ -195,7 +195,7 @@ impl Job {
         let Some(at) = member.groups.iter().position(|(group, _)| *group == number) else { return };
         let state = &mut member.groups[at].1;
         match &message {
-            Message::Outcome(outcome) => {
+            Message::PortOutcome(outcome) => {
                 if let Some((from, _)) = state.settle_ports(outcome) {
                     assert!(from >= state.next(), "rank {rank} has issued operation {from} before");
                     if !self.changes.contains(&from) {
@@ -304,7 +304,7 @@ fn who_leaves_or_dies_meanwhile_keeps_nobody_waiting() {
         job.run(1_500, 100);
         job.slow = Some(0);
         let mut steps = 0;
-        while !job.from_hub.values().flatten().any(|message| matches!(message, Message::Proposal(_)))
+        while !job.from_hub.values().flatten().any(|message| matches!(message, Message::PortProposal(_)))
             && steps < 5_000
         {
             job.run(1, 100);
@@ -344,11 +344,11 @@ fn a_pledge_to_a_hub_that_is_gone_ends_the_group() {
     for outcome in [None, Some(None), Some(Some(LEAD))] {
         let mut state = Rank::new(1).groups.remove(0).1;
         let mut out = Collected::default();
-        let proposal = Proposal { group: GROUP, change: 1, ports: ports.clone() };
-        state.receive(&Message::Proposal(proposal), &mut out);
-        assert_eq!(out.0, [Message::Pledge(Pledge { group: GROUP, change: 1, bound: LEAD })]);
+        let proposal = PortProposal { group: GROUP, change: 1, ports: ports.clone() };
+        state.receive(&Message::PortProposal(proposal), &mut out);
+        assert_eq!(out.0, [Message::PortPledge(PortPledge { group: GROUP, change: 1, bound: LEAD })]);
         if let Some(from) = outcome {
-            state.settle_ports(&Outcome { group: GROUP, change: 1, from });
+            state.settle_ports(&PortOutcome { group: GROUP, change: 1, from });
         }
         state.lose_hub(&mut out);
         assert_eq!(state.failure().is_some(), outcome.is_none());

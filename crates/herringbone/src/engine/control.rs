@@ -226,7 +226,7 @@ impl Engine {
         match message {
             Message::Recover { .. } => recoveries.stand_still(number, runtime),
             Message::Resume(resume) => self.resume(number, resume),
-            Message::Outcome(outcome) => rebalance::settle(runtime, &outcome),
+            Message::PortOutcome(outcome) => rebalance::settle(runtime, &outcome),
             Message::Late(late) => waits.tell(&late, runtime, recoveries),
             message => {
                 if let Message::Waiting(waiting) = &message {

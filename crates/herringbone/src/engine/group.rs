@@ -196,6 +196,11 @@ impl Group {
         }
     }
 
+    /// What plans take the ports of hosts for, as a sentence, if they have followed them.
+    pub(super) fn followed_ports(&self) -> Option<&str> {
+        self.port_reports.as_ref()?.followed.as_deref()
+    }
+
     /// What is chosen for a call with these ports, and with those that plans take now.
     pub(super) fn compared(&self, call: &Call, ports: &Ports) -> Option<[Choice; 2]> {
         self.plans.compared(&self.settings, call, ports)
@@ -258,10 +263,14 @@ mod tests {
         plan::Guidance,
         session::{
             Parameters,
+            control::Message,
             fence::{Check, REMEMBERED},
+            rebalance::{PortOutcome, PortProposal},
         },
+        topology::Port,
         wire::Kind,
     };
+    use crate::engine::outbox::Outbox;
 
     const CALL: Call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, 1000);
 
@@ -366,6 +375,45 @@ mod tests {
         let second = later.plan(CALL, &mut observer).unwrap();
         assert_eq!(first.difference(&second.fingerprint), ["plan"]);
         assert_eq!(second.basis.epoch, 1);
+    }
+
+    /// Calls that were issued keep their plans, and those from the agreed number on are planned with other ports. Hosts that look alike
+    /// again are planned for as at the beginning.
+    #[test]
+    fn plans_follow_ports_from_the_agreed_call_on() {
+        let mut observer = Observer::default();
+        let ids = [0, 1, 2, 3].map(MemberId::new).into();
+        let parameters = Parameters { staging: 64 << 20, ..Parameters::default() };
+        let ranks = vec![0, 1, 2, 3];
+        let settings = Settings::new(7, 0, ids, ranks.clone(), 1, ranks.clone(), Arc::new(parameters));
+        let mut group = Group::new(settings, Member::new(7, 1, ranks));
+        let call = Call { count: 1 << 20, ..CALL };
+        let first = group.plan(call, &mut observer).unwrap();
+        let (key, plain) = (first.key, first.fingerprint);
+        let mut switch = |group: &mut Group, change, slow: u64| {
+            let port = |rate| Port { out: rate, into: rate };
+            let ports = Ports::new(vec![port(60_000), port(60_000), port(60_000), port(slow)], 0).unwrap();
+            let mut out = Outbox::default();
+            group.state.receive(&Message::PortProposal(PortProposal { group: 7, change, ports }), &mut out);
+            let from = group.state.next() + 1;
+            group.state.settle_ports(&PortOutcome { group: 7, change, from: Some(from) }).unwrap();
+            group.take_ports();
+            let before = group.plan(call, &mut observer).unwrap();
+            let (planned, before) = (before.fingerprint, before.basis.algorithm.clone());
+            group.state.issue(planned, false, &mut out).unwrap();
+            group.take_ports();
+            [before, group.plan(call, &mut observer).unwrap().basis.algorithm.clone()]
+        };
+        let by_shares = "weighted(radix,16x3,0)".to_owned();
+        assert_eq!(switch(&mut group, 1, 12_000), ["radix(2,2)".to_owned(), by_shares.clone()]);
+        assert_eq!(
+            group.planned(key).map(|planned| planned.fingerprint),
+            Some(plain),
+            "issued calls keep it"
+        );
+        assert_eq!(switch(&mut group, 2, 60_000), [by_shares, "radix(2,2)".to_owned()]);
+        let again = group.plan(call, &mut Observer::default()).unwrap();
+        assert_eq!((again.fingerprint, again.key == key), (plain, false));
     }
 
     /// A plan's key finds it until another one has its place; then the call's plan is made again.

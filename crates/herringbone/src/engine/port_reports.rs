@@ -10,7 +10,7 @@ use crate::{
         prepare::{Call, Sizing},
         session::{
             membership::MemberId,
-            rebalance::{Carried, LinkUse},
+            rebalance::{LinkUse, PortReport},
         },
     },
     sys::socket::TcpSent,
@@ -31,6 +31,8 @@ pub(super) struct PortReports {
     calls: u32,
     /// The last of them.
     pub(super) call: Option<Call>,
+    /// What plans take the ports of hosts for, if they have followed them.
+    pub(super) followed: Option<String>,
     /// When the last report was made, and what connections had sent then; none yet if nothing was looked at.
     last: Option<(Moment, BTreeMap<MemberId, TcpSent>)>,
 }
@@ -63,7 +65,7 @@ impl PortReports {
         group: u32,
         now: Moment,
         sent: impl Iterator<Item = (MemberId, TcpSent)>,
-    ) -> Option<Carried> {
+    ) -> Option<PortReport> {
         if self.last.is_some() && self.calls < LEAST_CALLS {
             return None;
         }
@@ -78,7 +80,7 @@ impl PortReports {
             (bytes > 0).then_some(LinkUse { peer, bytes, microseconds: micros(busy) })
         };
         let links = sent.into_iter().filter_map(link).collect();
-        Some(Carried { group, microseconds: micros(now.since(then)), links })
+        Some(PortReport { group, microseconds: micros(now.since(then)), links })
     }
 }
 
@@ -112,7 +114,7 @@ mod tests {
         assert_eq!(reports.report(7, at(1000), sent(&[(900, 90), (50, 5)])), None, "no call has ended");
         reports.calls = LEAST_CALLS;
         let links = vec![LinkUse { peer: MemberId::new(0), bytes: 900, microseconds: 90 }];
-        let carried = Carried { group: 7, microseconds: 1_000_000, links };
+        let carried = PortReport { group: 7, microseconds: 1_000_000, links };
         assert_eq!(reports.report(7, at(1500), sent(&[(1000, 100), (50, 5)])), Some(carried));
         reports.calls = LEAST_CALLS;
         let made_anew = reports.report(7, at(2000), sent(&[(10, 1), (51, 6), (5, 2)])).unwrap();

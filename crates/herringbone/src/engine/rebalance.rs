@@ -5,7 +5,7 @@ use super::{group::Group, outbox::Event, runtime::Runtime};
 use crate::{
     core::{
         plan::Choice,
-        session::{control::Message, rebalance::Outcome},
+        session::{control::Message, rebalance::PortOutcome},
         topology::Ports,
     },
     log::{Level, LogRecord},
@@ -26,16 +26,20 @@ pub(super) fn report(runtime: &mut Runtime, number: u32) {
         _ => None,
     });
     let carried = reports.report(number, out.now(), sent);
-    out.events.extend(carried.map(|carried| Event::ToHub(Message::Carried(carried))));
+    out.events.extend(carried.map(|carried| Event::ToHub(Message::PortReport(carried))));
 }
 
 /// The hub says what comes of a proposal.
-pub(super) fn settle(runtime: &mut Runtime, outcome: &Outcome) {
+pub(super) fn settle(runtime: &mut Runtime, outcome: &PortOutcome) {
     let Runtime { links, groups, out, .. } = runtime;
     let Some(group) = groups.get_mut(outcome.group) else { return };
     let Some((from, ports)) = group.state.settle_ports(outcome) else { return };
     let ports = ports.clone();
-    let line = described(group, from, &ports);
+    let followed =
+        format!("plans follow the ports of hosts: {}, from operation {from} on", slow_ports(group, &ports));
+    // Only one rank logs what follows for calls, which takes a plan.
+    let line = if group.settings.me == 0 { described(group, &followed, &ports) } else { followed.clone() };
+    group.port_reports.iter_mut().for_each(|reports| reports.followed = Some(followed.clone()));
     out.observer.rebalanced(outcome.group, from, &line);
     if group.settings.me == 0 {
         let level = if ports.are_alike() { Level::Info } else { Level::Warn };
@@ -43,9 +47,9 @@ pub(super) fn settle(runtime: &mut Runtime, outcome: &Outcome) {
     }
 }
 
-/// From which operation on plans take the ports so, how slow they are, and what follows for calls like the last one.
-fn described(group: &Group, from: u64, ports: &Ports) -> String {
-    let mut line = format!("{}: from operation {from} on plans take them so", slow_ports(group, ports));
+/// What plans take ports for, and what follows for calls like the last one.
+fn described(group: &Group, followed: &str, ports: &Ports) -> String {
+    let mut line = followed.to_owned();
     let call = group.port_reports.as_ref().and_then(|reports| reports.call);
     let compared = call.and_then(|call| Some((call, group.compared(&call, ports)?)));
     if let Some((call, [Choice { algorithm, why }, before])) = compared {
@@ -62,7 +66,7 @@ fn described(group: &Group, from: u64, ports: &Ports) -> String {
     line
 }
 
-/// How fast the ports of slow hosts look, by the first rank of each.
+/// How fast the ports of slow hosts look, in parts of the fastest, by the first rank of each.
 fn slow_ports(group: &Group, ports: &Ports) -> String {
     let rates = (0..ports.size()).map(|rank| ports.port(rank)).flat_map(|port| [port.out, port.into]);
     let fastest = rates.max().unwrap_or(0).max(1) as f64;
@@ -73,14 +77,12 @@ fn slow_ports(group: &Group, ports: &Ports) -> String {
         .map(|rank| (rank, [ports.port(rank).out, ports.port(rank).into].map(|rate| rate as f64 / fastest)))
         .filter(|(_, speeds)| speeds.iter().any(|speed| *speed < 0.999))
         .map(|(rank, [out, into])| {
-            format!("rank {}'s {out:.2} out and {into:.2} in", group.settings.ranks[rank])
+            format!("rank {}'s carries {out:.2} out and {into:.2} in", group.settings.ranks[rank])
         })
         .collect();
     match slow.len() {
-        0 => "the ports of all hosts look alike".to_owned(),
-        more if more > NAMED => {
-            format!("{more} hosts' ports look slow, the first are {}", slow[..NAMED].join(", "))
-        }
-        _ => format!("ports of hosts look slow, in parts of the fastest: {}", slow.join(", ")),
+        0 => "all look alike".to_owned(),
+        more if more > NAMED => format!("{}, and {} more", slow[..NAMED].join(", "), more - NAMED),
+        _ => slow.join(", "),
     }
 }

@@ -215,10 +215,10 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::JobName(_) => "JobName",
         Message::Decline(_) => "Decline",
         Message::Bye => "Bye",
-        Message::Carried(_) => "Carried",
-        Message::Proposal(_) => "Proposal",
-        Message::Pledge(_) => "Pledge",
-        Message::Outcome(_) => "Outcome",
+        Message::PortReport(_) => "PortReport",
+        Message::PortProposal(_) => "PortProposal",
+        Message::PortPledge(_) => "PortPledge",
+        Message::PortOutcome(_) => "PortOutcome",
     }
 }
 

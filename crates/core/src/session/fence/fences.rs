@@ -5,7 +5,7 @@ use super::super::{
     close_check::{CloseQuestion, Confirmation, Questions},
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
     membership::Roster,
-    rebalance::{Carried, Pledge, Rebalancing},
+    rebalance::{PortPledge, PortReport, Rebalancing},
     recovery::{
         Calls, Held, Resume,
         decision::{Recovery, RecoveryEnd},
@@ -140,7 +140,7 @@ impl Fences {
             Message::Waiting(waiting) if waiting.rank == from => self.waiting(waiting),
             Message::Confirm(question) if question.rank == from => self.ask(question),
             Message::Confirmed(confirmation) => self.confirmed(from, confirmation),
-            Message::Pledge(pledge) => self.pledged(from, pledge),
+            Message::PortPledge(pledge) => self.pledged(from, pledge),
             _ => Vec::new(),
         };
         self.add_followers(&sent);
@@ -237,7 +237,7 @@ impl Fences {
     pub(in crate::session) fn carried(
         &mut self,
         from: Rank,
-        carried: &Carried,
+        carried: &PortReport,
         roster: &Roster,
     ) -> Vec<Directed> {
         let Some(group) = self.groups.get_mut(&carried.group) else { return Vec::new() };
@@ -246,13 +246,13 @@ impl Fences {
             return Vec::new();
         }
         let proposal = group.rebalancing.carried(from, carried, &group.members, roster);
-        proposal.map_or_else(Vec::new, |proposal| group.to_live(&Message::Proposal(proposal), &self.gone))
+        proposal.map_or_else(Vec::new, |proposal| group.to_live(&Message::PortProposal(proposal), &self.gone))
     }
 
-    fn pledged(&mut self, from: Rank, pledge: Pledge) -> Vec<Directed> {
+    fn pledged(&mut self, from: Rank, pledge: PortPledge) -> Vec<Directed> {
         let Some(group) = self.groups.get_mut(&pledge.group) else { return Vec::new() };
         let outcome = group.rebalancing.pledged(from, pledge);
-        outcome.map_or_else(Vec::new, |outcome| group.to_live(&Message::Outcome(outcome), &self.gone))
+        outcome.map_or_else(Vec::new, |outcome| group.to_live(&Message::PortOutcome(outcome), &self.gone))
     }
 
     fn drop_if_left(&mut self, number: u32) -> Vec<Directed> {
@@ -499,7 +499,7 @@ impl Group {
     /// Nothing comes of a proposal about ports that is under way.
     fn cancel_ports(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
         let outcome = self.rebalancing.cancel(number);
-        outcome.map_or_else(Vec::new, |outcome| self.to_live(&Message::Outcome(outcome), gone))
+        outcome.map_or_else(Vec::new, |outcome| self.to_live(&Message::PortOutcome(outcome), gone))
     }
 
     fn to_live(&self, message: &Message, gone: &Gone) -> Vec<Directed> {

@@ -1,6 +1,6 @@
 //! The hub's side: what the members of a group have carried, and the proposal that is under way.
 
-use super::{Carried, LinkUse, Outcome, Pledge, Proposal};
+use super::{LinkUse, PortOutcome, PortPledge, PortProposal, PortReport};
 use crate::{
     group::Rank,
     session::membership::{MemberId, Roster},
@@ -52,15 +52,16 @@ impl Rebalancing {
     pub(in crate::session) fn carried(
         &mut self,
         from: Rank,
-        carried: &Carried,
+        carried: &PortReport,
         members: &[Rank],
         roster: &Roster,
-    ) -> Option<Proposal> {
+    ) -> Option<PortProposal> {
         if !members.contains(&from) {
             return None;
         }
         let of_rank = self.carried.entry(from).or_default();
-        for LinkUse { peer, bytes, microseconds } in &carried.links {
+        let known = carried.links.iter().filter(|link| roster.member(link.peer).is_some());
+        for LinkUse { peer, bytes, microseconds } in known {
             let interval = of_rank.entry(*peer).or_default();
             interval.bytes = interval.bytes.saturating_add(*bytes);
             interval.busy = interval.busy.saturating_add(*microseconds);
@@ -95,25 +96,25 @@ impl Rebalancing {
         let ports = ports(&watch.interval(&flows)?, &of_members)?;
         self.proposals += 1;
         self.pending = Some(Pending { awaited: members.iter().copied().collect(), from: 0, before });
-        Some(Proposal { group: carried.group, change: self.proposals, ports })
+        Some(PortProposal { group: carried.group, change: self.proposals, ports })
     }
 
     /// A member has pledged. Returns the outcome for all members with the last one.
-    pub(in crate::session) fn pledged(&mut self, from: Rank, pledge: Pledge) -> Option<Outcome> {
-        let Pledge { group, change, bound } = pledge;
+    pub(in crate::session) fn pledged(&mut self, from: Rank, pledge: PortPledge) -> Option<PortOutcome> {
+        let PortPledge { group, change, bound } = pledge;
         let pending = self.pending.as_mut().filter(|_| change == self.proposals)?;
         if pending.awaited.remove(&from) {
             pending.from = pending.from.max(bound);
         }
         let Pending { from, .. } = self.pending.take_if(|pending| pending.awaited.is_empty())?;
-        Some(Outcome { group, change, from: Some(from) })
+        Some(PortOutcome { group, change, from: Some(from) })
     }
 
     /// Nothing comes of the proposal that is under way, if one is.
-    pub(in crate::session) fn cancel(&mut self, group: u32) -> Option<Outcome> {
+    pub(in crate::session) fn cancel(&mut self, group: u32) -> Option<PortOutcome> {
         self.carried.clear();
         self.watch = Some(self.pending.take()?.before);
-        Some(Outcome { group, change: self.proposals, from: None })
+        Some(PortOutcome { group, change: self.proposals, from: None })
     }
 
     /// That of a group which takes the calls of this one: its plans take the ports as this one's did.

@@ -1,11 +1,11 @@
 //! A member's side: what it has pledged, and what plans take ports for from which operation on.
 
-use super::{Outcome, Pledge, Proposal};
+use super::{PortOutcome, PortPledge, PortProposal};
 use crate::topology::Ports;
 use alloc::collections::VecDeque;
 
 /// How many operations a member may still issue after it was asked, before it waits for the outcome.
-pub const LEAD: u64 = 4;
+pub const LEAD: u64 = 2;
 
 /// What plans take ports for, now and from later operations on.
 #[derive(Clone, Debug, Default)]
@@ -32,17 +32,17 @@ struct AgreedPorts {
 
 impl Switchover {
     /// The hub proposes something, as the next operation has number `next`.
-    pub(in crate::session) fn proposed(&mut self, proposal: &Proposal, next: u64) -> Pledge {
-        let Proposal { group, change, ports } = proposal;
+    pub(in crate::session) fn proposed(&mut self, proposal: &PortProposal, next: u64) -> PortPledge {
+        let PortProposal { group, change, ports } = proposal;
         // What was agreed on before begins before this.
         let least = self.coming.back().map_or(0, |last| last.from);
         let bound = next.saturating_add(LEAD).max(least);
         self.pledged = Some(Pledged { change: *change, bound, ports: ports.clone() });
-        Pledge { group: *group, change: *change, bound }
+        PortPledge { group: *group, change: *change, bound }
     }
 
     /// The hub says what comes of it. Returns the ports and their first operation, if it does.
-    pub(in crate::session) fn settled(&mut self, outcome: &Outcome) -> Option<(u64, &Ports)> {
+    pub(in crate::session) fn settled(&mut self, outcome: &PortOutcome) -> Option<(u64, &Ports)> {
         let Pledged { ports, .. } = self.pledged.take_if(|pledged| pledged.change == outcome.change)?;
         let from = outcome.from?;
         self.coming.push_back(AgreedPorts { from, ports });
