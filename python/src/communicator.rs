@@ -260,6 +260,7 @@ impl Communicator {
         all.set_item("connections", stats.connections)?;
         all.set_item("most_in_flight", stats.most_in_flight)?;
         all.set_item("most_staged", stats.most_staged)?;
+        all.set_item("rebalanced", stats.rebalanced)?;
         all.set_item("waiting_s", stats.waiting.as_secs_f64())?;
         all.set_item("in_flight_s", stats.in_flight.as_secs_f64())?;
         Ok(all)

@@ -31,7 +31,7 @@ def member(rank, host, links, **more):
     operation = {"name": "all_reduce of 6553600 f32, sum (operation 17)", "group": "world", "sequence": 17, "seconds": 0.02}
     group = {"name": "world", "group": 0, "ranks": 0, "generation": 0, "next": 18, "over": 16, "lost": None}
     fields = {"role": "worker", "rank": rank, "address": f"{host}:{7070 + rank}", "answers": True}
-    fields |= {"host": host, "process": 1000 + rank, "issued": 18, "groups": [group], "links": links}
+    fields |= {"host": host, "process": 1000 + rank, "issued": 18, "groups": [group], "links": links, "ports": None}
     fields |= {
         "operations": [operation | {"runs": True, "waits_for": []}],
         "unlisted": {"groups": 0, "operations": 0, "links": 0},
@@ -55,7 +55,7 @@ def ring(ranks, hosts, *, rate=2.5e8, host=lambda number: f"node-{number:03}.clu
 def stop(answer, rank, waiting, seconds=4.2, sequence=17):
     """One rank does not answer any more, and others wait for it."""
     stopped = next(member for member in answer["members"] if member["rank"] == rank)
-    for name in ("host", "process", "issued", "groups", "links", "operations", "unlisted"):
+    for name in ("host", "process", "issued", "groups", "links", "operations", "unlisted", "ports"):
         del stopped[name]
     stopped |= {"answers": False, "error": "no answer for 1 s: stopped, or cut off?"}
     operation = f"all_reduce of 6553600 f32, sum (operation {sequence})"

@@ -194,6 +194,7 @@ fn stands(round: &Round, job: u64, now: &JobStatus, before: Option<&JobStatus>) 
         ("groups".to_owned(), groups.collect()),
         ("operations".to_owned(), operations.collect()),
         ("links".to_owned(), links.collect()),
+        ("ports".to_owned(), json!(now.ports)),
         (
             "unlisted".to_owned(),
             json!({"groups": more_groups, "operations": more_operations, "links": more_links}),

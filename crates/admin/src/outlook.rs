@@ -263,6 +263,7 @@ fn add_stats(to: &mut Stats, more: &Stats) {
     }
     to.failed += more.failed;
     to.connections += more.connections;
+    to.rebalanced += more.rebalanced;
     to.waiting += more.waiting;
     to.in_flight += more.in_flight;
 }

@@ -5,7 +5,7 @@
 //! [`formation`] gathers the ranks into a [roster](membership), [`control`] is the language of control connections, [`lane`] carries the messages
 //! of schedules, [`mailbox`] brings messages between two ranks together with those who ask for them, [`fence`] brings a group back into step
 //! after a disagreement, [`close_check`] finds out before a rank leaves a group whether there was one, [`recovery`] finishes what a lost reducer has left,
-//! [`group_state`] is where one process stands in a group, with all of these, [`pool`] says which reducers are used,
+//! [`group_state`] is where one process stands in a group, with all of these, [`rebalance`] gives a host that became slow less to carry, [`pool`] says which reducers are used,
 //! [`survivors`] who goes on after a death, [`election`] how they find each other if the hub died, [`stragglers`] who has not come to a call, [`status`] how a process stands, and [`flight`] what it has called last.
 //! On rank 0 a [`hub`] has what decides for all; a [`watch`] is what the control thread of each rank decides.
 
@@ -26,6 +26,7 @@ pub mod mailbox;
 pub mod membership;
 mod parameters;
 pub mod pool;
+pub mod rebalance;
 pub mod recovery;
 mod refusal;
 mod rules;
@@ -40,7 +41,7 @@ pub use basis::{Basis, CutBy, Difference, Machines, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
 pub(crate) use codec::{Malformed, Reader, Writer};
-pub use parameters::{MEASURE, PARAMETERS_BYTES, Parameters, TREE_BOUND};
+pub use parameters::{MEASURE, Measuring, PARAMETERS_BYTES, Parameters, TREE_BOUND};
 pub use refusal::Refusal;
 pub use rules::GroupRules;
 pub use seen::is_unseen;

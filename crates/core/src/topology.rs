@@ -17,6 +17,8 @@ mod measured_sites;
 mod model;
 #[cfg(feature = "topology-readers")]
 mod nccl;
+mod port_speeds;
+mod port_watch;
 mod ports;
 pub(crate) mod random;
 mod samples;
@@ -41,6 +43,8 @@ pub use measured_sites::{SiteFlow, measured_sites, site_flows};
 pub use model::{
     LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort, TopologySite,
 };
+pub use port_speeds::{HostFlow, SeenPort, SeenRate, seen_ports};
+pub use port_watch::{INTERVALS, PortChange, PortSpeeds, PortWatch};
 pub use ports::{MOST_PORTS, Port, Ports};
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
 pub use sites::{MOST_SITES, Sites};

@@ -6,7 +6,7 @@ use crate::{
     core::{
         group::FoldObstacle,
         plan::Guidance,
-        session::{self, Parameters, membership::MemberId},
+        session::{self, Measuring, Parameters, membership::MemberId},
         topology::{LinkMatrix, Wiring},
     },
     engine::{Engine, group, rules::EngineRules},
@@ -156,7 +156,7 @@ pub(crate) fn whole(fabric: Arc<Fabric>) -> Communicator {
 
 /// Has the ranks measure their ports and links if they are to, in a group of its own, before the group of all ranks makes a plan.
 fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
-    if !fabric.settings.parameters.measure {
+    if !fabric.settings.parameters.measuring.at_start {
         return Ok(fabric);
     }
     let rank = fabric.job.rank;
@@ -169,7 +169,8 @@ fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
         Error::unsupported("a group uses the links before they are measured; this is a bug, please report it")
     };
     let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
-    let parameters = Parameters { wiring, measure: false, ..Parameters::clone(&settings.parameters) };
+    let measuring = Measuring { at_start: false, ..settings.parameters.measuring };
+    let parameters = Parameters { wiring, measuring, ..Parameters::clone(&settings.parameters) };
     settings.parameters = Arc::new(parameters);
     Ok(fabric)
 }

@@ -203,7 +203,7 @@ impl Config {
     /// The links between all ranks, in their order: plans then spare slow links, and trees follow the links. Rank 0's count; the
     /// others may leave theirs out.
     pub fn links(mut self, links: LinkMatrix) -> Self {
-        self.trees = Trees { wiring: links.into(), bound: self.trees.bound, ..Trees::default() };
+        self.trees = self.trees.with(Trees { wiring: links.into(), ..Trees::default() });
         self
     }
 
@@ -217,13 +217,20 @@ impl Config {
     /// The ranks [measure](crate::measure) the links between them, and the ports of their hosts, once all are there. Rank 0's
     /// choice counts.
     pub fn measure_links(mut self) -> Self {
-        self.trees = Trees { measure: true, bound: self.trees.bound, ..Trees::default() };
+        self.trees = self.trees.with(Trees::measured());
         self
     }
 
     /// Links and ports count as alike, whatever the environment says of them.
     pub fn without_links(mut self) -> Self {
-        self.trees = Trees { bound: self.trees.bound, ..Trees::default() };
+        self.trees = self.trees.with(Trees::default());
+        self
+    }
+
+    /// Whether plans follow the ports of hosts while the job runs: a host whose port becomes slow folds less of large all-reduces, and
+    /// as much as before once it is fast again. Results stay the same, to the bit. Rank 0's choice counts.
+    pub fn rebalance(mut self, on: bool) -> Self {
+        self.trees.measuring.while_running = on;
         self
     }
 

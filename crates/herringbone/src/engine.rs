@@ -30,7 +30,9 @@ pub(crate) mod ops;
 pub(crate) mod outbox;
 mod peer_waits;
 mod plans;
+mod port_reports;
 mod queue;
+mod rebalance;
 mod recovery;
 mod reducer;
 pub(crate) mod refused;
@@ -482,7 +484,8 @@ impl Engine {
             let waits = self.late.iter().any(|earlier| earlier.group == issue.group);
             let late = Issue { group: self.current(issue.group), ..issue.clone() };
             let Runtime { groups, out, .. } = &mut self.runtime;
-            let group = groups.get_mut(late.group);
+            let mut group = groups.get_mut(late.group);
+            group.as_mut().into_iter().for_each(|group| group.take_ports());
             let issued = match group.is_some_and(|group| backlog::is_redone(group, late.call, out)) {
                 _ if waits => Err(Refused::Frozen),
                 true => self.recoveries.issue_late(&late, &mut self.runtime),

@@ -5,7 +5,7 @@ use crate::{
     assembly::{Components, JoinPoints, assemble, whole},
     config::{Config, WaitLimits},
     core::session::{
-        Parameters, TREE_BOUND,
+        Measuring, Parameters, TREE_BOUND,
         control::ControlChannel,
         handshake::Keys,
         membership::{Member, Process, Roster},
@@ -54,7 +54,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
     if !config.reducers.is_empty() {
         return Err(Error::config("HERRINGBONE_REDUCERS", "ranks that are threads use no reducers"));
     }
-    if config.trees.measure {
+    if config.trees.measuring.at_start {
         let problem = "ranks that are threads share one memory, and have no links to measure; leave it out";
         return Err(Error::config("HERRINGBONE_TOPOLOGY", problem));
     }
@@ -78,7 +78,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         reducers: Vec::new(),
         cutting: cutting::digest(),
         wiring: config.trees.wiring.clone(),
-        measure: false,
+        measuring: Measuring::default(),
         tree_bound,
         plan: config.guidance.rules.texts(),
         calibration: config.guidance.numbers(),

@@ -383,6 +383,12 @@ impl Observer {
         self.tell(|| TraceEvent::Fenced { group, generation, cause });
     }
 
+    /// Plans of a group take ports for something else from an operation on.
+    pub(crate) fn rebalanced(&mut self, group: u32, from: u64, why: &str) {
+        self.stats.rebalanced += 1;
+        self.tell(|| TraceEvent::Rebalanced { group, from, why });
+    }
+
     /// Keeps the name of an algorithm. Returns its number.
     pub(crate) fn number_of(&mut self, algorithm: &str) -> u32 {
         let known = self.algorithms.iter().position(|name| name == algorithm);

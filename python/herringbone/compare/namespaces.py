@@ -202,10 +202,9 @@ class Namespaces:
     def _connect(self, host: int) -> None:
         """Gives a host its link to the router, or to that of its site."""
         own, link, router = self.hosts[host], f"link{host}", f"10.78.{host}.1"
-        place = self.router
+        place = self._place(host)
         if self.uplinks is not None:
             site = self.uplinks.sites[host]
-            place = self.routers[site]
             self._run(self.router, *f"ip route add 10.78.{host}.0/24 via 10.79.{site}.2".split())
         for process, command in (
             (place, f"ip link add {link} type veth peer name eth0 netns {own}"),
@@ -217,10 +216,17 @@ class Namespaces:
             (own, f"ip route add default via {router}"),
         ):
             self._run(process, *command.split())
-        rate = self.slow.get(host, self.rate)
-        if rate:
-            self._limit(own, "eth0", rate, QUEUES["host"])
-            self._limit(place, link, rate, QUEUES["router"])
+        if rate := self.slow.get(host, self.rate):
+            self.limit(host, rate)
+
+    def limit(self, host: int, rate: float) -> None:
+        """Let the link of a host carry at most `rate` Mbit/s each way from now on, also while something goes over it."""
+        self._limit(self.hosts[host], "eth0", rate, QUEUES["host"])
+        self._limit(self._place(host), f"link{host}", rate, QUEUES["router"])
+
+    def _place(self, host: int) -> int:
+        """The router that a host's link leads to: that of all hosts, or of its site."""
+        return self.router if self.uplinks is None else self.routers[self.uplinks.sites[host]]
 
     def _limit(self, process: int, interface: str, rate: float, queue: int) -> None:
         """Limits what leaves a namespace through an interface to `rate` Mbit/s, by a token bucket."""

@@ -96,6 +96,7 @@ fn counted(stats: &Stats) -> Vec<Family> {
         Family::of(&series::WAITING).with([], stats.waiting.as_secs_f64()),
         Family::of(&series::BUSY).with([], stats.in_flight.as_secs_f64()),
         Family::of(&series::CONNECTIONS).with([], stats.connections as f64),
+        Family::of(&series::REBALANCED).with([], stats.rebalanced as f64),
     ]
 }
 

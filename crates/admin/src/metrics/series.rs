@@ -117,6 +117,12 @@ pub(crate) const CONNECTIONS: Series = series(
     &[],
     "Connections over sockets that operations have needed.",
 );
+pub(crate) const REBALANCED: Series = series(
+    "herringbone_rebalanced_total",
+    Counter,
+    &[],
+    "How often plans have followed ports of hosts that became slow or fast (HERRINGBONE_REBALANCE).",
+);
 pub(crate) const LINKS: Series =
     series("herringbone_links", Gauge, &["state"], "Links to other processes: shm, tcp, wanted or lost.");
 pub(crate) const GROUPS: Series = series("herringbone_groups", Gauge, &[], "Groups that this rank is in.");
@@ -209,6 +215,7 @@ pub(crate) const ALL: [&Series; 33] = [
     &WAITING,
     &BUSY,
     &CONNECTIONS,
+    &REBALANCED,
     &PEER_WAITS,
     &PEER_WAIT,
     &FAULTS,

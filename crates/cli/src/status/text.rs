@@ -29,11 +29,19 @@ pub(super) fn page(round: &Round) -> String {
     if waits.len() > LINES {
         page.push_str(&format!("{} more are waited for\n", waits.len() - LINES));
     }
-    for part in [links(round), served(round)].into_iter().flatten().chain(tables::parts(round)) {
+    for part in
+        [followed_ports(round), links(round), served(round)].into_iter().flatten().chain(tables::parts(round))
+    {
         page.push('\n');
         page.push_str(&part);
     }
     page
+}
+
+/// What plans take the ports of hosts for, if they have followed them: all members say the same, so one is shown.
+fn followed_ports(round: &Round) -> Option<String> {
+    let mut statuses = round.members.iter().filter_map(|member| member.job_status(round.job));
+    statuses.find_map(|status| Some(format!("{}\n", status.ports.as_ref()?)))
 }
 
 fn head(round: &Round) -> String {

@@ -72,7 +72,7 @@ const ORDERS: [Order; 8] = [
             "engine",
             "engine/waits",
             "engine/messages engine/recovery",
-            "engine/begin engine/disband engine/fences",
+            "engine/begin engine/disband engine/fences engine/rebalance",
             "engine/introduced",
             // What operations run with.
             "engine/runtime",
@@ -83,7 +83,7 @@ const ORDERS: [Order; 8] = [
             "engine/links",
             "engine/outbox",
             "engine/buffers engine/early engine/peer_waits engine/group engine/refused engine/rules engine/table engine/timers engine/footprints",
-            "engine/counts engine/reducer",
+            "engine/counts engine/port_reports engine/reducer",
             "engine/plans",
             "engine/settings",
             // An operation that runs.

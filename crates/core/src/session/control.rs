@@ -23,6 +23,7 @@ use super::{
     formation::{Decline, Join},
     membership::Roster,
     parameters::Parameters,
+    rebalance::{PortOutcome, PortPledge, PortProposal, PortReport},
     recovery::{Grow, Held, Resume, Suspect},
     refusal::Refusal,
     status::{ClockReading, Status},
@@ -159,6 +160,14 @@ pub enum Message {
     },
     /// What comes of that. From the hub.
     Shrunk(Shrunk),
+    /// What the sender's connections have carried. To the hub; see [`rebalance`](super::rebalance).
+    PortReport(PortReport),
+    /// What plans are to take the ports of hosts for. From the hub.
+    PortProposal(PortProposal),
+    /// The answer to that. To the hub.
+    PortPledge(PortPledge),
+    /// What comes of it. From the hub.
+    PortOutcome(PortOutcome),
     /// What launchers or users call the sender's job; empty if they do not. To a reducer, before anything else.
     JobName(String),
     /// The sender leaves in order and sends nothing after this; a reducer finishes the operations that it has begun.
@@ -270,6 +279,8 @@ impl Message {
                 | Message::Recover { .. }
                 | Message::Resume(_)
                 | Message::Shrunk(_)
+                | Message::PortProposal(_)
+                | Message::PortOutcome(_)
         )
     }
 
@@ -291,6 +302,10 @@ impl Message {
             Message::Grow(grow) => grow.group,
             Message::Held(held) => held.group,
             Message::Resume(resume) => resume.group,
+            Message::PortReport(carried) => carried.group,
+            Message::PortProposal(proposal) => proposal.group,
+            Message::PortPledge(pledge) => pledge.group,
+            Message::PortOutcome(outcome) => outcome.group,
             _ => return None,
         })
     }
@@ -359,6 +374,10 @@ impl Message {
             Message::Recover { group } | Message::Unshrink { group } => to.u32(*group),
             Message::Held(held) => held.write(to),
             Message::Resume(resume) => resume.write(to),
+            Message::PortReport(carried) => carried.write(to),
+            Message::PortProposal(proposal) => proposal.write(to),
+            Message::PortPledge(pledge) => pledge.write(to),
+            Message::PortOutcome(outcome) => outcome.write(to),
             Message::Introduce(introduction) => introduction.write(to),
             Message::Planned(planned) => planned.write(to),
             Message::Decide(decision) => decision.write(to),
@@ -417,6 +436,10 @@ impl Message {
             Message::Flight { .. } => 36,
             Message::JobName(_) => 37,
             Message::Decline(_) => 38,
+            Message::PortReport(_) => 39,
+            Message::PortProposal(_) => 40,
+            Message::PortPledge(_) => 41,
+            Message::PortOutcome(_) => 42,
         }
     }
 
@@ -475,6 +498,10 @@ impl Message {
             },
             37 => Message::JobName(from.text()?),
             38 => Message::Decline(Decline::read(from)?),
+            39 => Message::PortReport(PortReport::read(from)?),
+            40 => Message::PortProposal(PortProposal::read(from)?),
+            41 => Message::PortPledge(PortPledge::read(from)?),
+            42 => Message::PortOutcome(PortOutcome::read(from)?),
             _ => return Err(Malformed("its number is unknown")),
         })
     }

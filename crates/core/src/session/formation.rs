@@ -9,7 +9,7 @@ use super::{
     basis::Difference,
     codec::{Malformed, Reader, Writer},
     membership::{MEMBERS, Process, Roster},
-    parameters::{CUTTING, Parameters, TREE_BOUND},
+    parameters::{CUTTING, Measuring, Parameters, TREE_BOUND},
     refusal::Refusal,
 };
 use crate::{
@@ -44,8 +44,8 @@ pub struct Settings {
     pub cutting: u64,
     /// What it knows of the links between all ranks, and of their hosts' ports.
     pub wiring: Wiring,
-    /// Whether the ranks are to measure the links.
-    pub measure: bool,
+    /// Whether the ranks are to measure the links, and to follow their hosts' ports.
+    pub measuring: Measuring,
     /// Up to how many elements one tree carries the whole buffer, if it is not left to rank 0, or by rank 0 to the default.
     pub tree_bound: Option<u64>,
     /// Rules for algorithms, each as a text; none where they are left to rank 0.
@@ -311,10 +311,11 @@ impl Settings {
     /// matter of opinion: the smallest count.
     fn over(&self, decided: &Parameters) -> Parameters {
         let Self { order, algorithm, transport, reducers, cutting, tree_bound, plan, calibration, .. } = self;
-        let (wiring, measure) = match (self.wiring.is_unknown(), self.measure) {
-            (true, false) => (decided.wiring.clone(), decided.measure),
+        let (wiring, at_start) = match (self.wiring.is_unknown(), self.measuring.at_start) {
+            (true, false) => (decided.wiring.clone(), decided.measuring.at_start),
             (is_unknown, _) => (self.wiring.clone(), is_unknown),
         };
+        let while_running = self.measuring.while_running || decided.measuring.while_running;
         Parameters {
             order: order.unwrap_or(decided.order),
             algorithm: algorithm.clone().or_else(|| decided.algorithm.clone()),
@@ -322,7 +323,7 @@ impl Settings {
             reducers: if reducers.is_empty() { decided.reducers.clone() } else { reducers.clone() },
             cutting: *cutting,
             wiring,
-            measure,
+            measuring: Measuring { at_start, while_running },
             tree_bound: tree_bound.unwrap_or(decided.tree_bound),
             plan: if plan.is_empty() { decided.plan.clone() } else { plan.clone() },
             calibration: if calibration.is_empty() {
@@ -345,7 +346,7 @@ impl Settings {
         });
         to.u64(self.cutting);
         to.wiring(&self.wiring);
-        to.bool(self.measure);
+        self.measuring.write(to);
         to.option(self.tree_bound.as_ref(), |to, bound| to.u64(*bound));
         to.list("the rules of a plan", &self.plan, |to, rule| to.text("a rule of a plan", rule));
         to.list("the constants of machines", &self.calibration, |to, number| to.u64(*number));
@@ -355,7 +356,8 @@ impl Settings {
         let (staging, segment, order) = (from.u64()?, from.u64()?, from.option(Reader::fold_order)?);
         let (algorithm, transport) = (from.option(Reader::text)?, from.option(Reader::text)?);
         let (reducers, cutting) = (from.list(Reader::text)?, from.u64()?);
-        let (wiring, measure, tree_bound) = (from.wiring()?, from.bool()?, from.option(Reader::u64)?);
+        let (wiring, measuring, tree_bound) =
+            (from.wiring()?, Measuring::read(from)?, from.option(Reader::u64)?);
         let (plan, calibration) = (from.list(Reader::text)?, from.list(Reader::u64)?);
         Ok(Self {
             staging,
@@ -366,7 +368,7 @@ impl Settings {
             reducers,
             cutting,
             wiring,
-            measure,
+            measuring,
             tree_bound,
             plan,
             calibration,

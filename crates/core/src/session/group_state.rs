@@ -21,9 +21,10 @@ use super::{
     cause::{Cause, Mismatch},
     control::{Message, Ordinal, Report},
     fence::{Action, Admission, Check, Issued, Member, NotIssued, Phase, Settled},
+    rebalance::{PortOutcome, Switchover},
     recovery::{Calls, Resume},
 };
-use crate::{group::Rank, wire::Fingerprint};
+use crate::{group::Rank, topology::Ports, wire::Fingerprint};
 use alloc::{borrow::ToOwned, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
@@ -97,14 +98,22 @@ pub struct GroupState {
     /// Members that are gone: nothing new begins, and what is under way may still end well.
     gone: Option<Gone>,
     hub_is_gone: bool,
-    /// While a fence is under way: operations from this one on do not move.
-    frozen: Option<u64>,
-    /// A fence that is answered once the operations before the disputed one have ended.
-    unanswered: Option<Message>,
+    fenced: Fenced,
+    /// What plans take the ports of hosts for.
+    switchover: Switchover,
     reducers: ReducerUse,
     /// What the hub has decided of reducers before this process had made the group.
     early_resume: Option<Resume>,
     leaving: Leaving,
+}
+
+/// A fence that is under way, as this process knows.
+#[derive(Debug, Default)]
+struct Fenced {
+    /// Operations from this one on do not move.
+    frozen: Option<u64>,
+    /// A fence that is answered once the operations before the disputed one have ended.
+    unanswered: Option<Message>,
 }
 
 /// How far a process has come to the end of a group.
@@ -152,8 +161,8 @@ impl GroupState {
             without_reducers: None,
             gone: None,
             hub_is_gone: false,
-            frozen: None,
-            unanswered: None,
+            fenced: Fenced::default(),
+            switchover: Switchover::default(),
             reducers: ReducerUse::InUse,
             early_resume: None,
             leaving: Leaving::default(),
@@ -183,7 +192,7 @@ impl GroupState {
             (Side::Worker(known), Side::Worker(made)) => Side::Worker(known.made(&made)),
             (_, made) => made,
         };
-        Self { side, ..self }
+        Self { side, switchover: made.switchover, ..self }
     }
 
     /// What a reducer knows, if this is one.
@@ -280,18 +289,18 @@ impl GroupState {
 
     /// Whether a fence is under way of which this worker knows.
     pub fn is_fenced(&self) -> bool {
-        self.frozen.is_some() || self.unanswered.is_some()
+        self.fenced.frozen.is_some() || self.fenced.unanswered.is_some()
     }
 
     /// Whether it waits for a decision of the hub.
     pub fn is_undecided(&self) -> bool {
         let stops = self.member().is_some_and(|member| member.phase() != Phase::Running);
-        self.is_fenced() || stops || self.reducers == ReducerUse::Suspended
+        self.is_fenced() || stops || self.reducers == ReducerUse::Suspended || self.switchover.is_open()
     }
 
     /// Whether an operation may move.
     pub fn may_run(&self, sequence: u64, with_reducers: bool) -> bool {
-        let is_frozen = self.frozen.is_some_and(|from| sequence >= from);
+        let is_frozen = self.fenced.frozen.is_some_and(|from| sequence >= from);
         !is_frozen && (self.reducers == ReducerUse::InUse || !with_reducers)
     }
 
@@ -303,7 +312,8 @@ impl GroupState {
         out: &mut impl Outputs,
     ) -> Result<Issued, NotIssued<GroupFailure>> {
         let is_suspended = self.rules.stands_still && self.reducers == ReducerUse::Suspended;
-        if self.lost.is_some() || self.gone.is_some() || is_suspended {
+        let is_held = self.switchover.is_open() && self.switchover.holds(self.next());
+        if self.lost.is_some() || self.gone.is_some() || is_suspended || is_held {
             return Err(self.refuse(out));
         }
         let Side::Worker(member) = &mut self.side else {
@@ -350,7 +360,7 @@ impl GroupState {
 
     /// An operation is over: a fence may be answered that waits for that.
     pub fn ended(&mut self, out: &mut impl Outputs) {
-        if self.unanswered.is_some() {
+        if self.fenced.unanswered.is_some() {
             self.answer_fence(false, out);
         }
     }
@@ -390,7 +400,8 @@ impl GroupState {
 
     /// What the hub says about the group.
     pub fn receive(&mut self, message: &Message, out: &mut impl Outputs) {
-        let Self { group, rules, leaving, unanswered, frozen, .. } = self;
+        let Self { group, rules, leaving, fenced, switchover, .. } = self;
+        let Fenced { frozen, unanswered } = fenced;
         let Side::Worker(member) = &mut self.side else { return };
         if let Message::Confirm(question) = message
             && !rules.compares_calls
@@ -400,6 +411,10 @@ impl GroupState {
         // The hub does not wait for a rank that has aborted. What that has left to be read goes on, for earlier calls of others.
         if leaving.has_aborted {
             return;
+        }
+        if let Message::PortProposal(proposal) = message {
+            let pledge = switchover.proposed(proposal, member.next());
+            return out.put(*group, Output::Tell(Message::PortPledge(pledge)));
         }
         if let Message::Fence { generation, cause, .. } = message
             && let Some(sequence) = disputed(cause)
@@ -452,7 +467,9 @@ impl GroupState {
     /// Answers a fence once the operations before a disputed one have ended, also those that are to be called yet: they were agreed
     /// on, or need no reducer. If they do not end in time (`late`), something was wrong before, or this rank is late.
     fn answer_fence(&mut self, late: bool, out: &mut impl Outputs) {
-        let Self { side: Side::Worker(member), frozen, unanswered, .. } = self else { return };
+        let Self { side: Side::Worker(member), fenced: Fenced { frozen, unanswered }, .. } = self else {
+            return;
+        };
         if !late && !member.has_completed(frozen.unwrap_or(0)) {
             return;
         }
@@ -470,7 +487,7 @@ impl GroupState {
 
     /// What a decision changes here, also before the group is made.
     fn take_decision(&mut self, settled: &Settled) {
-        (self.frozen, self.unanswered) = (None, None);
+        self.fenced = Fenced::default();
         let failure = GroupFailure::Decided(settled.cause.clone());
         match *settled.cause {
             Cause::ReducerLost { .. } => self.without_reducers = Some(failure),
@@ -528,6 +545,30 @@ impl GroupState {
     pub fn end(&mut self, failure: GroupFailure, out: &mut impl Outputs) {
         self.lost = Some(failure.clone());
         out.put(self.group, Output::Fail(failure));
+    }
+
+    /// The hub says what comes of a [proposal](super::rebalance) about ports, and calls that wait for that go on. Returns the ports that
+    /// plans take from an operation on, with its number.
+    pub fn settle_ports(&mut self, outcome: &PortOutcome) -> Option<(u64, &Ports)> {
+        self.switchover.settled(outcome)
+    }
+
+    /// Whether plans of the next operation take the ports of hosts for something else than those before.
+    #[inline]
+    pub fn has_new_ports(&self) -> bool {
+        self.switchover.is_due(self.next())
+    }
+
+    /// What they take them for from the next operation on, if that [changes](Self::has_new_ports).
+    pub fn take_ports(&mut self) -> Option<&Ports> {
+        let next = self.next();
+        self.switchover.take_due(next)
+    }
+
+    /// That of a group which takes the calls of another one: what was agreed on about ports there holds here.
+    #[must_use]
+    pub fn succeeding(self, other: &Self) -> Self {
+        Self { switchover: other.switchover.succeeded(), ..self }
     }
 
     /// What it has called, as far as it says so.

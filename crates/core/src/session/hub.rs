@@ -66,6 +66,8 @@ impl Hub {
     ///   operation, a fence begins.
     /// * Confirm and Confirmed are the questions of members that leave, and their answers; see
     ///   [`close_check`](super::close_check). A question about a call that a member has left without begins a fence.
+    /// * PortReport says what connections have carried. Once ports have looked otherwise for long, all members are proposed other
+    ///   ones, and the last PortPledge settles from which call on plans take them; see [`rebalance`](super::rebalance).
     /// * Shrink and Unshrink are of members that go on without those that died; see [`survivors`](super::survivors).
     pub fn receive(&mut self, from: Rank, message: Message) -> Vec<Directed> {
         let members = match &message {
@@ -75,6 +77,7 @@ impl Hub {
         let mut sent = match message {
             Message::Shrink(shrink) => directed(self.survivors.call(from, shrink)),
             Message::Unshrink { group } => directed(self.survivors.withdraw(from, group)),
+            Message::PortReport(carried) => self.fences.carried(from, &carried, &self.roster),
             message => self.fences.receive(from, message),
         };
         sent.extend(members);

@@ -33,14 +33,24 @@ pub struct Parameters {
     pub cutting: u64,
     /// What is known of the links between all ranks of the job, and of their hosts' ports.
     pub wiring: Wiring,
-    /// Whether the ranks measure the links once the group is there; then they know the [`wiring`](Self::wiring).
-    pub measure: bool,
+    /// Whether the ranks measure the links once the group is there; then they know the [`wiring`](Self::wiring). And whether they
+    /// follow their hosts' ports later.
+    pub measuring: Measuring,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
     /// The rules for algorithms that a user wrote, each as a text.
     pub plan: Vec<String>,
     /// The numbers of the machines' constants, if times decide.
     pub calibration: Vec<u64>,
+}
+
+/// When the ranks of a job measure the ways between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measuring {
+    /// Links and ports, before the first call.
+    pub at_start: bool,
+    /// Ports, by what calls send: plans then [follow](super::rebalance) those that become slow or fast.
+    pub while_running: bool,
 }
 
 /// Up to how many elements one tree carries the whole buffer unless it is said: as MXNet has it.
@@ -65,7 +75,7 @@ impl Parameters {
         self.wiring.to_bytes().map(|bytes| digest(&bytes))
     }
 
-    fn items(&self) -> [(&'static str, String); 11] {
+    fn items(&self) -> [(&'static str, String); 12] {
         let Self { order, algorithm, transport, segment, staging, reducers, cutting, .. } = self;
         [
             ("HERRINGBONE_FOLD_ORDER", order.name().into()),
@@ -79,10 +89,11 @@ impl Parameters {
                 "HERRINGBONE_TOPOLOGY",
                 match self.topology() {
                     Some(digest) => format!("{digest:016x}"),
-                    None if self.measure => MEASURE.into(),
+                    None if self.measuring.at_start => MEASURE.into(),
                     None => "none".into(),
                 },
             ),
+            ("HERRINGBONE_REBALANCE", u8::from(self.measuring.while_running).to_string()),
             ("HERRINGBONE_TREE_ARRAY_BOUND", self.tree_bound.to_string()),
             ("HERRINGBONE_PLAN", self.plan.join(",")),
             ("HERRINGBONE_CALIBRATION", digest_of_numbers(&self.calibration)),
@@ -101,7 +112,7 @@ impl Parameters {
                 to.text("a reducer's address", address);
             });
             to.wiring(&self.wiring);
-            to.bool(self.measure);
+            self.measuring.write(to);
             to.u64(self.tree_bound);
             to.list("the rules of a plan", &self.plan, |to, rule| {
                 to.text_to("a rule of a plan", ALGORITHM_BYTES, rule);
@@ -117,7 +128,7 @@ impl Parameters {
             let transport = from.option(Reader::text)?;
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
-            let (wiring, measure, tree_bound) = (from.wiring()?, from.bool()?, from.u64()?);
+            let (wiring, measuring, tree_bound) = (from.wiring()?, Measuring::read(from)?, from.u64()?);
             let plan = from.list(|from| from.text_to(ALGORITHM_BYTES))?;
             let calibration = from.list(Reader::u64)?;
             Ok(Self {
@@ -129,12 +140,23 @@ impl Parameters {
                 reducers,
                 cutting,
                 wiring,
-                measure,
+                measuring,
                 tree_bound,
                 plan,
                 calibration,
             })
         })
+    }
+}
+
+impl Measuring {
+    pub(super) fn write(self, to: &mut Writer) {
+        to.bool(self.at_start);
+        to.bool(self.while_running);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { at_start: from.bool()?, while_running: from.bool()? })
     }
 }
 
@@ -174,7 +196,7 @@ mod tests {
         let calibration = digest_of_numbers(&[1]);
         let ports = || Some(Ports::uniform(2, Port { out: 1000, into: 2000 }));
         let with_ports = format!("{:016x}", digest(&ports().unwrap().to_bytes()));
-        let changes: [(&str, &str, &str, Change); 13] = [
+        let changes: [(&str, &str, &str, Change); 14] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -188,7 +210,8 @@ mod tests {
             ("HERRINGBONE_TOPOLOGY", "none", &with_ports, |other| {
                 other.wiring.ports = Some(Ports::uniform(2, Port { out: 1000, into: 2000 }))
             }),
-            ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measure = true),
+            ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measuring.at_start = true),
+            ("HERRINGBONE_REBALANCE", "0", "1", |other| other.measuring.while_running = true),
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
             ("HERRINGBONE_PLAN", "", "a,b", |other| other.plan = ["a", "b"].map(String::from).into()),
             ("HERRINGBONE_CALIBRATION", "none", &calibration, |other| other.calibration = vec![1]),

@@ -97,6 +97,9 @@ pub struct JobStatus {
     pub links: Vec<LinkStatus>,
     /// How many groups, operations and links more there are.
     pub unlisted: [u32; 3],
+    /// What the plans of a group take the ports of hosts for, as a sentence without a full stop, if they have
+    /// [followed](super::rebalance) them; of several groups, of the one with the lowest number.
+    pub ports: Option<String>,
 }
 
 /// How a group stands.
@@ -199,6 +202,7 @@ impl JobStatus {
         to.list("the list of operations", &self.operations, |to, operation| operation.write(to));
         to.list("the list of links", &self.links, |to, link| link.write(to));
         self.unlisted.iter().for_each(|count| to.u32(*count));
+        to.option(self.ports.as_ref(), |to, ports| to.cut_text(ports));
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -210,6 +214,7 @@ impl JobStatus {
             operations: from.list(InFlight::read)?,
             links: from.list(LinkStatus::read)?,
             unlisted: [from.u32()?, from.u32()?, from.u32()?],
+            ports: from.option(Reader::text)?,
         })
     }
 }

@@ -22,7 +22,8 @@ impl Versions {
     /// a push of a table that is refused withdraws no other one, and ranges of a table say with which number they were made. In version 11
     /// reducers are told the fold keys of a group, and by what its averages divide. In version 12 a status connection carries questions,
     /// and reducers are told the job's name, and by a worker that leaves in order that it does. In version 13 parameters tell the
-    /// ports of hosts. In version 14 a message of an all-reduce in several stages may be of several chunks.
+    /// ports of hosts. In version 14 parameters tell the sites of hosts and whether jobs follow ports that become slow, and a message of an
+    /// all-reduce in several stages may be of several chunks.
     pub const CURRENT: Versions = Versions { min: 14, max: 14 };
 
     /// The newest version that both sides speak.

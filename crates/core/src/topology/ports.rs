@@ -158,6 +158,18 @@ impl Ports {
         self.nanoseconds
     }
 
+    /// The same with the time of an empty message.
+    #[must_use]
+    pub fn with_nanoseconds(self, nanoseconds: u64) -> Self {
+        Self { nanoseconds, ..self }
+    }
+
+    /// Whether all ranks have the same port, which sends as fast as it receives.
+    pub fn are_alike(&self) -> bool {
+        let first = self.of_ranks[0];
+        first.out == first.into && self.of_ranks.iter().all(|port| *port == first)
+    }
+
     /// Those of these ranks, in their order.
     ///
     /// # Panics
@@ -286,7 +298,7 @@ impl Ports {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read;
+    use super::super::{Wiring, read};
     use super::*;
 
     const TEXT: &str = r#"{
@@ -313,6 +325,19 @@ mod tests {
             read(r#"{"matrix": [[0, 1], [1, 0]], "ports": [{"host": 1, "out": 1, "into": 2}]}"#, None);
         assert_eq!(with_matrix.unwrap().ports().len(), 1);
         assert_eq!(Ports::of(&read("[[0, 1], [1, 0]]", None).unwrap()), Ok(None));
+    }
+
+    #[test]
+    fn ports_that_are_alike_say_no_more_than_none() {
+        let (alike, slow) =
+            (Ports::uniform(3, port(9_000, 9_000)), vec![port(9_000, 9_000), port(2_000, 9_000)]);
+        let slow = Ports::new(slow, 0).unwrap();
+        assert!(alike.are_alike() && !slow.are_alike() && !Ports::uniform(2, port(1_000, 2_000)).are_alike());
+        let nothing = Wiring::default();
+        assert_eq!(nothing.with_ports(&alike), nothing);
+        assert_eq!(nothing.with_ports(&slow).ports, Some(slow.clone()));
+        let known = Wiring { links: None, ports: Some(slow.clone().with_nanoseconds(70)) };
+        assert_eq!(known.with_ports(&alike).ports, Some(alike.with_nanoseconds(70)));
     }
 
     #[test]

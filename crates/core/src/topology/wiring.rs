@@ -68,6 +68,17 @@ impl Wiring {
         })
     }
 
+    /// The same with other ports, as they are seen while a job runs. Ports that are alike say no more than none, where none were known.
+    #[must_use]
+    pub fn with_ports(&self, ports: &Ports) -> Self {
+        let says = self.ports.is_some() || !ports.are_alike();
+        let ports = says.then(|| match &self.ports {
+            Some(known) => ports.clone().with_nanoseconds(known.nanoseconds()),
+            None => ports.clone(),
+        });
+        Self { links: self.links.clone(), ports }
+    }
+
     /// All numbers, for digests: what stands for it among what plans are made from. `None` if nothing is known.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let links = self.links.as_ref().map(LinkMatrix::to_bytes);

@@ -4,8 +4,8 @@ use herringbone_core::{
     collective::Collective,
     group::{FoldOrder, Group},
     session::{
-        Basis, Cause, CutBy, Machines, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal, Role, Summary,
-        TooLong, Variant,
+        Basis, Cause, CutBy, Machines, Measuring, Mismatch, PARAMETERS_BYTES, Parameters, Ranks, Refusal,
+        Role, Summary, TooLong, Variant,
         close_check::{CloseQuestion, Confirmation},
         control::{
             ControlError, Death, Decision, Decoder, Dispute, Introduction, MESSAGE_BYTES, Message, Ordinal,
@@ -209,6 +209,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any::<u32>(), any_parameters())
             .prop_map(|(group, parameters)| Message::Parameters { group, parameters: Box::new(parameters) }),
         crate::recoveries::any_recovery(),
+        crate::rebalance::any_rebalance(),
         crate::status::any_status(),
         crate::flight::any_flight(),
         (place(), any_basis()).prop_map(|((group, generation), basis)| {
@@ -359,7 +360,7 @@ fn a_message_over_its_bounds_is_not_sent() {
         reducers: vec![],
         cutting: 0,
         wiring: Default::default(),
-        measure: false,
+        measuring: Measuring::default(),
         tree_bound: None,
         plan: vec![],
         calibration: vec![],

@@ -1,6 +1,6 @@
 use herringbone_core::group::FoldOrder;
 use herringbone_core::session::{
-    Parameters, Ranks, Refusal,
+    Measuring, Parameters, Ranks, Refusal,
     formation::{Formation, JobName, Join, Progress, Settings},
     membership::{MEMBERS, Process},
 };
@@ -17,7 +17,7 @@ fn settings() -> Settings {
         reducers,
         cutting: 5,
         wiring: Wiring::default(),
-        measure: false,
+        measuring: Measuring::default(),
         tree_bound: None,
         plan: vec![],
         calibration: vec![],
@@ -320,7 +320,7 @@ fn ranks_of_a_host_have_its_port_and_others_are_refused() {
 #[test]
 fn a_job_that_measures_says_so_to_all() {
     let mut first = Join { world: 2, ..join(0) };
-    first.settings.measure = true;
+    first.settings.measuring.at_start = true;
     let mut formation = Formation::new(first).unwrap();
     let mut other = Join { world: 2, ..join(1) };
     other.settings.wiring = LinkMatrix::uniform(2, 1.0).into();
@@ -331,5 +331,20 @@ fn a_job_that_measures_says_so_to_all() {
     );
     formation.join(Join { world: 2, ..join(1) }, "10.0.0.1:50000").unwrap();
     let parameters = formation.found(1).unwrap().parameters;
-    assert!(parameters.measure && parameters.wiring.is_unknown());
+    assert!(parameters.measuring.at_start && parameters.wiring.is_unknown());
+}
+
+#[test]
+fn a_job_that_follows_its_ports_says_so_to_all() {
+    let two = |rank, while_running| {
+        let mut join = Join { world: 2, ..join(rank) };
+        join.settings.measuring.while_running = while_running;
+        join
+    };
+    let mut formation = Formation::new(two(0, false)).unwrap();
+    let refusal = formation.join(two(1, true), "10.0.0.1:50000").unwrap_err().to_string();
+    assert!(refusal.contains("HERRINGBONE_REBALANCE"), "{refusal}");
+    let mut formation = Formation::new(two(0, true)).unwrap();
+    formation.join(two(1, false), "10.0.0.1:50000").unwrap();
+    assert!(formation.found(1).unwrap().parameters.measuring.while_running);
 }

@@ -14,6 +14,9 @@ mod hub;
 mod job;
 mod keys;
 mod plans;
+#[path = "../random/mod.rs"]
+mod random;
+mod rebalance;
 mod recoveries;
 mod settled;
 mod simulation;

@@ -3,7 +3,7 @@
 use crate::any_text;
 use herringbone_core::{
     group::FoldOrder,
-    session::{Parameters, formation::Settings},
+    session::{Measuring, Parameters, formation::Settings},
     topology::{LinkMatrix, Port, Ports, Wiring},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -20,12 +20,16 @@ pub(crate) fn any_settings() -> impl Strategy<Value = Settings> {
             reducers,
             cutting,
             wiring: wiring(cutting),
-            measure: cutting.is_multiple_of(5),
+            measuring: measuring(cutting),
             tree_bound: cutting.is_multiple_of(2).then_some(cutting),
             plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
             calibration: (0..cutting % 3).collect(),
         },
     )
+}
+
+fn measuring(number: u64) -> Measuring {
+    Measuring { at_start: number.is_multiple_of(5), while_running: number.is_multiple_of(7) }
 }
 
 /// Links, ports, both or neither.
@@ -50,7 +54,7 @@ pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
             reducers,
             cutting,
             wiring: wiring(cutting),
-            measure: cutting.is_multiple_of(5),
+            measuring: measuring(cutting),
             tree_bound: cutting,
             plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
             calibration: (0..cutting % 3).collect(),

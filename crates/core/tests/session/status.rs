@@ -54,8 +54,8 @@ fn any_link() -> impl Strategy<Value = LinkStatus> {
 
 fn any_job_status() -> impl Strategy<Value = JobStatus> {
     let lists = (vec(any_group(), 0..4), vec(any_operation(), 0..4), vec(any_link(), 0..4));
-    (any::<(u64, u64, u64, [u32; 3])>(), lists).prop_map(
-        |((epoch, moment, issued, unlisted), (groups, operations, links))| JobStatus {
+    (any::<(u64, u64, u64, [u32; 3])>(), lists, option::of(any_text())).prop_map(
+        |((epoch, moment, issued, unlisted), (groups, operations, links), ports)| JobStatus {
             epoch,
             moment,
             issued,
@@ -63,6 +63,7 @@ fn any_job_status() -> impl Strategy<Value = JobStatus> {
             operations,
             links,
             unlisted,
+            ports,
         },
     )
 }
@@ -160,6 +161,8 @@ fn the_longest_answer_can_be_sent() {
         groups: vec![group.clone(); GROUPS / parts],
         operations: vec![operation.clone(); OPERATIONS / parts],
         links: vec![LinkStatus { to, way: way.clone(), sent: 1, received: 2 }; LINKS / parts],
+        // A reducer calls nothing.
+        ports: (parts == 1).then(|| "x".repeat(256)),
         ..JobStatus::default()
     };
     let job = ServedJob { job: 1, world: 2, job_status: Some(job_status(JOBS)) };
@@ -207,7 +210,7 @@ fn what_is_no_status_says_why() {
     let link = LinkStatus { to: MemberId::new(1), way: Way::Tcp, sent: 0, received: 0 };
     let job_status = JobStatus { links: vec![link], ..JobStatus::default() };
     let mut body = works(job_status).encode(crc32c).unwrap().split_off(12);
-    let way = body.len() - 12 - 16 - 1;
+    let way = body.len() - 1 - 12 - 16 - 1;
     assert_eq!(body[way], 3, "the way of the link");
     body[way] = 5;
     assert_eq!(reason(&body), "a link is made of what this version does not know");

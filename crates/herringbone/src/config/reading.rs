@@ -110,7 +110,7 @@ impl Environment {
     /// and for links that only the ranks of a job can measure.
     pub fn wiring(&self) -> Result<Wiring> {
         let Some(trees) = self.trees()? else { return Ok(Wiring::default()) };
-        match trees.measure {
+        match trees.measuring.at_start {
             false => Ok(trees.wiring),
             true => Err(Error::config(
                 settings::TOPOLOGY.name,
@@ -156,7 +156,7 @@ impl Environment {
     pub(crate) fn trees(&self) -> Result<Option<Trees>> {
         let Some(found) = settings::TOPOLOGY.find(self)? else { return Ok(None) };
         if found.text.trim() == MEASURE {
-            return Ok(Some(Trees { measure: true, ..Trees::default() }));
+            return Ok(Some(Trees::measured()));
         }
         let (path, name) = match found.text.rsplit_once('#') {
             Some((path, name)) => (path, Some(name)),
@@ -276,9 +276,15 @@ impl Config {
         self.guidance.calibration = environment.calibration()?.or(self.guidance.calibration);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
         if let Some(trees) = environment.trees()? {
-            self.trees = Trees { bound: self.trees.bound, ..trees };
+            self.trees = self.trees.with(trees);
         }
         self.trees.bound = environment.tree_bound()?.or(self.trees.bound);
+        if let Some(found) = settings::REBALANCE.find(environment)? {
+            self.trees.measuring.while_running = match &*found.text {
+                "0" | "1" => found.text == "1",
+                _ => return Err(settings::REBALANCE.refuse(&found)),
+            };
+        }
         self.transport = environment.transport()?.or(self.transport);
         if let Some(names) = settings::IFNAME.find(environment)? {
             self.interfaces = Some(Interfaces::new(names.variable, names.text));

@@ -169,6 +169,14 @@ pub(crate) const TOPOLOGY: Setting = setting(
     "none: ports and links count as alike",
     WORKERS,
 );
+pub(crate) const REBALANCE: Setting = setting(
+    "HERRINGBONE_REBALANCE",
+    "whether plans follow the ports of hosts while the job runs: a host whose port becomes slow folds less of large all-reduces, and \
+     as much as before once it is fast again; rank 0's counts, and others may leave it out",
+    "0 or 1",
+    "0",
+    WORKERS,
+);
 pub(crate) const TREE_ARRAY_BOUND: Setting = setting(
     "HERRINGBONE_TREE_ARRAY_BOUND",
     "up to how many elements one tree carries the whole buffer, where trees are forced; rank 0's counts",
@@ -327,7 +335,7 @@ pub(crate) const METRICS_FILE: Setting = setting(
 );
 
 /// All settings, in the order of the documentation.
-pub const ALL: [&Setting; 31] = [
+pub const ALL: [&Setting; 32] = [
     &REDUCERS,
     &TABLES,
     &TIMELINE,
@@ -338,6 +346,7 @@ pub const ALL: [&Setting; 31] = [
     &CALIBRATION,
     &FOLD_ORDER,
     &TOPOLOGY,
+    &REBALANCE,
     &TREE_ARRAY_BOUND,
     &TRANSPORT,
     &REPLACE,

@@ -3,6 +3,7 @@
 use super::{
     Engine, disband, fences,
     outbox::{Deferred, Event},
+    rebalance,
     runtime::Runtime,
     timers::Timer,
 };
@@ -225,6 +226,7 @@ impl Engine {
         match message {
             Message::Recover { .. } => recoveries.stand_still(number, runtime),
             Message::Resume(resume) => self.resume(number, resume),
+            Message::PortOutcome(outcome) => rebalance::settle(runtime, &outcome),
             Message::Late(late) => waits.tell(&late, runtime, recoveries),
             message => {
                 if let Message::Waiting(waiting) = &message {
@@ -307,6 +309,7 @@ impl Engine {
                 groups.get_mut(number).into_iter().for_each(|group| group.state.time_has_passed(out));
             }
             Timer::Departures => self.look_at_departures(),
+            Timer::Ports(number) => rebalance::report(&mut self.runtime, number),
         }
     }
 

@@ -6,12 +6,14 @@ pub(crate) use super::{
 };
 use super::{
     plans::Plans,
+    port_reports::PortReports,
     reducer::{call_of, compared},
 };
 use crate::{
     Error, Result,
     completion::Completion,
     core::{
+        plan::Choice,
         prepare::Call,
         session::{
             Basis, Cause,
@@ -19,6 +21,7 @@ use crate::{
             group_state::{GroupState, TooManyPlans},
             membership::MemberId,
         },
+        topology::Ports,
         wire::{Fingerprint, Header, digest},
     },
     execute::{
@@ -96,6 +99,8 @@ pub(crate) struct Group {
     pub(crate) close_check: Option<Arc<Completion>>,
     /// What the last decision is called here, if more is known of it than was decided.
     pub(crate) explained: Option<(Arc<Cause>, Error)>,
+    /// What this process says of the ports of hosts, if plans follow them.
+    pub(super) port_reports: Option<PortReports>,
     plans: Plans,
 }
 
@@ -108,7 +113,13 @@ impl Group {
     /// A group in which this process takes part so.
     pub(crate) fn of(settings: Settings, state: GroupState) -> Self {
         let (running, kept, close_check, explained) = (InProgress::default(), Vec::new(), None, None);
-        Self { plans: Plans::new(&settings), settings, state, running, kept, close_check, explained }
+        let (plans, port_reports) = (Plans::new(&settings), PortReports::of(&settings));
+        Self { plans, port_reports, settings, state, running, kept, close_check, explained }
+    }
+
+    /// The same, which takes the calls of another group: plans take ports as they do there.
+    pub(super) fn succeeding(self, other: &Self) -> Self {
+        Self { state: self.state.succeeding(&other.state), ..self }
     }
 
     /// Whether this process is one of the group's reducers.
@@ -175,16 +186,39 @@ impl Group {
         self.plans.at(key)
     }
 
+    /// Plans take other ports from the next call on, if that was agreed on.
+    #[inline]
+    pub(super) fn take_ports(&mut self) {
+        if self.state.has_new_ports()
+            && let Some(ports) = self.state.take_ports()
+        {
+            self.plans.take_ports(ports);
+        }
+    }
+
+    /// What plans take the ports of hosts for, as a sentence, if they have followed them.
+    pub(super) fn followed_ports(&self) -> Option<&str> {
+        self.port_reports.as_ref()?.followed.as_deref()
+    }
+
+    /// What is chosen for a call with these ports, and with those that plans take now.
+    pub(super) fn compared(&self, call: &Call, ports: &Ports) -> Option<[Choice; 2]> {
+        self.plans.compared(&self.settings, call, ports)
+    }
+
     /// What a call means, if it was prepared before and may run straight through, now that nothing else does.
     pub(crate) fn script(&self, call: &Call, links: u64) -> Option<(PlanKey, &Arc<Script>)> {
-        let idle = self.running.is_empty() && !self.state.is_fenced();
+        let idle = self.running.is_empty() && !self.state.is_fenced() && !self.state.has_new_ports();
         let planned = self.plans.known(call).filter(|_| idle)?;
         Some((planned.key, planned.script(links)?))
     }
 
-    /// An operation of this kind was completed.
-    pub(crate) fn completed(&mut self, key: PlanKey) {
-        self.plans.completed(key);
+    /// An operation of this kind was completed. Returns whether something is to be said of the ports of hosts soon.
+    pub(crate) fn completed(&mut self, key: PlanKey) -> bool {
+        let planned = self.plans.completed(key);
+        self.port_reports
+            .as_mut()
+            .is_some_and(|reports| planned.is_some_and(|planned| reports.count(planned)))
     }
 
     /// Adds up what was completed.
@@ -229,10 +263,14 @@ mod tests {
         plan::Guidance,
         session::{
             Parameters,
+            control::Message,
             fence::{Check, REMEMBERED},
+            rebalance::{PortOutcome, PortProposal},
         },
+        topology::Port,
         wire::Kind,
     };
+    use crate::engine::outbox::Outbox;
 
     const CALL: Call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, 1000);
 
@@ -337,6 +375,45 @@ mod tests {
         let second = later.plan(CALL, &mut observer).unwrap();
         assert_eq!(first.difference(&second.fingerprint), ["plan"]);
         assert_eq!(second.basis.epoch, 1);
+    }
+
+    /// Calls that were issued keep their plans, and those from the agreed number on are planned with other ports. Hosts that look alike
+    /// again are planned for as at the beginning.
+    #[test]
+    fn plans_follow_ports_from_the_agreed_call_on() {
+        let mut observer = Observer::default();
+        let ids = [0, 1, 2, 3].map(MemberId::new).into();
+        let parameters = Parameters { staging: 64 << 20, ..Parameters::default() };
+        let ranks = vec![0, 1, 2, 3];
+        let settings = Settings::new(7, 0, ids, ranks.clone(), 1, ranks.clone(), Arc::new(parameters));
+        let mut group = Group::new(settings, Member::new(7, 1, ranks));
+        let call = Call { count: 1 << 20, ..CALL };
+        let first = group.plan(call, &mut observer).unwrap();
+        let (key, plain) = (first.key, first.fingerprint);
+        let mut switch = |group: &mut Group, change, slow: u64| {
+            let port = |rate| Port { out: rate, into: rate };
+            let ports = Ports::new(vec![port(60_000), port(60_000), port(60_000), port(slow)], 0).unwrap();
+            let mut out = Outbox::default();
+            group.state.receive(&Message::PortProposal(PortProposal { group: 7, change, ports }), &mut out);
+            let from = group.state.next() + 1;
+            group.state.settle_ports(&PortOutcome { group: 7, change, from: Some(from) }).unwrap();
+            group.take_ports();
+            let before = group.plan(call, &mut observer).unwrap();
+            let (planned, before) = (before.fingerprint, before.basis.algorithm.clone());
+            group.state.issue(planned, false, &mut out).unwrap();
+            group.take_ports();
+            [before, group.plan(call, &mut observer).unwrap().basis.algorithm.clone()]
+        };
+        let by_shares = "weighted(radix,16x3,0)".to_owned();
+        assert_eq!(switch(&mut group, 1, 12_000), ["radix(2,2)".to_owned(), by_shares.clone()]);
+        assert_eq!(
+            group.planned(key).map(|planned| planned.fingerprint),
+            Some(plain),
+            "issued calls keep it"
+        );
+        assert_eq!(switch(&mut group, 2, 60_000), [by_shares, "radix(2,2)".to_owned()]);
+        let again = group.plan(call, &mut Observer::default()).unwrap();
+        assert_eq!((again.fingerprint, again.key == key), (plain, false));
     }
 
     /// A plan's key finds it until another one has its place; then the call's plan is made again.

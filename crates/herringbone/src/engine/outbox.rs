@@ -3,6 +3,7 @@
 use super::{
     early::Parked,
     group::Group,
+    port_reports::PORT_INTERVAL,
     timers::{Timer, Timers},
 };
 use crate::{
@@ -151,7 +152,9 @@ impl Outbox {
         let result = result.map_err(|error| error.about(me, group.settings.named(id.fingerprint)));
         self.observer.ended(&id, issued, &result);
         if result.is_ok() {
-            group.completed(plan);
+            if group.completed(plan) {
+                self.timers.ensure(Timer::Ports(id.group), self.observer.now + PORT_INTERVAL);
+            }
             let hears_all = id.fingerprint.hears_all(group.settings.me);
             group.state.complete(id.fingerprint.sequence, hears_all, self);
         }

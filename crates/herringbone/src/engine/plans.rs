@@ -13,7 +13,7 @@ use crate::{
         prepare::{self, Call, Prepared, cutting},
         schedule::Program,
         session::{Basis, CutBy, Machines, Summary, membership::MemberId},
-        topology::Wiring,
+        topology::{Ports, Wiring},
         verify::{Order, Verified, verify},
         wire::{Fingerprint, digest},
     },
@@ -77,12 +77,22 @@ struct CallClass {
     bytes: u64,
 }
 
+/// What is known of the ways between a group's workers.
+#[derive(Debug)]
+struct Ways {
+    /// The links, and the ports of their hosts, where the job's are known; ports as they were [taken](Plans::take_ports) last.
+    wiring: Wiring,
+    /// The same as the group began.
+    first: Wiring,
+    /// How many plans were made before ports were taken last: those are of no more calls.
+    before: u64,
+}
+
 /// The plans of a group.
 #[derive(Debug)]
 pub(crate) struct Plans {
     fold: FoldGroup,
-    /// The links between the group's workers, and the ports of their hosts, where the job's are known.
-    wiring: Wiring,
+    ways: Ways,
     kept: Vec<Planned>,
     /// How many were made.
     made: u64,
@@ -100,7 +110,7 @@ impl Plans {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             fold: FoldGroup::clone(&settings.sums.fold),
-            wiring: settings.wiring(),
+            ways: Ways { wiring: settings.wiring(), first: settings.wiring(), before: 0 },
             kept: Vec::new(),
             made: 0,
             places: HashMap::new(),
@@ -118,7 +128,9 @@ impl Plans {
 
     fn place(&self, call: &Call) -> Option<usize> {
         match self.kept.get(self.recent) {
-            Some(planned) if planned.call == *call => Some(self.recent),
+            Some(planned) if planned.call == *call && planned.key.number > self.ways.before => {
+                Some(self.recent)
+            }
             _ => self.places.get(call).copied(),
         }
     }
@@ -157,17 +169,20 @@ impl Plans {
             None => self.kept.push(planned),
             Some(place) => {
                 let gone = std::mem::replace(place, planned);
-                self.places.remove(&gone.call);
+                if self.places.get(&gone.call).is_some_and(|place| *place == self.oldest) {
+                    self.places.remove(&gone.call);
+                }
                 observer.stats.completed(gone.call.collective.name(), &gone.basis.algorithm, gone.completed);
                 self.oldest = (self.oldest + 1) % KEPT;
             }
         }
     }
 
-    /// An operation of this kind was completed.
-    pub(crate) fn completed(&mut self, key: PlanKey) {
-        let kept = self.kept.get_mut(key.place).filter(|planned| planned.key == key);
-        kept.into_iter().for_each(|planned| planned.completed += 1);
+    /// An operation of this kind was completed. Returns its plan, if it is kept.
+    pub(crate) fn completed(&mut self, key: PlanKey) -> Option<&Planned> {
+        let planned = self.kept.get_mut(key.place).filter(|planned| planned.key == key)?;
+        planned.completed += 1;
+        Some(planned)
     }
 
     /// Adds up what was completed.
@@ -175,6 +190,25 @@ impl Plans {
         for planned in &self.kept {
             stats.completed(planned.call.collective.name(), &planned.basis.algorithm, planned.completed);
         }
+    }
+
+    /// Calls from now on are planned with these ports. Those that were issued keep their plans.
+    pub(crate) fn take_ports(&mut self, ports: &Ports) {
+        self.ways.wiring = self.ways.first.with_ports(ports);
+        self.ways.before = self.made;
+        self.places.clear();
+        self.choices.clear();
+    }
+
+    /// What is chosen for a call with these ports, and with those that plans take now.
+    pub(crate) fn compared(&self, settings: &Settings, call: &Call, ports: &Ports) -> Option<[Choice; 2]> {
+        let wiring = self.ways.first.with_ports(ports);
+        let now = self.request(settings, call);
+        let forced = settings.guidance.for_call(call.collective, call.count, now.bytes);
+        let now = plan::Request { forced: forced.as_ref(), ..now };
+        let then = plan::Request { ports: wiring.ports.as_ref(), ..now };
+        let chosen = |request| settings.guidance.choose(request, settings.sizing).ok();
+        Some([chosen(&then)?, chosen(&now)?])
     }
 
     /// A plan as sizes and hosts have it.
@@ -217,8 +251,8 @@ impl Plans {
         plan::Request {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            links: self.wiring.links.as_ref(),
-            ports: self.wiring.ports.as_ref(),
+            links: self.ways.wiring.links.as_ref(),
+            ports: self.ways.wiring.ports.as_ref(),
             codec,
             ..plan::Request::of_elements(collective, dtype, op, count, &self.fold)
         }
@@ -268,7 +302,7 @@ impl Plans {
         let layout = Layout {
             reducers: settings.reducers(),
             hosts: &settings.hosts,
-            links: self.wiring.links.as_ref(),
+            links: self.ways.wiring.links.as_ref(),
         };
         let schedule = algorithm.schedule(collective, &self.fold, &layout).map_err(Error::unsupported)?;
         let verified = verify(schedule, collective, &self.fold).map_err(|error| {
@@ -300,7 +334,8 @@ impl Plans {
                 reducers: Summary::of_texts(&parameters.reducers),
                 hosts: Summary::of_places(hosts),
                 memories: Summary::of_places(&settings.memories()),
-                topology: self.wiring.to_bytes().map(|bytes| digest(&bytes)),
+                // Ports that were taken later show in the algorithm: a reducer knows only those of the group's beginning.
+                topology: self.ways.first.to_bytes().map(|bytes| digest(&bytes)),
             },
             cut: CutBy {
                 constants: cutting::digest(),

@@ -223,11 +223,12 @@ impl Recoveries {
         self.decided.insert(number, decided);
         links.forget(number);
         out.observer.inherit_name(number, [repair.id, successor.id]);
-        let new = [(repair, 0), (successor, from)].map(|(settings, first)| {
+        let new = |settings: Settings, first| {
             let ranks = settings.ranks.clone();
             let member = Member::new(settings.id, links.rank, ranks).starting_at(first).named(ordinal);
             Group::new(settings, member)
-        });
+        };
+        let new = [new(repair, 0), new(successor, from).succeeding(group)];
         out.push(Deferred::Redo(number));
         out.push(Deferred::Start);
         new.into()

@@ -54,6 +54,7 @@ impl Runtime {
         let group = groups.get_mut(issue.group).filter(|group| !group.state.is_closed());
         let group =
             group.ok_or_else(|| Error::new(ErrorKind::Closed).about(me, issue.call.collective.name()))?;
+        group.take_ports();
         let (planned, _) =
             group.plan_at(plan, issue.call, &mut out.observer).map_err(|error| error.at(me))?;
         let (plan, with_reducers, algorithm) = (planned.key, planned.with_reducers, planned.number);

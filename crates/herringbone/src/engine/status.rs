@@ -28,6 +28,7 @@ pub(crate) fn job_status(engine: &Engine, of: usize) -> JobStatus {
         operations: operations(engine),
         links: links(engine),
         unlisted: [0; 3],
+        ports: engine.runtime.groups.iter().find_map(Group::followed_ports).map(str::to_owned),
     };
     let JobStatus { groups, operations, links, unlisted, .. } = &mut job_status;
     *unlisted = [cut(groups, share(GROUPS)), cut(operations, share(OPERATIONS)), cut(links, share(LINKS))];

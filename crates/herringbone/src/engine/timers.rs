@@ -10,6 +10,8 @@ pub(super) enum Timer {
     Operations,
     /// A group waits no longer for operations before a disputed one to end, or for a hub that is gone.
     Group(u32),
+    /// What the connections of this process have carried is said, for the calls of a group.
+    Ports(u32),
     /// Endpoints that have left are looked at: operations fail that still need one of which nothing more comes.
     Departures,
 }

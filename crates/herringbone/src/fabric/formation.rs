@@ -83,7 +83,7 @@ fn own_join(config: &Config, incarnation: u64, address: SocketAddr) -> Join {
         reducers: config.reducers.clone(),
         cutting: cutting::digest(),
         wiring: config.trees.wiring.clone(),
-        measure: config.trees.measure,
+        measuring: config.trees.measuring,
         tree_bound: config.trees.bound,
         plan: config.guidance.rules.texts(),
         calibration: config.guidance.numbers(),

@@ -179,6 +179,15 @@ pub enum TraceEvent<'a> {
         /// What was seen.
         reason: &'a str,
     },
+    /// Plans follow ports that have become slow or fast, as all members have agreed; see `HERRINGBONE_REBALANCE`.
+    Rebalanced {
+        /// The number of the group.
+        group: u32,
+        /// The first operation that is planned so.
+        from: u64,
+        /// How fast ports look, and what is planned.
+        why: &'a str,
+    },
     /// All members of a group have left the operations that could not go on.
     Fenced {
         /// The number of the group.

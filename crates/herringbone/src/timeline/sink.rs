@@ -79,6 +79,9 @@ impl Sink for TimelineSink {
                 let what = format!("group {group} begins generation {generation}: {cause}");
                 TimelineRecord::Fenced { at, what: what.into() }
             }
+            TraceEvent::Rebalanced { group, why, .. } => {
+                TimelineRecord::Fenced { at, what: format!("group {group}: {why}").into() }
+            }
         };
         self.buffer.push(|| record);
     }

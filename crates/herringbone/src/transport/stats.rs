@@ -23,6 +23,8 @@ pub struct Stats {
     pub most_in_flight: u64,
     /// The most bytes of staging memory that operations had at once.
     pub most_staged: u64,
+    /// How often plans have followed ports that became slow or fast; see `HERRINGBONE_REBALANCE`.
+    pub rebalanced: u64,
     /// Time that callers spent waiting for operations, summed over threads. Each wait is taken by the kernel's last tick,
     /// up to 10 ms off; many are right on average.
     pub waiting: Duration,

@@ -12,7 +12,11 @@ pub(crate) mod virtual_link;
 use super::{Broken, Outgoing, Payload};
 use crate::{
     core::session::handshake::{Keys, Seals},
-    sys::{fork::Guarded, socket::IoVec, span::Span},
+    sys::{
+        fork::Guarded,
+        socket::{IoVec, TcpSent},
+        span::Span,
+    },
     transport::ticket::Token,
 };
 pub(crate) use incoming::Incoming;
@@ -109,6 +113,11 @@ impl TcpLink {
     }
 
     /// Says that nothing more will come.
+    /// What it has sent since it was made, if it goes through a socket.
+    pub(crate) fn sent(&self) -> Option<TcpSent> {
+        self.pipe.sent()
+    }
+
     pub(crate) fn hang_up(&self) {
         self.pipe.hang_up();
     }

@@ -215,6 +215,10 @@ pub(crate) fn name_of(message: &Message) -> &'static str {
         Message::JobName(_) => "JobName",
         Message::Decline(_) => "Decline",
         Message::Bye => "Bye",
+        Message::PortReport(_) => "PortReport",
+        Message::PortProposal(_) => "PortProposal",
+        Message::PortPledge(_) => "PortPledge",
+        Message::PortOutcome(_) => "PortOutcome",
     }
 }
 

@@ -109,6 +109,16 @@ fn a_member_that_does_not_answer_is_shown_with_those_who_wait_for_it() {
     assert!(shown == expected, "{shown:#?}");
 }
 
+/// All members have the same of it: one says it.
+#[test]
+fn ports_that_plans_follow_are_shown_once() {
+    let line = "plans follow the ports of hosts: rank 2's carries 0.20 out and 0.21 in, from operation 9 on";
+    let with_ports =
+        || works(JobStatus { ports: Some(line.to_owned()), ..job_status(18, &[], Vec::new()) }, None);
+    let shown = lines(vec![asked(0, with_ports()), asked(1, with_ports()), asked(2, with_ports())]);
+    assert_eq!(shown.iter().filter(|shown| *shown == line).count(), 1, "{shown:#?}");
+}
+
 #[test]
 fn who_has_not_called_is_told_from_who_waits() {
     let shown = lines(vec![

@@ -4,6 +4,8 @@ use super::super::{
     cause::{Cause, Mismatch},
     close_check::{CloseQuestion, Confirmation, Questions},
     control::{Decision, Dispute, Message, Ordinal, Report, Waiting},
+    membership::Roster,
+    rebalance::{PortPledge, PortReport, Rebalancing},
     recovery::{
         Calls, Held, Resume,
         decision::{Recovery, RecoveryEnd},
@@ -80,6 +82,7 @@ struct Group {
     /// Who waits in an operation, and has said so in the highest round.
     waiting: BTreeMap<u64, Waiting>,
     questions: Questions,
+    rebalancing: Rebalancing,
 }
 
 #[derive(Debug)]
@@ -137,6 +140,7 @@ impl Fences {
             Message::Waiting(waiting) if waiting.rank == from => self.waiting(waiting),
             Message::Confirm(question) if question.rank == from => self.ask(question),
             Message::Confirmed(confirmation) => self.confirmed(from, confirmation),
+            Message::PortPledge(pledge) => self.pledged(from, pledge),
             _ => Vec::new(),
         };
         self.add_followers(&sent);
@@ -160,6 +164,9 @@ impl Fences {
     fn go_on_without(&mut self, rank: Rank) -> Vec<Directed> {
         let mut sent = Vec::new();
         for (number, group) in &mut self.groups {
+            if group.members.contains(&rank) {
+                sent.extend(group.cancel_ports(*number, &self.gone));
+            }
             if let Some(fence) = &mut group.fence {
                 fence.awaited.remove(&rank);
                 sent.extend(group.decide_if_complete(*number, &self.gone));
@@ -189,7 +196,9 @@ impl Fences {
                 let (members, left) = (group.members.clone(), group.left.clone());
                 Group { members, left, issued, ..Group::default() }
             };
-            let (carrying, inheriting) = (follower(BTreeMap::new()), follower(group.issued.clone()));
+            let carrying = follower(BTreeMap::new());
+            let rebalancing = group.rebalancing.succeeded();
+            let inheriting = Group { rebalancing, ..follower(group.issued.clone()) };
             self.groups.extend([(repair, carrying), (successor, inheriting)]);
         }
     }
@@ -216,11 +225,34 @@ impl Fences {
         if let Some(recovery) = &mut group.recovery {
             recovery.without(from);
         }
-        let mut sent = group.decide_if_complete(number, &self.gone);
+        let mut sent = group.cancel_ports(number, &self.gone);
+        sent.extend(group.decide_if_complete(number, &self.gone));
         sent.extend(group.resume_if_known(number, &self.gone));
         sent.extend(group.look_at_questions(number, &self.gone));
         sent.extend(self.drop_if_left(number));
         sent
+    }
+
+    /// A member says what its connections have carried; see [`rebalance`](crate::session::rebalance).
+    pub(in crate::session) fn carried(
+        &mut self,
+        from: Rank,
+        carried: &PortReport,
+        roster: &Roster,
+    ) -> Vec<Directed> {
+        let Some(group) = self.groups.get_mut(&carried.group) else { return Vec::new() };
+        let are_all = group.live(&self.gone).count() == group.members.len();
+        if !are_all || group.recovery.is_some() || group.is_over {
+            return Vec::new();
+        }
+        let proposal = group.rebalancing.carried(from, carried, &group.members, roster);
+        proposal.map_or_else(Vec::new, |proposal| group.to_live(&Message::PortProposal(proposal), &self.gone))
+    }
+
+    fn pledged(&mut self, from: Rank, pledge: PortPledge) -> Vec<Directed> {
+        let Some(group) = self.groups.get_mut(&pledge.group) else { return Vec::new() };
+        let outcome = group.rebalancing.pledged(from, pledge);
+        outcome.map_or_else(Vec::new, |outcome| group.to_live(&Message::PortOutcome(outcome), &self.gone))
     }
 
     fn drop_if_left(&mut self, number: u32) -> Vec<Directed> {
@@ -279,11 +311,10 @@ impl Fences {
             return Vec::new();
         }
         group.members = members;
-        let awaited: BTreeSet<Rank> = group.live(&self.gone).collect();
-        let message = Message::Recover { group: number };
-        let to_all = awaited.iter().map(|&to| Directed { to, message: message.clone() }).collect();
-        because(group.recovery.insert(Recovery::of(awaited)));
-        to_all
+        let mut sent = group.cancel_ports(number, &self.gone);
+        sent.extend(group.to_live(&Message::Recover { group: number }, &self.gone));
+        because(group.recovery.insert(Recovery::of(group.live(&self.gone).collect())));
+        sent
     }
 
     fn held(&mut self, from: Rank, held: Held) -> Vec<Directed> {
@@ -463,6 +494,16 @@ impl Group {
             }
             None => Vec::new(),
         }
+    }
+
+    /// Nothing comes of a proposal about ports that is under way.
+    fn cancel_ports(&mut self, number: u32, gone: &Gone) -> Vec<Directed> {
+        let outcome = self.rebalancing.cancel(number);
+        outcome.map_or_else(Vec::new, |outcome| self.to_live(&Message::PortOutcome(outcome), gone))
+    }
+
+    fn to_live(&self, message: &Message, gone: &Gone) -> Vec<Directed> {
+        self.live(gone).map(|to| Directed { to, message: message.clone() }).collect()
     }
 
     /// The members that take part.

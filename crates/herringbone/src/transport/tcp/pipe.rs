@@ -2,7 +2,7 @@
 
 use crate::sys::{
     fork::Guarded,
-    socket::{self, IoVec},
+    socket::{self, IoVec, TcpSent},
     span::Span,
 };
 use std::{
@@ -36,6 +36,11 @@ pub(crate) trait Pipe: fmt::Debug + Send + Sync {
         false
     }
 
+    /// What it has sent since it was made; `None` where nobody counts it, as in memory.
+    fn sent(&self) -> Option<TcpSent> {
+        None
+    }
+
     /// What a poller watches, if it can.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -59,6 +64,10 @@ impl Pipe for Guarded<OwnedFd> {
     fn hang_up(&self) {
         // A socket that is broken needs no goodbye.
         let _gone = rustix::net::shutdown(self, rustix::net::Shutdown::Write);
+    }
+
+    fn sent(&self) -> Option<TcpSent> {
+        socket::tcp_sent(self.as_fd()).ok()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
