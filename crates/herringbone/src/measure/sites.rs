@@ -4,13 +4,13 @@ use super::ports::{REPEATS, TurnFlows, longest};
 use crate::{
     Communicator, Error, Result,
     config::settings,
-    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, measured_sites, site_flows},
+    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, found_sites, measured_sites, site_flows},
 };
 use std::{fmt, time::Duration};
 
 /// A measurement of the uplinks of sites that is about to begin. All ranks of the group make one and run it.
 ///
-/// Which hosts are a site follows from the links between them and their ports ([`Sites::found`]), so measure these first. Between
+/// Which hosts are a site follows from the links between them and their ports ([`found_sites`]), so measure these first. Between
 /// two hosts a link carries what no other pair takes of the uplink, which tells nothing of many pairs: so all hosts of a site measure at once.
 pub struct SiteMeasurement<'a> {
     comm: &'a Communicator,
@@ -21,7 +21,7 @@ pub struct SiteMeasurement<'a> {
 impl<'a> SiteMeasurement<'a> {
     /// Of the sites that these ports and links show, whose ranks are on these hosts, one number for each; `None` where they show none.
     pub fn of(comm: &'a Communicator, ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Self> {
-        let of_ranks = Sites::found(ports, links, hosts)?;
+        let of_ranks = found_sites(ports, links, hosts)?;
         let turns = site_flows(&of_ranks, hosts);
         Some(Self { comm, of_ranks, turns })
     }
