@@ -1,4 +1,4 @@
-"""All-reduces between two sites of hosts with a slow link between them: plans that know the sites, one that knows nothing, and ring.
+"""All-reduces between two sites of hosts with a slow link between them: plans that know the sites, one that knows nothing, ring and Gloo.
 
 Hosts are network namespaces. The jobs take turns in the same processes. Prints a table for a record.
 """
@@ -19,6 +19,7 @@ JOBS = [
     ("sites, added first", None, True, "sites"),
     ("default", None, False, "ranks"),
     ("ring", "ring", False, "ranks"),
+    ("Gloo", "gloo", False, "ranks"),
 ]
 """Names, what is forced, whether the job knows the sites, and the fold order."""
 
@@ -76,7 +77,7 @@ def main():
     )
     print(table(lines, options, JOBS, "the uplink"))
     for line in lines:
-        if "plan" in line and line["plan"] != "ring":
+        if "plan" in line and line["plan"] not in ("ring", "Gloo"):
             print(f"* {line['bytes']} B, {line['plan']}: {line['why']}")
 
 

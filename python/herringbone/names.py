@@ -44,4 +44,4 @@ Transport = Literal["shm", "tcp"]
 """How processes send each other data: shared memory, within a host, or TCP."""
 
 FoldOrder = Literal["ranks", "hosts", "sites"]
-"""The order in which numbers are added: by rank, or each host's first."""
+"""The order in which numbers are added: by rank, each host's first, or each site's first."""

@@ -32,7 +32,7 @@ class Options:
     """``"shm"`` or ``"tcp"``: the only transport between processes (``HERRINGBONE_TRANSPORT``)."""
 
     fold_order: FoldOrder | None = None
-    """``"ranks"`` or ``"hosts"``: which order numbers are added in (``HERRINGBONE_FOLD_ORDER``)."""
+    """``"ranks"``, ``"hosts"`` or ``"sites"``: which order numbers are added in (``HERRINGBONE_FOLD_ORDER``)."""
 
     token: str | None = None
     """The job's shared secret, any non-empty text (``HERRINGBONE_TOKEN``)."""

@@ -161,7 +161,7 @@ fn rows(options: &Options, job: &JobSettings) -> Result<Vec<Row>, Failure> {
     let JobSettings { guidance, wiring, sizing } = job;
     let hosts = layout::hosts(ranks, options.per_host());
     let sites = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
-    let group = layout::group(options.fold_order(), &hosts, &sites)?;
+    let group = topologies::group(options.fold_order(), &hosts, &sites)?;
     let sizes = match (&options.sizes, collective) {
         (Some(Sizes(sizes)), _) => &sizes[..],
         (None, Collective::Barrier) => &[0],

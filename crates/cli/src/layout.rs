@@ -1,7 +1,5 @@
 //! Jobs that are only thought of: how many ranks are on which hosts.
 
-use crate::failure::Failure;
-use herringbone::core::group::{FoldObstacle, Group};
 use herringbone::{Algorithm, FoldOrder};
 
 /// The host of each rank: `per_host` ranks on each, in order.
@@ -31,18 +29,4 @@ pub(crate) fn sites(algorithm: &Algorithm) -> Vec<u32> {
         Algorithm::Sites { sizes, .. } => sizes.numbers().collect(),
         _ => Vec::new(),
     }
-}
-
-/// The group of ranks on these hosts, in these sites.
-///
-/// # Errors
-/// If the order is that of sites, and they are not known.
-pub(crate) fn group(order: FoldOrder, hosts: &[u32], sites: &[u32]) -> Result<Group, Failure> {
-    if order.obstacle(hosts, sites) == Some(FoldObstacle::NoSites) {
-        return Err(Failure::Usage {
-            problem: format!("the fold order of sites needs the site of each of {} ranks", hosts.len()),
-            hint: "name sites in the topology, or their sizes in the algorithm, as in sites(radix,radix,3x2)",
-        });
-    }
-    Ok(order.group(hosts, sites))
 }

@@ -1,7 +1,7 @@
 //! `herringbone show`: a schedule, as text.
 
 use crate::failure::{ABOUT_ALGORITHM, Failure};
-use crate::{layout, names, numbers::whole, outcome::Outcome, progress::LateBar};
+use crate::{layout, names, numbers::whole, outcome::Outcome, progress::LateBar, topologies};
 use herringbone::core::algorithm::Layout;
 use herringbone::{Algorithm, Collective, FoldOrder};
 use serde_json::json;
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let hosts = layout::hosts(*ranks, per_host.unwrap_or_else(|| layout::usual_per_host(*ranks)));
     let known = Layout { reducers, hosts: &hosts, links: None };
     let progress = LateBar::without_end("making the schedule");
-    let group = layout::group(*fold_order, &hosts, &layout::sites(algorithm))?;
+    let group = topologies::group(*fold_order, &hosts, &layout::sites(algorithm))?;
     let schedule = algorithm
         .schedule(*collective, &group, &known)
         .map_err(|why| Failure::Usage { problem: why.to_string(), hint: "see herringbone show --help" })?;

@@ -1,8 +1,9 @@
 //! Topology files on the command line.
 
 use crate::failure::Failure;
+use herringbone::core::group::{FoldObstacle, Group};
 use herringbone::core::topology::{self, Topology, Wiring};
-use herringbone::{read_user_stream, read_user_text};
+use herringbone::{FoldOrder, read_user_stream, read_user_text};
 use std::fs;
 
 /// Reads `FILE`, or one topology of a file with several as `FILE#NAME`; `-` is standard input. Warnings go to standard error.
@@ -41,6 +42,20 @@ pub(crate) fn among(wiring: Wiring, hosts: &[u32]) -> Result<Wiring, Failure> {
             hint: "ask for as many ranks as it has nodes, or give its ports without links a node for each host",
         }),
     }
+}
+
+/// The group of ranks on these hosts, in these sites.
+///
+/// # Errors
+/// If the order is that of sites, and they are not known.
+pub(crate) fn group(order: FoldOrder, hosts: &[u32], sites: &[u32]) -> Result<Group, Failure> {
+    if order.obstacle(hosts, sites) == Some(FoldObstacle::NoSites) {
+        return Err(Failure::Usage {
+            problem: format!("the fold order of sites needs the site of each of {} ranks", hosts.len()),
+            hint: "name sites in the topology, or their sizes in the algorithm, as in sites(radix,radix,3x2)",
+        });
+    }
+    Ok(order.group(hosts, sites))
 }
 
 /// Writes a picture or a text.

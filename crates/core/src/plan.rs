@@ -36,7 +36,9 @@
 //! `trees` or `radix` in other stages if they leave less to the slowest link, by their programs.
 //!
 //! Where the ports of hosts are known, they decide in place of the links between workers: if they differ by more than a
-//! sixteenth, such an all-reduce takes an algorithm by shares that leaves the busiest port at least 3 % less time, if there is one.
+//! sixteenth, such an all-reduce takes an algorithm by shares that leaves the busiest port at least 3 % less time, if there is one. So it does
+//! between hosts of unequal numbers of ranks, or nodes of the canonical tree, whose ports count as alike where they are not known. Where sites are
+//! known, their uplinks are such ports, `sites` is a candidate, and reduce_scatter and all_gather choose so, too.
 //!
 //! Where messages are coded, an all-reduce takes the coded form of `reduction_server` if there are reducers, else that of `radix`.
 //!

@@ -17,6 +17,7 @@ mod measured_sites;
 mod model;
 #[cfg(feature = "topology-readers")]
 mod nccl;
+mod port;
 mod port_speeds;
 mod port_watch;
 mod ports;
@@ -39,15 +40,17 @@ pub use measured_ports::{
     MOST_IN_BLOCK, PortArrival, PortFindings, mean_rate, measured_ports, measuring_blocks, median_rate,
     steady_rates,
 };
-pub use measured_sites::{SiteFlow, measured_sites, site_flows};
+pub use measured_sites::{SiteFlow, found_sites, measured_sites, site_flows};
 pub use model::{
-    LinkKind, MOST_NODES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort, TopologySite,
+    LinkKind, MOST_NODES, MOST_SITES, NodeKind, Topology, TopologyLink, TopologyNode, TopologyPort,
+    TopologySite,
 };
+pub use port::Port;
 pub use port_speeds::{HostFlow, SeenPort, SeenRate, seen_ports};
 pub use port_watch::{INTERVALS, PortChange, PortSpeeds, PortWatch};
-pub use ports::{MOST_PORTS, Port, Ports};
+pub use ports::{MOST_PORTS, Ports};
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
-pub use sites::{MOST_SITES, Sites};
+pub use sites::Sites;
 pub use switches::Switches;
 pub use wiring::Wiring;
 

@@ -269,7 +269,7 @@ impl Question {
         let known = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
         let named = self.call.algorithm.as_ref().map(layout::sites).unwrap_or_default();
         let sites = if known.is_empty() { named } else { known };
-        let group = layout::group(environment.fold_order()?.unwrap_or_default(), &hosts, &sites)?;
+        let group = topologies::group(environment.fold_order()?.unwrap_or_default(), &hosts, &sites)?;
         let count = match &parts {
             Some(_) => Call::UNEVEN,
             None => {

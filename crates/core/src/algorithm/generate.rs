@@ -103,20 +103,14 @@ impl Algorithm {
             (Self::Hierarchical { inner, outer }, AllReduce) => {
                 hierarchical::all_reduce(group, layout, inner, outer, None)?
             }
-            (Self::Hierarchical { inner, outer }, ReduceScatter) => {
-                hierarchical::reduce_scatter(group, layout, inner, outer)?
-            }
-            (Self::Hierarchical { inner, outer }, AllGather) => {
-                hierarchical::all_gather(group, layout, inner, outer)?
+            (Self::Hierarchical { inner, outer }, ReduceScatter | AllGather) => {
+                hierarchical::half(collective, group, layout, inner, outer)?
             }
             (Self::Sites { inner, outer, sizes }, AllReduce) => {
                 SiteLevels { inner, outer, sizes }.all_reduce(group, layout, None)?
             }
-            (Self::Sites { inner, outer, sizes }, ReduceScatter) => {
-                SiteLevels { inner, outer, sizes }.reduce_scatter(group, layout)?
-            }
-            (Self::Sites { inner, outer, sizes }, AllGather) => {
-                SiteLevels { inner, outer, sizes }.all_gather(group, layout)?
+            (Self::Sites { inner, outer, sizes }, ReduceScatter | AllGather) => {
+                SiteLevels { inner, outer, sizes }.half(collective, group, layout)?
             }
             (Self::Coded { plain }, AllReduce) => plain.with_coded_messages(group, layout)?,
             (algorithm, collective) => {
@@ -195,7 +189,7 @@ mod tests {
                 let layout = Layout { reducers: workers, hosts: &hosts, links: None };
                 let layout =
                     if algorithm.needs_reducers() { layout } else { Layout { reducers: 0, ..layout } };
-                let Ok(schedule) = algorithm.schedule(collective, &order.group(&hosts), &layout) else {
+                let Ok(schedule) = algorithm.schedule(collective, &order.group(&hosts, &[]), &layout) else {
                     continue;
                 };
                 let mut programs = schedule.programs();

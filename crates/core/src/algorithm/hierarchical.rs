@@ -52,24 +52,24 @@ pub(super) fn all_reduce(
     }))
 }
 
-pub(super) fn reduce_scatter(
+/// The reduce_scatter or, as `collective` says, the all_gather.
+pub(super) fn half(
+    collective: Collective,
     group: &Group,
     layout: &Layout<'_>,
     inner: &Algorithm,
     outer: &Algorithm,
 ) -> Result<Schedule, Unsupported> {
-    let [scatter, _] = staged(group, layout, inner, outer)?;
-    Ok(radix::half(group, Some(scatter), None))
+    Ok(half_through(collective, group, staged(group, layout, inner, outer)?))
 }
 
-pub(super) fn all_gather(
-    group: &Group,
-    layout: &Layout<'_>,
-    inner: &Algorithm,
-    outer: &Algorithm,
-) -> Result<Schedule, Unsupported> {
-    let [_, gather] = staged(group, layout, inner, outer)?;
-    Ok(radix::half(group, None, Some(gather)))
+/// The half of a collective through its levels, of those of both.
+pub(super) fn half_through(collective: Collective, group: &Group, levels: [Vec<Level>; 2]) -> Schedule {
+    let [scatter, gather] = levels;
+    match collective {
+        Collective::ReduceScatter => radix::half(group, Some(scatter), None),
+        _ => radix::half(group, None, Some(gather)),
+    }
 }
 
 /// The levels of two radixes, of which either half can do without the other.
@@ -149,20 +149,20 @@ fn both_levels(
     inside: &[u32],
     across: &[u32],
 ) -> Result<[Vec<Level>; 2], Unsupported> {
-    let partition = Partition { pieces: pieces_of_hosts(group, hosts)?, inside: inside.to_vec() };
+    let partition = NestedRuns { pieces: pieces_of_hosts(group, hosts)?, inside: inside.to_vec() };
     Ok(nested_levels(group.keys(), &[partition], across))
 }
 
 /// Runs of ranks that together are all ranks, such as hosts, or the sites that these are in.
 #[derive(Clone, Debug)]
-pub(super) struct Partition {
+pub(super) struct NestedRuns {
     /// Of each run: the largest nodes of the canonical tree that lie within it.
     pub(super) pieces: Vec<Level>,
     /// The factors of the stages inside of a run, from the runs of the partition before this one, or from lone ranks.
     pub(super) inside: Vec<u32>,
 }
 
-impl Partition {
+impl NestedRuns {
     fn runs(&self) -> Level {
         self.pieces.iter().map(whole).collect()
     }
@@ -170,7 +170,7 @@ impl Partition {
 
 /// The levels to scatter through, which pass the pieces of each partition, and those to gather through, which pass its runs. Each run of a
 /// partition is made of runs of the one before it.
-pub(super) fn nested_levels(keys: &[u32], partitions: &[Partition], across: &[u32]) -> [Vec<Level>; 2] {
+pub(super) fn nested_levels(keys: &[u32], partitions: &[NestedRuns], across: &[u32]) -> [Vec<Level>; 2] {
     let (mut scatter, mut nodes) = (Vec::new(), lone_ranks(0..keys.len() as Rank));
     for partition in partitions {
         let pieces: Level = partition.pieces.iter().flatten().cloned().collect();

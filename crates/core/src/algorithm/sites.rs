@@ -5,11 +5,14 @@
 //! it gathers backwards. Each site sends one partial sum for each node of the canonical tree that it is made of (its *pieces*), and a
 //! result enters a site once.
 
-use super::hierarchical::{Partition, nested_levels, pieces_of_hosts, pieces_of_runs, same_factors};
+use super::hierarchical::{
+    NestedRuns, half_through, nested_levels, pieces_of_hosts, pieces_of_runs, same_factors,
+};
 use super::owners::Level;
 use super::radix::{self, checked};
 use super::shares::Shares;
 use super::{Algorithm, Layout, Unsupported};
+use crate::collective::Collective;
 use crate::group::{Group, Rank};
 use crate::schedule::{Schedule, read_runs, write_runs};
 use crate::topology::MOST_SITES;
@@ -118,14 +121,14 @@ impl SiteLevels<'_> {
         Ok(radix::both_halves(group, shares, scatter, gather))
     }
 
-    pub(super) fn reduce_scatter(&self, group: &Group, layout: &Layout<'_>) -> Result<Schedule, Unsupported> {
-        let [scatter, _] = self.levels(group, layout)?;
-        Ok(radix::half(group, Some(scatter), None))
-    }
-
-    pub(super) fn all_gather(&self, group: &Group, layout: &Layout<'_>) -> Result<Schedule, Unsupported> {
-        let [_, gather] = self.levels(group, layout)?;
-        Ok(radix::half(group, None, Some(gather)))
+    /// The reduce_scatter or, as `collective` says, the all_gather.
+    pub(super) fn half(
+        &self,
+        collective: Collective,
+        group: &Group,
+        layout: &Layout<'_>,
+    ) -> Result<Schedule, Unsupported> {
+        Ok(half_through(collective, group, self.levels(group, layout)?))
     }
 
     fn levels(&self, group: &Group, layout: &Layout<'_>) -> Result<[Vec<Level>; 2], Unsupported> {
@@ -146,14 +149,14 @@ impl SiteLevels<'_> {
                     return Err(Unsupported::HostInTwoSites { rank });
                 }
                 checked(&inside)?;
-                partitions.push(Partition { pieces, inside });
+                partitions.push(NestedRuns { pieces, inside });
                 factors(across_hosts).ok_or_else(refused)?
             }
             _ => factors(inner).ok_or_else(refused)?,
         };
         checked(&inside_site)?;
         checked(&across)?;
-        partitions.push(Partition { pieces: pieces_of_runs(group.keys(), &numbers), inside: inside_site });
+        partitions.push(NestedRuns { pieces: pieces_of_runs(group.keys(), &numbers), inside: inside_site });
         Ok(nested_levels(group.keys(), &partitions, &across))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Request,
-    port_loads::{Places, PortLoads},
+    port_loads::{MemberPlaces, PortLoads},
     shares::{PortTime, ShareSearch, filled},
 };
 use crate::{
@@ -19,6 +19,9 @@ const ALIKE: u64 = 16;
 
 /// The most kinds of hosts whose ports may make their shares differ.
 const MOST_KINDS: usize = 8;
+
+/// Of a hundred parts of a choice's time, what another one, or the same with shares, may take to be taken in its place.
+pub(super) const WORTH_PERCENT: u64 = 97;
 
 /// The rate of all ports where none is known, in bytes/s.
 const ASSUMED: u64 = 1_000_000_000;
@@ -60,7 +63,7 @@ pub(super) struct BusiestPort {
 
 /// The ports of a request's hosts, workers' first, then one for each reducer, and the uplinks of its sites.
 pub(super) struct KnownPorts {
-    places: Places,
+    places: MemberPlaces,
     ports: Vec<Port>,
     uplinks: Vec<Port>,
     /// The kind of each host: those of one kind have ports that are alike, as many ranks, and sites that are alike.
@@ -83,7 +86,7 @@ impl KnownPorts {
     /// counts as fast as all uplinks together, so that uplinks decide.
     pub(super) fn new(request: &Request<'_>, known: Option<&Ports>) -> Self {
         let sites = known.and_then(Ports::sites);
-        let places = Places::of(request, sites);
+        let places = MemberPlaces::of(request, sites);
         let workers = request.group.size() as usize;
         let mut ports = vec![Port::default(); places.workers_hosts];
         let mut ranks = vec![0u64; places.workers_hosts];
@@ -235,10 +238,11 @@ impl KnownPorts {
             exact = self.loads_of(request, &algorithm);
             let counted = exact.as_ref()?;
             time = ShareSearch::new(&counted.loads, &counted.ports).time(&[1])?;
-            if !time.is_below(100, even) {
-                (lengths, time, exact) = (vec![Shares::WHOLE; count], even, None);
-                algorithm = shared(&lengths)?;
-            }
+        }
+        // What ports were measured to carry is not exact, and even shares are worth as much.
+        if by != OwnedBy::Both && !time.is_below(WORTH_PERCENT, even) {
+            (lengths, time, exact) = (vec![Shares::WHOLE; count], even, None);
+            algorithm = shared(&lengths)?;
         }
         let carried = |host: usize| match &exact {
             Some(counted) => counted.loads.of_buffer(host, &[1]),
@@ -326,13 +330,13 @@ fn are_alike(most: u64, least: u64, parts: u64) -> bool {
 }
 
 /// How many nodes of the canonical tree each host's ranks are; 1 where the ranks of a host are not consecutive.
-fn pieces(request: &Request<'_>, places: &Places) -> Vec<usize> {
+fn pieces(request: &Request<'_>, places: &MemberPlaces) -> Vec<usize> {
     let found = pieces_of_hosts(request.group, request.hosts).unwrap_or_default();
     (0..places.workers_hosts).map(|host| found.get(host).map_or(1, Vec::len)).collect()
 }
 
 /// A number for each host's site: of its own if there are few, else equal for those with as many ranks and equal uplinks.
-fn alike_sites(places: &Places, ranks: &[u64], uplinks: &[Port]) -> Vec<usize> {
+fn alike_sites(places: &MemberPlaces, ranks: &[u64], uplinks: &[Port]) -> Vec<usize> {
     let hosts = 0..places.workers_hosts;
     if uplinks.len() <= MOST_KINDS {
         return hosts.map(|host| places.site(host as u32).unwrap_or(0)).collect();

@@ -26,7 +26,7 @@ pub(super) fn host_numbers(request: &Request<'_>, reducers: u32) -> (Vec<u32>, u
 
 /// Where the members of a request are: the host of each, and the site of each host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct MemberPlaces {
     /// By member, workers first: numbers from 0 up.
     pub(super) hosts: Vec<u32>,
     /// How many hosts have workers.
@@ -35,7 +35,7 @@ pub(super) struct Places {
     sites: Vec<u32>,
 }
 
-impl Places {
+impl MemberPlaces {
     /// Those of a request's workers and reducers, in these sites if any are known.
     pub(super) fn of(request: &Request<'_>, sites: Option<&Sites>) -> Self {
         let (hosts, workers_hosts) = host_numbers(request, request.reducers);
@@ -73,7 +73,7 @@ impl PortLoads {
     /// `widening` times as wide. One pass over all steps.
     pub(super) fn of(
         schedule: &Schedule,
-        places: &Places,
+        places: &MemberPlaces,
         widening: u32,
         kinds: usize,
         kind: impl Fn(Chunk) -> usize,
@@ -175,7 +175,7 @@ pub(super) mod tests {
         let request = Request { reducers, ..large(group, hosts) };
         let layout = Layout { reducers, hosts, links: None };
         let schedule = algorithm.schedule(request.collective, group, &layout).unwrap();
-        let places = Places::of(&request, None);
+        let places = MemberPlaces::of(&request, None);
         let numbers = &places.hosts;
         let kinds = numbers.iter().max().unwrap() + 1;
         let kind = |chunk: Chunk| numbers[chunk as usize % numbers.len()] as usize;

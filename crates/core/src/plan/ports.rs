@@ -6,7 +6,7 @@
 
 use super::{
     Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
-    known_ports::{BusiestPort, KnownPorts, PortKind, SharedChoice},
+    known_ports::{BusiestPort, KnownPorts, PortKind, SharedChoice, WORTH_PERCENT},
     shares::PortTime,
 };
 use crate::{
@@ -20,9 +20,6 @@ use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
 
 /// The most members for which shares are planned.
 const MOST_MEMBERS: u32 = 256;
-
-/// Of a hundred parts of the plain choice's time, what another one may take to be chosen.
-const WORTH_PERCENT: u64 = 97;
 
 /// The ports that decide about a request: where they are known of all of its workers, and explain the links that are known.
 pub(super) fn deciding<'a>(request: &Request<'a>) -> Option<&'a Ports> {

@@ -1,12 +1,15 @@
 //! Nodes, the links between them, and what can be asked of both.
 
-use super::{MOST_SITES, TopologyError, json};
+use super::{TopologyError, json};
 use crate::choice::choices;
 use alloc::{format, string::String, string::ToString, vec, vec::Vec};
 use core::fmt;
 
 /// The most nodes that a topology has.
 pub const MOST_NODES: usize = 256;
+
+/// The most sites of a topology.
+pub const MOST_SITES: usize = 255;
 
 choices! {
     "a kind of node":

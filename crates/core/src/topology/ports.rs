@@ -3,57 +3,11 @@
 //! Behind a switch all pairs of hosts share the ports of the two, so a rate for each pair says too much: three hosts that send to
 //! a fourth at once get a third of its port each. Ports are kept apart from links, which belong to one pair alone.
 
-use super::{LinkMatrix, MOST_SITES, Sites, Topology, TopologyError, TopologyPort};
+use super::{LinkMatrix, MOST_SITES, Port, Sites, Topology, TopologyError, TopologyPort, port::UNIT};
 use alloc::{collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 /// The most ranks whose ports are known: as many as there can be shares.
 pub const MOST_PORTS: usize = 4096;
-
-/// The unit in which ports travel, in bytes/s.
-const UNIT: u64 = 1000;
-
-/// The link of a host to the switch: bytes of payload per second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Port {
-    /// From the host; 0: no limit, or none that is known.
-    pub out: u64,
-    /// To the host; 0: no limit, or none that is known.
-    pub into: u64,
-}
-
-impl Port {
-    /// How many bytes one is in messages.
-    pub(super) const BYTES: usize = 2 * size_of::<u32>();
-
-    /// One of these GB/s, 0 where a rate is not known.
-    pub(super) fn of_gigabytes(out: f64, into: f64) -> Self {
-        let rate = |gigabytes: f64| (gigabytes * 1e9 + 0.5) as u64;
-        Self { out: rate(out), into: rate(into) }
-    }
-
-    /// The same in whole thousands of bytes/s.
-    pub(super) fn in_units(self) -> Self {
-        // What is slow is not unlimited.
-        let whole = |rate: u64| rate.min(1) * (rate / UNIT).clamp(1, u32::MAX.into()) * UNIT;
-        Self { out: whole(self.out), into: whole(self.into) }
-    }
-
-    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let [out, into] = [self.out, self.into].map(|rate| ((rate / UNIT) as u32).to_le_bytes());
-        core::array::from_fn(|at| if at < out.len() { out[at] } else { into[at - out.len()] })
-    }
-
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let rate = |bytes: &[u8]| Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?)) * UNIT);
-        let (out, into) = bytes.split_at_checked(size_of::<u32>())?;
-        Some(Self { out: rate(out)?, into: rate(into)? })
-    }
-
-    /// Whether nothing is known of it.
-    fn is_unknown(self) -> bool {
-        self == Self::default()
-    }
-}
 
 /// The port of each rank's host, by rank: ranks of one host have equal entries and share one port.
 #[derive(Clone, Debug, PartialEq, Eq)]

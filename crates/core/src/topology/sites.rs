@@ -1,10 +1,7 @@
 //! Sites: hosts whose messages to all other hosts share an uplink, such as the cable between two buildings.
 
-use super::{LinkMatrix, Port, Ports, Topology, TopologyError, TopologySite};
+use super::{MOST_SITES, Port, Topology, TopologyError, TopologySite};
 use alloc::{format, vec::Vec};
-
-/// The most sites.
-pub const MOST_SITES: usize = 255;
 
 /// The site of each rank, and the uplink of each site: what all of its ranks together send to other sites and receive from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,45 +47,6 @@ impl Sites {
         });
         let uplinks = sites.iter().map(|site| Port::of_gigabytes(site.out, site.into)).collect();
         Self::new(of_ranks.collect::<Result<_, _>>()?, uplinks).map(Some)
-    }
-
-    /// Which site each rank is in, by what was measured: hosts between which a link carries at least half of what the ports of its
-    /// ends let through, both ways, are in one site. `hosts` has a number for each rank's host. `None` unless that makes several sites,
-    /// one of several hosts: where hosts A and B, and B and C, are near each other, A and C have to be, too.
-    ///
-    /// Rates that are off by a fifth change nothing if links between sites carry at most 0.3 of a port.
-    pub fn found(ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Vec<u8>> {
-        if [ports.size(), links.size()] != [hosts.len(); 2] {
-            return None;
-        }
-        let first = |host: u32| hosts.iter().position(|other| *other == host).expect("a host has a rank");
-        let mut leaders: Vec<usize> = hosts.iter().map(|host| first(*host)).collect();
-        leaders.sort_unstable();
-        leaders.dedup();
-        let carries = |from: usize, to: usize| {
-            let rate = (links.speed(from, to) * 1e9) as u64;
-            rate.saturating_mul(2) >= ports.limit(from, to)
-        };
-        let near = |one: usize, other: usize| one == other || carries(one, other) && carries(other, one);
-        // The site of each leader is that of the first one that is near it.
-        let place = |leader: usize| leaders.iter().position(|other| near(*other, leader)).unwrap_or(0);
-        let of_leaders: Vec<usize> = leaders.iter().map(|leader| place(*leader)).collect();
-        let pairs = (0..leaders.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
-        let is_site = |(one, other): (usize, usize)| {
-            near(leaders[one], leaders[other]) == (of_leaders[one] == of_leaders[other])
-        };
-        let mut firsts = of_leaders.clone();
-        firsts.sort_unstable();
-        firsts.dedup();
-        let is_level = (2..=MOST_SITES).contains(&firsts.len()) && firsts.len() < leaders.len();
-        if !is_level || !pairs.into_iter().all(is_site) {
-            return None;
-        }
-        let number = |host: &u32| {
-            let leader = leaders.binary_search(&first(*host)).ok()?;
-            firsts.binary_search(&of_leaders[leader]).ok().map(|site| site as u8)
-        };
-        hosts.iter().map(number).collect()
     }
 
     /// How many ranks there are.
@@ -178,7 +136,7 @@ impl Sites {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{random::SplitMix, read};
+    use super::super::{LinkMatrix, Ports, read};
     use super::*;
     use alloc::{string::ToString, vec};
 
@@ -270,62 +228,5 @@ mod tests {
         let found = raised.sites().unwrap().uplinks().to_vec();
         assert_eq!(found, [uplink(500_000_000, 0), uplink(400_000_000, 500_000_000)]);
         assert!(!Ports::uniform(2, uplink(2_000_000_000, 2_000_000_000)).explain(&links, &[0, 1]));
-    }
-
-    /// Rates as they would be measured of hosts in these sites, each off by up to a fifth: `part` of a port between sites.
-    fn measured(sites: &[u8], hosts: &[u32], part: f64, seed: u64) -> (Ports, LinkMatrix) {
-        let mut chance = SplitMix::new(seed);
-        let mut noisy = |rate: f64| rate * (0.8 + 0.4 * chance.below(1001) as f64 / 1000.0);
-        let rates: Vec<f64> =
-            (0..=*hosts.iter().max().unwrap()).map(|host| 0.05 * f64::from(host % 3 + 1)).collect();
-        let host = |rank: usize| hosts[rank] as usize;
-        let ports: Vec<Port> = (0..hosts.len())
-            .map(|rank| Port::of_gigabytes(noisy(rates[host(rank)]), noisy(rates[host(rank)])))
-            .collect();
-        let mut link = |from: usize, to: usize| match (host(from) == host(to), sites[from] == sites[to]) {
-            (true, _) => 5.0,
-            (false, near) => {
-                let port = rates[host(from)].min(rates[host(to)]);
-                noisy(if near { port } else { part * 0.05 })
-            }
-        };
-        let rows: Vec<Vec<f32>> =
-            (0..hosts.len()).map(|from| (0..hosts.len()).map(|to| link(from, to) as f32).collect()).collect();
-        (Ports::new(ports, 0).unwrap().shared(hosts), LinkMatrix::of_weights(&rows).unwrap())
-    }
-
-    #[test]
-    fn sites_are_found_in_what_was_measured_whatever_the_noise() {
-        let shapes: [(&[u8], &[u32]); 6] = [
-            (&[0, 0, 0, 1, 1, 1], &[0, 1, 2, 3, 4, 5]),
-            (&[0, 1, 0, 1, 0, 1], &[0, 1, 2, 3, 4, 5]),
-            (&[0, 0, 0, 0, 1, 1, 1, 1], &[0, 0, 1, 1, 2, 2, 3, 3]),
-            (&[0, 0, 1, 1, 2, 2, 2], &[0, 1, 2, 3, 4, 5, 6]),
-            (&[0, 0, 0, 1], &[0, 1, 2, 3]),
-            (&[0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 2], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ];
-        for (sites, hosts) in shapes {
-            for seed in 0..200 {
-                let part = 0.3 / (1 + seed % 7) as f64;
-                let (ports, links) = measured(sites, hosts, part, seed);
-                assert_eq!(Sites::found(&ports, &links, hosts).as_deref(), Some(sites), "{seed}");
-                // One switch: no sites.
-                let (ports, links) = measured(&vec![0; hosts.len()], hosts, 1.0, seed);
-                assert_eq!(Sites::found(&ports, &links, hosts), None, "{seed}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_no_level_makes_no_sites() {
-        let hosts = [0, 1, 2];
-        // Each host far from each other, and a host that is near two that are far from each other.
-        let far = LinkMatrix::uniform(3, 0.1);
-        let ports = Ports::uniform(3, uplink(1_000_000_000, 1_000_000_000));
-        assert_eq!(Sites::found(&ports, &far, &hosts), None);
-        let row = |from: usize| (0..3).map(|to| if from + to == 2 { 0.1 } else { 1.0 }).collect::<Vec<f32>>();
-        let chain = LinkMatrix::of_weights(&[row(0), row(1), row(2)]).unwrap();
-        assert_eq!(Sites::found(&ports, &chain, &hosts), None);
-        assert_eq!(Sites::found(&ports, &far, &[0, 1]), None);
     }
 }

@@ -4,13 +4,13 @@ use super::ports::{REPEATS, TurnFlows, longest};
 use crate::{
     Communicator, Error, Result,
     config::settings,
-    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, measured_sites, site_flows},
+    core::topology::{LinkMatrix, Ports, SiteFlow, Sites, found_sites, measured_sites, site_flows},
 };
 use std::{fmt, time::Duration};
 
 /// A measurement of the uplinks of sites that is about to begin. All ranks of the group make one and run it.
 ///
-/// Which hosts are a site follows from the links between them and their ports ([`Sites::found`]), so measure these first. Between
+/// Which hosts are a site follows from the links between them and their ports ([`found_sites`]), so measure these first. Between
 /// two hosts a link carries what no other pair takes of the uplink, which tells nothing of many pairs: so all hosts of a site measure at once.
 pub struct SiteMeasurement<'a> {
     comm: &'a Communicator,
@@ -21,7 +21,7 @@ pub struct SiteMeasurement<'a> {
 impl<'a> SiteMeasurement<'a> {
     /// Of the sites that these ports and links show, whose ranks are on these hosts, one number for each; `None` where they show none.
     pub fn of(comm: &'a Communicator, ports: &Ports, links: &LinkMatrix, hosts: &[u32]) -> Option<Self> {
-        let of_ranks = Sites::found(ports, links, hosts)?;
+        let of_ranks = found_sites(ports, links, hosts)?;
         let turns = site_flows(&of_ranks, hosts);
         Some(Self { comm, of_ranks, turns })
     }
@@ -43,7 +43,7 @@ impl<'a> SiteMeasurement<'a> {
     pub fn run(self, mut done: impl FnMut(usize)) -> Result<Sites> {
         let me = self.comm.rank();
         let mut own = vec![0u64; self.turns()];
-        for turn in 0..own.len() {
+        for (turn, rate) in own.iter_mut().enumerate() {
             self.comm.barrier()?;
             let flows = &self.turns[turn % self.turns.len()];
             let senders: Vec<u32> =
@@ -52,7 +52,7 @@ impl<'a> SiteMeasurement<'a> {
                 flows.iter().filter(|flow| flow.sender == me).map(|flow| flow.receiver).collect();
             let of_turn = TurnFlows { comm: self.comm };
             if !senders.is_empty() {
-                own[turn] = of_turn.received(&senders)?.mean;
+                *rate = of_turn.received(&senders)?.mean;
             } else if !receivers.is_empty() {
                 of_turn.served(&receivers)?;
             }
