@@ -191,7 +191,7 @@ fn noise_changes_plans_no_more_often_than_is_allowed() {
                 .map(|_| {
                     let [from, to] = [0, 0].map(|_: u32| rng.below(6) as u32);
                     let (bytes, microseconds) =
-                        (rng.below(1 << rng.0 % 40), rng.below(1 << (rng.0 >> 8) % 40));
+                        (rng.below(1 << (rng.0 % 40)), rng.below(1 << ((rng.0 >> 8) % 40)));
                     HostFlow { from, to, bytes, microseconds }
                 })
                 .collect();
