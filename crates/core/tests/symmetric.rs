@@ -22,7 +22,7 @@ impl Case {
         let algorithm: Algorithm = self.algorithm.parse().unwrap();
         let hosts: Vec<u32> = (0..self.workers).map(|rank| rank / self.per_host).collect();
         let reducers = if algorithm.needs_reducers() { self.workers } else { 0 };
-        let group = self.order.group(&hosts);
+        let group = self.order.group(&hosts, &[]);
         let layout = Layout { reducers, hosts: &hosts, links: None };
         Some((algorithm.schedule(self.collective, &group, &layout).ok()?, group))
     }
