@@ -476,7 +476,7 @@ impl Schedule {
     }
 
     /// A schedule in which all workers do the same, and so do all reducers, of which there are as many or none: `first` makes the
-    /// programs of the first worker and of the first reducer, and those of others are their [images](Symmetry::image).
+    /// programs of the first worker and of the first reducer, and those of others are their [counterparts](Symmetry::counterpart).
     ///
     /// # Panics
     /// If shifts move chunks, and there are not as many as workers.
@@ -567,9 +567,9 @@ impl Schedule {
                         Some(known) if known.0 == of => known,
                         _ => (of, first(of)),
                     };
-                    let image = symmetry.image(&program, rank);
+                    let program_of_rank = symmetry.counterpart(&program, rank);
                     known = Some((of, program));
-                    Cow::Owned(image)
+                    Cow::Owned(program_of_rank)
                 })
             }
         };

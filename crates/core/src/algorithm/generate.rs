@@ -157,7 +157,7 @@ mod tests {
     use crate::group::FoldOrder;
     use alloc::vec::Vec;
 
-    /// The programs that are images of the first one are those that the algorithm would write.
+    /// The programs that are counterparts of the first one are those that the algorithm would write.
     #[test]
     fn images_are_what_algorithms_write() {
         let mut alike = 0;

@@ -123,26 +123,74 @@ impl Symmetry {
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
     /// its place in the list. So a fold of all parts of a node in the canonical shape is one on each rank, though a shift turns the
     /// list round.
-    pub fn image(&self, first: &Program, rank: Rank) -> Program {
+    pub fn counterpart(&self, first: &Program, rank: Rank) -> Program {
         let by = self.place_of(rank);
-        let mut image = first.clone();
+        let mut counterpart = first.clone();
         if by == 0 {
-            return image;
+            return counterpart;
         }
-        image.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
+        counterpart.lanes.iter_mut().for_each(|lane| *lane = self.rank(*lane, by));
         let slots = SlotRuns::of(first, self.side_by_side);
-        for (at, step) in image.steps.iter_mut().enumerate() {
+        for (at, step) in counterpart.steps.iter_mut().enumerate() {
             let shift = Shift { symmetry: self, slots: &slots, by, span: first.span(at) };
             *step = shift.step(*step);
             let Step::Fold { from, .. } = *step else { continue };
             let run = from.start as usize..(from.start + from.len) as usize;
-            let sources = &mut image.sources[run];
+            let sources = &mut counterpart.sources[run];
             sources.iter_mut().for_each(|source| source.from = shift.origin(source.from));
             if ascends(self.first_of(rank), first.sources(from)) {
                 put_in_order(rank, sources);
             }
         }
-        image
+        counterpart
+    }
+
+    /// Whether each step of several chunks does on other ranks what it does here: shifts keep its chunks together, and so the slots that
+    /// these lie in, which one step has written together.
+    pub(crate) fn keeps_steps(&self, program: &Program) -> bool {
+        let slots = SlotRuns::of(program, self.side_by_side);
+        let is_kept = |place: Place, span: u32| match place {
+            Place::User(first) => self.keeps(ChunkRun { first, span }),
+            Place::Slot(slot) => match slots.of_run(slot, span) {
+                Some(SlotRun { slot: base, run }) => {
+                    self.keeps(run) && self.keeps(ChunkRun { first: run.first + (slot - base), span })
+                }
+                None => span == 1,
+            },
+        };
+        let is_step_kept = |(at, step): (usize, &Step)| {
+            let span = program.span(at);
+            let sources = match *step {
+                Step::Fold { from, .. } => program.sources(from),
+                _ => &[],
+            };
+            let own = sources.iter().filter_map(|source| match source.from {
+                Origin::At(place) => Some(place),
+                Origin::Head { .. } => None,
+            });
+            own.chain(places_of(step).into_iter().flatten()).all(|place| is_kept(place, span))
+        };
+        program.longest_span() == 1 || program.steps().iter().enumerate().all(is_step_kept)
+    }
+
+    /// Whether shifts keep the chunks of a run together: it has all values of a chunk's lowest digits.
+    fn keeps(&self, run: ChunkRun) -> bool {
+        let mut sizes = self.radices.iter().rev().scan(1, |size, radix| {
+            *size *= radix;
+            Some(*size)
+        });
+        run.span == 1 || self.side_by_side && run.first % run.span == 0 && sizes.any(|size| size == run.span)
+    }
+}
+
+/// The places of a step but for a fold's sources.
+fn places_of(step: &Step) -> [Option<Place>; 2] {
+    match *step {
+        Step::Send { from, .. } => [Some(from), None],
+        Step::Recv { into, .. } | Step::Fold { into, .. } => [Some(into), None],
+        Step::Copy { from, into } | Step::Encode { from, into } => [Some(from), Some(into)],
+        Step::Decode { from: Origin::At(from), into, .. } => [Some(from), Some(into)],
+        Step::Decode { into, .. } => [None, Some(into)],
     }
 }
 
@@ -150,7 +198,7 @@ impl Symmetry {
 struct SlotRuns(Vec<Option<SlotRun>>);
 
 /// Slots that follow each other, of chunks that do.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct SlotRun {
     slot: u32,
     run: ChunkRun,
@@ -166,11 +214,18 @@ impl SlotRuns {
                 continue;
             };
             let run = ChunkRun { first, span: program.span(at) };
-            for slot_run in &mut runs[slot as usize..(slot + run.span) as usize] {
+            let end = runs.len().min(slot as usize + run.span as usize);
+            for slot_run in runs.get_mut(slot as usize..end).unwrap_or_default() {
                 slot_run.get_or_insert(SlotRun { slot, run });
             }
         }
         Self(runs)
+    }
+
+    /// The slots that were first written together with all of these.
+    fn of_run(&self, slot: u32, span: u32) -> Option<SlotRun> {
+        let runs = self.0.get(slot as usize..)?.get(..span as usize)?;
+        runs[0].filter(|_| runs.iter().all(|other| *other == runs[0]))
     }
 }
 
@@ -212,13 +267,14 @@ impl Shift<'_> {
     fn place(&self, place: Place) -> Place {
         match place {
             Place::User(chunk) => Place::User(self.chunk(chunk)),
-            Place::Slot(slot) => match self.slots.0.get(slot as usize).copied().flatten() {
-                Some(SlotRun { slot: base, run }) => {
+            Place::Slot(slot) => {
+                let moved = |SlotRun { slot: base, run }: SlotRun| {
                     let chunk = self.chunk(run.first + (slot - base));
-                    Place::Slot(base + (chunk - self.symmetry.first_chunk(run, self.by)))
-                }
-                None => place,
-            },
+                    chunk.checked_sub(self.symmetry.first_chunk(run, self.by)).map(|offset| base + offset)
+                };
+                let of_run = self.slots.0.get(slot as usize).copied().flatten();
+                Place::Slot(of_run.and_then(moved).unwrap_or(slot))
+            }
         }
     }
 

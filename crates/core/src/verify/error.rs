@@ -58,7 +58,10 @@ pub enum VerifyError {
         why: &'static str,
     },
     /// More places or steps than the proof can number, or more messages than a compiled program can.
-    #[error("the schedule is too large to prove: too many {what}")]
+    #[error(
+        "the schedule is too large to prove: too many {what}; take fewer ranks, or an algorithm and hosts that give all ranks the \
+         same to do, such as radix(128,128): then one is proven for all"
+    )]
     TooLarge {
         /// What there is too much of.
         what: String,

@@ -1,7 +1,7 @@
-//! What other ranks hold, where one stands for all: the image of what that one holds.
+//! What other ranks hold, where one stands for all: the counterpart of what that one holds.
 //!
-//! Nodes of the canonical tree that are runs of ranks with all values of their lower digits are images of each other. A term that is
-//! the sum of such a node, of inputs or of coded ones, has an image: the sum of another node. Other terms have none here.
+//! Nodes of the canonical tree that are runs of ranks with all values of their lower digits are counterparts of each other. A term that is
+//! the sum of such a node, of inputs or of coded ones, has a counterpart: the sum of another node. Other terms have none here.
 
 use super::{
     graph::Node,
@@ -123,7 +123,7 @@ impl<'a> Shifts<'a> {
         self.symmetry.chunk(chunk, self.symmetry.opposite(by))
     }
 
-    /// The image of a term, if it has one: of a result, coded or not, itself.
+    /// The counterpart of a term, if it has one: of a result, coded or not, itself.
     pub(super) fn term(&self, terms: &Terms, term: Term, by: u32) -> Option<Term> {
         if term == Term::NONE {
             return None;
@@ -142,9 +142,9 @@ impl<'a> Shifts<'a> {
         self.folded.push(Folded { rank: self.lanes.of_sources[source as usize], term });
     }
 
-    /// Ends the fold at hand. Says whether its image is the fold of the image of `sum`, on all ranks: if its sources are the sums of nodes
-    /// of one level, each from one of the node's ranks, in their order, and it makes the sum of a node. For then the image's sources are
-    /// those of the image of that node, put in their order, and nodes of a level are of one shape.
+    /// Ends the fold at hand. Says whether its counterpart is the fold of the counterpart of `sum`, on all ranks: if its sources are the sums of nodes
+    /// of one level, each from one of the node's ranks, in their order, and it makes the sum of a node. For then the counterpart's sources are
+    /// those of the counterpart of that node, put in their order, and nodes of a level are of one shape.
     pub(super) fn folded_alike(&mut self, sum: Term) -> bool {
         let folded = core::mem::take(&mut self.folded);
         let of = |Folded { rank, term }: &Folded| {

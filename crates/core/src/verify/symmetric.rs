@@ -1,16 +1,16 @@
 //! Proving a schedule whose ranks all do the same by what one of them does.
 //!
-//! The programs of such a [schedule](Symmetry) are images of the first worker's, and of the first reducer's, by definition, so a shift takes
+//! The programs of such a [schedule](Symmetry) are counterparts of the first worker's, and of the first reducer's, by definition, so a shift takes
 //! the joined graph of all ranks onto itself: steps to steps, places to places, messages to messages, and the k-th message of a lane
-//! to the k-th of its image. That gives a smaller graph, the **quotient**, with a node for each step of the first worker, and of the
+//! to the k-th of its counterpart. That gives a smaller graph, the **quotient**, with a node for each step of the first worker, and of the
 //! first reducer, and an edge where there is one between any steps alike to these. What the quotient shows holds of all:
 //!
 //! * **No deadlock.** A cycle of the whole graph is, step by step, one of the quotient. And the other way round: a cycle of the quotient
-//!   is a way from a step to its image after a shift; as often repeated as it takes that shift to come back to where it began, it is a
+//!   is a way from a step to its counterpart after a shift; as often repeated as it takes that shift to come back to where it began, it is a
 //!   cycle of the whole. So both have a cycle or none has, in the joined graph and in the one of [serial](run::serial) order.
-//! * **The right result.** Steps run on the terms that the first rank has. What it receives from another rank is the image of
-//!   what it sends itself, and each term that is sent has an [image](Shifts). A step that makes a term of others has to make its
-//!   image of theirs: a receive, a copy and a code do so as they are, and what folds do is [checked](Shifts::folded_alike). The first
+//! * **The right result.** Steps run on the terms that the first rank has. What it receives from another rank is the counterpart of
+//!   what it sends itself, and each term that is sent has a [counterpart](Shifts). A step that makes a term of others has to make its
+//!   counterpart of theirs: a receive, a copy and a code do so as they are, and what folds do is [checked](Shifts::folded_alike). The first
 //!   worker ends with what the collective promises, which a shift changes as it changes the ranks and chunks: so do all. If shifts
 //!   move chunks, all workers agree about a chunk because all its results on the first one are the same term.
 //! * **All else** that is said of a schedule is said of single ranks, of which each is like the first: places, forms, chunks, counts, cost,
@@ -40,6 +40,10 @@ pub(super) fn proven(schedule: &Schedule, collective: Collective, group: &Group)
     let symmetry = schedule.symmetry().filter(|symmetry| fits(symmetry, schedule, collective, group))?;
     let size = symmetry.size();
     let firsts = || (0..schedule.ranks()).step_by(size as usize);
+    let mut programs = schedule.programs();
+    if !firsts().all(|first| symmetry.keeps_steps(&programs(first))) {
+        return None;
+    }
     let lowering = Lowering::new(schedule, 1, collective, group).ok()?;
     let (mut graph, count) = lowering.of(schedule, firsts(), size).ok()?;
     if schedule.reducers() > 0 && !reducers_are_answered(&graph, symmetry) {

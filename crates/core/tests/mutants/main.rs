@@ -3,6 +3,7 @@
 //! A mutant that is proved must keep the level of the schedule that it comes from: one that folds in another shape
 //! than the canonical tree is not `fixed` any more, and is not asked for the same bits.
 
+mod alike;
 mod draft;
 mod unchecked;
 
