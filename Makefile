@@ -209,7 +209,7 @@ browser-setup: $(BROWSER)/requirements.stamp ## What `make browser` needs, 0.3 G
 browser: $(TESTS)/wheel.stamp $(TESTED) ## The live page in headless Chromium, with recorded jobs and with a real one; screenshots to target/browser
 	@$(IN_TESTS) tests/browser/run.py $(ARGS)
 
-verify-large: $(BINARY) ## Prove schedules of 4,096 ranks, coded ones of up to 4,096: each in 10 s of one core and 1 GiB
+verify-large: $(BINARY) ## Prove schedules of 4,096 and 16,384 ranks: each in 10 s of one core and 1 GiB
 	@$(PYTHON) tools/verify_large.py $(BINARY)
 
 fmt: $(TESTS)/requirements.stamp ## Format the sources, Rust and Python

@@ -1,8 +1,7 @@
 """Holds the proofs of thousands of ranks to their limits: 10 s of one core, 1 GiB.
 
-Usage: python3 tools/verify_large.py BINARY. Standard library only. Proves flat radix, and reduction_server with few
-reducers and with as many as workers, each in a process of its own; and their coded forms, of which every rank encodes,
-sends and decodes each chunk: where every rank has a chunk for each other one, 2,048 ranks fit, and 4,096 do not. CPU
+Usage: python3 tools/verify_large.py BINARY. Standard library only. Each case is proven in a process of its own. Where all
+ranks do the same, one is proven for all, with any codec; shares make ranks unequal, which are proven one by one. CPU
 time is what counts: the proof has one thread, and a busy machine is no fault of it.
 """
 
@@ -16,9 +15,15 @@ CASES = [
     ("radix", 4096, 0),
     (SERVED, 4096, 64),
     (SERVED, 4096, 4096),
-    ("coded(radix)", 2048, 0),
+    ("coded(radix)", 4096, 0),
     (CODED, 4096, 64),
-    (CODED, 2048, 2048),
+    (CODED, 4096, 4096),
+    ("weighted(radix(64,64),16x4095,1)", 4096, 0),
+    ("radix", 16384, 0),
+    ("radix(128,128)", 16384, 0),
+    ("radix(64,16,16)", 16384, 0),
+    ("coded(radix)", 16384, 0),
+    (SERVED, 16384, 16384),
 ]
 MOST_SECONDS = 10
 MOST_MIB = 1024

@@ -22,6 +22,8 @@ use herringbone::{Algorithm, Collective, DType, ReduceOp};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io::Write};
 
+/// The most ranks, and reducers.
+const MOST_RANKS: u32 = 16384;
 /// Sizes that meet most of the choices.
 const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 
@@ -39,16 +41,16 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Workers
-    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     ranks: u32,
     /// Workers on each host, which are consecutive ranks; all on one host unless said
-    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     per_host: Option<u32>,
     /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
     #[arg(long, value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: Option<FoldOrder>,
     /// Reducers
-    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=4096))]
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     reducers: u32,
     /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said
@@ -375,6 +377,15 @@ mod tests {
             let row = &explained(&[&args[..], &["--reducers", reducers]].concat())[0];
             assert_eq!(row.choice.algorithm.to_string(), algorithm, "{}", row.choice.why);
             assert_eq!(row.link, (buffers * f64::from(36 << 20)) as u64, "{}", row.choice.why);
+        }
+    }
+
+    #[test]
+    fn choices_of_16384_ranks_are_explained() {
+        let rows = explained(&["--ranks", "16384", "--per-host", "1", "--sizes", "1M,25M"]);
+        for row in rows {
+            assert_eq!((row.cost.rounds, row.cost.worker.partners), (10, 7 * 4 + 3), "{}", row.choice.why);
+            assert_eq!(row.link, row.bytes * 2 * 16383 / 16384);
         }
     }
 

@@ -196,6 +196,20 @@ mod tests {
         assert_eq!((&star["messages"], &star["is_estimate"]), (&json!(2046), &json!(false)));
     }
 
+    /// The messages of 16,384 ranks, of which one is simulated; those of unequal ones are too many.
+    #[test]
+    fn one_of_many_alike_ranks_is_simulated_and_unequal_ones_are_refused() {
+        let args = ["--algorithm", "radix(128,128)", "--ranks", "16384", "--bytes", "64K"];
+        let simulated = object_of(&args);
+        assert_eq!((&simulated["by_symmetry"], &simulated["ranks"]), (&json!(true), &json!(16384)));
+        assert_eq!(simulated["messages"].as_u64().unwrap() % 16384, 0);
+        assert_eq!(simulated["each_rank_s"].as_array().unwrap().len(), 16384);
+        let failure = simulated_with(&[&args[..], &["--slow", "3:2"]].concat()).unwrap_err().to_string();
+        assert!(failure.contains("the limit is 2000000") && failure.contains("alike"), "{failure}");
+        let failure = refusal(&["--algorithm", "ring", "--ranks", "16384"]);
+        assert!(failure.contains("too large to prove") && failure.contains("radix(128,128)"), "{failure}");
+    }
+
     #[test]
     fn parts_that_differ_are_simulated_as_they_are() {
         let seconds = |args: &[&str]| object_of(args)["seconds"].as_f64().unwrap();

@@ -57,7 +57,7 @@ choices! {
     pub enum Proof {
         /// All ranks' programs were run together.
         EachRank => "each rank",
-        /// One rank's program was run, of which the others are [images](crate::schedule::Symmetry).
+        /// One rank's program was run, of which the others are [counterparts](crate::schedule::Symmetry).
         Symmetry => "symmetry",
     }
 }

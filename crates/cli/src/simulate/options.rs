@@ -53,8 +53,10 @@ pub(super) struct Question {
 const MOST_MESSAGES: u64 = 2_000_000;
 /// The largest buffer, and the most of all parts together.
 const MOST_BYTES: usize = 64 << 40;
-/// The most ranks, whatever says how many there are.
-const MOST_RANKS: u32 = 4096;
+/// The most ranks, whatever says how many there are. Of so many that talk all to all, only those that do the same can be proved.
+const MOST_RANKS: u32 = 16384;
+/// The most ranks with parts of other lengths, of which none stands for another.
+const MOST_RANKS_OF_PARTS: u32 = 4096;
 
 /// What is called.
 #[derive(Clone, Debug, clap::Args)]
@@ -93,10 +95,10 @@ pub(super) struct RigOptions {
     #[arg(long, value_name = "N", value_parser = whole(1..=MOST_RANKS))]
     pub(super) ranks: Option<u32>,
     /// Reducers, each on a host of its own
-    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=4096))]
+    #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     pub(super) reducers: u32,
     /// Workers on each host, which are consecutive ranks
-    #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=4096))]
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=MOST_RANKS))]
     pub(super) per_host: u32,
     /// Gbit/s of each host's port, each way
     #[arg(long, value_name = "G", value_parser = above_zero(1e6))]
@@ -325,9 +327,10 @@ impl Question {
                 hint: "make them equal; --ranks can be left out where something else has them",
             });
         }
-        if ranks > MOST_RANKS {
+        let most = if self.call.parts.is_some() { MOST_RANKS_OF_PARTS } else { MOST_RANKS };
+        if ranks > most {
             return Err(Failure::Usage {
-                problem: format!("{first} {ranks} ranks, and {MOST_RANKS} are the most"),
+                problem: format!("{first} {ranks} ranks, and {most} are the most"),
                 hint: "ask for fewer",
             });
         }

@@ -27,8 +27,8 @@ pub(super) fn timed(question: &Question, described: &Described) -> Result<(Predi
             problem: format!(
                 "{least} messages have to be gone through for an estimate, {whole} for all, and the limit is {most}"
             ),
-            hint: "ask for fewer ranks or operations or for an algorithm in stages, such as radix(8,8,8), or raise --most-messages; \
-                   0 lifts the limit",
+            hint: "ask for fewer ranks or operations, for an algorithm in stages, such as radix(8,8,8), or for ranks, hosts and ports that \
+                   are alike, of which one stands for all; or raise --most-messages; 0 lifts the limit",
         });
     }
     let estimated = estimate(ESTIMATED, &work, &described.machine);

@@ -67,10 +67,11 @@ impl Row {
                 cost.worker.messages.to_string(),
                 format!("{:.3} K", buffers(cost)),
                 cost.worker.partners.to_string(),
+                verified.proof().to_string(),
                 "proven".to_owned(),
             ]),
             Err(error) => {
-                cells.extend(std::iter::repeat_n(String::new(), 7));
+                cells.extend(std::iter::repeat_n(String::new(), 8));
                 cells.push(match error {
                     VerifyError::TooLarge { what } => format!("not proven: too large (too many {what})"),
                     fault => format!("WRONG: {fault}"),
@@ -92,6 +93,7 @@ impl Row {
                 object["messages"] = json!(cost.worker.messages);
                 object["buffers_sent"] = json!(buffers(cost));
                 object["peers"] = json!(cost.worker.partners);
+                object["proof"] = json!(verified.proof().name());
             }
             Err(VerifyError::TooLarge { what }) => object["too_large"] = json!(format!("too many {what}")),
             Err(fault) => object["fault"] = json!(fault.to_string()),

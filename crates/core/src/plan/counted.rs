@@ -1,32 +1,75 @@
 //! What a schedule's programs send from host to host, counted.
 
-use crate::schedule::{Form, Schedule, SlotChunks, Step};
-use alloc::collections::BTreeMap;
+use crate::group::Rank;
+use crate::schedule::{Cut, Form, Program, Schedule, SlotChunks, Step};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 
 /// How many [units](crate::schedule::Cut::units) of the buffer, chunks if all are equal, go through the busiest host's link, one way:
 /// the most that a host sends to others, or receives from them. `hosts` is as in [`Layout::hosts`](crate::algorithm::Layout::hosts); a worker without one, and each reducer, has a
 /// host of its own. Partial sums count as often as they are wide.
 pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
-    let host = |rank: u32| hosts.get(rank as usize).map_or((1, rank), |host| (0, *host));
-    let cut = schedule.cut();
-    let (mut sent, mut received) = (BTreeMap::new(), BTreeMap::new());
-    for rank in 0..schedule.ranks() {
-        let program = schedule.program(rank);
-        let program = program.chunk_by_chunk();
-        let mut held = SlotChunks::new(&program, cut.chunks());
-        for step in program.steps() {
-            held.step(step);
-            let Step::Send { from, to } = *step else { continue };
-            let wide = program.form(from) == Some(Form::Acc);
-            let units = u64::from(cut.units_of(held.chunk(from)));
-            let units = if wide { u64::from(widening) * units } else { units };
-            for lane in program.lanes(to).iter().filter(|lane| host(**lane) != host(rank)) {
-                *sent.entry(host(rank)).or_insert(0) += units;
-                *received.entry(host(*lane)).or_insert(0) += units;
+    let hosts = Hosts::of(schedule.ranks(), hosts);
+    let (mut sent, mut received) = (vec![0; hosts.count], vec![0; hosts.count]);
+    let mut count = |from: Rank, to: Rank, units: u64| {
+        let (from, to) = (hosts.of[from as usize], hosts.of[to as usize]);
+        if from != to {
+            sent[from] += units;
+            received[to] += units;
+        }
+    };
+    let mut programs = schedule.programs();
+    match schedule.symmetry() {
+        Some(symmetry) => {
+            for first in (0..schedule.ranks()).step_by(symmetry.size() as usize) {
+                let lanes = sent_units(&programs(first), schedule.cut(), widening);
+                for by in 0..symmetry.size() {
+                    let from = symmetry.rank(first, by);
+                    lanes.iter().for_each(|(to, units)| count(from, symmetry.rank(*to, by), *units));
+                }
+            }
+        }
+        None => {
+            for rank in 0..schedule.ranks() {
+                let lanes = sent_units(&programs(rank), schedule.cut(), widening);
+                lanes.into_iter().for_each(|(to, units)| count(rank, to, units));
             }
         }
     }
-    sent.into_values().chain(received.into_values()).max().unwrap_or(0)
+    sent.into_iter().chain(received).max().unwrap_or(0)
+}
+
+/// The units that a program sends to each rank, as often as they are wide.
+fn sent_units(program: &Program, cut: &Cut, widening: u32) -> BTreeMap<Rank, u64> {
+    let program = &*program.chunk_by_chunk();
+    let (mut held, mut sent) = (SlotChunks::new(program, cut.chunks()), BTreeMap::new());
+    for step in program.steps() {
+        held.step(step);
+        let Step::Send { from, to } = *step else { continue };
+        let wide = program.form(from) == Some(Form::Acc);
+        let units = u64::from(cut.units_of(held.chunk(from)));
+        let units = if wide { u64::from(widening) * units } else { units };
+        program.lanes(to).iter().for_each(|lane| *sent.entry(*lane).or_insert(0) += units);
+    }
+    sent
+}
+
+/// The hosts of all ranks, as numbers from 0 up.
+struct Hosts {
+    of: Vec<usize>,
+    count: usize,
+}
+
+impl Hosts {
+    fn of(ranks: u32, hosts: &[u32]) -> Self {
+        let mut known = BTreeMap::new();
+        let host = |rank: Rank| hosts.get(rank as usize).map_or((1, rank), |host| (0, *host));
+        let numbered = |rank: Rank| {
+            let next = known.len();
+            *known.entry(host(rank)).or_insert(next)
+        };
+        let of = (0..ranks).map(numbered).collect();
+        Self { of, count: known.len() }
+    }
 }
 
 #[cfg(test)]

@@ -235,6 +235,14 @@ impl Rig {
         self.hosts.iter().filter(|other| **other == host).count()
     }
 
+    /// Whether the hosts of the first so many members all have as many members.
+    pub(super) fn hosts_are_alike(&self, members: u32) -> bool {
+        let mut counts = vec![0u32; self.hosts.iter().max().map_or(0, |most| *most as usize + 1)];
+        self.hosts.iter().for_each(|host| counts[*host as usize] += 1);
+        let mut on_hosts = self.hosts.iter().take(members as usize).map(|host| counts[*host as usize]);
+        on_hosts.next().is_none_or(|first| on_hosts.all(|other| other == first))
+    }
+
     /// Whether members share a host.
     pub(super) fn is_shared(&self, one: Rank, other: Rank) -> bool {
         self.hosts[one as usize] == self.hosts[other as usize]

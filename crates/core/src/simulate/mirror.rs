@@ -27,7 +27,7 @@ pub(super) struct Mirror {
 pub(super) fn of(work: &Workload<'_>, machine: &Rig, first: &Prepared) -> Option<Mirror> {
     let schedule = work.verified.schedule();
     let on_host = machine.on_host_of(0);
-    let alike = (1..schedule.ranks()).all(|rank| machine.on_host_of(rank) == on_host);
+    let alike = machine.hosts_are_alike(schedule.ranks());
     let ports = machine.ports.windows(2).all(|pair| pair[0] == pair[1]);
     let same_speed = machine.slowness.iter().all(|slowness| *slowness == 1000);
     let is_ordered = machine.random_order.is_none() && work.parts.is_none();
