@@ -19,11 +19,12 @@
 //! What is not so is not refused here: the schedule is proven rank by rank, or refused, if that can be done.
 
 use super::{
-    Order, Proven,
     error::check_count,
     graph::{Graph, Take},
     lower::Lowering,
     ops::Op,
+    order::Order,
+    proven::Proven,
     run, served,
     shifts::{Lanes, Shifts},
     symbols::Symbols,
