@@ -335,7 +335,7 @@ mod tests {
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let proofs: Vec<_> = rows.iter().map(|row| &row["proof"]).collect();
         assert_eq!((outcome, proofs), (Outcome::Passed, vec![&json!("symmetry"), &json!("each rank")]));
-        assert_eq!((&rows[0]["messages"], &rows[0]["peers"]), (&json!(32766), &json!(254)));
+        assert_eq!((&rows[0]["messages"], &rows[0]["peers"]), (&json!(508), &json!(254)));
     }
 
     #[test]

@@ -455,12 +455,12 @@ impl Program {
 enum Programs {
     Listed(Vec<Program>),
     Generated(Box<dyn Fn(Rank) -> Program + Send + Sync>),
-    Written(Box<dyn Fn() -> Writer + Send + Sync>),
+    Written(Box<dyn Fn() -> ProgramWriter + Send + Sync>),
     Alike { symmetry: Symmetry, first: Box<dyn Fn(Rank) -> Program + Send + Sync> },
 }
 
 /// Writes the program of one rank after another, and remembers what the next one has in common with it.
-pub(crate) type Writer = Box<dyn FnMut(Rank) -> Program>;
+pub(crate) type ProgramWriter = Box<dyn FnMut(Rank) -> Program>;
 
 /// A whole collective: a program for every rank of the roster.
 pub struct Schedule {
@@ -487,7 +487,7 @@ impl Schedule {
         workers: u32,
         reducers: u32,
         cut: Cut,
-        writer: impl Fn() -> Writer + Send + Sync + 'static,
+        writer: impl Fn() -> ProgramWriter + Send + Sync + 'static,
     ) -> Self {
         Self { workers, reducers, cut, side_by_side: false, programs: Programs::Written(Box::new(writer)) }
     }

@@ -25,6 +25,7 @@ mod lower;
 mod matching;
 mod ops;
 mod order;
+mod proven;
 mod rounds;
 mod run;
 mod served;
@@ -35,32 +36,16 @@ mod terms;
 
 pub use error::{ResultFault, StepFault, Stuck, VerifyError};
 pub use order::Order;
+pub use proven::Proof;
 
-use crate::{
-    algorithm::cost::{Cost, Count},
-    choice::choices,
-    collective::Collective,
-    group::Group,
-    schedule::Schedule,
-};
+use crate::{algorithm::cost::Cost, collective::Collective, group::Group, schedule::Schedule};
 use core::ops::Deref;
 use graph::Graph;
 use lower::Lowering;
 use matching::match_messages;
+use proven::Proven;
 use symbols::{Results, Symbols};
 use terms::Terms;
-
-choices! {
-    "a way of proving":
-    /// How a schedule was proven.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub enum Proof {
-        /// All ranks' programs were run together.
-        EachRank => "each rank",
-        /// One rank's program was run, of which the others are [counterparts](crate::schedule::Symmetry).
-        Symmetry => "symmetry",
-    }
-}
 
 /// A schedule that [`verify`] proved: the only kind that anything runs. Dereferences to the [`Schedule`].
 #[derive(Debug)]
@@ -70,24 +55,6 @@ pub struct Verified {
     group: Group,
     proven: Proven,
     proof: Proof,
-}
-
-/// What a proof says of a schedule.
-#[derive(Clone, Copy, Debug)]
-struct Proven {
-    order: Order,
-    serial: bool,
-    restartable: bool,
-    cost: Cost,
-}
-
-impl Proven {
-    /// What follows from a graph that was run to these results.
-    fn of(graph: &Graph, count: &Count, results: &Results) -> Self {
-        let Results { order, rounds, alone } = *results;
-        let (serial, restartable, cost) = (run::serial(graph), graph.restartable, count.cost(rounds, alone));
-        Self { order, serial, restartable, cost }
-    }
 }
 
 impl Verified {

@@ -40,8 +40,8 @@ pub fn busiest_link(schedule: &Schedule, hosts: &[u32], widening: u32) -> u64 {
 
 /// The units that a program sends to each rank, as often as they are wide.
 fn sent_units(program: &Program, cut: &Cut, widening: u32) -> BTreeMap<Rank, u64> {
-    let program = program.chunk_by_chunk();
-    let (mut held, mut sent) = (SlotChunks::new(&program, cut.chunks()), BTreeMap::new());
+    let program = &*program.chunk_by_chunk();
+    let (mut held, mut sent) = (SlotChunks::new(program, cut.chunks()), BTreeMap::new());
     for step in program.steps() {
         held.step(step);
         let Step::Send { from, to } = *step else { continue };

@@ -118,38 +118,6 @@ impl Symmetry {
         chunk - chunk % run.span
     }
 
-    /// Whether all values of some lowest digits are among some chunks, each with one value of the higher ones: then a shift takes them to
-    /// such chunks, in another order.
-    fn is_block(&self, run: ChunkRun) -> bool {
-        let mut blocks = self.radices.iter().rev().scan(1, |size, radix| {
-            *size *= radix;
-            Some(*size)
-        });
-        run.span == 1 || run.first.is_multiple_of(run.span) && blocks.any(|size| size == run.span)
-    }
-
-    /// Whether what each step of a program does to several chunks, it does to [blocks](Self::is_block) of them, also where they lie in
-    /// slots. Then a shift takes what the step does to what its counterpart does.
-    pub(crate) fn takes_blocks(&self, program: &Program) -> bool {
-        let slots = SlotRuns::of(program, self.side_by_side);
-        program.steps().iter().enumerate().all(|(at, step)| {
-            let span = program.span(at);
-            let is_block = |first| self.is_block(ChunkRun { first, span });
-            let is_good = |place: Place| match place {
-                Place::User(first) => is_block(first),
-                Place::Slot(slot) => match slots.of_slot(slot) {
-                    Some(SlotRun { slot: base, run }) => {
-                        is_block(run.first + (slot - base))
-                            && slot - base + span <= run.span
-                            && self.is_block(run)
-                    }
-                    None => span == 1,
-                },
-            };
-            program.places(step).all(is_good)
-        })
-    }
-
     /// The program of `rank`, given that of the first one alike.
     ///
     /// A fold's sources whose ranks ascend in the first program ascend in each: they are put in order after the shift, each merge at
@@ -176,13 +144,43 @@ impl Symmetry {
         }
         counterpart
     }
+
+    /// Whether each step of several chunks does on other ranks what it does here: shifts keep its chunks together, and so the slots that
+    /// these lie in, which one step has written together.
+    pub(crate) fn keeps_steps(&self, program: &Program) -> bool {
+        let slots = SlotRuns::of(program, self.side_by_side);
+        let is_kept = |place: Place, span: u32| match place {
+            Place::User(first) => self.keeps(ChunkRun { first, span }),
+            Place::Slot(slot) => match slots.of_run(slot, span) {
+                Some(SlotRun { slot: base, run }) => {
+                    self.keeps(run) && self.keeps(ChunkRun { first: run.first + (slot - base), span })
+                }
+                None => span == 1,
+            },
+        };
+        let is_step_kept = |(at, step): (usize, &Step)| {
+            let span = program.span(at);
+            program.places(step).all(|place| is_kept(place, span))
+        };
+        program.longest_span() == 1 || program.steps().iter().enumerate().all(is_step_kept)
+    }
+
+    /// Whether shifts keep the chunks of a run together: it has all values of a chunk's lowest digits.
+    fn keeps(&self, run: ChunkRun) -> bool {
+        let mut sizes = self.radices.iter().rev().scan(1, |size, radix| {
+            *size *= radix;
+            Some(*size)
+        });
+        run.span == 1
+            || self.side_by_side && run.first.is_multiple_of(run.span) && sizes.any(|size| size == run.span)
+    }
 }
 
 /// Which chunks slots hold, where chunks lie side by side.
 struct SlotRuns(Vec<Option<SlotRun>>);
 
 /// Slots that follow each other, of chunks that do.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct SlotRun {
     slot: u32,
     run: ChunkRun,
@@ -198,15 +196,18 @@ impl SlotRuns {
                 continue;
             };
             let run = ChunkRun { first, span: program.span(at) };
-            for slot_run in runs.iter_mut().skip(slot as usize).take(run.span as usize) {
+            let end = runs.len().min(slot as usize + run.span as usize);
+            for slot_run in runs.get_mut(slot as usize..end).unwrap_or_default() {
                 slot_run.get_or_insert(SlotRun { slot, run });
             }
         }
         Self(runs)
     }
 
-    fn of_slot(&self, slot: u32) -> Option<SlotRun> {
-        self.0.get(slot as usize).copied().flatten()
+    /// The slots that were first written together with all of these.
+    fn of_run(&self, slot: u32, span: u32) -> Option<SlotRun> {
+        let runs = self.0.get(slot as usize..)?.get(..span as usize)?;
+        runs[0].filter(|_| runs.iter().all(|other| *other == runs[0]))
     }
 }
 
@@ -248,15 +249,14 @@ impl Shift<'_> {
     fn place(&self, place: Place) -> Place {
         match place {
             Place::User(chunk) => Place::User(self.chunk(chunk)),
-            Place::Slot(slot) => match self.slots.of_slot(slot) {
-                Some(SlotRun { slot: base, run }) => {
+            Place::Slot(slot) => {
+                let moved = |SlotRun { slot: base, run }: SlotRun| {
                     let chunk = self.chunk(run.first + (slot - base));
-                    let offset = chunk.wrapping_sub(self.symmetry.first_chunk(run, self.by));
-                    // Of a program whose spans are no blocks nothing is proven by symmetry.
-                    Place::Slot(if offset < run.span { base + offset } else { slot })
-                }
-                None => place,
-            },
+                    chunk.checked_sub(self.symmetry.first_chunk(run, self.by)).map(|offset| base + offset)
+                };
+                let of_run = self.slots.0.get(slot as usize).copied().flatten();
+                Place::Slot(of_run.and_then(moved).unwrap_or(slot))
+            }
         }
     }
 

@@ -31,8 +31,9 @@ pub(super) struct Take {
     pub(super) source: u32,
 }
 
-/// See the [module](self).
-pub(super) struct Graph {
+/// How much of a schedule a graph has.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
     /// Into how many chunks the buffer is cut.
     pub(super) chunks: u32,
     /// How many workers the graph has: all, or the first one, which stands for all in a proof by symmetry. Its ranks are numbers of
@@ -40,6 +41,11 @@ pub(super) struct Graph {
     pub(super) workers: u32,
     /// How many workers the schedule has.
     pub(super) all_workers: u32,
+}
+
+/// See the [module](self).
+pub(super) struct Graph {
+    pub(super) size: Size,
     /// The first node of each rank; one more entry ends the last.
     pub(super) first_node: Vec<Node>,
     /// The first slot's place of each rank; one more entry ends the last.
@@ -72,9 +78,7 @@ impl Graph {
             }
         }
         Ok(Self {
-            chunks,
-            workers,
-            all_workers,
+            size: Size { chunks, workers, all_workers },
             first_node: vec![0],
             first_slot: vec![users as u32],
             ops: Vec::new(),
@@ -106,7 +110,7 @@ impl Graph {
 
     /// The place of the chunk so many further on.
     pub(super) fn shifted(&self, at: At, offset: u32) -> At {
-        at.shifted(if at.is_user() { offset * self.workers } else { offset })
+        at.shifted(if at.is_user() { offset * self.size.workers } else { offset })
     }
 
     /// What a step does.
@@ -131,7 +135,7 @@ impl Graph {
 
     /// Whether one worker stands for all.
     pub(super) fn is_of_one(&self) -> bool {
-        self.workers < self.all_workers
+        self.size.workers < self.size.all_workers
     }
 
     /// The rank of a node.
@@ -149,7 +153,7 @@ impl Graph {
 
     /// How many user places each worker has: one for each chunk, as often as any of them has inputs.
     pub(super) fn user_places(&self) -> u32 {
-        self.first_slot[0] / self.workers
+        self.first_slot[0] / self.size.workers
     }
 
     /// How many user places all workers have together.
@@ -164,18 +168,18 @@ impl Graph {
 
     /// A worker's user place, by its [number](Place::User).
     pub(super) fn user(&self, worker: Rank, number: Chunk) -> At {
-        At::user(number * self.workers + worker)
+        At::user(number * self.size.workers + worker)
     }
 
     /// The chunk of a user place, whichever input it is of.
     pub(super) fn user_chunk(&self, at: At) -> Chunk {
         let number = self.user_number(at);
         // A division would show in the proof of a large schedule, and most members have one input.
-        if number < self.chunks { number } else { number % self.chunks }
+        if number < self.size.chunks { number } else { number % self.size.chunks }
     }
 
     fn user_number(&self, at: At) -> Chunk {
-        at.index() as u32 / self.workers
+        at.index() as u32 / self.size.workers
     }
 
     /// An error at a node.

@@ -142,7 +142,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn is_worker(&self) -> bool {
-        self.rank < self.graph.all_workers
+        self.rank < self.graph.size.all_workers
     }
 
     /// How many places this rank has in the graph for a user's buffer.
@@ -304,7 +304,7 @@ impl<'a> Lowering<'a> {
     fn known_chunk(&self, place: Place) -> Option<Chunk> {
         let chunks = self.slot_chunks.as_ref()?;
         match place {
-            Place::User(chunk) => Some(chunk % self.graph.chunks.max(1)),
+            Place::User(chunk) => Some(chunk % self.graph.size.chunks.max(1)),
             Place::Slot(slot) => *chunks.get(slot as usize)?,
         }
     }
@@ -342,8 +342,8 @@ impl<'a> Lowering<'a> {
         }
         if let Place::User(user) = place {
             // Inputs but the first are read only.
-            let is_output = user < self.graph.chunks
-                && self.collective.result(self.graph.all_workers, self.rank, user).is_some();
+            let is_output = user < self.graph.size.chunks
+                && self.collective.result(self.graph.size.all_workers, self.rank, user).is_some();
             if !is_output {
                 return Err(StepFault::NotAnOutput { chunk: user });
             }
@@ -367,7 +367,7 @@ impl<'a> Lowering<'a> {
                 if !self.is_worker() {
                     return Err(StepFault::UserOfReducer);
                 }
-                let chunks = self.graph.chunks * self.group.inputs_of(self.rank).len() as u32;
+                let chunks = self.graph.size.chunks * self.group.inputs_of(self.rank).len() as u32;
                 let chunk = first.saturating_add(self.span - 1);
                 if chunk >= chunks {
                     return Err(StepFault::NoSuchChunk { chunk, chunks });
@@ -401,7 +401,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn check_chunk(&self, chunk: Chunk) -> Result<(), StepFault> {
-        let chunks = self.graph.chunks;
+        let chunks = self.graph.size.chunks;
         if chunk < chunks { Ok(()) } else { Err(StepFault::NoSuchChunk { chunk, chunks }) }
     }
 }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 /// Checks that reducers exchange messages with workers only, and send something to each that sends to them.
 pub(super) fn confirmed(graph: &Graph) -> Result<(), VerifyError> {
     let (mut heard, mut receivers): (Vec<Rank>, Vec<Rank>) = (Vec::new(), Vec::new());
-    for reducer in graph.workers..graph.ranks() {
+    for reducer in graph.size.workers..graph.ranks() {
         heard.clear();
         receivers.clear();
         for node in graph.nodes_of(reducer) {
@@ -19,7 +19,7 @@ pub(super) fn confirmed(graph: &Graph) -> Result<(), VerifyError> {
                 receivers.extend(graph.lists.of(to).map(|receiver| graph.rank(receiver)));
             }
         }
-        match unanswered(&heard, &mut receivers, graph.workers) {
+        match unanswered(&heard, &mut receivers, graph.size.workers) {
             Some(Neglect::OfReducer(to)) => return Err(VerifyError::BetweenReducers { reducer, to }),
             Some(Neglect::ByReducer(worker)) => return Err(VerifyError::Unanswered { worker, reducer }),
             None => {}

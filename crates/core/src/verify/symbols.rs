@@ -95,19 +95,19 @@ impl<'a> Symbols<'a> {
     ) -> Self {
         let canonical = terms.canonical(group);
         let mut held = vec![Held { term: Term::NONE, chain: 0 }; graph.places()];
-        for worker in 0..graph.workers {
-            for chunk in
-                (0..graph.chunks).filter(|chunk| collective.has_input(graph.all_workers, worker, *chunk))
+        for worker in 0..graph.size.workers {
+            for chunk in (0..graph.size.chunks)
+                .filter(|chunk| collective.has_input(graph.size.all_workers, worker, *chunk))
             {
                 for (before, input) in (0..).zip(group.inputs_of(worker)) {
-                    let place = graph.user(worker, before * graph.chunks + chunk);
+                    let place = graph.user(worker, before * graph.size.chunks + chunk);
                     held[place.index()].term = Term::input(input);
                 }
             }
         }
         let slot_chunks = vec![0; graph.places() - graph.users()];
         let (stack, encoded) = (Vec::new(), Vec::new());
-        let (rounds, audited) = (Rounds::new(graph.all_workers / graph.workers), None);
+        let (rounds, audited) = (Rounds::new(graph.size.all_workers / graph.size.workers), None);
         Self {
             graph,
             collective,
@@ -205,7 +205,7 @@ impl<'a> Symbols<'a> {
             return Err(StepFault::EncodedTwice { place });
         }
         if !finished {
-            let (chunk, workers) = (self.chunk(from), self.graph.workers);
+            let (chunk, workers) = (self.chunk(from), self.graph.size.workers);
             if rank >= workers {
                 return Err(StepFault::EncodedByReducer);
             }
@@ -338,21 +338,22 @@ impl<'a> Symbols<'a> {
     /// Whether the chunks that the first worker ends with are of one term, as those of all are then if shifts move chunks.
     pub(super) fn ends_alike(&self) -> bool {
         let ends = |chunk: &Chunk| self.held[self.graph.user(0, *chunk).index()].term;
-        let is_fold =
-            |chunk: &Chunk| self.collective.result(self.graph.all_workers, 0, *chunk) == Some(Expected::Fold);
-        let mut folds = (0..self.graph.chunks).filter(is_fold);
+        let is_fold = |chunk: &Chunk| {
+            self.collective.result(self.graph.size.all_workers, 0, *chunk) == Some(Expected::Fold)
+        };
+        let mut folds = (0..self.graph.size.chunks).filter(is_fold);
         folds.next().is_none_or(|first| folds.all(|chunk| ends(&chunk) == ends(&first)))
     }
 
     /// Holds what the workers end with against the collective.
     pub(super) fn results(mut self) -> Result<Results, VerifyError> {
         let mut order = Order::Fixed;
-        for chunk in 0..self.graph.chunks {
+        for chunk in 0..self.graph.size.chunks {
             // Who holds its result first, and the result.
             let mut first = None;
-            for rank in 0..self.graph.workers {
+            for rank in 0..self.graph.size.workers {
                 let term = self.held[self.graph.user(rank, chunk).index()].term;
-                let result = match self.collective.result(self.graph.all_workers, rank, chunk) {
+                let result = match self.collective.result(self.graph.size.all_workers, rank, chunk) {
                     None => Ok(()),
                     Some(Expected::Input(input)) if term == Term::input(input) => Ok(()),
                     Some(Expected::Input(input)) => Err(ResultFault::NotTheInput { input }),

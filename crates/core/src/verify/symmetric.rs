@@ -19,11 +19,12 @@
 //! What is not so is not refused here: the schedule is proven rank by rank, or refused, if that can be done.
 
 use super::{
-    Order, Proven,
     error::check_count,
     graph::{Graph, Take},
     lower::Lowering,
     ops::Op,
+    order::Order,
+    proven::Proven,
     run, served,
     shifts::{Lanes, Shifts},
     symbols::Symbols,
@@ -40,7 +41,8 @@ pub(super) fn proven(schedule: &Schedule, collective: Collective, group: &Group)
     let symmetry = schedule.symmetry().filter(|symmetry| fits(symmetry, schedule, collective, group))?;
     let size = symmetry.size();
     let firsts = || (0..schedule.ranks()).step_by(size as usize);
-    if !firsts().all(|rank| symmetry.takes_blocks(&schedule.program(rank))) {
+    let mut programs = schedule.programs();
+    if !firsts().all(|first| symmetry.keeps_steps(&programs(first))) {
         return None;
     }
     let lowering = Lowering::new(schedule, 1, collective, group).ok()?;

@@ -37,9 +37,10 @@ impl Tally {
             let alike = || {
                 let (symmetry, first, cut) = (symmetry.clone(), first.clone(), mutant.cut().clone());
                 let size = symmetry.size();
-                Schedule::alike(symmetry, first.len() > 1, cut, move |rank| {
+                let alike = Schedule::alike(symmetry, first.len() > 1, cut, move |rank| {
                     first[(rank / size) as usize].clone()
-                })
+                });
+                if mutant.side_by_side() { alike.with_chunks_side_by_side() } else { alike }
             };
             let each = verify_each_rank(alike(), collective, group);
             match (verify(alike(), collective, group), each) {
@@ -72,6 +73,7 @@ fn mutants_that_stay_alike_are_refused_by_symmetry_and_rank_by_rank() {
         ("radix", Collective::ReduceScatter),
         ("radix", Collective::AllGather),
         ("radix(2,2,2)", Collective::AllReduce),
+        ("radix(2,2,2)", Collective::AllGather),
         ("one_shot", Collective::AllReduce),
         ("one_shot", Collective::Barrier),
         ("coded(radix)", Collective::AllReduce),
@@ -79,7 +81,8 @@ fn mutants_that_stay_alike_are_refused_by_symmetry_and_rank_by_rank() {
         ("coded(reduction_server)", Collective::AllReduce),
     ] {
         let algorithm: Algorithm = name.parse().unwrap();
-        for workers in [2, 3, 4, 6] {
+        // Three stages have runs of chunks in runs of slots.
+        for workers in [2, 3, 4, 6, 8].into_iter().take(if name.contains(',') { 5 } else { 4 }) {
             let reducers = if algorithm.needs_reducers() { workers } else { 0 };
             let (group, layout) = (Group::of_size(workers), Layout { reducers, ..Layout::default() });
             let schedule = algorithm.schedule(collective, &group, &layout).unwrap();
