@@ -29,7 +29,7 @@ use std::io::Write;
 pub(crate) struct Options {
     /// all, or names: radix, radix(8,8), radix(4;2,2), sharded, doubling, one_shot, star, tree, reduction_server,
     /// mixed, mixed(3,1), chain, double_tree, hierarchical, hierarchical(radix,doubling), hierarchical(radix,reduction_server), ring, trees, trees(mxnet), trees(best),
-    /// trees(throughput), trees(best,single), weighted(radix,16x3,1); in a shell, quoted
+    /// trees(throughput), trees(best,single), weighted(radix,16x3,1), sites(radix,radix,3x2); in a shell, quoted
     #[arg(long, default_value = "all", value_name = "NAMES", value_parser = algorithms(), hide_possible_values = true)]
     algorithm: Choice<Algorithm>,
     /// all, or names: all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root),

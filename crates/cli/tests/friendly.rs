@@ -25,7 +25,7 @@ fn run(line: &str) -> (i32, String, String) {
 #[test]
 fn negative_numbers_are_answered_with_what_may_be() {
     for (line, says) in [
-        ("explain --ranks -3", "write a whole number from 1 to 4096"),
+        ("explain --ranks -3", "write a whole number from 1 to 16384"),
         ("bench --local -1", "write a whole number from 1 to 1024"),
         ("launch -n -2 -- true", "from 1 to 1024, like 4"),
         ("verify --ranks -3", "is no number above 0"),
@@ -239,7 +239,7 @@ fn a_setting_that_rank_0_cannot_use_is_an_error_on_all_ranks_at_once() {
 #[test]
 fn what_times_and_prices_need_is_said() {
     for (line, says) in [
-        ("roofline --ranks -3", "write a whole number from 1 to 4096"),
+        ("roofline --ranks -3", "write a whole number from 1 to 16384"),
         ("roofline --trace /nowhere/trace.json", "/nowhere/trace.json: cannot be read"),
         ("simulate --bytes 1E", "64 TiB are the most"),
         ("simulate --collective gather(0) --parts -1,0", "\"-1\" is no number of bytes"),

@@ -79,11 +79,9 @@ pub fn prepare(
         false => PerSegment::new(cut, segmentation.elements, segmentation.grain),
     };
     let Segmentation { elements, segments, depth, lead, .. } = segmentation;
-    let message_bytes = match is_coded {
-        true => [Form::Coded, Form::CodedResult].map(|form| call.bytes(elements, form)).into_iter().max(),
-        false => [Form::Acc, Form::Plain].map(|form| call.bytes(elements, form)).into_iter().max(),
-    };
-    let message_bytes = message_bytes.unwrap_or(0) * load.longest as usize;
+    let forms = if is_coded { [Form::Coded, Form::CodedResult] } else { [Form::Acc, Form::Plain] };
+    let [one, other] = forms.map(|form| call.bytes(elements, form) * load.longest as usize);
+    let message_bytes = one.max(other);
     let (gives, takes) = (segments, segments);
     let peer = |rank| Peer { rank, heads: Vec::new(), sends: 0, gives, takes, shared: shared(rank) };
     let peers = partners(program).into_iter().map(peer).collect();

@@ -117,12 +117,7 @@ impl Algorithm {
                 return Err(Unsupported::Collective {
                     algorithm: algorithm.to_string(),
                     collective: collective.name(),
-                    instead: match collective {
-                        AllReduce | ReduceScatter | AllGather => "radix",
-                        Reduce { .. } | Broadcast { .. } => "tree",
-                        Barrier => "doubling",
-                        Gather { .. } | Scatter { .. } | AllToAll => "one_shot",
-                    },
+                    instead: instead(collective),
                 });
             }
         })
@@ -139,6 +134,19 @@ impl Algorithm {
             Self::Weighted { plain, shares } => weighted::coded(plain, shares, group, layout)?,
             plain => return Err(Unsupported::NoCodedForm { plain: plain.to_string() }),
         })
+    }
+}
+
+/// An algorithm that has a schedule for a collective.
+fn instead(collective: Collective) -> &'static str {
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    match collective {
+        AllReduce | ReduceScatter | AllGather => "radix",
+        Reduce { .. } | Broadcast { .. } => "tree",
+        Barrier => "doubling",
+        Gather { .. } | Scatter { .. } | AllToAll => "one_shot",
     }
 }
 

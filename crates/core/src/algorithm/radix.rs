@@ -48,7 +48,7 @@ pub(super) fn both_halves(
 /// stage lie side by side, so that they are one message, if all ranks own as much as each other.
 pub(super) fn owned(workers: u32, shares: Option<&Shares>, halves: [&[Level]; 2]) -> (Cut, Node) {
     let several = halves.into_iter().find(|levels| levels.len() > 2);
-    match (shares.filter(|shares| !shares.is_even()), several) {
+    match (shares, several) {
         (Some(shares), _) => (Owners::of(shares).cut(1, false), Node::by_shares(shares)),
         (None, Some(levels)) => (Cut::Even { chunks: workers }, Node::side_by_side(levels)),
         (None, None) => (Cut::Even { chunks: workers }, Node::in_turn(0..workers, workers)),
