@@ -220,7 +220,7 @@ pub(crate) fn carried(
         other => return Err(Unsupported::Halves { outer: other.to_string() }),
     };
     let (cut, all) = match collective {
-        Collective::AllReduce => radix::owned(workers, shares, [&scatter, &gather]),
+        Collective::AllReduce => radix::owned(group.keys(), shares, [&scatter, &gather]),
         _ => (Cut::Given { parts: workers }, Node::in_turn(0..workers, workers)),
     };
     let host_of: Vec<usize> =

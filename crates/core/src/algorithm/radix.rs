@@ -38,16 +38,23 @@ pub(super) fn both_halves(
     scatter: Vec<Level>,
     gather: Vec<Level>,
 ) -> Schedule {
-    let (cut, top) = owned(group.size(), shares, [&scatter, &gather]);
+    let (cut, top) = owned(group.keys(), shares, [&scatter, &gather]);
     let together = top.is_side_by_side();
     let schedule = through(group, cut, top, Some(scatter), Some(gather));
     if together { schedule.with_chunks_side_by_side() } else { schedule }
 }
 
+/// Of so few ranks whose nodes are not alike chunks do not lie side by side: there are few messages in any case, and owners in turn leave
+/// less to the ports of hosts that have several ranks.
+const FEW_RANKS: u32 = 64;
+
 /// How the buffer is cut, and who owns which chunk in the end. Of several stages, the chunks that go from one rank to another in a
-/// stage lie side by side, so that they are one message, if all ranks own as much as each other.
-pub(super) fn owned(workers: u32, shares: Option<&Shares>, halves: [&[Level]; 2]) -> (Cut, Node) {
-    let several = halves.into_iter().find(|levels| levels.len() > 2);
+/// stage lie side by side, so that they are one message, if all ranks own as much as each other, and their nodes are alike or ranks many.
+pub(super) fn owned(keys: &[u32], shares: Option<&Shares>, halves: [&[Level]; 2]) -> (Cut, Node) {
+    let workers = keys.len() as u32;
+    let fits =
+        |levels: &&[Level]| levels.len() > 2 && (workers > FEW_RANKS || digits(keys, levels).is_some());
+    let several = halves.into_iter().find(fits);
     match (shares, several) {
         (Some(shares), _) => (Owners::of(shares).cut(1, false), Node::by_shares(shares)),
         (None, Some(levels)) => (Cut::Even { chunks: workers }, Node::side_by_side(levels)),
