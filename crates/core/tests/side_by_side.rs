@@ -83,7 +83,7 @@ fn chunk_by_chunk_it_is_the_same_all_reduce() {
         ("radix(4,2)", 8, 1),
         ("radix(4;2,2)", 16, 1),
         ("radix(4;2,2)", 70, 1),
-        ("hierarchical", 12, 3),
+        ("hierarchical", 16, 4),
     ] {
         let verified = proved(algorithm, workers, per_host);
         let schedule = verified.schedule();
@@ -105,7 +105,7 @@ fn chunk_by_chunk_it_is_the_same_all_reduce() {
 fn segments_are_pieces_of_the_buffer() {
     let calls = [(DType::F32, ReduceOp::Sum), (DType::Bf16, ReduceOp::Sum), (DType::I8, ReduceOp::Average)];
     for (algorithm, workers, per_host) in
-        [("radix(2,2,2)", 8, 1), ("radix(4,4,4)", 67, 1), ("radix(2,4)", 6, 1), ("hierarchical", 12, 3)]
+        [("radix(2,2,2)", 8, 1), ("radix(4,4,4)", 67, 1), ("radix(2,4)", 6, 1), ("hierarchical", 16, 4)]
     {
         let verified = proved(algorithm, workers, per_host);
         for ((dtype, op), count) in

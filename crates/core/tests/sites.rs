@@ -214,7 +214,7 @@ fn hosts_of_unequal_numbers_of_ranks_get_equal_loads() {
         (&[3, 1], FoldOrder::Ranks, 1.25, 1.0),
         (&[2, 2, 1], FoldOrder::Ranks, 1.05, 1.0),
         (&[1, 7], FoldOrder::Ranks, 1.25, 1.0),
-        (&[6, 1, 1], FoldOrder::Ranks, 1.5, 1.125),
+        (&[6, 1, 1], FoldOrder::Ranks, 1.5, 1.313),
         (&[6, 1, 1], FoldOrder::Hosts, 1.313, 1.0),
         (&[2, 1, 3], FoldOrder::Ranks, 1.5, 1.25),
         (&[2, 1, 3], FoldOrder::Hosts, 1.125, 1.01),
