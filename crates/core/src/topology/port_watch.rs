@@ -126,13 +126,14 @@ impl Recent {
     fn add(&mut self, held: u16, seen: u16, is_bound: bool) {
         let fast_from = if held == WHOLE { SLOW_BELOW } else { FAST_FROM };
         let seen = if seen >= fast_from { WHOLE } else { seen };
-        let [ours, theirs] = [held, seen].map(u32::from);
-        let is_faster = theirs >= DIFFERS * ours;
-        let is_slower = DIFFERS * theirs <= ours;
+        let is_slower = is_another(seen, held);
+        let is_faster = is_another(held, seen);
         if is_bound && is_slower {
             return;
         }
-        let goes_on = self.speeds.back().is_none_or(|last| (*last > held) == is_faster);
+        // An interval in which the speed changes is neither what was before nor what comes.
+        let goes_on =
+            self.speeds.back().is_none_or(|last| !is_another(*last, seen) && !is_another(seen, *last));
         if !goes_on || !(is_faster || is_slower) {
             self.speeds.clear();
         }
@@ -149,6 +150,11 @@ impl Recent {
         speeds.sort_unstable();
         speeds.get(speeds.len() / 2).copied()
     }
+}
+
+/// Whether a speed is so much below a higher one that it is another one.
+fn is_another(speed: u16, higher: u16) -> bool {
+    DIFFERS * u32::from(speed) <= u32::from(higher)
 }
 
 /// In parts of the fastest.
