@@ -146,8 +146,8 @@ def test_types_of_names_have_those_of_the_engine() -> None:
         return set(get_args(get_args(names)[0]))
 
     assert fixed(herringbone.Codec) == {codec for codec in codecs() if ":" not in codec} | {"auto"}
-    # What weighted(...) does stands in its parameters, so the word alone is no name.
-    assert offered("algorithm") == fixed(herringbone.Algorithm) | {"weighted"}
+    # What weighted(...) and sites(...) do stands in their parameters, so the words alone are no names.
+    assert offered("algorithm") == fixed(herringbone.Algorithm) | {"sites", "weighted"}
     assert offered("transport") == set(get_args(herringbone.Transport))
     assert offered("fold_order") == set(get_args(herringbone.FoldOrder))
 
