@@ -8,7 +8,7 @@
 use super::{Chunk, ChunkRun, Origin, Place, Program, Rank, Source, Step};
 use alloc::{vec, vec::Vec};
 
-/// How ranks are alike; see the [module](self).
+/// How ranks are alike: ranks are numbers of several digits, and the program of each is the first one's after a shift that adds a number digit by digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symmetry {
     radices: Vec<u32>,
