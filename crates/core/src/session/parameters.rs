@@ -175,7 +175,7 @@ pub(super) const CUTTING: &str = "the build's cutting constants";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{LinkMatrix, Port, Ports};
+    use crate::topology::{LinkMatrix, Port, Ports, Sites};
 
     fn parameters() -> Parameters {
         Parameters {
@@ -196,7 +196,10 @@ mod tests {
         let calibration = digest_of_numbers(&[1]);
         let ports = || Some(Ports::uniform(2, Port { out: 1000, into: 2000 }));
         let with_ports = format!("{:016x}", digest(&ports().unwrap().to_bytes()));
-        let changes: [(&str, &str, &str, Change); 14] = [
+        let sites = || Sites::new(vec![0, 1], vec![Port { out: 1000, into: 0 }; 2]).unwrap();
+        let with_sites = ports().unwrap().with_sites(sites()).unwrap();
+        let with_sites = format!("{:016x}", digest(&with_sites.to_bytes()));
+        let changes: [(&str, &str, &str, Change); 15] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -209,6 +212,11 @@ mod tests {
             }),
             ("HERRINGBONE_TOPOLOGY", "none", &with_ports, |other| {
                 other.wiring.ports = Some(Ports::uniform(2, Port { out: 1000, into: 2000 }))
+            }),
+            ("HERRINGBONE_TOPOLOGY", "none", &with_sites, |other| {
+                let ports = Ports::uniform(2, Port { out: 1000, into: 2000 });
+                let sites = Sites::new(vec![0, 1], vec![Port { out: 1000, into: 0 }; 2]).unwrap();
+                other.wiring.ports = Some(ports.with_sites(sites).unwrap())
             }),
             ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measuring.at_start = true),
             ("HERRINGBONE_REBALANCE", "0", "1", |other| other.measuring.while_running = true),
