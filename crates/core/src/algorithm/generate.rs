@@ -106,11 +106,8 @@ impl Algorithm {
             (Self::Hierarchical { inner, outer }, ReduceScatter | AllGather) => {
                 hierarchical::half(collective, group, layout, inner, outer)?
             }
-            (Self::Sites { inner, outer, sizes }, AllReduce) => {
-                SiteLevels { inner, outer, sizes }.all_reduce(group, layout, None)?
-            }
-            (Self::Sites { inner, outer, sizes }, ReduceScatter | AllGather) => {
-                SiteLevels { inner, outer, sizes }.half(collective, group, layout)?
+            (Self::Sites { inner, outer, sizes }, AllReduce | ReduceScatter | AllGather) => {
+                SiteLevels { inner, outer, sizes }.schedule(collective, group, layout)?
             }
             (Self::Coded { plain }, AllReduce) => plain.with_coded_messages(group, layout)?,
             (algorithm, collective) => {

@@ -121,14 +121,17 @@ impl SiteLevels<'_> {
         Ok(radix::both_halves(group, shares, scatter, gather))
     }
 
-    /// The reduce_scatter or, as `collective` says, the all_gather.
-    pub(super) fn half(
+    /// The all_reduce or, as `collective` says, one half of it.
+    pub(super) fn schedule(
         &self,
         collective: Collective,
         group: &Group,
         layout: &Layout<'_>,
     ) -> Result<Schedule, Unsupported> {
-        Ok(half_through(collective, group, self.levels(group, layout)?))
+        match collective {
+            Collective::AllReduce => self.all_reduce(group, layout, None),
+            half => Ok(half_through(half, group, self.levels(group, layout)?)),
+        }
     }
 
     fn levels(&self, group: &Group, layout: &Layout<'_>) -> Result<[Vec<Level>; 2], Unsupported> {
