@@ -153,6 +153,11 @@ mod tests {
             ("--algorithm ring --ranks 4 --reducers 2", "--reducers changes nothing about ring"),
             ("--algorithm radix --ranks 4 --per-host 3 --fold-order hosts --rank 4", "--rank 4 is none of 4"),
             ("--algorithm ring --ranks 4 --rank 4", "--rank 4 is none of 4 ranks"),
+            ("--algorithm radix --ranks 4 --fold-order sites", "needs the site of each of 4 ranks"),
+            (
+                "--algorithm sites(radix,radix,3x2) --ranks 5",
+                "sites of 6 ranks in all need a group of as many",
+            ),
             ("--algorithm ring --ranks 4 --collective broadcast", "ring has no broadcast: use tree"),
             (
                 "--algorithm hierarchical(radix,doubling) --ranks 8 --per-host 3",

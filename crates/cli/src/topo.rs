@@ -284,6 +284,19 @@ mod tests {
     use herringbone::core::topology::read;
 
     #[test]
+    fn sites_have_a_table_and_links_that_nobody_knows_are_not_missing() {
+        let text = include_str!("../../../examples/sites.json");
+        let said = described(&read(text, None).unwrap());
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(
+            lines[..3],
+            ["nodes       6 host", "", "uplinks of sites, which all hosts of a site share"]
+        );
+        assert!(lines.iter().any(|line| line.trim() == "north     0.125      0.125  a b c"), "{said}");
+        assert!(!said.contains("runs") && !said.contains("components"), "{said}");
+    }
+
+    #[test]
     fn missing_links_leave_some_algorithms() {
         let said = |matrix: &str| described(&read(matrix, None).unwrap());
         let ring = said("0 1 0 0\n0 0 1 0\n0 0 0 1\n1 0 0 0\n");

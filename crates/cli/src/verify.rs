@@ -380,6 +380,15 @@ mod tests {
     }
 
     #[test]
+    fn sites_of_three_are_nodes_in_the_order_of_sites() {
+        let args = ["--ranks", "6", "--fold-order", "sites", "--algorithm"];
+        let (outcome, text) = verified(&[&args[..], &["sites(radix,radix,3x2)"]].concat()).unwrap();
+        assert_eq!((outcome, text.contains("1 of 1 schedules")), (Outcome::Passed, true), "{text}");
+        let failure = verified(&[&args[..], &["radix"]].concat()).unwrap_err();
+        assert!(failure.to_string().contains("radix names none"), "{failure}");
+    }
+
+    #[test]
     fn hosts_of_three_are_nodes_in_the_order_of_hosts() {
         let args = [
             "--algorithm",

@@ -8,18 +8,22 @@ use super::{
     Choice, LINKED_BYTES, REDUCTION_SERVER_BYTES, Request, SHARDED_RANKS,
     known_ports::{BusiestPort, KnownPorts, PortKind, SharedChoice, WORTH_PERCENT},
     shares::PortTime,
+    stages,
 };
 use crate::{
     algorithm::{Algorithm, SiteSizes, pieces_of_hosts},
     codec::Codec,
     collective::Collective,
-    group::{FoldOrder, Group},
+    group::FoldOrder,
     topology::Ports,
 };
 use alloc::{boxed::Box, format, string::String, vec, vec::Vec};
 
 /// The most members for which shares are planned.
 const MOST_MEMBERS: u32 = 256;
+
+/// On a host with more ranks than so many these add up first, unless ports that are known say otherwise.
+const MOST_ALONE: u64 = 4;
 
 /// The ports that decide about a request: where they are known of all of its workers, and explain the links that are known.
 pub(super) fn deciding<'a>(request: &Request<'a>) -> Option<&'a Ports> {
@@ -84,8 +88,13 @@ fn is_uneven(request: &Request<'_>) -> bool {
     hosts.sort_unstable();
     let sizes: Vec<usize> = hosts.chunk_by(|a, b| a == b).map(<[u32]>::len).collect();
     let differ = |numbers: &[usize]| numbers.windows(2).any(|pair| pair[0] != pair[1]);
-    let pieces = || pieces_of_hosts(request.group, request.hosts).unwrap_or_default();
-    differ(&sizes) || differ(&pieces().iter().map(Vec::len).collect::<Vec<usize>>())
+    differ(&sizes) || differ(&pieces(request))
+}
+
+/// How many nodes of the canonical tree each host's ranks are; nothing where no host has several, or they are not consecutive.
+fn pieces(request: &Request<'_>) -> Vec<usize> {
+    let found = pieces_of_hosts(request.group, request.hosts).unwrap_or_default();
+    found.iter().map(Vec::len).collect()
 }
 
 /// What can have shares or levels; of those that take as long, the first one is chosen.
@@ -97,7 +106,7 @@ fn candidates(request: &Request<'_>, ports: Option<&Ports>, chosen: &Algorithm) 
     let has_hosts = hosts.len() == group.size() as usize;
     let are_served = ports.is_some() && reducers > 0 && bytes >= REDUCTION_SERVER_BYTES;
     let others = [
-        (Algorithm::radix(vec![]), true),
+        (Algorithm::radix(vec![]), ports.is_some() || stages::most_on_a_host(request) <= MOST_ALONE),
         (Algorithm::hierarchical(), has_hosts),
         (Algorithm::Mixed { shares: None }, are_served),
         (Algorithm::ReductionServer, are_served),
@@ -105,8 +114,9 @@ fn candidates(request: &Request<'_>, ports: Option<&Ports>, chosen: &Algorithm) 
     ];
     // Between so few ranks a single stage has the fewest rounds.
     let is_sharded = group.size() <= SHARDED_RANKS;
-    let mut found = vec![if is_sharded { Algorithm::radix(vec![]) } else { chosen.clone() }];
-    let pairs = if is_sharded && is_uneven(request) { of_pairs(group) } else { vec![] };
+    let is_first = is_sharded && others[0].1;
+    let mut found = vec![if is_first { Algorithm::radix(vec![]) } else { chosen.clone() }];
+    let pairs = if is_sharded && is_uneven(request) { of_pairs(request) } else { vec![] };
     let levels = of_sites(ports).into_iter().chain(pairs).map(|algorithm| (algorithm, true));
     for (algorithm, fits) in [(chosen.clone(), true)].into_iter().chain(others).chain(levels) {
         if fits && !found.contains(&algorithm) {
@@ -156,7 +166,11 @@ fn order_note(request: &Request<'_>, known: &KnownPorts, busiest: &BusiestPort) 
         return String::new();
     }
     let group = order.group(request.hosts, &sites);
-    if group == *request.group {
+    let changes = match order {
+        FoldOrder::Hosts => pieces(request).iter().any(|pieces| *pieces > 1),
+        _ => group != *request.group,
+    };
+    if !changes {
         return String::new();
     }
     let by_order = Request { group: &group, ..*request };
@@ -195,15 +209,17 @@ fn of_sites(ports: Option<&Ports>) -> Vec<Algorithm> {
     sizes.iter().flat_map(inside).collect()
 }
 
-/// Between hosts of unequal numbers of ranks: stages that add up pairs before the rest, which can spare a host in pieces.
-fn of_pairs(group: &Group) -> Vec<Algorithm> {
-    let bits = group.key_bits();
+/// Between hosts of unequal numbers of ranks: stages that add up pairs before the rest. They can spare hosts that are in pieces, and those
+/// with many ranks.
+fn of_pairs(request: &Request<'_>) -> Vec<Algorithm> {
+    let bits = request.group.key_bits();
     let rest = vec![2, 1 << bits.saturating_sub(1).clamp(1, 30)];
-    let across = |factors: &Vec<u32>| Algorithm::Hierarchical {
-        inner: Box::new(Algorithm::radix(vec![])),
-        outer: Box::new(Algorithm::radix(factors.clone())),
-    };
-    vec![Algorithm::radix(vec![2; bits as usize]), Algorithm::radix(rest.clone()), across(&rest)]
+    let [inner, outer] = [vec![], rest.clone()].map(|factors| Box::new(Algorithm::radix(factors)));
+    let mut found = vec![Algorithm::Hierarchical { inner, outer }];
+    if pieces(request).iter().any(|pieces| *pieces > 1) {
+        found.extend([vec![2; bits as usize], rest].map(Algorithm::radix));
+    }
+    found
 }
 
 fn shown(time: PortTime) -> String {
@@ -217,7 +233,10 @@ fn shown(time: PortTime) -> String {
 mod tests {
     use super::super::{choose, counted::tests::large};
     use super::*;
-    use crate::topology::{LinkMatrix, Port};
+    use crate::{
+        group::Group,
+        topology::{LinkMatrix, Port},
+    };
 
     fn known(rates: &[u64]) -> Ports {
         Ports::new(rates.iter().map(|rate| Port { out: *rate, into: *rate }).collect(), 0).unwrap()
