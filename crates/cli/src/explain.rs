@@ -390,6 +390,17 @@ mod tests {
         }
     }
 
+    /// What has to be simulated rank by rank is left out, and named.
+    #[test]
+    fn candidates_of_16384_ranks_are_those_that_few_messages_tell() {
+        let args = ["--ranks", "16384", "--per-host", "1", "--reducers", "5", "--sizes", "1M"];
+        let (rows, mut out) = (explained(&args), Vec::new());
+        print(&options(&args), &rows, &mut out).unwrap();
+        let output = String::from_utf8(out).unwrap();
+        assert!(output.contains("tree is not compared, because 1048512 messages"), "{output}");
+        assert!(output.contains("radix(4,4,4,4,4,4,4) ") && output.contains("doubling "), "{output}");
+    }
+
     #[test]
     fn no_size_is_too_large() {
         let most = usize::MAX.to_string();

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", value_parser = names::algorithm(), hide_possible_values = true)]
     algorithm: Algorithm,
     /// Workers
-    #[arg(long, value_name = "N", value_parser = whole(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=16384))]
     ranks: u32,
     /// Workers on each host, for hierarchical; else the largest power of two up to the square root of the workers
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "ranks", value_parser = crate::names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
     fold_order: FoldOrder,
     /// Reducers, for reduction_server, alone or in a hierarchy: 1 unless said
-    #[arg(long, value_name = "M", value_parser = whole(1..=4096))]
+    #[arg(long, value_name = "M", value_parser = whole(1..=16384))]
     reducers: Option<u32>,
     /// all_reduce, reduce(root), broadcast(root), reduce_scatter, all_gather, gather(root), scatter(root), all_to_all or
     /// barrier

@@ -206,8 +206,25 @@ mod tests {
         assert_eq!(simulated["each_rank_s"].as_array().unwrap().len(), 16384);
         let failure = simulated_with(&[&args[..], &["--slow", "3:2"]].concat()).unwrap_err().to_string();
         assert!(failure.contains("the limit is 2000000") && failure.contains("alike"), "{failure}");
-        let failure = refusal(&["--algorithm", "ring", "--ranks", "16384"]);
+        let failure = refusal(&["--algorithm", "radix(2,4;4,2)", "--ranks", "16384"]);
         assert!(failure.contains("too large to prove") && failure.contains("radix(128,128)"), "{failure}");
+    }
+
+    /// Without a limit of messages there is one of memory.
+    #[test]
+    fn unequal_ranks_that_memory_has_no_room_for_are_refused_before_it_is_taken() {
+        let args = ["--algorithm", "radix(128,128)", "--ranks", "16384", "--bytes", "64K", "--slow", "3:2"];
+        let failure = simulated_with(&[&args[..], &["--most-messages", "0"]].concat()).unwrap_err();
+        let failure = failure.to_string();
+        assert!(failure.contains("16384 ranks, simulated each by itself, take about"), "{failure}");
+        assert!(failure.contains("4096 MiB are the most"), "{failure}");
+    }
+
+    #[test]
+    fn a_ring_of_16384_ranks_is_one_rank() {
+        let ring = object_of(&["--algorithm", "ring", "--ranks", "16384", "--bytes", "64K"]);
+        assert_eq!((&ring["by_symmetry"], &ring["is_estimate"]), (&json!(true), &json!(false)));
+        assert_eq!(ring["messages"].as_u64(), Some(16384 * 2 * 16383));
     }
 
     #[test]

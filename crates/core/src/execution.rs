@@ -134,6 +134,14 @@ impl Execution {
         execution
     }
 
+    /// How many bytes an execution of a program counts in.
+    pub(crate) fn counting_bytes(prepared: &Prepared) -> u64 {
+        let of_step = size_of::<u16>() + size_of::<Delivery>();
+        let in_stage = prepared.steps.len() * of_step + prepared.heads.len() * size_of::<Arrived>();
+        let flows = prepared.peers.len() * size_of::<PeerFlow>();
+        (size_of::<Self>() + flows) as u64 + in_stage as u64 * u64::from(prepared.depth)
+    }
+
     /// Makes room for what is counted.
     #[inline]
     fn reserve(&mut self, ids: &[MemberId]) {

@@ -10,6 +10,7 @@ mod weights;
 
 pub use build::ProgramBuilder;
 pub use symmetry::Symmetry;
+pub(crate) use symmetry::ascends;
 pub use text::TextError;
 pub use weights::{HEAVIEST, Weights};
 pub(crate) use weights::{read_runs, write_runs};

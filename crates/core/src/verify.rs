@@ -19,11 +19,13 @@
 
 mod conflicts;
 mod error;
+mod flaw;
 mod graph;
 mod lists;
 mod lower;
 mod matching;
 mod ops;
+mod orbits;
 mod order;
 mod proven;
 mod rounds;

@@ -402,7 +402,7 @@ fn what_is_chosen_is_the_first_of_all_candidates() {
             let (hosts, shared) = (n / per_host, per_host > 1);
             let sizing = Sizing { hosts, shared, segment_bytes: 0, most_staged: Workload::STAGED };
             let chosen = predicted::choose_by_time(&request, &known, sizing).unwrap();
-            let all = predicted::compared(&request, &known, sizing).unwrap();
+            let all = predicted::compared(&request, &known, sizing).unwrap().by_time;
             let first = all[0].outcome.total();
             let of_chosen = all.iter().find(|candidate| candidate.algorithm == chosen.algorithm).unwrap();
             let off = of_chosen.outcome.total() as f64 / first as f64;

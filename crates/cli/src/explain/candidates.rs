@@ -4,7 +4,7 @@ use crate::{failure::Failure, table};
 use herringbone::core::{
     plan::{
         Guidance, Request, busiest_link,
-        predicted::{self, Candidate, class_of},
+        predicted::{self, Candidate, Comparison, Unpriced, class_of},
     },
     prepare::Sizing,
     simulate::{Calibration, Resource, SECOND},
@@ -21,6 +21,8 @@ pub(super) const NONE: &str =
 pub(super) struct Candidates {
     bytes: u64,
     rows: Vec<Row>,
+    /// Which are not compared among so many ranks, and why.
+    left_out: Vec<String>,
     /// Where another is chosen: sizes, and rates of ports.
     changes: Vec<String>,
     is_calibrated: bool,
@@ -40,11 +42,14 @@ impl Candidates {
     pub(super) fn of(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Result<Self, Failure> {
         let known = guidance.calibration.unwrap_or_default();
         let request = &Request { forced: None, ..*request };
-        let compared = predicted::compared(request, &known, sizing)
+        let Comparison { by_time, left_out } = predicted::compared(request, &known, sizing)
             .map_err(|error| Failure::Stalled { problem: error.to_string() })?;
+        let is_large =
+            |why: &&Unpriced| matches!(why, Unpriced::TooManyMessages { .. } | Unpriced::TooLarge { .. });
         Ok(Self {
             bytes: request.bytes,
-            rows: compared.iter().map(|candidate| Row::of(request, candidate)).collect(),
+            rows: by_time.iter().map(|candidate| Row::of(request, candidate)).collect(),
+            left_out: left_out.iter().filter(is_large).map(Unpriced::to_string).collect(),
             changes: changes(request, guidance, sizing),
             is_calibrated: guidance.calibration.is_some(),
         })
@@ -58,8 +63,8 @@ impl Candidates {
             return Ok(writeln!(out, "{NONE}")?);
         }
         writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..5], self.rows.iter().map(Row::cells)))?;
-        for change in &self.changes {
-            writeln!(out, "{change}")?;
+        for line in self.left_out.iter().chain(&self.changes) {
+            writeln!(out, "{line}")?;
         }
         if !self.is_calibrated {
             writeln!(
@@ -72,7 +77,7 @@ impl Candidates {
 
     pub(super) fn object(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(Row::object).collect();
-        json!({ "by": rows, "changes": self.changes, "calibrated": self.is_calibrated })
+        json!({ "by": rows, "left_out": self.left_out, "changes": self.changes, "calibrated": self.is_calibrated })
     }
 }
 

@@ -73,6 +73,10 @@ fn has_no_time(described: &Described, untimed: &Untimed) -> Failure {
         Untimed::TooManySegments(_) | Untimed::TooSlow => {
             Failure::Usage { problem, hint: "ask for fewer bytes or faster links" }
         }
+        Untimed::TooManyRanks { .. } => Failure::Usage {
+            problem,
+            hint: "ask for fewer ranks or operations, or for ranks, hosts and ports that are alike, of which one stands for all",
+        },
         Untimed::NoLink { .. } => Failure::Usage {
             problem,
             hint: "take an algorithm that goes by the links, such as trees, or give the topology a link there",

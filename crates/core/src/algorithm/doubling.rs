@@ -5,19 +5,29 @@
 //! than to fold the surplus ranks in first and to serve them last (Thakur, Rabenseifner and Gropp, 2005), and it
 //! keeps the canonical shape, which that does not.
 
-use super::owners::form;
+use super::owners::{digits, form};
 use super::partial::{Partial, finish, merges_above};
+use super::radix::all_levels;
 use crate::group::Group;
-use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule};
-use alloc::vec::Vec;
+use crate::schedule::{Chunk, Cut, Form, Place, ProgramBuilder, Rank, Schedule, Symmetry};
+use alloc::{vec, vec::Vec};
 
+/// Where every merge has sides of the same size, all ranks do the same.
 pub(super) fn all_reduce(group: &Group) -> Schedule {
-    let keys = group.keys().to_vec();
-    Schedule::generated(group.size(), 0, Cut::Even { chunks: 1 }, move |rank| {
+    let (size, cut) = (group.size(), Cut::Even { chunks: 1 });
+    let twos = vec![2; group.key_bits() as usize];
+    let digits = digits(group.keys(), &all_levels(group, &twos))
+        .filter(|digits| digits.iter().all(|radix| *radix == 2));
+    let partials = Partial::inputs(group.keys());
+    let program = move |rank| {
         let mut program = ProgramBuilder::new();
-        all_reduce_chunk(&mut program, rank, &Partial::inputs(&keys), 0, Place::User(0));
+        all_reduce_chunk(&mut program, rank, &partials, 0, Place::User(0));
         program.build()
-    })
+    };
+    match digits {
+        Some(digits) => Schedule::alike(Symmetry::new(digits, false), false, cut, program),
+        None => Schedule::generated(size, 0, cut, program),
+    }
 }
 
 /// All-reduces one chunk among the holders of `partials`; the result goes to the user's buffer. This rank's is in

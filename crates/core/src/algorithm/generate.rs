@@ -179,6 +179,8 @@ mod tests {
             ("radix(2,4,2)", Collective::AllGather, 1..40, 1),
             ("radix(4,4)", Collective::ReduceScatter, 64..65, 1),
             ("radix(4;2,2)", Collective::AllReduce, 1..20, 1),
+            ("ring", Collective::AllReduce, 1..40, 1),
+            ("doubling", Collective::AllReduce, 1..65, 1),
             ("one_shot", Collective::AllReduce, 1..20, 1),
             ("one_shot", Collective::AllGather, 1..20, 1),
             ("coded(radix)", Collective::AllReduce, 1..20, 1),

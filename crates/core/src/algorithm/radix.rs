@@ -203,7 +203,10 @@ impl Halves<'_> {
             for run in self.in_turn(stage) {
                 let mut to: Vec<Rank> = stage.parts.iter().map(|part| part.owner(run.first)).collect();
                 to.retain(|to| *to != self.rank);
-                to.sort_by_key(|to| self.turns_to(*to));
+                // Owners ascend as their parts do, so turns begin in the middle.
+                debug_assert!(to.is_sorted());
+                let next = to.partition_point(|to| *to < self.rank);
+                to.rotate_left(next);
                 if !to.is_empty() {
                     program.send(Place::User(run.first), to).span(run.span);
                 }

@@ -2,11 +2,12 @@
 //!
 //! Sums grow in the order of the ring, so the bits depend on the schedule (canonical for two ranks only).
 
-use crate::schedule::{Cut, Form, Origin, Place, Program, ProgramBuilder, Rank, Schedule, Source};
-use alloc::vec::Vec;
+use crate::schedule::{Cut, Form, Origin, Place, Program, ProgramBuilder, Rank, Schedule, Source, Symmetry};
+use alloc::{vec, vec::Vec};
 
 pub(super) fn all_reduce(size: u32) -> Schedule {
-    Schedule::generated(size, 0, Cut::Even { chunks: size }, move |rank| program(size, rank))
+    let turns = Symmetry::new(vec![size], true);
+    Schedule::alike(turns, false, Cut::Even { chunks: size }, move |rank| program(size, rank))
 }
 
 fn program(size: u32, rank: Rank) -> Program {

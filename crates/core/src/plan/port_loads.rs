@@ -5,20 +5,17 @@ use crate::{
     schedule::{Chunk, Form, Schedule, SlotChunks, Step},
     topology::{Port, Sites},
 };
-use alloc::{vec, vec::Vec};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 
 /// The hosts of a request's members, workers first, then reducers: numbers from 0 up in the order of their first members. A worker
 /// without a host, and each reducer, has one of its own. Returns with them how many hosts have workers.
 pub(super) fn host_numbers(request: &Request<'_>, reducers: u32) -> (Vec<u32>, usize) {
     let workers = request.group.size();
-    let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), Vec::new());
+    let (mut hosts, mut names) = (Vec::with_capacity((workers + reducers) as usize), BTreeMap::new());
     for rank in 0..workers as usize {
         let name = request.hosts.get(rank).map_or((1, rank as u32), |host| (0, *host));
-        let host = names.iter().position(|known| *known == name).unwrap_or_else(|| {
-            names.push(name);
-            names.len() - 1
-        });
-        hosts.push(host as u32);
+        let next = names.len() as u32;
+        hosts.push(*names.entry(name).or_insert(next));
     }
     hosts.extend((names.len() as u32..).take(reducers as usize));
     (hosts, names.len())

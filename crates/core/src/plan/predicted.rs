@@ -16,7 +16,7 @@ use crate::{
         Calibration, Cores, MessageCount, Picoseconds, Port, Prediction, Rig, Stalled, Untimed, Workload,
         estimate, message_count,
     },
-    verify::{Verified, verify},
+    verify::{Verified, VerifyError, verify},
 };
 use alloc::{
     format,
@@ -28,6 +28,8 @@ use core::cmp::Reverse;
 
 /// The most messages of a simulation for a choice.
 const MOST_MESSAGES: u64 = 8_000;
+/// The most messages that a simulation of a candidate has to go through, one by one, to be compared: more take many seconds.
+const MOST_IN_COMPARISON: u64 = 500_000;
 /// The most ranks that talk each to every other in a candidate.
 const MOST_SHARDED: u32 = 256;
 /// The largest buffer that one rank folds for all, or every rank by itself, in a candidate.
@@ -61,6 +63,22 @@ pub enum Unpriced {
         algorithm: String,
         /// Why.
         untimed: Untimed,
+    },
+    /// Its schedule is too large to prove, and so no job can run it.
+    #[error("{algorithm} is not compared: {error}")]
+    TooLarge {
+        /// The algorithm's name.
+        algorithm: String,
+        /// What is too large.
+        error: VerifyError,
+    },
+    /// There are so many ranks that do not do the same that its simulation would take many seconds.
+    #[error("{algorithm} is not compared, because {messages} messages would have to be simulated one by one")]
+    TooManyMessages {
+        /// The algorithm's name.
+        algorithm: String,
+        /// How many at least.
+        messages: u64,
     },
     /// Its simulation stands still, which is a fault of this library.
     #[error("{algorithm} has no predicted time, because {stalled}; this is a bug, please report it")]
@@ -202,11 +220,20 @@ pub fn priced(
     known: &Calibration,
     sizing: Sizing,
 ) -> Result<Candidate, Unpriced> {
-    priced_up_to(MOST_MESSAGES, request, algorithm, known, sizing)
+    priced_within(MessageBudget { usual: MOST_MESSAGES, most: u64::MAX }, request, algorithm, known, sizing)
 }
 
-fn priced_up_to(
-    most_messages: u64,
+/// How many messages a simulation goes through.
+#[derive(Clone, Copy)]
+struct MessageBudget {
+    /// At most, if an estimate makes do with so many.
+    usual: u64,
+    /// In any case: of more there is no estimate.
+    most: u64,
+}
+
+fn priced_within(
+    budget: MessageBudget,
     request: &Request<'_>,
     algorithm: &Algorithm,
     known: &Calibration,
@@ -215,16 +242,26 @@ fn priced_up_to(
     let Request { collective, group, hosts, links, .. } = *request;
     let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links })?;
-    let verified = verify(schedule, collective, group).expect("algorithms make schedules that are right");
+    let verified = match verify(schedule, collective, group) {
+        Ok(verified) => verified,
+        Err(error @ VerifyError::TooLarge { .. }) => {
+            return Err(Unpriced::TooLarge { algorithm: algorithm.to_string(), error });
+        }
+        Err(error) => unreachable!("algorithms make schedules that are right: {error}"),
+    };
     let machine = machine(request, known, reducers);
-    let outcome =
-        estimate(most_messages, &workload(request, &verified, sizing), &machine).map_err(|untimed| {
-            match untimed {
-                Untimed::TooManySegments(too_long) => Unpriced::TooManySegments(too_long),
-                Untimed::Stalled(stalled) => Unpriced::Stalled { algorithm: algorithm.to_string(), stalled },
-                untimed => Unpriced::Unusable { algorithm: algorithm.to_string(), untimed },
-            }
-        })?;
+    let work = workload(request, &verified, sizing);
+    if budget.most < u64::MAX {
+        let MessageCount { least: messages, .. } = message_count(budget.usual, &work, &machine)?;
+        if messages > budget.most {
+            return Err(Unpriced::TooManyMessages { algorithm: algorithm.to_string(), messages });
+        }
+    }
+    let outcome = estimate(budget.usual, &work, &machine).map_err(|untimed| match untimed {
+        Untimed::TooManySegments(too_long) => Unpriced::TooManySegments(too_long),
+        Untimed::Stalled(stalled) => Unpriced::Stalled { algorithm: algorithm.to_string(), stalled },
+        untimed => Unpriced::Unusable { algorithm: algorithm.to_string(), untimed },
+    })?;
     Ok(Candidate { algorithm: algorithm.clone(), verified, outcome })
 }
 
@@ -232,7 +269,8 @@ fn priced_up_to(
 /// have times that are right but for ranks that drift apart, which takes longer. A way that never ends is none: a job takes another.
 fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Candidate> {
     let roughly = |(place, algorithm): (usize, &Algorithm)| {
-        Some((place, priced_up_to(0, request, algorithm, known, sizing).ok()?))
+        let budget = MessageBudget { usual: 0, most: u64::MAX };
+        Some((place, priced_within(budget, request, algorithm, known, sizing).ok()?))
     };
     // The last comes first: the least time, and of those that take as long the first candidate.
     let order = |(place, candidate): &(usize, Candidate)| Reverse((candidate.outcome.total(), *place));
@@ -253,25 +291,31 @@ fn leading(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Vec<Ca
     done.into_iter().rev().map(|(_, candidate)| candidate).collect()
 }
 
-/// All candidates of a request, those that can do it, by predicted time.
+/// The candidates of a request.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Those that can do it, by predicted time.
+    pub by_time: Vec<Candidate>,
+    /// Why others have no predicted time.
+    pub left_out: Vec<Unpriced>,
+}
+
+/// All candidates of a request, by predicted time.
 ///
 /// # Errors
 /// [`Unpriced::Stalled`] for the first one whose simulation never ends.
-pub fn compared(
-    request: &Request<'_>,
-    known: &Calibration,
-    sizing: Sizing,
-) -> Result<Vec<Candidate>, Unpriced> {
-    let mut found = Vec::new();
+pub fn compared(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> Result<Comparison, Unpriced> {
+    let (mut by_time, mut left_out) = (Vec::new(), Vec::new());
+    let budget = MessageBudget { usual: MOST_MESSAGES, most: MOST_IN_COMPARISON };
     for algorithm in candidates(request) {
-        match priced(request, &algorithm, known, sizing) {
-            Ok(candidate) => found.push(candidate),
+        match priced_within(budget, request, &algorithm, known, sizing) {
+            Ok(candidate) => by_time.push(candidate),
             Err(stalled @ Unpriced::Stalled { .. }) => return Err(stalled),
-            Err(_) => {}
+            Err(why) => left_out.push(why),
         }
     }
-    found.sort_by_key(|candidate| candidate.outcome.total());
-    Ok(found)
+    by_time.sort_by_key(|candidate| candidate.outcome.total());
+    Ok(Comparison { by_time, left_out })
 }
 
 /// Chooses by predicted time.

@@ -394,6 +394,21 @@ impl PerSegment {
 }
 
 impl Prepared {
+    /// How many bytes the program takes by itself, beside what runs it.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        fn of<T>(list: &[T]) -> usize {
+            size_of_val(list)
+        }
+        let edges = match &self.per_segment {
+            PerSegment::SideBySide(SegmentEdges { edges, in_last, .. }) => of(edges) + of(in_last),
+            PerSegment::Same(_) | PerSegment::Proportional { .. } => 0,
+        };
+        let steps = of(&self.steps) + of(&self.waits) + of(&self.next) + of(&self.operands);
+        let messages = of(&self.lanes) + of(&self.heads);
+        let peers = of(&self.peers) + self.peers.iter().map(|peer| of(&peer.heads)).sum::<usize>();
+        (size_of::<Self>() + edges + of(&self.input) + of(&self.output) + steps + messages + peers) as u64
+    }
+
     /// Whether a place in the group is a reducer's.
     pub fn is_reducer(&self, place: Rank) -> bool {
         place >= self.workers

@@ -138,7 +138,8 @@ impl Symmetry {
             let run = from.start as usize..(from.start + from.len) as usize;
             let sources = &mut counterpart.sources[run];
             sources.iter_mut().for_each(|source| source.from = shift.origin(source.from));
-            if ascends(self.first_of(rank), first.sources(from)) {
+            let own = self.first_of(rank);
+            if ascends(first.sources(from).iter().map(|source| rank_of(source, own))) {
                 put_in_order(rank, sources);
             }
         }
@@ -276,9 +277,9 @@ fn rank_of(source: &Source, rank: Rank) -> Rank {
     }
 }
 
-/// Whether the ranks that sources come from ascend.
-fn ascends(rank: Rank, sources: &[Source]) -> bool {
-    sources.is_sorted_by_key(|source| rank_of(source, rank))
+/// Whether the ranks that a fold's sources come from ascend: then counterparts put theirs in order.
+pub(crate) fn ascends(ranks: impl Iterator<Item = Rank>) -> bool {
+    ranks.is_sorted()
 }
 
 /// Orders the sources of a fold by rank, and leaves the merges where they are.

@@ -111,6 +111,16 @@ pub enum Untimed {
         /// Who should receive.
         to: Rank,
     },
+    /// Their ranks are too many to be simulated each by itself.
+    #[error("{ranks} ranks, simulated each by itself, take about {} MiB of memory, and {} MiB are the most", bytes >> 20, most_bytes >> 20)]
+    TooManyRanks {
+        /// How many members there are.
+        ranks: u32,
+        /// About how much memory all of them take.
+        bytes: u64,
+        /// How much there is for them.
+        most_bytes: u64,
+    },
     /// They take longer than times are counted.
     #[error("they take more than 200 days")]
     TooSlow,

@@ -7,11 +7,18 @@ use super::{
     workload::Workload,
     world::Simulator,
 };
-use crate::prepare::{Prepared, TooManySegments};
+use crate::{
+    execution::Execution,
+    prepare::{Prepared, TooManySegments},
+};
 use alloc::{sync::Arc, vec::Vec};
 
 /// The most messages that are simulated one by one where one rank can stand for all.
 const MOST_MESSAGES: u64 = 500_000;
+/// The most memory of the programs of ranks that are simulated each by itself, in bytes, and of what is counted of them.
+const MOST_BYTES: u64 = 4 << 30;
+/// As many chunks of all ranks together are too many where one rank can stand for all: each rank's program knows all chunks.
+const MOST_CHUNKS: u64 = 1 << 24;
 /// How many times as many where one rank stands for all only loosely.
 const DRIFTING: u64 = 20;
 
@@ -51,11 +58,40 @@ pub fn simulate_up_to(
             Simulator::new(work, machine, alloc::vec![Arc::new(first)], Some(mirror)).run(watch)?,
         );
     }
-    let others = (1..ranks).map(|rank| work.prepared(rank, machine));
-    let prepared = core::iter::once(Ok(first)).chain(others).map(|prepared| prepared.map(Arc::new));
-    let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+    let prepared = all_prepared(work, machine)?;
     check_links(&prepared, machine)?;
     counted(Simulator::new(work, machine, prepared, None).run(watch)?)
+}
+
+/// The programs of all ranks.
+///
+/// # Errors
+/// [`Untimed::TooManyRanks`] before they take more memory than there is for them.
+fn all_prepared(work: &Workload<'_>, machine: &Rig) -> Result<Vec<Arc<Prepared>>, Untimed> {
+    let schedule = work.verified.schedule();
+    let (ranks, mut programs) = (schedule.ranks(), schedule.programs());
+    let check = |bytes: u64| match bytes > MOST_BYTES {
+        true => Err(Untimed::TooManyRanks { ranks, bytes, most_bytes: MOST_BYTES }),
+        false => Ok(()),
+    };
+    // Where one rank does more than all others, the last is one of these.
+    let first_and_last = [work.prepared(0, machine)?, work.prepared(ranks - 1, machine)?];
+    let least = first_and_last.iter().map(|prepared| bytes_of(work, prepared)).min().unwrap_or(0);
+    check(least.saturating_mul(ranks.into()))?;
+    let (mut bytes, mut all) = (0u64, Vec::with_capacity(ranks as usize));
+    for rank in 0..ranks {
+        let prepared = work.prepared_from(&programs(rank), rank, machine)?;
+        bytes = bytes.saturating_add(bytes_of(work, &prepared));
+        check(bytes)?;
+        all.push(Arc::new(prepared));
+    }
+    Ok(all)
+}
+
+/// What a rank takes of a simulation's memory.
+fn bytes_of(work: &Workload<'_>, prepared: &Prepared) -> u64 {
+    let counted = Execution::counting_bytes(prepared).saturating_mul(work.operations.into());
+    prepared.own_bytes().saturating_add(counted)
 }
 
 /// Refuses programs that send where the machines have no link.
@@ -72,7 +108,7 @@ fn counted(simulated: Prediction) -> Result<Prediction, Untimed> {
     if simulated.total() == Picoseconds::MAX { Err(Untimed::TooSlow) } else { Ok(simulated) }
 }
 
-/// The mirror of the rank that stands for all, if one can and there are so many messages that it has to.
+/// The mirror of the rank that stands for all, if one can and there are so many messages, or chunks, that it has to.
 fn representative(
     most_messages: u64,
     work: &Workload<'_>,
@@ -83,7 +119,7 @@ fn representative(
     let messages = messages_of_rank(work, first).saturating_mul(ranks);
     let is_large = |mirror: &Mirror| {
         let most = if mirror.drifts { most_messages.saturating_mul(DRIFTING) } else { most_messages };
-        messages > most
+        messages > most || ranks * u64::from(work.verified.schedule().cut().chunks()) > MOST_CHUNKS
     };
     mirror::of(work, machine, first).filter(is_large)
 }

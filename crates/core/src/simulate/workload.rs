@@ -4,6 +4,7 @@ use super::machine::Rig;
 use crate::{
     collective::UnevenParts,
     prepare::{Call, Prepared, Sizing, TooManySegments, prepare},
+    schedule::Program,
     verify::Verified,
 };
 
@@ -40,10 +41,19 @@ impl Workload<'_> {
     }
 
     pub(super) fn prepared(&self, rank: u32, machine: &Rig) -> Result<Prepared, TooManySegments> {
-        let program = self.verified.schedule().program(rank);
+        self.prepared_from(&self.verified.schedule().program(rank), rank, machine)
+    }
+
+    /// The same, given the rank's program in the schedule.
+    pub(super) fn prepared_from(
+        &self,
+        program: &Program,
+        rank: u32,
+        machine: &Rig,
+    ) -> Result<Prepared, TooManySegments> {
         let shared = |other| machine.is_shared(rank, other);
         let parts = self.parts.map(|parts| &parts[rank as usize]);
-        let mut prepared = prepare(self.verified, &program, rank, self.call, parts, self.sizing, shared)?;
+        let mut prepared = prepare(self.verified, program, rank, self.call, parts, self.sizing, shared)?;
         if self.segments > 0 && self.segments < prepared.segments {
             prepared.segments = self.segments;
             for peer in &mut prepared.peers {

@@ -15,24 +15,43 @@ use alloc::{format, vec, vec::Vec};
 /// next message of a lane is the next number.
 pub(super) fn match_messages(graph: &mut Graph) -> Result<(), VerifyError> {
     let (first_message, mut ends) = sort_into_lanes(graph);
-    let (mut takes, mut edges) = (Vec::new(), Vec::new());
+    let (mut takes, mut sorted) = (Vec::new(), Vec::new());
+    let (mut edges, mut sorted_edges) = (Vec::new(), Vec::new());
     for receiver in 0..graph.ranks() {
         takes.clear();
         for node in graph.nodes_of(receiver) {
             graph.takes_of(node, &mut takes);
         }
-        // Stable, so each lane's stay in program order.
-        takes.sort_by_key(|take| take.lane);
+        // Each lane's stay in program order.
+        sort_by_number(&takes, &mut sorted, graph.ranks(), |take| take.lane);
+        core::mem::swap(&mut takes, &mut sorted);
         let messages =
             first_message[receiver as usize] as usize..first_message[receiver as usize + 1] as usize;
         edges.clear();
         join(graph, receiver, &takes, &mut ends[messages], &mut edges)?;
-        edges.sort_unstable();
-        graph.follow(&edges);
+        let nodes = graph.nodes_of(receiver);
+        sort_by_number(&edges, &mut sorted_edges, nodes.len() as u32, |(before, _)| before - nodes.start);
+        graph.follow(&sorted_edges);
     }
     let mut next = first_message;
     graph.map_receivers(|to| ends[count_up(&mut next[to as usize])]);
     Ok(())
+}
+
+/// Copies `all` to `sorted` by a number below `numbers`, those of one number in the order in which they are.
+fn sort_by_number<T: Copy>(all: &[T], sorted: &mut Vec<T>, numbers: u32, number: impl Fn(&T) -> u32) {
+    sorted.clear();
+    sorted.extend_from_slice(all);
+    // To count takes longer than to compare where there are more numbers than things.
+    if all.len() < numbers as usize / 4 {
+        return sorted.sort_by_key(number);
+    }
+    let mut next = vec![0; numbers as usize + 1];
+    all.iter().for_each(|one| next[number(one) as usize + 1] += 1);
+    for at in 1..next.len() {
+        next[at] += next[at - 1];
+    }
+    all.iter().for_each(|one| sorted[count_up(&mut next[number(one) as usize])] = *one);
 }
 
 /// Finds each receiver's first message, with one entry more to end the last, and the sender of each message.

@@ -1,7 +1,9 @@
 //! What other ranks hold, where one stands for all: the counterpart of what that one holds.
 //!
-//! Nodes of the canonical tree that are runs of ranks with all values of their lower digits are counterparts of each other. A term that is
-//! the sum of such a node, of inputs or of coded ones, has a counterpart: the sum of another node. Other terms have none here.
+//! There are two ways for terms to have counterparts. Sums **in the canonical order**: nodes of the canonical tree that are runs of ranks with
+//! all values of their lower digits are counterparts of each other. A term that is the sum of such a node, of inputs or of coded ones, has a
+//! counterpart: the sum of another node. Other terms have none. Sums that **turn** with the ranks, as those of a ring: a term's counterpart
+//! is made of the counterparts of its inputs in the same order, and each term has [one](super::orbits).
 
 use super::{
     graph::Node,
@@ -9,22 +11,28 @@ use super::{
 };
 use crate::{
     group::{Group, merges},
-    schedule::{Chunk, Rank, Symmetry},
+    schedule::{Chunk, Rank, Symmetry, ascends},
 };
 use alloc::{vec, vec::Vec};
 
 /// See the [module](self).
 pub(super) struct Shifts<'a> {
     symmetry: &'a Symmetry,
+    lanes: &'a Lanes,
+    /// `None` if sums turn.
+    canonical: Option<NodeSums>,
+    /// The sources of the fold at hand.
+    folded: Vec<Folded>,
+}
+
+/// The sums of the nodes of the canonical tree that are counterparts of each other.
+struct NodeSums {
     /// How many ranks a node of each level has, the lowest level first.
     sizes: Vec<u32>,
     /// The sums of all nodes: plain ones, then coded ones, by level, by node.
     sums: [Vec<Vec<Term>>; 2],
     /// By the number of a term: which sum it is.
     known: Vec<Option<Sum>>,
-    lanes: Lanes,
-    /// The sources of the fold at hand.
-    folded: Vec<Folded>,
 }
 
 /// The sum of a node.
@@ -51,57 +59,28 @@ pub(super) struct Lanes {
 }
 
 impl<'a> Shifts<'a> {
-    /// The nodes of a group whose members have one input each, and their terms; `None` if those of a level are not of one shape in the
-    /// canonical tree.
-    pub(super) fn new(
+    /// Sums in the canonical order of a group whose members have one input each, and their terms; `None` if the nodes of a level are not of
+    /// one shape in the canonical tree.
+    pub(super) fn in_canonical_order(
         symmetry: &'a Symmetry,
         group: &Group,
         is_coded: bool,
-        lanes: Lanes,
+        lanes: &'a Lanes,
     ) -> Option<(Self, Terms)> {
         let mut terms = Terms::new(group.inputs());
-        let inputs: Vec<Term> = (0..group.inputs()).map(Term::input).collect();
-        let coded: Vec<Term> = match is_coded {
-            true => inputs.iter().map(|input| terms.code(*input)).collect(),
-            false => Vec::new(),
-        };
-        let (mut sizes, mut sums) = (vec![1], [vec![inputs], vec![coded]]);
-        for radix in symmetry.radices() {
-            let size = sizes[sizes.len() - 1];
-            let shape = shape(group.keys(), size, *radix)?;
-            for sums in &mut sums {
-                let parts = sums[sums.len() - 1].chunks(*radix as usize);
-                let level = parts.map(|parts| folded(&mut terms, parts, &shape)).collect();
-                sums.push(level);
-            }
-            sizes.push(size * radix);
-        }
-        let root = terms.canonical(group);
-        if sums[0].last() != Some(&vec![root]) {
-            return None;
-        }
-        let mut shifts = Self { symmetry, sizes, sums, known: Vec::new(), lanes, folded: Vec::new() };
-        shifts.learn();
-        Some((shifts, terms))
+        let sums = NodeSums::new(symmetry, group, is_coded, &mut terms)?;
+        Some((Self { symmetry, lanes, canonical: Some(sums), folded: Vec::new() }, terms))
     }
 
-    fn learn(&mut self) {
-        for (is_coded, sums) in [false, true].into_iter().zip(&self.sums) {
-            for (level, sums) in (0..).zip(sums) {
-                for (node, term) in (0..).zip(sums) {
-                    let number = term.number();
-                    if self.known.len() <= number {
-                        self.known.resize(number + 1, None);
-                    }
-                    // A level of one part each has the sums of the level below, by which they are known.
-                    self.known[number].get_or_insert(Sum { is_coded, level, node });
-                }
-            }
-        }
-    }
-
-    fn sum(&self, term: Term) -> Option<Sum> {
-        self.known.get(term.number()).copied().flatten()
+    /// Sums that turn with the ranks, and their terms; `None` where messages are coded, and where chunks are not numbered as ranks are.
+    pub(super) fn that_turn(
+        symmetry: &'a Symmetry,
+        is_coded: bool,
+        lanes: &'a Lanes,
+    ) -> Option<(Self, Terms)> {
+        let is_numbered = symmetry.moves_chunks() && !symmetry.is_side_by_side();
+        let shifts = || Self { symmetry, lanes, canonical: None, folded: Vec::new() };
+        (is_numbered && !is_coded).then(|| (shifts(), Terms::turning(symmetry)))
     }
 
     /// What takes the first rank alike to the sender of a message to that sender.
@@ -123,18 +102,19 @@ impl<'a> Shifts<'a> {
         self.symmetry.chunk(chunk, self.symmetry.opposite(by))
     }
 
-    /// The counterpart of a term, if it has one: of a result, coded or not, itself.
-    pub(super) fn term(&self, terms: &Terms, term: Term, by: u32) -> Option<Term> {
-        if term == Term::NONE {
-            return None;
+    /// What takes a chunk to another one, where shifts move them and they are numbered as ranks are. Elsewhere it says nothing, and results have
+    /// the canonical order, which no shift changes.
+    pub(super) fn between(&self, from: Chunk, to: Chunk) -> u32 {
+        self.symmetry.shifted(to, self.symmetry.opposite(from))
+    }
+
+    /// The counterpart of a term, if it has one: of a result in the canonical order, coded or not, itself.
+    pub(super) fn term(&self, terms: &mut Terms, term: Term, by: u32) -> Option<Term> {
+        match &self.canonical {
+            _ if term == Term::NONE => None,
+            Some(sums) => sums.counterpart(self.symmetry, terms, term, by),
+            None => terms.counterpart(term, by),
         }
-        let Sum { is_coded, level, node } = self.sum(terms.result(term))?;
-        let of_level = &self.sums[usize::from(is_coded)][usize::from(level)];
-        if term.is_finished() {
-            return (of_level.len() == 1).then_some(term);
-        }
-        let size = self.sizes[usize::from(level)];
-        Some(of_level[(self.symmetry.shifted(node * size, by) / size) as usize])
     }
 
     /// Notes a source of the fold at hand.
@@ -142,21 +122,85 @@ impl<'a> Shifts<'a> {
         self.folded.push(Folded { rank: self.lanes.of_sources[source as usize], term });
     }
 
-    /// Ends the fold at hand. Says whether its counterpart is the fold of the counterpart of `sum`, on all ranks: if its sources are the sums of nodes
+    /// Ends the fold at hand. Says whether its counterpart is the fold of the counterpart of `sum`, on all ranks. Where sums turn it is if the
+    /// sources stay in their order, which [`Symmetry::counterpart`] changes only of those that ascend.
+    pub(super) fn folded_alike(&mut self, sum: Term) -> bool {
+        let alike = match &self.canonical {
+            Some(sums) => sums.folded_alike(&self.folded, sum),
+            None => self.folded.len() == 1 || !ascends(self.folded.iter().map(|source| source.rank)),
+        };
+        self.folded.clear();
+        alike
+    }
+}
+
+impl NodeSums {
+    fn new(symmetry: &Symmetry, group: &Group, is_coded: bool, terms: &mut Terms) -> Option<Self> {
+        let inputs: Vec<Term> = (0..group.inputs()).map(Term::input).collect();
+        let coded: Vec<Term> = match is_coded {
+            true => inputs.iter().map(|input| terms.code(*input)).collect(),
+            false => Vec::new(),
+        };
+        let (mut sizes, mut sums) = (vec![1], [vec![inputs], vec![coded]]);
+        for radix in symmetry.radices() {
+            let size = sizes[sizes.len() - 1];
+            let shape = shape(group.keys(), size, *radix)?;
+            for sums in &mut sums {
+                let parts = sums[sums.len() - 1].chunks(*radix as usize);
+                let level = parts.map(|parts| folded(terms, parts, &shape)).collect();
+                sums.push(level);
+            }
+            sizes.push(size * radix);
+        }
+        let root = terms.canonical(group);
+        if sums[0].last() != Some(&vec![root]) {
+            return None;
+        }
+        let mut sums = Self { sizes, sums, known: Vec::new() };
+        sums.learn();
+        Some(sums)
+    }
+
+    fn learn(&mut self) {
+        for (is_coded, sums) in [false, true].into_iter().zip(&self.sums) {
+            for (level, sums) in (0..).zip(sums) {
+                for (node, term) in (0..).zip(sums) {
+                    let number = term.number();
+                    if self.known.len() <= number {
+                        self.known.resize(number + 1, None);
+                    }
+                    // A level of one part each has the sums of the level below, by which they are known.
+                    self.known[number].get_or_insert(Sum { is_coded, level, node });
+                }
+            }
+        }
+    }
+
+    fn sum(&self, term: Term) -> Option<Sum> {
+        self.known.get(term.number()).copied().flatten()
+    }
+
+    fn counterpart(&self, symmetry: &Symmetry, terms: &Terms, term: Term, by: u32) -> Option<Term> {
+        let Sum { is_coded, level, node } = self.sum(terms.result(term))?;
+        let of_level = &self.sums[usize::from(is_coded)][usize::from(level)];
+        if term.is_finished() {
+            return (of_level.len() == 1).then_some(term);
+        }
+        let size = self.sizes[usize::from(level)];
+        Some(of_level[(symmetry.shifted(node * size, by) / size) as usize])
+    }
+
+    /// Whether the counterpart of a fold is the fold of the counterpart of its `sum`: if its sources are the sums of nodes
     /// of one level, each from one of the node's ranks, in their order, and it makes the sum of a node. For then the counterpart's sources are
     /// those of the counterpart of that node, put in their order, and nodes of a level are of one shape.
-    pub(super) fn folded_alike(&mut self, sum: Term) -> bool {
-        let folded = core::mem::take(&mut self.folded);
+    fn folded_alike(&self, folded: &[Folded], sum: Term) -> bool {
         let of = |Folded { rank, term }: &Folded| {
             self.sum(*term).filter(|sum| sum.node == rank / self.sizes[usize::from(sum.level)])
         };
         let Some(first) = folded.first().and_then(of) else { return false };
         let is_next =
             |(at, source): (u32, &Folded)| of(source) == Some(Sum { node: first.node + at, ..first });
-        let alike = (0..).zip(&folded).all(is_next) && self.sum(sum).is_some();
-        self.folded = folded;
-        self.folded.clear();
-        alike
+        (0..).zip(folded).all(is_next) && self.sum(sum).is_some()
     }
 }
 

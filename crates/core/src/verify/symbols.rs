@@ -3,11 +3,12 @@
 use super::{
     Order,
     error::{ResultFault, StepFault, VerifyError},
+    flaw::Flaw,
     graph::{Graph, Node},
     ops::{At, Fold, From, Op},
     rounds::{MessageEnds, Rounds},
     shifts::Shifts,
-    terms::{Flaw, Term, Terms},
+    terms::{Term, Terms},
 };
 use crate::{
     collective::{Collective, Expected},
@@ -299,7 +300,7 @@ impl<'a> Symbols<'a> {
         let mut chunk = self.chunk(from);
         if let Some(shifts) = &self.shifts {
             chunk = shifts.chunk(chunk, by);
-            term = shifts.term(&self.terms, term, by).ok_or(StepFault::Unlike)?;
+            term = shifts.term(&mut self.terms, term, by).ok_or(StepFault::Unlike)?;
         }
         let lane = || graph.rank(sender);
         let (actual_span, expected_span) = (graph.span(sender), graph.span(node));
@@ -335,14 +336,22 @@ impl<'a> Symbols<'a> {
         Ok(())
     }
 
-    /// Whether the chunks that the first worker ends with are of one term, as those of all are then if shifts move chunks.
-    pub(super) fn ends_alike(&self) -> bool {
-        let ends = |chunk: &Chunk| self.held[self.graph.user(0, *chunk).index()].term;
-        let is_fold = |chunk: &Chunk| {
-            self.collective.result(self.graph.size.all_workers, 0, *chunk) == Some(Expected::Fold)
-        };
-        let mut folds = (0..self.graph.size.chunks).filter(is_fold);
-        folds.next().is_none_or(|first| folds.all(|chunk| ends(&chunk) == ends(&first)))
+    /// Whether each result that the first worker ends with is the counterpart of its first one, after a shift that takes chunk to chunk
+    /// if shifts move chunks. Then all workers agree about each chunk.
+    pub(super) fn ends_alike(&mut self) -> bool {
+        let Some(shifts) = &self.shifts else { return true };
+        let (graph, collective, terms) = (self.graph, self.collective, &mut self.terms);
+        let held = &self.held;
+        let is_fold =
+            |chunk: &Chunk| collective.result(graph.size.all_workers, 0, *chunk) == Some(Expected::Fold);
+        let ends = |chunk: Chunk| held[graph.user(0, chunk).index()].term;
+        let mut folds = (0..graph.size.chunks).filter(is_fold);
+        terms.are_distinct()
+            && folds.next().is_none_or(|first| {
+                folds.all(|chunk| {
+                    shifts.term(terms, ends(first), shifts.between(first, chunk)) == Some(ends(chunk))
+                })
+            })
     }
 
     /// Holds what the workers end with against the collective.

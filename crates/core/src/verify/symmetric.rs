@@ -11,8 +11,8 @@
 //! * **The right result.** Steps run on the terms that the first rank has. What it receives from another rank is the counterpart of
 //!   what it sends itself, and each term that is sent has a [counterpart](Shifts). A step that makes a term of others has to make its
 //!   counterpart of theirs: a receive, a copy and a code do so as they are, and what folds do is [checked](Shifts::folded_alike). The first
-//!   worker ends with what the collective promises, which a shift changes as it changes the ranks and chunks: so do all. If shifts
-//!   move chunks, all workers agree about a chunk because all its results on the first one are the same term.
+//!   worker ends with what the collective promises, which a shift changes as it changes the ranks and chunks: so do all. All workers agree
+//!   about a chunk because its results on the first one are counterparts of each other, by the shifts that take chunk to chunk.
 //! * **All else** that is said of a schedule is said of single ranks, of which each is like the first: places, forms, chunks, counts, cost,
 //!   restarts, and that reducers hear of their workers. Rounds are chains of messages, and a shift takes chains to chains.
 //!
@@ -51,16 +51,15 @@ pub(super) fn proven(schedule: &Schedule, collective: Collective, group: &Group)
         return None;
     }
     let lanes = match_messages(&mut graph, symmetry)?;
-    let (shifts, terms) = Shifts::new(symmetry, group, schedule.cut().is_coded(), lanes)?;
-    let mut symbols = Symbols::new(&graph, collective, group, terms, Some(shifts));
-    run::joined(&graph, |node| symbols.step(node).map_err(|fault| graph.fault(node, fault))).ok()?;
-    if !symbols.ends_alike() {
-        return None;
-    }
-    let results = symbols.results().ok()?;
-    if schedule.side_by_side() && results.order != Order::Fixed {
-        return None;
-    }
+    let is_coded = schedule.cut().is_coded();
+    let results = |(shifts, terms)| {
+        let mut symbols = Symbols::new(&graph, collective, group, terms, Some(shifts));
+        run::joined(&graph, |node| symbols.step(node).map_err(|fault| graph.fault(node, fault))).ok()?;
+        let results = if symbols.ends_alike() { symbols.results().ok()? } else { return None };
+        (!schedule.side_by_side() || results.order == Order::Fixed).then_some(results)
+    };
+    let canonical = Shifts::in_canonical_order(symmetry, group, is_coded, &lanes).and_then(results);
+    let results = canonical.or_else(|| Shifts::that_turn(symmetry, is_coded, &lanes).and_then(results))?;
     Some(Proven::of(&graph, &count, &results))
 }
 

@@ -1,6 +1,10 @@
 //! Terms: what a place holds, as a symbol.
 
-use crate::group::{Group, merges};
+use super::{flaw::Flaw, orbits::Orbits};
+use crate::{
+    group::{Group, merges},
+    schedule::Symmetry,
+};
 use alloc::{vec, vec::Vec};
 use core::mem::replace;
 
@@ -36,15 +40,6 @@ impl Term {
     }
 }
 
-/// Why a term is not the fold of every input exactly once, with the input's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flaw {
-    Missing(u32),
-    Twice(u32),
-    /// It was not coded, and others were.
-    Uncoded(u32),
-}
-
 /// All merges made so far, each once: `a + b` and `b + a` are the same bits, so they are the same term.
 ///
 /// What a codec makes of a term is a term, too: the merge of it and [`CODE`]. Merge number i is term `inputs + i`. The table finds a merge by its operands: open addressing with linear
@@ -57,6 +52,8 @@ pub(super) struct Terms {
     table: Vec<u32>,
     seen: Vec<u32>,
     audits: u32,
+    /// Where terms turn with the ranks: what they are up to shifts. Nothing is coded then.
+    orbits: Option<Orbits>,
 }
 
 const FREE: u32 = u32::MAX;
@@ -68,11 +65,30 @@ impl Terms {
     pub(super) fn new(inputs: u32) -> Self {
         let table = vec![FREE; (4 * inputs as usize).next_power_of_two()];
         let (merges, uncoded) = (Vec::new(), Vec::new());
-        Self { inputs, merges, uncoded, table, seen: vec![0; inputs as usize], audits: 0 }
+        Self { inputs, merges, uncoded, table, seen: vec![0; inputs as usize], audits: 0, orbits: None }
+    }
+
+    /// The same where all terms have [counterparts](Self::counterpart): they are known up to shifts, and not coded.
+    pub(super) fn turning(symmetry: &Symmetry) -> Self {
+        Self { orbits: Some(Orbits::new(symmetry)), ..Self::new(symmetry.size()) }
+    }
+
+    /// Whether terms are the same only if they are equal.
+    pub(super) fn are_distinct(&self) -> bool {
+        self.orbits.as_ref().is_none_or(Orbits::are_numbers_unique)
+    }
+
+    /// What a term becomes after a shift, where terms turn with the ranks.
+    pub(super) fn counterpart(&mut self, term: Term, by: u32) -> Option<Term> {
+        let orbits = self.orbits.as_mut()?;
+        Some(Term(orbits.counterpart(term.0 & !FINISHED, by) | term.0 & FINISHED))
     }
 
     /// The merge of two unfinished terms.
     pub(super) fn merge(&mut self, a: Term, b: Term) -> Term {
+        if let Some(orbits) = &mut self.orbits {
+            return Term(orbits.merge(a.0, b.0));
+        }
         let merged = self.known([a.0.min(b.0), a.0.max(b.0)]);
         let (plain_a, plain_b) = (self.uncoded(a), self.uncoded(b));
         if (plain_a, plain_b) != (a, b) {
@@ -92,6 +108,9 @@ impl Terms {
 
     /// The term as it were without codecs: itself if it is.
     pub(super) fn uncoded(&self, term: Term) -> Term {
+        if self.orbits.is_some() {
+            return term;
+        }
         match (term.0 & !FINISHED).checked_sub(self.inputs) {
             Some(merge) => Term(self.uncoded[merge as usize] | term.0 & FINISHED),
             None => term,
@@ -100,6 +119,9 @@ impl Terms {
 
     /// Whether a codec has made it as it is. An input that was coded and finished since was made so by the finish.
     pub(super) fn is_code(&self, term: Term) -> bool {
+        if self.orbits.is_some() {
+            return false;
+        }
         let merge = (term.0 & !FINISHED).checked_sub(self.inputs);
         merge.is_some_and(|merge| {
             let [of, with] = self.merges[merge as usize];
@@ -152,8 +174,12 @@ impl Terms {
         }
     }
 
-    /// The canonical tree over a group's inputs.
+    /// The canonical tree over a group's inputs. Where terms turn with the ranks it is none of them: results are counterparts of each other then,
+    /// and not all of them the same, if terms [are distinct](Self::are_distinct).
     pub(super) fn canonical(&mut self, group: &Group) -> Term {
+        if self.orbits.is_some() {
+            return Term::NONE;
+        }
         let mut stack: Vec<Term> = Vec::new();
         for (input, merges) in (0..).zip(merges(group.keys())) {
             let mut top = Term::input(input);
@@ -171,6 +197,9 @@ impl Terms {
     /// The walk stops at the first input that it meets again, so a term that shares much costs no more than one
     /// that shares nothing.
     pub(super) fn audit(&mut self, term: Term) -> Result<(), Flaw> {
+        if let Some(orbits) = &mut self.orbits {
+            return orbits.audit(term.0 & !FINISHED);
+        }
         self.audits += 1;
         let mut open = vec![term.0 & !FINISHED];
         let (mut met, mut coded, mut uncoded) = (0, false, None);

@@ -74,6 +74,8 @@ fn mutants_that_stay_alike_are_refused_by_symmetry_and_rank_by_rank() {
         ("radix", Collective::AllGather),
         ("radix(2,2,2)", Collective::AllReduce),
         ("radix(2,2,2)", Collective::AllGather),
+        ("ring", Collective::AllReduce),
+        ("doubling", Collective::AllReduce),
         ("one_shot", Collective::AllReduce),
         ("one_shot", Collective::Barrier),
         ("coded(radix)", Collective::AllReduce),

@@ -4,7 +4,7 @@
 //! asked for, `endings` groups that end, `mapped` buffers that ranks share, `memory` operations that wait for it,
 //! `priorities` which operations go first, `progress` ranks that are driven by hand, `parts` collectives that move parts,
 //! `rabit` programs that continue where they were, `shards` sums that do not depend on who carries them, `staged` the memory that they take, `compressed` coded messages, `straight`
-//! small operations that are waited for, `large` what 64 ranks may cost, `examples` the programs of the crate's `examples`; `world`
+//! small operations that are waited for, `large` what 64 ranks may cost, `processes` the same ranks as processes, `examples` the programs of the crate's `examples`; `world`
 //! forms the worlds.
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod named;
 mod order;
 mod parts;
 mod priorities;
+mod processes;
 mod progress;
 mod rabit;
 mod shards;
