@@ -59,6 +59,8 @@ mod linked;
 mod port_loads;
 mod ports;
 pub mod predicted;
+mod price;
+mod reckoned;
 mod rooted;
 mod rules;
 mod served;
@@ -72,6 +74,7 @@ pub use counted::busiest_link;
 pub use dealing::{ChosenRuns, choose_runs};
 pub use guidance::Guidance;
 pub use linked::missing_link;
+pub use price::{Environment, price};
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 pub use worth::{automatic, compare_codecs};
 
