@@ -1,6 +1,7 @@
 //! The choice of an algorithm, with its reason in words.
 //!
-//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. For an all-reduce of K
+//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. Where constants of the machines are known, from
+//! a calibration or from round trips, [`price()`](price()) decides, as [`predicted`] says. Elsewhere sizes do. For an all-reduce of K
 //! bytes among N workers, the first line that holds:
 //!
 //! | when | algorithm |

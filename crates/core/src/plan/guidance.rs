@@ -73,6 +73,12 @@ impl Guidance {
         self.calibration.is_some() || self.latency.is_some()
     }
 
+    /// The constants by which times are predicted: the calibration's, those of the latency that was measured, or the built-in ones.
+    pub fn constants(&self) -> Calibration {
+        let of_latency = || self.latency.map(Calibration::of_latency);
+        self.calibration.or_else(of_latency).unwrap_or_default()
+    }
+
     /// The algorithm that a call of `count` elements has to take, if one is said.
     pub fn for_call(&self, collective: Collective, count: usize, bytes: u64) -> Option<Algorithm> {
         let forced = self.forced.as_ref().filter(|_| collective == Collective::AllReduce);
