@@ -26,7 +26,7 @@ use alloc::{vec, vec::Vec};
 /// What a price depends on beside the call and the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment<'a> {
-    /// Constants of the machines: a calibration's, or [those of round trips](super::RoundTrips::constants).
+    /// Constants of the machines: a calibration's, or those of a [latency](Calibration::of_latency).
     pub known: &'a Calibration,
     /// How calls are cut.
     pub sizing: Sizing,
@@ -183,7 +183,8 @@ impl Walked<'_> {
         let slowest = works.iter().map(|(host, _)| self.payload_time(*host, segment)).max().unwrap_or(0);
         let across = [each(costs.send), each(costs.receive), each(costs.fold), slowest, hop];
         let across = across.into_iter().fold(0, Picoseconds::saturating_add).saturating_mul(rounds);
-        let inside = (2 * each(costs.here)).saturating_add(each(costs.fold)).saturating_mul(way.local_rounds);
+        let inside = each(costs.here).saturating_mul(2).saturating_add(each(costs.fold));
+        let inside = inside.saturating_mul(way.local_rounds);
         let first = across.saturating_add(inside).saturating_add(grant);
         let one_by_one = first.saturating_add(busy / segments * (segments - 1));
         costs.call.saturating_add(together.max(one_by_one))
@@ -380,8 +381,8 @@ impl Walked<'_> {
         };
         let busy = |units: u64, rate: u64| {
             let rate = self.rig.payload_rate(host, rate);
-            let headers = HEADER_BYTES * messages * segments;
-            duration((self.bytes(units) + headers).saturating_sub(bucket), rate)
+            let headers = (HEADER_BYTES * messages).saturating_mul(segments);
+            duration(self.bytes(units).saturating_add(headers).saturating_sub(bucket), rate)
         };
         let ways = [busy(work.carried[0], port.out), busy(work.carried[1], port.into)];
         let (more, less) = (ways[0].max(ways[1]), ways[0].min(ways[1]));
