@@ -129,6 +129,12 @@ fn has_use(options: &Options) -> Result<(), Failure> {
             hint: "leave it out if all of them share a host",
         });
     }
+    if options.round_trip_us.is_some() && options.per_host() == options.ranks {
+        return Err(Failure::Usage {
+            problem: "--round-trip-us changes nothing where all ranks share a host".into(),
+            hint: "say --per-host, or leave it out",
+        });
+    }
     let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
     let reducers = options.collective != Collective::AllReduce && options.reducers > 0;
     if options.compression.is_some()
@@ -344,6 +350,19 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_between_hosts_counts() {
+        let job = ["--ranks", "4", "--per-host", "1", "--sizes", "64K", "--json"];
+        let explained = |more: &[&str]| {
+            let mut out = Vec::new();
+            run(&options(&[&job[..], more].concat()), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let (near, far) = (explained(&[]), explained(&["--round-trip-us", "40000"]));
+        assert!(near.contains("\"radix(2,2)\"") && !near.contains("messages between hosts"), "{near}");
+        assert!(far.contains("messages between hosts take 16.38 ms"), "{far}");
+    }
+
+    #[test]
     fn links_carry_what_the_reason_says() {
         let job = ["--ranks", "8", "--per-host", "2", "--sizes", "25M"];
         for (reducers, algorithm, buffers, part) in [
@@ -419,6 +438,10 @@ mod tests {
     fn what_would_change_nothing_is_refused() {
         for (args, said) in [
             (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than there are ranks, 4"),
+            (
+                &["--ranks", "4", "--round-trip-us", "9"],
+                "--round-trip-us changes nothing where all ranks share a host",
+            ),
             (
                 &["--ranks", "4", "--collective", "reduce", "--reducers", "1"],
                 "--reducers changes nothing about reduce",

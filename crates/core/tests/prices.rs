@@ -98,6 +98,16 @@ fn prices_are_near_to_what_is_simulated() {
     assert!(10 * within >= 9 * all, "{within} of {all} prices");
 }
 
+#[test]
+fn no_size_is_too_large_for_a_price() {
+    let cell = Cell::new((8, 4, 2), (100, 20_000), 1 << 20);
+    let request = Request { bytes: u64::MAX, widening: 8, ..cell.request() };
+    for algorithm in predicted::candidates(&request) {
+        let price = cell.price(&request, &algorithm);
+        assert!(price.is_none_or(|price| price > 1 << 50), "{algorithm}: {price:?}");
+    }
+}
+
 /// An empty message costs the latency of each round, and threads' time.
 #[test]
 fn latencies_count_as_often_as_messages_follow_each_other() {
