@@ -66,9 +66,12 @@ struct MemberWork {
 }
 
 impl MemberWork {
-    /// The same where so many chunks that lie side by side go in one message.
-    fn in_messages_of(self, chunks: u32) -> Self {
-        let fewer = |handled: Handled| Handled { times: handled.times.div_ceil(chunks.into()), ..handled };
+    /// The same where chunks that lie side by side go together: so many messages in place of as many of one chunk.
+    fn together(self, messages: u64, one_by_one: u64) -> Self {
+        let fewer = |handled: Handled| {
+            let times = (handled.times * messages).div_ceil(one_by_one.max(1));
+            Handled { times, ..handled }
+        };
         Self {
             sent: fewer(self.sent),
             received: fewer(self.received),
@@ -86,6 +89,8 @@ struct HostWork {
     members: Vec<MemberWork>,
     /// How much of the buffer goes out of its port, and into it.
     carried: [u64; 2],
+    /// How many chunks go in a message at most.
+    span: u32,
     /// For how many members those that were looked at stand; 0 for themselves alone.
     stands_for: u64,
 }
@@ -159,7 +164,8 @@ impl Walked<'_> {
         let port = port.unwrap_or(0);
         let costs = &self.rig.costs;
         let segment = self.bytes(u64::from(self.schedule.cut().most_units())) / segments;
-        let message = segment.saturating_mul(u64::from(self.request.widening));
+        let span = works.iter().map(|(_, work)| work.span).max().unwrap_or(1);
+        let message = segment.saturating_mul(u64::from(self.request.widening) * u64::from(span));
         let eager = if self.sizing.shared { EAGER_BYTES_HERE } else { EAGER_BYTES };
         let is_eager = segments == 1 && message <= eager as u64;
         let wake = if is_eager || self.sizing.shared { 0 } else { costs.wake };
@@ -262,7 +268,8 @@ impl Walked<'_> {
             let program = self.schedule.program(rank);
             let one_by_one = program.chunk_by_chunk();
             let member = self.walk(rank, &one_by_one, &mut work.carried);
-            let member = member.in_messages_of(program.longest_span());
+            let member = member.together(messages(&program), messages(&one_by_one));
+            work.span = work.span.max(program.longest_span());
             work.members.push(member);
         }
         if is_sampled {
@@ -388,6 +395,15 @@ impl Walked<'_> {
         let (more, less) = (ways[0].max(ways[1]), ways[0].min(ways[1]));
         if comes_back { more.saturating_add(less / segments) } else { more }
     }
+}
+
+/// How many messages a program sends.
+fn messages(program: &Program) -> u64 {
+    let sent = program.steps().iter().map(|step| match *step {
+        Step::Send { to, .. } => program.lanes(to).len() as u64,
+        _ => 0,
+    });
+    sent.sum()
 }
 
 /// What a walk through some programs does not show.
