@@ -387,26 +387,3 @@ fn a_bucket_hides_the_links_of_a_single_call_and_not_the_rate_of_many() {
     let ratio = seconds(&bucket) / seconds(&steady);
     assert!((0.95..1.0).contains(&ratio), "{ratio}");
 }
-
-/// A choice simulates only those candidates thoroughly that may be the first, and takes the one that comes first among all.
-#[test]
-fn what_is_chosen_is_the_first_of_all_candidates() {
-    for (n, per_host, port) in [(4, 1, MBIT_500), (16, 1, 1_250_000_000), (32, 8, 1_250_000_000)] {
-        for bytes in [4, 48 << 10, MIB, 4 * MIB] {
-            let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
-            let group = Group::of_size(n);
-            let request =
-                Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
-            let request = Request { hosts: &hosts, ..request };
-            let known = Calibration { port, ..Calibration::DEFAULT };
-            let (hosts, shared) = (n / per_host, per_host > 1);
-            let sizing = Sizing { hosts, shared, segment_bytes: 0, most_staged: Workload::STAGED };
-            let chosen = predicted::choose_by_time(&request, &known, sizing).unwrap();
-            let all = predicted::compared(&request, &known, sizing).unwrap();
-            let first = all[0].outcome.total();
-            let of_chosen = all.iter().find(|candidate| candidate.algorithm == chosen.algorithm).unwrap();
-            let off = of_chosen.outcome.total() as f64 / first as f64;
-            assert!(off < 1.01, "{n} ranks, {bytes} B: {} of {off}", chosen.algorithm);
-        }
-    }
-}

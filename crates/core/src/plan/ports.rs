@@ -52,7 +52,11 @@ pub(super) fn lighter(request: &Request<'_>, ports: Option<&Ports>, choice: Choi
         return choice;
     }
     let plain = choice.algorithm.plain();
-    let found = candidates(request, ports, &choice.algorithm);
+    let mut found = candidates(request, ports, &choice.algorithm);
+    if known.has_reckoned_stages(request, plain) {
+        // A single stage, inside hosts and across, is no more to a port than several, with fewer rounds.
+        found.retain(|algorithm| algorithm != plain);
+    }
     let mut found: Vec<SharedChoice> =
         found.into_iter().filter_map(|algorithm| best_of(request, &known, algorithm)).collect();
     // What the plain choice takes was counted on the way, if it can have shares.

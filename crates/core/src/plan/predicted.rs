@@ -1,11 +1,19 @@
 //! The choice by predicted times, where constants of the machines are known.
 //!
-//! Every candidate is simulated; the one of the least time is chosen, and of those that take as long the first. Times are
-//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike.
+//! Every candidate has a [price](super::price()); the least one is chosen, and of equal ones the first candidate. Prices are
+//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike. Where messages are coded,
+//! or links that are no ports are known, candidates are simulated in place of that, as they are to be compared by people.
 //!
-//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
+//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few choices.
 
-use super::{Choice, Request, choose::choose, coded, port_loads::host_numbers, ports};
+use super::{
+    Choice, Request,
+    choose::choose,
+    coded,
+    port_loads::host_numbers,
+    ports,
+    price::{self, Environment, Priced},
+};
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
     codec::Codec,
@@ -30,6 +38,8 @@ use core::cmp::Reverse;
 const MOST_MESSAGES: u64 = 8_000;
 /// The most ranks that talk each to every other in a candidate.
 const MOST_SHARDED: u32 = 256;
+/// Of a hundred parts of the table's choice's price, what another one may cost where rates are guessed.
+const WORTH_PERCENT: u128 = 90;
 /// The largest buffer that one rank folds for all, or every rank by itself, in a candidate.
 const MOST_WHOLE: u64 = 1 << 20;
 
@@ -274,7 +284,7 @@ pub fn compared(
     Ok(found)
 }
 
-/// Chooses by predicted time.
+/// Chooses by [price], or by simulated time where nothing has a price.
 ///
 /// # Errors
 /// As [`choose`], where no candidate can do it.
@@ -283,13 +293,50 @@ pub fn choose_by_time(
     known: &Calibration,
     sizing: Sizing,
 ) -> Result<Choice, Unsupported> {
-    if !is_simulated(request) {
+    if !is_timed(request) {
         return choose(request);
     }
     let of_class = Request { bytes: class_of(request.bytes), ..*request };
+    let prices = price::prices(&of_class, Environment { known, sizing });
+    if let Some(best) = prices.first() {
+        return Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &prices) });
+    }
     let compared = leading(&of_class, known, sizing);
-    let Some(best) = compared.first() else { return choose(request) };
-    Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
+    let times: Vec<Priced> = compared.iter().map(Priced::of).collect();
+    let Some(best) = times.first() else { return choose(request) };
+    Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &times) })
+}
+
+/// Chooses where nothing is known of the machines but how long a message takes from a host to another: the table's choice, or what
+/// costs a tenth less at the least, as rates are guessed.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_by_latency(
+    request: &Request<'_>,
+    latency: Picoseconds,
+    sizing: Sizing,
+) -> Result<Choice, Unsupported> {
+    let choice = choose(request)?;
+    if !is_timed(request) {
+        return Ok(choice);
+    }
+    let of_class = Request { bytes: class_of(request.bytes), ..*request };
+    let known = Calibration::of_latency(latency);
+    let prices = price::prices(&of_class, Environment { known: &known, sizing });
+    let own = prices.iter().find(|priced| priced.algorithm == choice.algorithm);
+    let (Some(best), Some(own)) = (prices.first(), own) else { return Ok(choice) };
+    if u128::from(best.time) * 100 > u128::from(own.time) * WORTH_PERCENT {
+        return Ok(choice);
+    }
+    let why = format!(
+        "messages between hosts take {}: {} is expected, {} with {}",
+        shown_time(latency),
+        shown_time(best.time),
+        shown_time(own.time),
+        own.algorithm
+    );
+    Ok(Choice { algorithm: best.algorithm.clone(), why })
 }
 
 /// The candidate of the least predicted time, or the forced one; none where it cannot do the call.
@@ -300,8 +347,8 @@ pub(super) fn best(request: &Request<'_>, known: &Calibration, sizing: Sizing) -
     }
 }
 
-/// Calls without data, and forced ones, are not simulated.
-fn is_simulated(request: &Request<'_>) -> bool {
+/// Calls without data, and forced ones, are not timed.
+fn is_timed(request: &Request<'_>) -> bool {
     let counts = matches!(
         request.collective,
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather
@@ -309,14 +356,20 @@ fn is_simulated(request: &Request<'_>) -> bool {
     counts && request.forced.is_none() && request.group.size() > 1
 }
 
-fn why(request: &Request<'_>, compared: &[Candidate]) -> String {
+impl Priced {
+    fn of(candidate: &Candidate) -> Self {
+        Self { algorithm: candidate.algorithm.clone(), time: candidate.outcome.total() }
+    }
+}
+
+fn why(request: &Request<'_>, compared: &[Priced]) -> String {
     let best = &compared[0];
     let next = compared
         .get(1)
-        .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown(next)));
+        .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown_time(next.time)));
     let class = class_of(request.bytes);
-    let of = if class == request.bytes { String::new() } else { format!(" (simulated with {class} B)") };
-    format!("least predicted time of {}: {}{next}{of}", compared.len(), shown(best))
+    let of = if class == request.bytes { String::new() } else { format!(" (for {class} B)") };
+    format!("least predicted time of {}: {}{next}{of}", compared.len(), shown_time(best.time))
 }
 
 /// A time in a unit that people read.

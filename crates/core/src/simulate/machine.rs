@@ -297,7 +297,7 @@ impl Rig {
     }
 
     /// A port's rate for payload: without headers, without what others take, and slower where one of the host's members is.
-    pub(super) fn payload_rate(&self, host: u32, rate: u64) -> u64 {
+    pub(crate) fn payload_rate(&self, host: u32, rate: u64) -> u64 {
         let on_host = (0..).zip(&self.hosts).filter(|(_, other)| **other == host);
         let slowness =
             on_host.map(|(member, _): (usize, _)| self.slowness.get(member).copied().unwrap_or(1000));

@@ -173,6 +173,11 @@ fn gather(config: &Config, meeting: Meeting, hub: OpenHub, deadline: Instant) ->
         }
     }
     place(&mut formation, &mut joined, &config.trees.nodes)?;
+    for (rank, (stream, ..)) in &joined {
+        // A kernel that does not know leaves the plan to sizes.
+        let time = crate::sys::socket::least_round_trip(stream).unwrap_or_default().as_micros();
+        formation.measured(*rank, u32::try_from(time).unwrap_or(u32::MAX));
+    }
     let away = leave_out(&mut formation, &mut joined, greetings.end(deadline), forced)?;
     let formed = formation
         .found(drawn_number()?)
