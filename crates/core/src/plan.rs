@@ -49,6 +49,7 @@
 //! and all_to_all `one_shot`; a barrier `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 pub mod advice;
+mod candidates;
 mod choose;
 mod coded;
 mod counted;
@@ -68,6 +69,7 @@ mod served;
 mod several;
 mod shares;
 mod stages;
+mod walked;
 mod worth;
 
 pub use choose::choose;
@@ -75,7 +77,7 @@ pub use counted::busiest_link;
 pub use dealing::{ChosenRuns, choose_runs};
 pub use guidance::Guidance;
 pub use linked::missing_link;
-pub use price::{Environment, price};
+pub use price::{PriceBasis, price};
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 pub use worth::{automatic, compare_codecs};
 

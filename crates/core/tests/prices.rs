@@ -5,10 +5,10 @@ use herringbone_core::{
     collective::Collective,
     element::{DType, ReduceOp},
     group::Group,
-    plan::{Environment, Guidance, Request, choose, predicted, price},
+    plan::{Guidance, PriceBasis, Request, choose, predicted, price},
     prepare::Sizing,
     simulate::{Calibration, Workload},
-    topology::{LinkMatrix, Port, Ports},
+    topology::{LinkMatrix, Port, Ports, Sites},
 };
 
 /// Ranks, ranks on each host, reducers.
@@ -45,7 +45,7 @@ impl Cell {
     }
 
     fn price(&self, request: &Request<'_>, algorithm: &Algorithm) -> Option<u64> {
-        price(request, algorithm, Environment { known: &self.known, sizing: self.sizing })
+        price(request, algorithm, PriceBasis { known: &self.known, sizing: self.sizing })
     }
 }
 
@@ -194,4 +194,65 @@ fn four_hosts_far_from_each_other_take_one_round_or_two() {
     let forced = Algorithm::Ring;
     let request = Request { forced: Some(&forced), ..cell.request() };
     assert_eq!(guidance.choose(&request, cell.sizing).unwrap().algorithm, forced);
+}
+
+/// Sites whose hosts have fast ports and share slow uplinks: by hosts of each site, and bytes/s of each uplink.
+fn sites(sizes: &[u32], uplink: u64) -> Ports {
+    let of_ranks: Vec<u8> = (0..).zip(sizes).flat_map(|(site, size)| vec![site; *size as usize]).collect();
+    let ports = Ports::uniform(of_ranks.len(), Port { out: 62_500_000, into: 62_500_000 });
+    let uplinks = vec![Port { out: uplink, into: uplink }; sizes.len()];
+    ports.with_sites(Sites::new(of_ranks, uplinks).unwrap()).unwrap()
+}
+
+/// What all hosts of a site send to others goes through its uplink, in prices as in the simulator.
+#[test]
+fn uplinks_of_sites_count_as_ports() {
+    let (mut within, mut near, mut all, mut priced) = (0, 0, 0, 0);
+    let shapes: [&[u32]; 6] = [&[3, 3], &[4, 4], &[2, 2, 2], &[5, 3], &[8, 8], &[6, 6, 6]];
+    for (sizes, uplink) in
+        shapes.into_iter().flat_map(|sizes| [62_500_000, 6_250_000].map(|rate| (sizes, rate)))
+    {
+        let ports = sites(sizes, uplink);
+        for bytes in [1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20] {
+            let cell = Cell::new((ports.size() as u32, 1, 0), (500, 30), bytes);
+            let request = Request { ports: Some(&ports), ..cell.request() };
+            let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap();
+            for candidate in &simulated {
+                let price = cell.price(&request, &candidate.algorithm).unwrap();
+                let ratio = price as f64 * 1000.0 / candidate.outcome.total() as f64;
+                near += usize::from((0.75..1.34).contains(&ratio));
+                priced += 1;
+            }
+            let best = simulated[0].outcome.total() as f64;
+            let chosen = predicted::choose_by_time(&request, &cell.known, cell.sizing).unwrap().algorithm;
+            let found = simulated.iter().find(|candidate| candidate.algorithm == chosen).unwrap();
+            let regret = found.outcome.total() as f64 / best - 1.0;
+            assert!(
+                regret < 0.4,
+                "{sizes:?}, {uplink} bytes/s, {bytes} B: {chosen} is {regret} above the best"
+            );
+            within += usize::from(regret <= 0.1);
+            all += 1;
+            // Two by two, sites of a power of two are whole nodes of the tree, and stages spare their uplinks by themselves.
+            let is_limit = uplink < 62_500_000 && bytes >= 1 << 20 && !sizes[0].is_power_of_two();
+            assert!(!is_limit || chosen.to_string().contains("sites("), "{sizes:?}, {bytes} B: {chosen}");
+        }
+    }
+    assert!(
+        10 * near >= 9 * priced && 10 * within >= 9 * all,
+        "{near} of {priced} near, {within} of {all} within"
+    );
+}
+
+/// One stage between two sites of two lone ranks: each rank sends two of the others one input and one result of a quarter across, so an
+/// uplink carries 2 of the buffer, and its rate decides.
+#[test]
+fn an_uplink_costs_what_its_site_sends_and_receives() {
+    let (ports, bytes) = (sites(&[2, 2], 1_000_000), 8 << 20);
+    let cell = Cell::new((4, 1, 0), (500, 0), bytes);
+    let request = Request { ports: Some(&ports), ..cell.request() };
+    let algorithm: Algorithm = "radix".parse().unwrap();
+    let price = cell.price(&request, &algorithm).unwrap() as f64 / 1e9;
+    let uplink = 2.0 * bytes as f64 / 1e6;
+    assert!((uplink..1.03 * uplink).contains(&price), "{price} s for {uplink} s");
 }

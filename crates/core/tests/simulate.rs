@@ -387,3 +387,27 @@ fn a_bucket_hides_the_links_of_a_single_call_and_not_the_rate_of_many() {
     let ratio = seconds(&bucket) / seconds(&steady);
     assert!((0.95..1.0).contains(&ratio), "{ratio}");
 }
+
+/// Where links are known that are no ports, candidates have no price. A choice simulates only those thoroughly that may be the first, and
+/// takes the one that comes first among all.
+#[test]
+fn what_is_chosen_is_the_first_of_all_candidates() {
+    for (n, gigabytes) in [(4, 0.0625), (16, 1.25), (32, 1.25)] {
+        for bytes in [4, 48 << 10, MIB, 4 * MIB] {
+            let (group, links) = (Group::of_size(n), LinkMatrix::uniform(n as usize, gigabytes));
+            let request =
+                Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
+            let request = Request { links: Some(&links), ..request };
+            let (known, sizing) = (
+                Calibration::DEFAULT,
+                Sizing { hosts: n, shared: false, segment_bytes: 0, most_staged: Workload::STAGED },
+            );
+            let chosen = predicted::choose_by_time(&request, &known, sizing).unwrap();
+            let all = predicted::compared(&request, &known, sizing).unwrap();
+            let first = all[0].outcome.total();
+            let of_chosen = all.iter().find(|candidate| candidate.algorithm == chosen.algorithm).unwrap();
+            let off = of_chosen.outcome.total() as f64 / first as f64;
+            assert!(off < 1.01, "{n} ranks, {bytes} B: {} of {off}", chosen.algorithm);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use crate::{failure::Failure, table};
 use herringbone::core::{
     plan::{
-        Environment, Guidance, Request, busiest_link,
+        Guidance, PriceBasis, Request, busiest_link,
         predicted::{self, Candidate, class_of},
         price,
     },
@@ -88,7 +88,7 @@ impl Candidates {
 
 impl Row {
     fn of(request: &Request<'_>, candidate: &Candidate, known: &Calibration, sizing: Sizing) -> Self {
-        let priced = price(request, &candidate.algorithm, Environment { known, sizing });
+        let priced = price(request, &candidate.algorithm, PriceBasis { known, sizing });
         let schedule = candidate.verified.schedule();
         let units = busiest_link(schedule, request.hosts, request.widening);
         let link =

@@ -201,7 +201,7 @@ fn best_of(request: &Request<'_>, known: &KnownPorts, algorithm: Algorithm) -> O
 }
 
 /// The algorithms that add up inside sites first, where the ranks of each are consecutive.
-fn of_sites(ports: Option<&Ports>) -> Vec<Algorithm> {
+pub(super) fn of_sites(ports: Option<&Ports>) -> Vec<Algorithm> {
     let sizes = ports.and_then(|ports| SiteSizes::of_numbers(&ports.site_numbers()));
     let inside = |sizes: &SiteSizes| {
         // The first of those that leave as much to the uplinks counts, and that is the one which spares hosts' ports.

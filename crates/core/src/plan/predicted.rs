@@ -6,13 +6,11 @@
 //!
 //! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few choices.
 
+pub use super::candidates::{candidates, machine};
 use super::{
     Choice, Request,
     choose::choose,
-    coded,
-    port_loads::host_numbers,
-    ports,
-    price::{self, Environment, Priced},
+    price::{self, PriceBasis, Priced},
 };
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
@@ -21,27 +19,22 @@ use crate::{
     element::{DType, ReduceOp},
     prepare::{Call, Sizing, TooManySegments},
     simulate::{
-        Calibration, Cores, MessageCount, Picoseconds, Port, Prediction, Rig, Stalled, Untimed, Workload,
-        estimate, message_count,
+        Calibration, MessageCount, Picoseconds, Prediction, Stalled, Untimed, Workload, estimate,
+        message_count,
     },
     verify::{Verified, verify},
 };
 use alloc::{
     format,
     string::{String, ToString},
-    vec,
     vec::Vec,
 };
 use core::cmp::Reverse;
 
 /// The most messages of a simulation for a choice.
 const MOST_MESSAGES: u64 = 8_000;
-/// The most ranks that talk each to every other in a candidate.
-const MOST_SHARDED: u32 = 256;
 /// Of a hundred parts of the table's choice's price, what another one may cost where rates are guessed.
 const WORTH_PERCENT: u128 = 90;
-/// The largest buffer that one rank folds for all, or every rank by itself, in a candidate.
-const MOST_WHOLE: u64 = 1 << 20;
 
 /// A way that could be taken.
 #[derive(Debug)]
@@ -98,77 +91,6 @@ pub fn class_of(bytes: u64) -> u64 {
             bytes / quarter * quarter
         }
     }
-}
-
-/// The algorithms that could do a request, the table's choice first.
-pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
-    if request.codec != Codec::Plain {
-        return coded::candidates(request);
-    }
-    let Request { collective, bytes, group, reducers, hosts, links, .. } = *request;
-    let workers = group.size();
-    let mut found: Vec<Algorithm> =
-        choose(&Request { forced: None, ..*request }).map(|choice| choice.algorithm).into_iter().collect();
-    let mut add = |algorithm: Algorithm, fits: bool| {
-        if fits && !found.contains(&algorithm) {
-            found.push(algorithm);
-        }
-    };
-    let bits = group.key_bits();
-    let twos = || Algorithm::radix(vec![2; bits as usize]);
-    let stages = |factor: u32| Algorithm::radix(vec![factor; bits.div_ceil(factor.ilog2()) as usize]);
-    match collective {
-        Collective::AllReduce => {
-            let whole = bytes <= MOST_WHOLE;
-            add(Algorithm::OneShot, whole && workers <= 16);
-            add(Algorithm::Star, whole && workers <= 64);
-            add(Algorithm::Doubling, true);
-            add(Algorithm::Tree, true);
-            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
-            add(twos(), workers > 2);
-            add(stages(4), workers > 4);
-            add(stages(8), workers > 8);
-            let has_hosts = hosts.len() == workers as usize;
-            add(Algorithm::hierarchical(), has_hosts);
-            add(Algorithm::ReductionServer, reducers > 0);
-            add(Algorithm::Mixed { shares: None }, (1..workers).contains(&reducers));
-            add(Algorithm::hosts_and_reducers(), reducers > 0 && has_hosts);
-            add(Algorithm::Trees { mode: None, single: false }, links.is_some());
-        }
-        Collective::ReduceScatter | Collective::AllGather => {
-            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
-            add(twos(), workers > 2);
-            add(stages(4), workers > 4);
-            add(stages(8), workers > 8);
-        }
-        Collective::Reduce { .. } | Collective::Broadcast { .. } => {
-            add(Algorithm::Tree, true);
-            add(Algorithm::radix(vec![]), workers > 2 && workers <= MOST_SHARDED);
-            add(Algorithm::Chain, workers > 2 && matches!(collective, Collective::Broadcast { .. }));
-        }
-        _ => {}
-    }
-    found
-}
-
-/// The machines of a request: hosts behind ports, those that are known before the calibration's, or links between workers where only
-/// these are known.
-pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig {
-    let workers = request.group.size();
-    let (hosts, workers_hosts) = host_numbers(request, reducers);
-    let links = request.links.filter(|links| links.size() == workers as usize && reducers == 0);
-    let mut machine = match (ports::deciding(request), links) {
-        (Some(ports), _) => Rig::with_known_ports(hosts, ports, known.port, known.latency, known.costs),
-        (None, Some(links)) => Rig::with_links(links, known.latency, known.costs),
-        (None, None) => Rig::with_ports(hosts, known.port, known.latency, known.costs),
-    };
-    if reducers > 0 {
-        machine.ports[workers_hosts..].fill(Port { out: known.reducer_port, into: known.reducer_port });
-    }
-    if known.shared_cores > 0 {
-        machine.cores = Cores::InAll(known.shared_cores);
-    }
-    machine
 }
 
 /// How a call of a request's size looks to executors.
@@ -297,7 +219,7 @@ pub fn choose_by_time(
         return choose(request);
     }
     let of_class = Request { bytes: class_of(request.bytes), ..*request };
-    let prices = price::prices(&of_class, Environment { known, sizing });
+    let prices = price::prices(&of_class, PriceBasis { known, sizing });
     if let Some(best) = prices.first() {
         return Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &prices) });
     }
@@ -323,7 +245,7 @@ pub fn choose_by_latency(
     }
     let of_class = Request { bytes: class_of(request.bytes), ..*request };
     let known = Calibration::of_latency(latency);
-    let prices = price::prices(&of_class, Environment { known: &known, sizing });
+    let prices = price::prices(&of_class, PriceBasis { known: &known, sizing });
     let own = prices.iter().find(|priced| priced.algorithm == choice.algorithm);
     let (Some(best), Some(own)) = (prices.first(), own) else { return Ok(choice) };
     if u128::from(best.time) * 100 > u128::from(own.time) * WORTH_PERCENT {

@@ -8,92 +8,33 @@
 
 use super::{
     Request,
+    candidates::{candidates, machine},
     port_loads::host_numbers,
     ports,
-    predicted::{candidates, machine},
     stages::most_on_a_host,
+    walked::{Handled, HostWork, MemberWork, Walked, are_equal, ranks_of_hosts},
 };
 use crate::{
     algorithm::{Algorithm, Layout},
     codec::Codec,
     prepare::{Sizing, cutting},
-    schedule::{Cut, Form, Origin, Place, Program, Rank, Schedule, SlotChunks, Step},
+    schedule::Cut,
     session::lane::{EAGER_BYTES, EAGER_BYTES_HERE},
-    simulate::{Calibration, Cores, HEADER_BYTES, Overhead, Picoseconds, Rig, duration},
+    simulate::{Calibration, Cores, HEADER_BYTES, Overhead, Picoseconds, duration},
 };
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// What a price depends on beside the call and the algorithm.
 #[derive(Clone, Copy, Debug)]
-pub struct Environment<'a> {
+pub struct PriceBasis<'a> {
     /// Constants of the machines: a calibration's, or those of a [latency](Calibration::of_latency).
     pub known: &'a Calibration,
     /// How calls are cut.
     pub sizing: Sizing,
 }
 
-/// The programs of so many members are all looked at.
-const FEW_MEMBERS: u32 = 16;
-
 /// Picoseconds of a nanosecond.
 const NANOSECOND: Picoseconds = 1000;
-
-/// What so many messages, folds or copies work on: `units` of the buffer, each as wide as an element.
-#[derive(Clone, Copy, Debug, Default)]
-struct Handled {
-    times: u64,
-    units: u64,
-}
-
-impl Handled {
-    fn add(&mut self, units: u64) {
-        self.times += 1;
-        self.units += units;
-    }
-}
-
-/// What one member does in a segment.
-#[derive(Clone, Copy, Debug, Default)]
-struct MemberWork {
-    sent: Handled,
-    received: Handled,
-    /// Messages to and from ranks of its host.
-    here: Handled,
-    folded: Handled,
-    copied: Handled,
-    /// How often it sends to other hosts after it has received something: as many rounds as its own program shows.
-    turns: u64,
-}
-
-impl MemberWork {
-    /// The same where chunks that lie side by side go together: so many messages in place of as many of one chunk.
-    fn together(self, messages: u64, one_by_one: u64) -> Self {
-        let fewer = |handled: Handled| {
-            let times = (handled.times * messages).div_ceil(one_by_one.max(1));
-            Handled { times, ..handled }
-        };
-        Self {
-            sent: fewer(self.sent),
-            received: fewer(self.received),
-            here: fewer(self.here),
-            folded: fewer(self.folded),
-            copied: fewer(self.copied),
-            ..self
-        }
-    }
-}
-
-/// What the members of a host do.
-#[derive(Clone, Debug, Default)]
-struct HostWork {
-    members: Vec<MemberWork>,
-    /// How much of the buffer goes out of its port, and into it.
-    carried: [u64; 2],
-    /// How many chunks go in a message at most.
-    span: u32,
-    /// For how many members those that were looked at stand; 0 for themselves alone.
-    stands_for: u64,
-}
 
 /// An algorithm and what it costs.
 #[derive(Clone, Debug)]
@@ -103,9 +44,9 @@ pub(super) struct Priced {
 }
 
 /// The candidates of a request that have a price, the least first.
-pub(super) fn prices(request: &Request<'_>, environment: Environment<'_>) -> Vec<Priced> {
+pub(super) fn prices(request: &Request<'_>, basis: PriceBasis<'_>) -> Vec<Priced> {
     let priced = |algorithm: Algorithm| {
-        let time = price(request, &algorithm, environment)?.saturating_mul(NANOSECOND);
+        let time = price(request, &algorithm, basis)?.saturating_mul(NANOSECOND);
         Some(Priced { algorithm, time })
     };
     let mut found: Vec<Priced> = candidates(request).into_iter().filter_map(priced).collect();
@@ -114,36 +55,24 @@ pub(super) fn prices(request: &Request<'_>, environment: Environment<'_>) -> Vec
 }
 
 /// What `algorithm` costs for a request, in nanoseconds, from the call to the last rank's return. All ranks come to the same number.
-/// `None` where it has no schedule for the request, where messages are coded, or where links that are
-/// no ports, or uplinks of sites, limit it.
-pub fn price(request: &Request<'_>, algorithm: &Algorithm, environment: Environment<'_>) -> Option<u64> {
+/// Uplinks of sites count as ports do. `None` where it has no schedule for the request, where messages are coded, or where links that are
+/// no ports limit it.
+pub fn price(request: &Request<'_>, algorithm: &Algorithm, basis: PriceBasis<'_>) -> Option<u64> {
     let Request { collective, group, hosts, links, .. } = *request;
     let is_tree_of_links = matches!(algorithm, Algorithm::Trees { .. });
-    let has_sites = request.ports.is_some_and(|ports| ports.sites().is_some());
     if request.codec != Codec::Plain
         || is_tree_of_links
-        || has_sites
         || links.is_some() && ports::deciding(request).is_none()
     {
         return None;
     }
     let reducers = if algorithm.needs_reducers() { request.reducers } else { 0 };
     let schedule = algorithm.schedule(collective, group, &Layout { reducers, hosts, links }).ok()?;
-    let rig = machine(request, environment.known, reducers);
+    let rig = machine(request, basis.known, reducers);
     let counts = ranks_of_hosts(&rig.hosts[..schedule.workers() as usize]);
     let is_alike = are_equal(&counts) && is_alike(algorithm);
-    let walked = Walked { request, schedule: &schedule, rig: &rig, sizing: environment.sizing, is_alike };
+    let walked = Walked { request, schedule: &schedule, rig: &rig, sizing: basis.sizing, is_alike };
     Some(walked.time(Way::of(request, algorithm)) / NANOSECOND)
-}
-
-/// A schedule on its machines.
-struct Walked<'a> {
-    request: &'a Request<'a>,
-    schedule: &'a Schedule,
-    rig: &'a Rig,
-    sizing: Sizing,
-    /// Whether the ranks of a host do the same.
-    is_alike: bool,
 }
 
 impl Walked<'_> {
@@ -161,7 +90,7 @@ impl Walked<'_> {
         let thread = members().map(|member| self.thread(member, segments)).max().unwrap_or(0);
         let thread = thread.max(self.on_shared_cores(&works, segments));
         let port = works.iter().map(|(host, work)| self.port(*host, work, way.comes_back, segments)).max();
-        let port = port.unwrap_or(0);
+        let port = port.unwrap_or(0).max(self.busiest_uplink(&works, way.comes_back, segments));
         let costs = &self.rig.costs;
         let segment = self.bytes(u64::from(self.schedule.cut().most_units())) / segments;
         let span = works.iter().map(|(_, work)| work.span).max().unwrap_or(1);
@@ -187,6 +116,7 @@ impl Walked<'_> {
         // In trees each round is another rank's.
         let each = |overhead: Overhead| overhead.of(segment);
         let slowest = works.iter().map(|(host, _)| self.payload_time(*host, segment)).max().unwrap_or(0);
+        let slowest = slowest.max(self.uplink_time(segment));
         let across = [each(costs.send), each(costs.receive), each(costs.fold), slowest, hop];
         let across = across.into_iter().fold(0, Picoseconds::saturating_add).saturating_mul(rounds);
         let inside = each(costs.here).saturating_mul(2).saturating_add(each(costs.fold));
@@ -207,6 +137,20 @@ impl Walked<'_> {
             .unwrap_or(0)
     }
 
+    /// The uplinks of sites, each by its number, out and in, for payload; none where no site is known.
+    fn uplinks(&self) -> impl Iterator<Item = [u64; 2]> {
+        let count = self.rig.sites.as_ref().map_or(0, |sites| sites.uplinks.len()) as u32;
+        (0..count).map(|site| {
+            [self.rig.uplink(site, |uplink| uplink.out), self.rig.uplink(site, |uplink| uplink.into)]
+        })
+    }
+
+    /// How long the slower way of the slowest uplink takes for so many bytes, if that is more than its bucket.
+    fn uplink_time(&self, bytes: u64) -> Picoseconds {
+        let bytes = bytes.saturating_sub(self.rig.costs.bucket);
+        self.uplinks().flatten().map(|rate| duration(bytes, rate)).max().unwrap_or(0)
+    }
+
     /// How the call is cut, by and large.
     fn usual(&self) -> cutting::UsualSegments {
         let cut = self.schedule.cut();
@@ -215,134 +159,6 @@ impl Walked<'_> {
         let is_weighted = matches!(cut, Cut::Weighted { .. });
         let bytes = self.bytes(chunk).saturating_mul(u64::from(self.request.widening));
         cutting::usual_segments(medium, is_weighted, chunks, bytes, self.sizing.segment_bytes)
-    }
-
-    /// So many units of the buffer in bytes.
-    fn bytes(&self, units: u64) -> u64 {
-        let whole = u128::from(self.schedule.cut().units().max(1));
-        let bytes = (u128::from(self.request.bytes) * u128::from(units)).div_ceil(whole);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    }
-
-    /// The hosts that are looked at: all where there are few members, or hosts differ in size; else the first, the middle and the last
-    /// with workers, the slowest, and the first and the last reducer.
-    fn sampled(&self) -> Vec<u32> {
-        let Rig { hosts, ports, .. } = self.rig;
-        let workers = &hosts[..self.schedule.workers() as usize];
-        let last = workers.iter().copied().max().unwrap_or(0);
-        if self.schedule.ranks() <= FEW_MEMBERS || !are_equal(&ranks_of_hosts(workers)) {
-            return (0..ports.len() as u32).collect();
-        }
-        let rate = |host: &u32| {
-            let port = ports[*host as usize];
-            let known = |rate: u64| if rate == 0 { u64::MAX } else { rate };
-            known(port.out).min(known(port.into))
-        };
-        let slowest = (0..=last).min_by_key(rate);
-        let reducers = hosts[workers.len()..].iter().copied();
-        let ends = [reducers.clone().next(), reducers.last()];
-        let mut found: Vec<u32> =
-            [Some(0), Some(last / 2), Some(last), slowest].into_iter().chain(ends).flatten().collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    }
-
-    /// What the members of a host do. Where all share one host its port does not count, and three of them are looked at.
-    fn work_of(&self, host: u32) -> HostWork {
-        let hosts = &self.rig.hosts[..self.schedule.ranks() as usize];
-        let all: Vec<Rank> =
-            (0..).zip(hosts).filter(|(_, other)| **other == host).map(|(rank, _)| rank).collect();
-        let (middle, last) = (all.len() / 2, all.len().saturating_sub(1));
-        // Of its ranks three stand for all if its port does not count, or if they do the same.
-        let is_sampled = (all.len() == hosts.len() || self.is_alike)
-            && all.len() > 3
-            && hosts.len() > FEW_MEMBERS as usize;
-        let times = if is_sampled { all.len() as u64 } else { 1 };
-        let looked_at: Vec<Rank> = match is_sampled {
-            true => [0, middle, last].map(|at| all[at]).into(),
-            false => all,
-        };
-        let mut work = HostWork::default();
-        for rank in looked_at {
-            let program = self.schedule.program(rank);
-            let one_by_one = program.chunk_by_chunk();
-            let member = self.walk(rank, &one_by_one, &mut work.carried);
-            let member = member.together(messages(&program), messages(&one_by_one));
-            work.span = work.span.max(program.longest_span());
-            work.members.push(member);
-        }
-        if is_sampled {
-            work.carried = work.carried.map(|units| units * times / work.members.len() as u64);
-            work.stands_for = times;
-        }
-        work
-    }
-
-    /// Goes through a program.
-    fn walk(&self, rank: Rank, program: &Program, [out, into]: &mut [u64; 2]) -> MemberWork {
-        let (cut, hosts) = (self.schedule.cut(), &self.rig.hosts);
-        let is_here = |other: Rank| hosts[other as usize] == hosts[rank as usize];
-        let units = |chunk, form: Option<Form>| {
-            let wide = if form == Some(Form::Acc) { u64::from(self.request.widening) } else { 1 };
-            wide * u64::from(cut.units_of(chunk))
-        };
-        let (mut work, mut has_received) = (MemberWork::default(), true);
-        let mut held = SlotChunks::new(program, cut.chunks());
-        let receive = |work: &mut MemberWork, into: &mut u64, lane, units| match is_here(lane) {
-            true => work.here.add(units),
-            false => {
-                work.received.add(units);
-                *into += units;
-            }
-        };
-        for step in program.steps() {
-            match *step {
-                Step::Send { from, to } => {
-                    let units = units(held.chunk(from), program.form(from));
-                    if self.sizing.shared && matches!(from, Place::User(_)) {
-                        work.copied.add(units);
-                    }
-                    for lane in program.lanes(to) {
-                        if is_here(*lane) {
-                            work.here.add(units);
-                            continue;
-                        }
-                        work.sent.add(units);
-                        *out += units;
-                        work.turns += u64::from(core::mem::take(&mut has_received));
-                    }
-                }
-                Step::Recv { lane, chunk, into: place } => {
-                    let units = units(chunk, program.form(place));
-                    receive(&mut work, into, lane, units);
-                    let is_placed = !self.sizing.shared && self.schedule.reducers() == 0;
-                    if !(is_placed && matches!(place, Place::User(_))) {
-                        work.copied.add(units);
-                    }
-                    has_received = true;
-                }
-                Step::Fold { chunk, from, .. } => {
-                    let mut all = 0;
-                    for source in program.sources(from) {
-                        let form = match source.from {
-                            Origin::Head { lane, form } => {
-                                receive(&mut work, into, lane, units(chunk, Some(form)));
-                                has_received = true;
-                                Some(form)
-                            }
-                            Origin::At(place) => program.form(place),
-                        };
-                        all += units(chunk, form);
-                    }
-                    work.folded.add(all);
-                }
-                Step::Copy { from, .. } => work.copied.add(units(held.chunk(from), program.form(from))),
-                Step::Encode { .. } | Step::Decode { .. } => {}
-            }
-            held.step(step);
-        }
-        work
     }
 
     /// How long a member's thread is busy.
@@ -379,31 +195,51 @@ impl Walked<'_> {
     /// How long a host's port is busy. Where results come back, that of the last segment does after all inputs have gone out.
     fn port(&self, host: u32, work: &HostWork, comes_back: bool, segments: u64) -> Picoseconds {
         let port = self.rig.ports[host as usize];
-        let bucket = self.rig.costs.bucket;
         let count = |member: &MemberWork| member.sent.times.max(member.received.times);
         let messages: u64 = work.members.iter().map(count).sum();
         let messages = match work.stands_for {
             0 => messages,
             all => messages * all / work.members.len() as u64,
         };
-        let busy = |units: u64, rate: u64| {
-            let rate = self.rig.payload_rate(host, rate);
-            let headers = (HEADER_BYTES * messages).saturating_mul(segments);
-            duration(self.bytes(units).saturating_add(headers).saturating_sub(bucket), rate)
+        let rates = [port.out, port.into].map(|rate| self.rig.payload_rate(host, rate));
+        let carried = work.carried.map(|units| Handled { times: messages, units });
+        self.carrying(carried, rates, comes_back, segments)
+    }
+
+    /// How long the busiest uplink of a site is busy with what all of the site's hosts send to others and receive from them.
+    fn busiest_uplink(&self, works: &[(u32, HostWork)], comes_back: bool, segments: u64) -> Picoseconds {
+        let Some(sites) = &self.rig.sites else { return 0 };
+        let crossed = |site: u32| {
+            let hosts = works.iter().filter(|(host, _)| sites.of_host(*host) == Some(site));
+            let members = hosts.flat_map(|(_, work)| &work.members);
+            members.fold([Handled::default(); 2], |[out, into], member| {
+                let [more_out, more_into] = member.crossed;
+                [out.plus(more_out), into.plus(more_into)]
+            })
         };
-        let ways = [busy(work.carried[0], port.out), busy(work.carried[1], port.into)];
+        let times = (0..)
+            .zip(self.uplinks())
+            .map(|(site, rates)| self.carrying(crossed(site), rates, comes_back, segments));
+        times.max().unwrap_or(0)
+    }
+
+    /// How long a port or an uplink is busy with what goes out of it and into it, at these rates for payload.
+    fn carrying(
+        &self,
+        [out, into]: [Handled; 2],
+        rates: [u64; 2],
+        comes_back: bool,
+        segments: u64,
+    ) -> Picoseconds {
+        let busy = |carried: Handled, rate: u64| {
+            let headers = (HEADER_BYTES * carried.times).saturating_mul(segments);
+            let bytes = self.bytes(carried.units).saturating_add(headers);
+            duration(bytes.saturating_sub(self.rig.costs.bucket), rate)
+        };
+        let ways = [busy(out, rates[0]), busy(into, rates[1])];
         let (more, less) = (ways[0].max(ways[1]), ways[0].min(ways[1]));
         if comes_back { more.saturating_add(less / segments) } else { more }
     }
-}
-
-/// How many messages a program sends.
-fn messages(program: &Program) -> u64 {
-    let sent = program.steps().iter().map(|step| match *step {
-        Step::Send { to, .. } => program.lanes(to).len() as u64,
-        _ => 0,
-    });
-    sent.sum()
 }
 
 /// What a walk through some programs does not show.
@@ -429,19 +265,6 @@ impl Way {
             || matches!(algorithm, Algorithm::Star | Algorithm::Tree | Algorithm::DoubleTree);
         Self { rounds: rounds(request, algorithm), local_rounds, comes_back }
     }
-}
-
-/// How many ranks each host has, of the first to the last.
-fn ranks_of_hosts(hosts: &[u32]) -> Vec<u32> {
-    let count = hosts.iter().max().map_or(0, |last| *last as usize + 1);
-    hosts.iter().fold(vec![0; count], |mut counts, host| {
-        counts[*host as usize] += 1;
-        counts
-    })
-}
-
-fn are_equal(counts: &[u32]) -> bool {
-    counts.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 /// Whether the ranks of a host do the same, where hosts have as many ranks as each other.
@@ -501,7 +324,7 @@ mod tests {
                     most_staged: 56 << 20,
                 };
                 for algorithm in candidates(&request) {
-                    let found = price(&request, &algorithm, Environment { known: &known, sizing });
+                    let found = price(&request, &algorithm, PriceBasis { known: &known, sizing });
                     let Some(found) = found else { continue };
                     let reducers = if algorithm.needs_reducers() { reducers } else { 0 };
                     let layout = Layout { reducers, hosts: &hosts, links: None };

@@ -176,7 +176,7 @@ pub struct RigSites {
 
 impl RigSites {
     /// The site of a host; `None` outside of all.
-    pub(super) fn of_host(&self, host: u32) -> Option<u32> {
+    pub(crate) fn of_host(&self, host: u32) -> Option<u32> {
         self.of_hosts.get(host as usize).copied().flatten()
     }
 }
@@ -305,7 +305,7 @@ impl Rig {
     }
 
     /// The rate of a direction of a site's uplink, for payload.
-    pub(super) fn uplink(&self, site: u32, direction: fn(&Port) -> u64) -> u64 {
+    pub(crate) fn uplink(&self, site: u32, direction: fn(&Port) -> u64) -> u64 {
         let uplink = self.sites.as_ref().and_then(|sites| sites.uplinks.get(site as usize));
         uplink.map_or(0, |uplink| self.rate_of_payload(direction(uplink), 1000))
     }
