@@ -150,12 +150,17 @@ impl Walked<'_> {
         work
     }
 
+    /// Whether what a member sends another one goes through the uplink of its site, or what it receives from it.
+    fn crosses(&self, member: Rank, other: Rank) -> bool {
+        let Some(sites) = &self.rig.sites else { return false };
+        let [own, other] = [member, other].map(|rank| sites.of_host(self.rig.hosts[rank as usize]));
+        own.is_some() && own != other
+    }
+
     /// Goes through a program.
     fn walk(&self, rank: Rank, program: &Program, [out, into]: &mut [u64; 2]) -> MemberWork {
         let (cut, hosts) = (self.schedule.cut(), &self.rig.hosts);
         let is_here = |other: Rank| hosts[other as usize] == hosts[rank as usize];
-        let site = |rank: Rank| self.rig.sites.as_ref()?.of_host(hosts[rank as usize]);
-        let crosses = |other: Rank| site(rank).is_some() && site(other) != site(rank);
         let units = |chunk, form: Option<Form>| {
             let wide = if form == Some(Form::Acc) { u64::from(self.request.widening) } else { 1 };
             wide * u64::from(cut.units_of(chunk))
@@ -167,7 +172,7 @@ impl Walked<'_> {
             false => {
                 work.received.add(units);
                 *into += units;
-                if crosses(lane) {
+                if self.crosses(rank, lane) {
                     work.crossed[1].add(units);
                 }
             }
@@ -186,7 +191,7 @@ impl Walked<'_> {
                         }
                         work.sent.add(units);
                         *out += units;
-                        if crosses(*lane) {
+                        if self.crosses(rank, *lane) {
                             work.crossed[0].add(units);
                         }
                         work.turns += u64::from(core::mem::take(&mut has_received));
