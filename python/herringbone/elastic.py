@@ -103,6 +103,8 @@ class Elastic:
         self._events = None if events is None else Path(events)
         self.steps = 0
         """How many steps are done."""
+        self._settled_at = 0
+        """The step at which the ranks last settled. They may come to it by different ways, so none looks for newcomers there."""
         self.leaving = False
         """Whether this process is to leave: it was sent SIGTERM."""
         self._losses: deque[float] = deque()
@@ -188,6 +190,7 @@ class Elastic:
                 if self._newcomers_come(until):
                     self._meet_again()
                 self._share_state()
+                self._settled_at = self.steps
                 if self._on_change is not None:
                     self._on_change(self.communicator)
                 return
@@ -221,7 +224,7 @@ class Elastic:
 
     def _take_in_newcomers(self) -> None:
         """From time to time, while ranks are missing: if there are new processes for all of them, all ranks meet again."""
-        if self.communicator.size == self.size or self.steps % self._look_every:
+        if self.communicator.size == self.size or self.steps % self._look_every or self.steps == self._settled_at:
             return
         began = time.monotonic()
         try:

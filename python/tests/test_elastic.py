@@ -69,6 +69,12 @@ class Training:
         logs = "\n".join(f"-- {file.name}\n{file.read_text()}" for file in sorted(self.directory.iterdir()))
         pytest.fail(f"rank {rank} did not say {pattern!r}:\n{logs}")
 
+    def wait_for_event(self, rank: int, names: set[str]) -> None:
+        """Wait until one of these is among a rank's events."""
+        until = time.monotonic() + PATIENCE
+        while not any(event["event"] in names for event in self.events(rank)) and time.monotonic() < until:
+            time.sleep(0.05)
+
     def signal(self, rank: int, what: signal.Signals) -> None:
         self.processes[rank].send_signal(what)
         if what == signal.SIGKILL:
@@ -230,11 +236,28 @@ def test_a_new_process_that_ends_before_all_have_met_does_not_end_the_job(begin:
     training.restart(3)
     time.sleep(0.5)
     training.signal(2, signal.SIGSTOP)
-    until = time.monotonic() + PATIENCE
-    while not any(event["event"] == "not replaced" for event in training.events(0)) and time.monotonic() < until:
-        time.sleep(0.05)
+    # It was stopped before all had met, or on a fast machine after it.
+    training.wait_for_event(0, {"not replaced", "replaced"})
     losses = training.losses([0, 1])
     assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+
+
+def test_a_new_process_that_stops_as_the_others_give_it_their_state_does_not_end_the_job(
+    begin: Callable[..., Training],
+) -> None:
+    training = begin(4, "--steps", "2500", "--pause", "0.01")
+    training.wait_for(0, "step 50")
+    training.signal(2, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 3")
+    training.signal(3, signal.SIGKILL)
+    training.wait_for(0, "is rank 0 of 2")
+    training.restart(2, STOPS_ONCE_JOINED="1")
+    training.restart(3)
+    training.wait_for_event(0, {"replaced"})
+    losses = training.losses([0, 1, 3])
+    assert len(set(losses)) == 1 and losses[0] < 1e-6, losses
+    happened = [event["event"] for event in training.events(0)]
+    assert happened == ["began", "lost", "goes on", "lost", "goes on", "lost", "replaced", "ended"], training.events(0)
 
 
 def test_a_new_process_that_cannot_use_a_setting_does_not_end_the_job(begin: Callable[..., Training]) -> None:

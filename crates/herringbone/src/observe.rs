@@ -101,8 +101,14 @@ impl Audience {
     #[cold]
     #[inline(never)]
     fn tell<'a>(&mut self, event: impl FnOnce() -> TraceEvent<'a>) {
-        let (now, event) = ((self.clock)().since_start(), event());
-        self.listeners.iter_mut().for_each(|listener| listener.sink.event(now, &event));
+        self.tell_at((self.clock)(), event);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_at<'a>(&mut self, moment: Moment, event: impl FnOnce() -> TraceEvent<'a>) {
+        let (moment, event) = (moment.since_start(), event());
+        self.listeners.iter_mut().for_each(|listener| listener.sink.event(moment, &event));
     }
 
     #[cold]
@@ -265,7 +271,7 @@ impl Observer {
         self.links.get(endpoint.index()).copied().unwrap_or_default()
     }
 
-    /// A message was given to a link.
+    /// A message is given to a link: said before it can be read, so that nobody takes in what was not sent yet.
     #[inline]
     pub(crate) fn sent(
         &mut self,
@@ -283,12 +289,21 @@ impl Observer {
         self.tell(|| TraceEvent::Sent { operation: operation(id), endpoint: to, segment, bytes });
     }
 
-    /// A message of a straight run was given to a local rank.
+    /// A message of a straight run is given to a local rank, which can read it from `moment` on, if somebody listens.
     #[inline]
-    pub(crate) fn sent_straight(&mut self, id: &Identity, endpoint: MemberId, bytes: usize) {
+    pub(crate) fn sent_straight(
+        &mut self,
+        id: &Identity,
+        endpoint: MemberId,
+        bytes: usize,
+        moment: Option<Moment>,
+    ) {
         self.stats.workers_shm.sent += bytes as u64;
         self.link(endpoint).sent += bytes as u64;
-        self.tell(move || TraceEvent::Sent { operation: operation(id), endpoint, segment: 0, bytes });
+        if let (Some(audience), Some(moment)) = (&mut self.audience, moment) {
+            let event = move || TraceEvent::Sent { operation: operation(id), endpoint, segment: 0, bytes };
+            audience.tell_at(moment, event);
+        }
     }
 
     /// A message was taken in.

@@ -1,8 +1,13 @@
-"""A program whose pauses end once a file is there. Usage: hurried.py FILE PROGRAM ARGUMENTS..."""
+"""A program whose pauses end once a file is there. Usage: hurried.py FILE PROGRAM ARGUMENTS...
+
+With STOPS_ONCE_JOINED in its environment, its process stops (SIGSTOP) when it has joined the job.
+"""
 
 from __future__ import annotations
 
+import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +22,21 @@ def pause(seconds: float) -> None:
         sleep(seconds)
 
 
+def stop_once_joined() -> None:
+    from herringbone import elastic
+
+    join = elastic.init
+
+    def join_and_stop() -> elastic.Communicator:
+        communicator = join()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return communicator
+
+    elastic.init = join_and_stop
+
+
 time.sleep = pause
+if "STOPS_ONCE_JOINED" in os.environ:
+    stop_once_joined()
 sys.argv[:] = sys.argv[2:]
 runpy.run_path(program, run_name="__main__")

@@ -330,8 +330,8 @@ impl Operation {
                     SendDecision::Needless => {}
                     SendDecision::Go { eager } => {
                         let endpoint = &mut io.endpoints[at];
-                        endpoint.send_shared(&mut frame, to.index, eager);
                         io.observer.sent(id, ready.segment, at, endpoint, length);
+                        endpoint.send_shared(&mut frame, to.index, eager);
                     }
                 }
                 sent += 1;

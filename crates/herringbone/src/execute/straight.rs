@@ -336,8 +336,8 @@ impl Run<'_> {
                 scratch.blocked.push(at as u32);
                 continue;
             }
+            io.observer.sent_straight(self.id, lane.endpoint, payload.len(), io.observer.watch());
             endpoint.send_shared(&mut frame, lane.index, true);
-            io.observer.sent_straight(self.id, lane.endpoint, payload.len());
         }
         scratch.blocked.is_empty()
     }
@@ -356,13 +356,14 @@ impl Run<'_> {
         }
         let mut frame = Frame::carrying(self.common, payload);
         frame.address(index, false, 0);
+        let moment = io.observer.watch();
         if !board.post(&frame) {
             return false;
         }
         for lane in &self.script.lanes[lanes] {
             let endpoint = &mut io.endpoints[lane.endpoint];
             endpoint.was_posted();
-            io.observer.sent_straight(self.id, lane.endpoint, payload.len());
+            io.observer.sent_straight(self.id, lane.endpoint, payload.len(), moment);
         }
         true
     }
