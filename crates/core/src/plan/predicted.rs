@@ -206,7 +206,7 @@ pub fn compared(
     Ok(found)
 }
 
-/// Chooses by [price], or by simulated time where nothing has a price.
+/// Chooses by [price](super::price()), or by simulated time where nothing has a price.
 ///
 /// # Errors
 /// As [`choose`], where no candidate can do it.
