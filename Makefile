@@ -34,7 +34,7 @@ SAY_WHOSE_TORCH = test -e $(VENV)/requirements.stamp || printf '%s\n' \
 	"6 GB, or 0.2 GB where pip is configured for an index with torch's builds for CPUs."
 
 .DEFAULT_GOAL := help
-.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret launchers matrix verify-large docs reference \
+.PHONY: help setup program capi demo plan check-plan tests-plan check test full ci features decoders fuzz deny semver msrv soak layouts shards instructions bench conformance conformance-horovod conformance-rabit faults leaks rabit-soak shards-soak rabit-mpi sanitize frameworks editors lab-links codec-rates compression-links compression-study named-figures table-figures rabit-figures shards-figures timeline-figures validate-simulator regret predicted-ports launchers matrix verify-large docs reference \
 	deploy-check packages browser browser-setup fmt clean
 
 help: ## This list
@@ -151,8 +151,11 @@ editors: $(EDITORS)/requirements.stamp ## What an editor shows of programs: type
 validate-simulator: setup program ## Simulated times beside measured ones, over limited links: five minutes. Table to record/
 	@$(PYTHON) bench/simulator.py --record record/simulator.md $(ARGS)
 
-regret: setup program ## What the plan's choice costs beside the best candidate, on one host and over limited links: ten minutes. Table to record/
+regret: setup program ## What the plan's choices cost beside the best candidate, over rates and latencies, as root: an hour. Table to record/
 	@$(PYTHON) bench/regret.py --record record/regret.md $(ARGS)
+
+predicted-ports: setup program ## Predicted times beside measured ones between hosts with unlike ports, as root: five minutes. Table to record/
+	@$(PYTHON) bench/predicted_ports.py --record record/predicted-ports.md $(ARGS)
 
 lab-links: setup ## Ring, star, radix and trees over links like a p3.16xlarge's, as root: ten minutes. Table and picture to record/
 	@$(IN_VENV) bench/lab_links.py $(ARGS)

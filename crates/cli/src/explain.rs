@@ -14,7 +14,7 @@ use herringbone::core::{
     group::FoldOrder,
     plan::{self, Choice, Guidance, Request},
     prepare::Sizing,
-    topology::{Ports, Wiring},
+    topology::{Ports, RoundTrips, Wiring},
     verify::verify,
 };
 use herringbone::settings::{Environment, check};
@@ -31,7 +31,8 @@ const SIZES: [usize; 5] = [4, 1 << 10, 64 << 10, 1 << 20, 25 << 20];
 ///
 /// The choice is made as a running group makes it, whose Communicator::explain says the same: by the number of bytes, of
 /// ranks, of their hosts and of reducers, unless HERRINGBONE_PLAN or HERRINGBONE_ALGORITHM says one; with
-/// HERRINGBONE_CALIBRATION by predicted times. What is folded is a sum.
+/// HERRINGBONE_CALIBRATION by predicted times. Without it a job knows the round trips between its hosts, which it has measured as it
+/// formed: say them with --round-trip-us. What is folded is a sum.
 ///
 /// With --compression, also what codecs would do to the predicted time of an all_reduce of f32 on these links.
 ///
@@ -52,6 +53,9 @@ pub(crate) struct Options {
     /// Reducers
     #[arg(long, default_value_t = 0, value_name = "M", value_parser = whole(0..=MOST_RANKS))]
     reducers: u32,
+    /// Microseconds of a round trip between hosts, as a job measures it
+    #[arg(long, value_name = "T", value_parser = whole(1..=10_000_000))]
+    round_trip_us: Option<u32>,
     /// Bytes per rank (of the whole buffer, for those that have parts, like all_gather): 4,64K,1.5M,1GiB, or 1K..16M doubling; rounded
     /// up to whole elements; 4,1K,64K,1M,25M unless said
     #[arg(long, value_name = "LIST")]
@@ -79,6 +83,12 @@ impl Options {
         self.per_host.unwrap_or(self.ranks)
     }
 
+    /// From a host to another, in picoseconds, as it would be measured.
+    fn latency(&self) -> Option<u64> {
+        let trips = RoundTrips::new(&[0, self.round_trip_us?], &[0, 1]);
+        trips.nanoseconds(&[0, 1]).map(|time| 1000 * time)
+    }
+
     fn fold_order(&self) -> FoldOrder {
         self.fold_order.unwrap_or_default()
     }
@@ -93,7 +103,8 @@ pub(crate) fn run(options: &Options, out: &mut dyn Write) -> Result<Outcome, Fai
     let hosts = layout::hosts(options.ranks, options.per_host());
     let wiring = topologies::among(environment.wiring()?, &hosts)?;
     let progress = LateBar::without_end("making and proving schedules");
-    let job = JobSettings { guidance: environment.guidance()?, wiring, sizing: environment.sizing(&hosts)? };
+    let guidance = Guidance { latency: options.latency(), ..environment.guidance()? };
+    let job = JobSettings { guidance, wiring, sizing: environment.sizing(&hosts)? };
     let rows = rows(options, &job)?;
     drop(progress);
     if options.json {
@@ -116,6 +127,12 @@ fn has_use(options: &Options) -> Result<(), Failure> {
                 options.ranks
             ),
             hint: "leave it out if all of them share a host",
+        });
+    }
+    if options.round_trip_us.is_some() && options.per_host() == options.ranks {
+        return Err(Failure::Usage {
+            problem: "--round-trip-us changes nothing where all ranks share a host".into(),
+            hint: "say --per-host, or leave it out",
         });
     }
     let barrier = options.collective == Collective::Barrier && options.sizes.is_some();
@@ -333,6 +350,19 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_between_hosts_counts() {
+        let job = ["--ranks", "4", "--per-host", "1", "--sizes", "64K", "--json"];
+        let explained = |more: &[&str]| {
+            let mut out = Vec::new();
+            run(&options(&[&job[..], more].concat()), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let (near, far) = (explained(&[]), explained(&["--round-trip-us", "40000"]));
+        assert!(near.contains("\"radix(2,2)\"") && !near.contains("messages between hosts"), "{near}");
+        assert!(far.contains("messages between hosts take 16.38 ms"), "{far}");
+    }
+
+    #[test]
     fn links_carry_what_the_reason_says() {
         let job = ["--ranks", "8", "--per-host", "2", "--sizes", "25M"];
         for (reducers, algorithm, buffers, part) in [
@@ -419,6 +449,10 @@ mod tests {
     fn what_would_change_nothing_is_refused() {
         for (args, said) in [
             (&["--ranks", "4", "--per-host", "8"][..], "--per-host 8 is more than there are ranks, 4"),
+            (
+                &["--ranks", "4", "--round-trip-us", "9"],
+                "--round-trip-us changes nothing where all ranks share a host",
+            ),
             (
                 &["--ranks", "4", "--collective", "reduce", "--reducers", "1"],
                 "--reducers changes nothing about reduce",

@@ -1,6 +1,7 @@
 //! The choice of an algorithm, with its reason in words.
 //!
-//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. For an all-reduce of K
+//! The choice is a pure function of what all ranks agree on, so all ranks make the same one. Where constants of the machines are known, from
+//! a calibration or from round trips, [`price()`](price()) decides, as [`predicted`] says. Elsewhere sizes do. For an all-reduce of K
 //! bytes among N workers, the first line that holds:
 //!
 //! | when | algorithm |
@@ -48,6 +49,7 @@
 //! and all_to_all `one_shot`; a barrier `one_shot` for N at most [`ONE_SHOT_RANKS`], else `star` on one host and `doubling` on several.
 
 pub mod advice;
+mod candidates;
 mod choose;
 mod coded;
 mod counted;
@@ -59,12 +61,15 @@ mod linked;
 mod port_loads;
 mod ports;
 pub mod predicted;
+mod price;
+mod reckoned;
 mod rooted;
 mod rules;
 mod served;
 mod several;
 mod shares;
 mod stages;
+mod walked;
 mod worth;
 
 pub use choose::choose;
@@ -72,6 +77,7 @@ pub use counted::busiest_link;
 pub use dealing::{ChosenRuns, choose_runs};
 pub use guidance::Guidance;
 pub use linked::missing_link;
+pub use price::{PriceBasis, price};
 pub use rules::{PlanRules, RULED, RULES_BYTES, RulesError};
 pub use worth::{automatic, compare_codecs};
 

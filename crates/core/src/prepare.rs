@@ -55,7 +55,7 @@ pub fn prepare(
         cutting::is_addressable(&call, verified.group())?;
     }
     let cut = schedule.cut();
-    let medium = medium(schedule.reducers(), sizing);
+    let medium = Medium::of(schedule.reducers(), sizing);
     let is_coded = cut.is_coded();
     let load = verified.cost().worker;
     let mut room = Room::of(load, cut, &call, sizing.most_staged);
@@ -109,16 +109,6 @@ pub fn prepare(
         limit(&mut prepared);
     }
     Ok(prepared)
-}
-
-/// Through what the messages of a schedule with so many reducers go.
-fn medium(reducers: u32, sizing: Sizing) -> Medium {
-    match (reducers > 0, sizing.shared) {
-        (true, _) if reducers < sizing.hosts => Medium::FewReducers,
-        (true, _) => Medium::Reducers,
-        (false, true) => Medium::Memory,
-        (false, false) => Medium::Links,
-    }
 }
 
 /// The steps that receive something into the user's buffer, whose place is free by then.

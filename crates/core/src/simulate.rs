@@ -30,6 +30,7 @@ mod workload;
 mod world;
 
 pub use calibration::{CALIBRATION_NUMBERS, Calibration, CalibrationError};
+pub(crate) use lines::HEADER_BYTES;
 pub use machine::{Cores, Costs, Overhead, Picoseconds, Port, RandomOrder, Rig, RigSites, SECOND, duration};
 pub use outcome::{BusySpan, Fault, Prediction, Resource, Stalled, StalledMember, Untimed, Used, WorkItem};
 pub use roofline::{Bound, Roof, RoofCounter, binding};

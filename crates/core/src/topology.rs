@@ -22,6 +22,7 @@ mod port_speeds;
 mod port_watch;
 mod ports;
 pub(crate) mod random;
+mod round_trips;
 mod samples;
 mod sites;
 #[cfg(feature = "topology-readers")]
@@ -49,6 +50,7 @@ pub use port::Port;
 pub use port_speeds::{HostFlow, SeenPort, SeenRate, seen_ports};
 pub use port_watch::{INTERVALS, PortChange, PortSpeeds, PortWatch};
 pub use ports::{MOST_PORTS, Ports};
+pub use round_trips::RoundTrips;
 pub use samples::{BatchTimes, LARGEST_MESSAGE, LinkSamples, MESSAGES_IN_FLIGHT, MessageBatch};
 pub use sites::Sites;
 pub use switches::Switches;

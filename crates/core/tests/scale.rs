@@ -74,9 +74,9 @@ fn coded_forms_of_many_ranks_send_as_many_messages_as_plain_ones_and_keep_one_pl
     assert!(coded.kept <= plain.kept + size + 2, "{plain:?} {coded:?}");
 }
 
-/// In a release they take 45 ms to 0.2 s, once for each class of sizes.
+/// Where candidates are simulated, as for codecs: in a release 45 ms to 0.2 s, once for each class of sizes.
 #[test]
-fn a_choice_among_64_ranks_goes_through_few_messages() {
+fn simulated_candidates_of_64_ranks_go_through_few_messages() {
     let (group, hosts): (_, Vec<u32>) = (Group::of_size(64), (0..64).collect());
     for bytes in [4, 64 << 10, MIB, 25 * MIB, 1 << 30] {
         let request =

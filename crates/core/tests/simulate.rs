@@ -388,19 +388,20 @@ fn a_bucket_hides_the_links_of_a_single_call_and_not_the_rate_of_many() {
     assert!((0.95..1.0).contains(&ratio), "{ratio}");
 }
 
-/// A choice simulates only those candidates thoroughly that may be the first, and takes the one that comes first among all.
+/// Where links are known that are no ports, candidates have no price. A choice simulates only those thoroughly that may be the first, and
+/// takes the one that comes first among all.
 #[test]
 fn what_is_chosen_is_the_first_of_all_candidates() {
-    for (n, per_host, port) in [(4, 1, MBIT_500), (16, 1, 1_250_000_000), (32, 8, 1_250_000_000)] {
+    for (n, gigabytes) in [(4, 0.0625), (16, 1.25), (32, 1.25)] {
         for bytes in [4, 48 << 10, MIB, 4 * MIB] {
-            let hosts: Vec<u32> = (0..n).map(|rank| rank / per_host).collect();
-            let group = Group::of_size(n);
+            let (group, links) = (Group::of_size(n), LinkMatrix::uniform(n as usize, gigabytes));
             let request =
                 Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, bytes / 4, &group);
-            let request = Request { hosts: &hosts, ..request };
-            let known = Calibration { port, ..Calibration::DEFAULT };
-            let (hosts, shared) = (n / per_host, per_host > 1);
-            let sizing = Sizing { hosts, shared, segment_bytes: 0, most_staged: Workload::STAGED };
+            let request = Request { links: Some(&links), ..request };
+            let (known, sizing) = (
+                Calibration::DEFAULT,
+                Sizing { hosts: n, shared: false, segment_bytes: 0, most_staged: Workload::STAGED },
+            );
             let chosen = predicted::choose_by_time(&request, &known, sizing).unwrap();
             let all = predicted::compared(&request, &known, sizing).unwrap().by_time;
             let first = all[0].outcome.total();

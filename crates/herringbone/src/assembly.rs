@@ -170,6 +170,8 @@ fn with_measured_links(mut fabric: Arc<Fabric>) -> Result<Arc<Fabric>> {
     };
     let settings = &mut Arc::get_mut(&mut fabric).ok_or_else(held)?.settings;
     let measuring = Measuring { at_start: false, ..settings.parameters.measuring };
+    let round_trips = settings.parameters.wiring.round_trips.clone();
+    let wiring = Wiring { round_trips, ..wiring };
     let parameters = Parameters { wiring, measuring, ..Parameters::clone(&settings.parameters) };
     settings.parameters = Arc::new(parameters);
     Ok(fabric)
@@ -225,7 +227,7 @@ fn measured(comm: &Communicator, who: &str) -> Result<Wiring> {
         say(format_args!("{count} sites: uplinks carry {least:.4} to {most:.4} GB/s"));
         ports = Some(found.clone().with_sites(sites).map_err(wrong)?.at_least(known, &hosts));
     }
-    Ok(Wiring { links, ports })
+    Ok(Wiring { links, ports, ..Wiring::default() })
 }
 
 fn check_possible(job: &Job, shared: &Shared) -> Result<()> {

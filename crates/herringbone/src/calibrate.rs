@@ -55,6 +55,11 @@ pub fn fit_constants(
     if start.shared_cores == 0 && settings.sizing.hosts == 1 && settings.workers() > cores {
         start.shared_cores = cores;
     }
+    if let Some(latency) = settings.guided().latency.filter(|_| start.latency == Calibration::DEFAULT.latency)
+    {
+        // A fit goes no farther than some times what it begins with.
+        start.latency = latency;
+    }
     let (group, wiring) = (settings.sums.fold.clone(), settings.wiring());
     let request = |call: &TimedAllReduce| {
         let count = call.bytes / DType::F32.bytes();

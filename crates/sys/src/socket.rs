@@ -230,6 +230,23 @@ pub fn tune_tcp(socket: impl AsFd, silence: Duration) -> io::Result<()> {
     Ok(())
 }
 
+/// The least round trip that the kernel has seen on a TCP connection, from its handshake on: to the other kernel and back, without
+/// the processes. `None` where it has seen none, or does not say (before Linux 4.6).
+pub fn least_round_trip(socket: impl AsFd) -> Option<Duration> {
+    let mut info = [0u8; MIN_RTT + size_of::<u32>()];
+    let mut length = info.len() as libc::socklen_t;
+    let place = info.as_mut_ptr().cast();
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: `place` is valid for `length` bytes, of which the kernel writes as many as it knows.
+    let code = unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length) };
+    let microseconds = u32::from_ne_bytes(*info.last_chunk()?);
+    let is_known = code == 0 && length as usize == info.len() && microseconds != u32::MAX;
+    is_known.then(|| Duration::from_micros(microseconds.into()))
+}
+
+/// Where the least round trip is in the kernel's `tcp_info`, in microseconds: the last word of it that is read here.
+const MIN_RTT: usize = 148;
+
 /// Whether both ends of a connection have the same address, or one of loopback.
 ///
 /// # Errors
@@ -336,6 +353,18 @@ mod tests {
     use crate::segment::Segment;
     use std::io::{ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_has_a_round_trip_and_other_sockets_have_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        for end in [&stream, &accepted] {
+            let time = least_round_trip(end).unwrap();
+            assert!(time < Duration::from_secs(1), "{time:?} within this machine");
+        }
+        assert_eq!(least_round_trip(pair().0), None);
+    }
 
     fn pair() -> (UnixStream, UnixStream) {
         let (one, two) = UnixStream::pair().unwrap();

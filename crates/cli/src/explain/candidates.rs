@@ -3,8 +3,9 @@
 use crate::{failure::Failure, table};
 use herringbone::core::{
     plan::{
-        Guidance, Request, busiest_link,
+        Guidance, PriceBasis, Request, busiest_link,
         predicted::{self, Candidate, Comparison, Unpriced, class_of},
+        price,
     },
     prepare::Sizing,
     simulate::{Calibration, Resource, SECOND},
@@ -25,12 +26,16 @@ pub(super) struct Candidates {
     left_out: Vec<String>,
     /// Where another is chosen: sizes, and rates of ports.
     changes: Vec<String>,
-    is_calibrated: bool,
+    /// The constants by which the rows are predicted, and whether sizes alone decide.
+    constants: &'static str,
+    by_sizes: bool,
 }
 
 struct Row {
     name: String,
     seconds: f64,
+    /// What choices compare.
+    price: Option<f64>,
     link_bytes: u64,
     rounds: u32,
     limit: String,
@@ -40,7 +45,7 @@ struct Row {
 impl Candidates {
     /// Those for a request.
     pub(super) fn of(request: &Request<'_>, guidance: &Guidance, sizing: Sizing) -> Result<Self, Failure> {
-        let known = guidance.calibration.unwrap_or_default();
+        let known = guidance.constants();
         let request = &Request { forced: None, ..*request };
         let Comparison { by_time, left_out } = predicted::compared(request, &known, sizing)
             .map_err(|error| Failure::Stalled { problem: error.to_string() })?;
@@ -48,25 +53,30 @@ impl Candidates {
             |why: &&Unpriced| matches!(why, Unpriced::TooManyMessages { .. } | Unpriced::TooLarge { .. });
         Ok(Self {
             bytes: request.bytes,
-            rows: by_time.iter().map(|candidate| Row::of(request, candidate)).collect(),
+            rows: by_time.iter().map(|candidate| Row::of(request, candidate, &known, sizing)).collect(),
             left_out: left_out.iter().filter(is_large).map(Unpriced::to_string).collect(),
             changes: changes(request, guidance, sizing),
-            is_calibrated: guidance.calibration.is_some(),
+            constants: match (guidance.calibration, guidance.latency) {
+                (Some(_), _) => "the calibration's",
+                (None, Some(_)) => "the round trip's",
+                (None, None) => "built-in",
+            },
+            by_sizes: !guidance.is_timed(),
         })
     }
 
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        const COLUMNS: [&str; 6] = ["candidate", "predicted", "bytes/link", "rounds", "memory", "limit"];
-        let constants = if self.is_calibrated { "the calibration's" } else { "built-in" };
-        writeln!(out, "\n# candidates for {}, by {constants} constants", HumanBytes(self.bytes))?;
+        const COLUMNS: [&str; 7] =
+            ["candidate", "price", "predicted", "bytes/link", "rounds", "memory", "limit"];
+        writeln!(out, "\n# candidates for {}, by {} constants", HumanBytes(self.bytes), self.constants)?;
         if self.rows.is_empty() {
             return Ok(writeln!(out, "{NONE}")?);
         }
-        writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..5], self.rows.iter().map(Row::cells)))?;
+        writeln!(out, "{}", table::text(&COLUMNS, &COLUMNS[1..6], self.rows.iter().map(Row::cells)))?;
         for line in self.left_out.iter().chain(&self.changes) {
             writeln!(out, "{line}")?;
         }
-        if !self.is_calibrated {
+        if self.by_sizes {
             writeln!(
                 out,
                 "sizes decide, as HERRINGBONE_CALIBRATION is not set; with it the least predicted time does"
@@ -77,12 +87,13 @@ impl Candidates {
 
     pub(super) fn object(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(Row::object).collect();
-        json!({ "by": rows, "left_out": self.left_out, "changes": self.changes, "calibrated": self.is_calibrated })
+        json!({ "by": rows, "left_out": self.left_out, "changes": self.changes, "calibrated": !self.by_sizes })
     }
 }
 
 impl Row {
-    fn of(request: &Request<'_>, candidate: &Candidate) -> Self {
+    fn of(request: &Request<'_>, candidate: &Candidate, known: &Calibration, sizing: Sizing) -> Self {
+        let priced = price(request, &candidate.algorithm, PriceBasis { known, sizing });
         let schedule = candidate.verified.schedule();
         let units = busiest_link(schedule, request.hosts, request.widening);
         let link =
@@ -91,6 +102,7 @@ impl Row {
         Self {
             name: candidate.algorithm.to_string(),
             seconds: outcome.total() as f64 / SECOND as f64,
+            price: priced.map(|nanoseconds| nanoseconds as f64 / 1e9),
             link_bytes: u64::try_from(link).unwrap_or(u64::MAX),
             rounds: candidate.cost().rounds,
             limit: limit(candidate),
@@ -98,16 +110,18 @@ impl Row {
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
+        let price = self.price.map_or_else(|| "-".into(), time);
         let memory = HumanBytes(self.memory).to_string();
         let figures = [self.link_bytes.to_string(), self.rounds.to_string()];
         let [link, rounds] = figures;
-        [self.name.clone(), time(self.seconds), link, rounds, memory, self.limit.clone()]
+        [self.name.clone(), price, time(self.seconds), link, rounds, memory, self.limit.clone()]
     }
 
     fn object(&self) -> Value {
         json!({
             "algorithm": self.name,
+            "price_seconds": self.price,
             "seconds": self.seconds,
             "link_bytes": self.link_bytes,
             "rounds": self.rounds,

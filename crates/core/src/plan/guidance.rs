@@ -10,7 +10,7 @@ use crate::{
     collective::Collective,
     prepare::Sizing,
     session::{Parameters, TREE_BOUND},
-    simulate::Calibration,
+    simulate::{Calibration, Picoseconds},
 };
 use alloc::{
     string::{String, ToString},
@@ -26,6 +26,9 @@ pub struct Guidance {
     pub forced: Option<Algorithm>,
     /// Constants of the machines, by which times are predicted (`HERRINGBONE_CALIBRATION`); without them sizes decide.
     pub calibration: Option<Calibration>,
+    /// How long a message takes from a host to another, as far as it was measured while the group formed; it counts where there is no
+    /// calibration.
+    pub latency: Option<Picoseconds>,
     /// Up to how many elements one tree carries the whole buffer (`HERRINGBONE_TREE_ARRAY_BOUND`), if not [`TREE_BOUND`].
     pub tree_bound: Option<u64>,
 }
@@ -55,6 +58,7 @@ impl Guidance {
             forced: forced
                 .map_err(|error: ParseAlgorithmError| ("HERRINGBONE_ALGORITHM", error.to_string()))?,
             calibration: calibration?,
+            latency: None,
             tree_bound: Some(*tree_bound),
         })
     }
@@ -62,6 +66,17 @@ impl Guidance {
     /// Its calibration's numbers, none if there is none.
     pub fn numbers(&self) -> Vec<u64> {
         self.calibration.map_or_else(Vec::new, |known| known.numbers().to_vec())
+    }
+
+    /// Whether times decide, by a calibration or by what was measured while the group formed.
+    pub fn is_timed(&self) -> bool {
+        self.calibration.is_some() || self.latency.is_some()
+    }
+
+    /// The constants by which times are predicted: the calibration's, those of the latency that was measured, or the built-in ones.
+    pub fn constants(&self) -> Calibration {
+        let of_latency = || self.latency.map(Calibration::of_latency);
+        self.calibration.or_else(of_latency).unwrap_or_default()
     }
 
     /// The algorithm that a call of `count` elements has to take, if one is said.
@@ -79,8 +94,11 @@ impl Guidance {
     pub fn choose(&self, request: &Request<'_>, sizing: Sizing) -> Result<Choice, Unsupported> {
         let is_ruled = request.forced.is_some()
             && self.rules.algorithm(request.collective, request.bytes) == request.forced;
-        match &self.calibration {
-            Some(known) if request.forced.is_none() => predicted::choose_by_time(request, known, sizing),
+        match (&self.calibration, self.latency) {
+            (Some(known), _) if request.forced.is_none() => predicted::choose_by_time(request, known, sizing),
+            (None, Some(latency)) if request.forced.is_none() => {
+                predicted::choose_by_latency(request, latency, sizing)
+            }
             _ => choose(request).map(|choice| match choice.why == FORCED && is_ruled {
                 true => Choice { why: String::from("the plan says so"), ..choice },
                 false => choice,

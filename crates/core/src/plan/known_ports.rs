@@ -3,6 +3,7 @@
 use super::{
     Request,
     port_loads::{MemberPlaces, PortLoads},
+    reckoned,
     shares::{PortTime, ShareSearch, filled},
 };
 use crate::{
@@ -150,8 +151,16 @@ impl KnownPorts {
     /// What each port carries with an algorithm as it is, counted from its programs.
     fn loads_of(&self, request: &Request<'_>, algorithm: &Algorithm) -> Option<Counted> {
         let schedule = self.schedule(request, algorithm)?;
-        let loads = PortLoads::of(&schedule, &self.places, request.widening, 1, |_| 0);
+        let loads = reckoned::loads(request, &self.places, algorithm, 1, |_| 0);
+        let loads =
+            loads.unwrap_or_else(|| PortLoads::of(&schedule, &self.places, request.widening, 1, |_| 0));
         Some(Counted { loads, ports: self.ports_of(&schedule) })
+    }
+
+    /// Whether ports carry what a formula says with stages that are no more than a single one of them. Those need no shares.
+    pub(super) fn has_reckoned_stages(&self, request: &Request<'_>, algorithm: &Algorithm) -> bool {
+        let has_stages = matches!(algorithm, Algorithm::Radix { .. }) && !reckoned::is_one_stage(algorithm);
+        has_stages && reckoned::loads(request, &self.places, algorithm, 1, |_| 0).is_some()
     }
 
     /// How long the busiest port takes with an algorithm as it is.
@@ -221,8 +230,9 @@ impl KnownPorts {
         let each = (schedule.cut().chunks() / owners).max(1);
         let kind_of = |owner: u32| self.kinds[self.places.hosts[(first + owner) as usize] as usize];
         let count = self.kinds[..hosts].iter().max().map_or(1, |most| most + 1);
-        let loads = PortLoads::of(&schedule, &self.places, request.widening, count, |chunk: Chunk| {
-            kind_of(chunk / each)
+        let loads = reckoned::loads(request, &self.places, &plain, count, kind_of).unwrap_or_else(|| {
+            let of_chunk = |chunk: Chunk| kind_of(chunk / each);
+            PortLoads::of(&schedule, &self.places, request.widening, count, of_chunk)
         });
         let search = ShareSearch::new(&loads, &ports);
         let even = search.time(&vec![Shares::WHOLE; count])?;

@@ -119,6 +119,68 @@ impl PortLoads {
         Self { kinds, carried, chunks }
     }
 
+    /// Those of one stage of `radix`, without its programs: each rank sends each other one the input of its chunk, and gets the result.
+    /// Ranks with these host numbers own a chunk each, of so many units and a kind.
+    pub(super) fn of_one_stage(
+        hosts: &[u32],
+        units: impl Fn(u32) -> u64,
+        kinds: usize,
+        kind: impl Fn(u32) -> usize,
+    ) -> Self {
+        let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);
+        let (mut ranks, mut owned) = (vec![0u64; ports], vec![0u64; ports * kinds]);
+        let mut chunks = vec![0; kinds];
+        for (rank, host) in (0..).zip(hosts) {
+            let kind = kind(rank);
+            ranks[*host as usize] += 1;
+            owned[*host as usize * kinds + kind] += units(rank);
+            chunks[kind] += units(rank);
+        }
+        let others = |host: usize| hosts.len() as u64 - ranks[host];
+        let mut carried = Vec::with_capacity(2 * ports * kinds);
+        for host in 0..ports {
+            let own = &owned[host * kinds..(host + 1) * kinds];
+            // Inputs for other hosts' chunks go out as results of its own do; what comes in is the reverse of that.
+            let of_kind = own.iter().zip(&chunks);
+            let load: Vec<u64> =
+                of_kind.map(|(own, all)| ranks[host] * (all - own) + own * others(host)).collect();
+            carried.extend_from_slice(&load);
+            carried.extend_from_slice(&load);
+        }
+        Self { kinds, carried, chunks }
+    }
+
+    /// Those of `hierarchical` in one stage inside hosts and one across, without its programs: each host sends the owner of a chunk what its
+    /// ranks have of it, as one partial sum of this width, and gets the result once. Ranks own as in [`of_one_stage`](Self::of_one_stage).
+    pub(super) fn of_host_sums(
+        hosts: &[u32],
+        width: u64,
+        units: impl Fn(u32) -> u64,
+        kinds: usize,
+        kind: impl Fn(u32) -> usize,
+    ) -> Self {
+        let ports = hosts.iter().max().map_or(0, |most| *most as usize + 1);
+        let (mut owned, mut chunks) = (vec![0u64; ports * kinds], vec![0; kinds]);
+        for (rank, host) in (0..).zip(hosts) {
+            let kind = kind(rank);
+            owned[*host as usize * kinds + kind] += units(rank);
+            chunks[kind] += units(rank);
+        }
+        let others = ports.saturating_sub(1) as u64;
+        let mut carried = Vec::with_capacity(2 * ports * kinds);
+        for own in owned.chunks(kinds) {
+            let of_kind = || own.iter().zip(&chunks);
+            carried.extend(of_kind().map(|(own, all)| (all - own) * width + own * others));
+            carried.extend(of_kind().map(|(own, all)| own * others * width + all - own));
+        }
+        Self { kinds, carried, chunks }
+    }
+
+    /// Those of a schedule in which each port carries so much of a buffer of `whole` parts, both ways.
+    pub(super) fn alike(ports: usize, busiest: u64, whole: u64) -> Self {
+        Self { kinds: 1, carried: vec![busiest; 2 * ports], chunks: vec![whole] }
+    }
+
     /// How many chunks of each kind the buffer has.
     pub(super) fn chunks(&self) -> &[u64] {
         &self.chunks

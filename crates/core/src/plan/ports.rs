@@ -52,7 +52,11 @@ pub(super) fn lighter(request: &Request<'_>, ports: Option<&Ports>, choice: Choi
         return choice;
     }
     let plain = choice.algorithm.plain();
-    let found = candidates(request, ports, &choice.algorithm);
+    let mut found = candidates(request, ports, &choice.algorithm);
+    if known.has_reckoned_stages(request, plain) {
+        // A single stage, inside hosts and across, is no more to a port than several, with fewer rounds.
+        found.retain(|algorithm| algorithm != plain);
+    }
     let mut found: Vec<SharedChoice> =
         found.into_iter().filter_map(|algorithm| best_of(request, &known, algorithm)).collect();
     // What the plain choice takes was counted on the way, if it can have shares.
@@ -197,7 +201,7 @@ fn best_of(request: &Request<'_>, known: &KnownPorts, algorithm: Algorithm) -> O
 }
 
 /// The algorithms that add up inside sites first, where the ranks of each are consecutive.
-fn of_sites(ports: Option<&Ports>) -> Vec<Algorithm> {
+pub(super) fn of_sites(ports: Option<&Ports>) -> Vec<Algorithm> {
     let sizes = ports.and_then(|ports| SiteSizes::of_numbers(&ports.site_numbers()));
     let inside = |sizes: &SiteSizes| {
         // The first of those that leave as much to the uplinks counts, and that is the one which spares hosts' ports.

@@ -1,11 +1,17 @@
 //! The choice by predicted times, where constants of the machines are known.
 //!
-//! Every candidate is simulated; the one of the least time is chosen, and of those that take as long the first. Times are
-//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike.
+//! Every candidate has a [price](super::price()); the least one is chosen, and of equal ones the first candidate. Prices are
+//! whole numbers that come out the same on all machines, so all ranks that have the same constants choose alike. Where messages are coded,
+//! or links that are no ports are known, candidates are simulated in place of that, as they are to be compared by people.
 //!
-//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few simulations.
+//! Sizes count by class, of which there are four from each power of two to the next: calls of many sizes cost few choices.
 
-use super::{Choice, Request, choose::choose, coded, port_loads::host_numbers, ports};
+pub use super::candidates::{candidates, machine};
+use super::{
+    Choice, Request,
+    choose::choose,
+    price::{self, PriceBasis, Priced},
+};
 use crate::{
     algorithm::{Algorithm, Layout, Unsupported, cost::Cost},
     codec::Codec,
@@ -13,15 +19,14 @@ use crate::{
     element::{DType, ReduceOp},
     prepare::{Call, Sizing, TooManySegments},
     simulate::{
-        Calibration, Cores, MessageCount, Picoseconds, Port, Prediction, Rig, Stalled, Untimed, Workload,
-        estimate, message_count,
+        Calibration, MessageCount, Picoseconds, Prediction, Stalled, Untimed, Workload, estimate,
+        message_count,
     },
     verify::{Verified, VerifyError, verify},
 };
 use alloc::{
     format,
     string::{String, ToString},
-    vec,
     vec::Vec,
 };
 use core::cmp::Reverse;
@@ -30,10 +35,8 @@ use core::cmp::Reverse;
 const MOST_MESSAGES: u64 = 8_000;
 /// The most messages that a simulation of a candidate has to go through, one by one, to be compared: more take many seconds.
 const MOST_IN_COMPARISON: u64 = 500_000;
-/// The most ranks that talk each to every other in a candidate.
-const MOST_SHARDED: u32 = 256;
-/// The largest buffer that one rank folds for all, or every rank by itself, in a candidate.
-const MOST_WHOLE: u64 = 1 << 20;
+/// Of a hundred parts of the table's choice's price, what another one may cost where rates are guessed.
+const WORTH_PERCENT: u128 = 90;
 
 /// A way that could be taken.
 #[derive(Debug)]
@@ -106,77 +109,6 @@ pub fn class_of(bytes: u64) -> u64 {
             bytes / quarter * quarter
         }
     }
-}
-
-/// The algorithms that could do a request, the table's choice first.
-pub fn candidates(request: &Request<'_>) -> Vec<Algorithm> {
-    if request.codec != Codec::Plain {
-        return coded::candidates(request);
-    }
-    let Request { collective, bytes, group, reducers, hosts, links, .. } = *request;
-    let workers = group.size();
-    let mut found: Vec<Algorithm> =
-        choose(&Request { forced: None, ..*request }).map(|choice| choice.algorithm).into_iter().collect();
-    let mut add = |algorithm: Algorithm, fits: bool| {
-        if fits && !found.contains(&algorithm) {
-            found.push(algorithm);
-        }
-    };
-    let bits = group.key_bits();
-    let twos = || Algorithm::radix(vec![2; bits as usize]);
-    let stages = |factor: u32| Algorithm::radix(vec![factor; bits.div_ceil(factor.ilog2()) as usize]);
-    match collective {
-        Collective::AllReduce => {
-            let whole = bytes <= MOST_WHOLE;
-            add(Algorithm::OneShot, whole && workers <= 16);
-            add(Algorithm::Star, whole && workers <= 64);
-            add(Algorithm::Doubling, true);
-            add(Algorithm::Tree, true);
-            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
-            add(twos(), workers > 2);
-            add(stages(4), workers > 4);
-            add(stages(8), workers > 8);
-            let has_hosts = hosts.len() == workers as usize;
-            add(Algorithm::hierarchical(), has_hosts);
-            add(Algorithm::ReductionServer, reducers > 0);
-            add(Algorithm::Mixed { shares: None }, (1..workers).contains(&reducers));
-            add(Algorithm::hosts_and_reducers(), reducers > 0 && has_hosts);
-            add(Algorithm::Trees { mode: None, single: false }, links.is_some());
-        }
-        Collective::ReduceScatter | Collective::AllGather => {
-            add(Algorithm::radix(vec![]), workers <= MOST_SHARDED);
-            add(twos(), workers > 2);
-            add(stages(4), workers > 4);
-            add(stages(8), workers > 8);
-        }
-        Collective::Reduce { .. } | Collective::Broadcast { .. } => {
-            add(Algorithm::Tree, true);
-            add(Algorithm::radix(vec![]), workers > 2 && workers <= MOST_SHARDED);
-            add(Algorithm::Chain, workers > 2 && matches!(collective, Collective::Broadcast { .. }));
-        }
-        _ => {}
-    }
-    found
-}
-
-/// The machines of a request: hosts behind ports, those that are known before the calibration's, or links between workers where only
-/// these are known.
-pub fn machine(request: &Request<'_>, known: &Calibration, reducers: u32) -> Rig {
-    let workers = request.group.size();
-    let (hosts, workers_hosts) = host_numbers(request, reducers);
-    let links = request.links.filter(|links| links.size() == workers as usize && reducers == 0);
-    let mut machine = match (ports::deciding(request), links) {
-        (Some(ports), _) => Rig::with_known_ports(hosts, ports, known.port, known.latency, known.costs),
-        (None, Some(links)) => Rig::with_links(links, known.latency, known.costs),
-        (None, None) => Rig::with_ports(hosts, known.port, known.latency, known.costs),
-    };
-    if reducers > 0 {
-        machine.ports[workers_hosts..].fill(Port { out: known.reducer_port, into: known.reducer_port });
-    }
-    if known.shared_cores > 0 {
-        machine.cores = Cores::InAll(known.shared_cores);
-    }
-    machine
 }
 
 /// How a call of a request's size looks to executors.
@@ -318,7 +250,7 @@ pub fn compared(request: &Request<'_>, known: &Calibration, sizing: Sizing) -> R
     Ok(Comparison { by_time, left_out })
 }
 
-/// Chooses by predicted time.
+/// Chooses by [price](super::price()), or by simulated time where nothing has a price.
 ///
 /// # Errors
 /// As [`choose`], where no candidate can do it.
@@ -327,13 +259,50 @@ pub fn choose_by_time(
     known: &Calibration,
     sizing: Sizing,
 ) -> Result<Choice, Unsupported> {
-    if !is_simulated(request) {
+    if !is_timed(request) {
         return choose(request);
     }
     let of_class = Request { bytes: class_of(request.bytes), ..*request };
+    let prices = price::prices(&of_class, PriceBasis { known, sizing });
+    if let Some(best) = prices.first() {
+        return Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &prices) });
+    }
     let compared = leading(&of_class, known, sizing);
-    let Some(best) = compared.first() else { return choose(request) };
-    Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &compared) })
+    let times: Vec<Priced> = compared.iter().map(Priced::of).collect();
+    let Some(best) = times.first() else { return choose(request) };
+    Ok(Choice { algorithm: best.algorithm.clone(), why: why(request, &times) })
+}
+
+/// Chooses where nothing is known of the machines but how long a message takes from a host to another: the table's choice, or what
+/// costs a tenth less at the least, as rates are guessed.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_by_latency(
+    request: &Request<'_>,
+    latency: Picoseconds,
+    sizing: Sizing,
+) -> Result<Choice, Unsupported> {
+    let choice = choose(request)?;
+    if !is_timed(request) {
+        return Ok(choice);
+    }
+    let of_class = Request { bytes: class_of(request.bytes), ..*request };
+    let known = Calibration::of_latency(latency);
+    let prices = price::prices(&of_class, PriceBasis { known: &known, sizing });
+    let own = prices.iter().find(|priced| priced.algorithm == choice.algorithm);
+    let (Some(best), Some(own)) = (prices.first(), own) else { return Ok(choice) };
+    if u128::from(best.time) * 100 > u128::from(own.time) * WORTH_PERCENT {
+        return Ok(choice);
+    }
+    let why = format!(
+        "messages between hosts take {}: {} is expected, {} with {}",
+        shown_time(latency),
+        shown_time(best.time),
+        shown_time(own.time),
+        own.algorithm
+    );
+    Ok(Choice { algorithm: best.algorithm.clone(), why })
 }
 
 /// The candidate of the least predicted time, or the forced one; none where it cannot do the call.
@@ -344,8 +313,8 @@ pub(super) fn best(request: &Request<'_>, known: &Calibration, sizing: Sizing) -
     }
 }
 
-/// Calls without data, and forced ones, are not simulated.
-fn is_simulated(request: &Request<'_>) -> bool {
+/// Calls without data, and forced ones, are not timed.
+fn is_timed(request: &Request<'_>) -> bool {
     let counts = matches!(
         request.collective,
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather
@@ -353,14 +322,20 @@ fn is_simulated(request: &Request<'_>) -> bool {
     counts && request.forced.is_none() && request.group.size() > 1
 }
 
-fn why(request: &Request<'_>, compared: &[Candidate]) -> String {
+impl Priced {
+    fn of(candidate: &Candidate) -> Self {
+        Self { algorithm: candidate.algorithm.clone(), time: candidate.outcome.total() }
+    }
+}
+
+fn why(request: &Request<'_>, compared: &[Priced]) -> String {
     let best = &compared[0];
     let next = compared
         .get(1)
-        .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown(next)));
+        .map_or(String::new(), |next| format!(", {} would take {}", next.algorithm, shown_time(next.time)));
     let class = class_of(request.bytes);
-    let of = if class == request.bytes { String::new() } else { format!(" (simulated with {class} B)") };
-    format!("least predicted time of {}: {}{next}{of}", compared.len(), shown(best))
+    let of = if class == request.bytes { String::new() } else { format!(" (for {class} B)") };
+    format!("least predicted time of {}: {}{next}{of}", compared.len(), shown_time(best.time))
 }
 
 /// A time in a unit that people read.

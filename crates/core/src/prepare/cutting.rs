@@ -5,7 +5,7 @@
 //! enough to keep links busy while segments are folded and grants return, and less than a switch can hold when several
 //! ranks send to one.
 
-use super::program::{Call, SegmentEdges};
+use super::program::{Call, SegmentEdges, Sizing};
 use crate::{
     algorithm::cost::{Cost, Load},
     collective::{Collective, Lengths, Viewpoint},
@@ -110,6 +110,79 @@ pub enum Medium {
     Reducers,
     /// Fewer reducers than hosts with workers.
     FewReducers,
+}
+
+impl Medium {
+    /// Of a schedule with so many reducers.
+    pub(crate) fn of(reducers: u32, sizing: Sizing) -> Self {
+        match (reducers > 0, sizing.shared) {
+            (true, _) if reducers < sizing.hosts => Self::FewReducers,
+            (true, _) => Self::Reducers,
+            (false, true) => Self::Memory,
+            (false, false) => Self::Links,
+        }
+    }
+
+    fn cutting(self, is_weighted: bool) -> &'static Cutting {
+        match self {
+            Self::Memory => &MEMORY,
+            Self::Links if is_weighted => &WEIGHTED,
+            Self::Links => &LINKS,
+            Self::Reducers => &SERVED,
+            Self::FewReducers => &CROWDED,
+        }
+    }
+}
+
+impl Cutting {
+    /// The bytes of a segment of one chunk of `chunks`, the longest of which has so many bytes.
+    fn part(&self, chunks: usize, longest: usize) -> usize {
+        let parts = |of: usize| longest.div_ceil(of).next_multiple_of(GRAIN);
+        match self.segment {
+            Size::Of(bytes) => bytes / chunks.max(1),
+            Size::Part(of) => parts(of),
+            Size::Messages(of) => parts((of / chunks.max(1)).clamp(*PARTS.start(), *PARTS.end())),
+        }
+    }
+
+    /// What a message has at the most, as large as the least depth lets them be within what may be in flight.
+    fn largest(&self, chunks: usize) -> usize {
+        (self.in_flight / LEAST_DEPTH as usize / chunks.max(1)).min(self.message.end)
+    }
+
+    /// The bytes of a message: a part within its limits, or what the user prefers for a segment, if that is not 0.
+    fn message(&self, chunks: usize, part: usize, preferred: usize) -> usize {
+        match preferred {
+            0 => part.min(self.largest(chunks)).max(self.message.start),
+            bytes => (bytes / chunks.max(1)).clamp(LEAST_MESSAGE, MOST_MESSAGE),
+        }
+    }
+}
+
+/// How a call is cut whose schedule is not proved, by and large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsualSegments {
+    pub(crate) segments: u64,
+    /// How many of them are in flight.
+    pub(crate) depth: u64,
+}
+
+/// How a call is cut, as [`segmentation`] says where staging memory is no limit and the schedule not deep. The longest chunk, of so
+/// many as are as long, has so many bytes.
+pub(crate) fn usual_segments(
+    medium: Medium,
+    is_weighted: bool,
+    chunks: u32,
+    longest: u64,
+    preferred: usize,
+) -> UsualSegments {
+    let (cutting, chunks) = (medium.cutting(is_weighted), chunks as usize);
+    let bytes = usize::try_from(longest).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
+    let message = cutting.message(chunks, cutting.part(chunks, bytes), preferred);
+    let segments = longest.div_ceil(message as u64).max(1);
+    let in_flight = (cutting.in_flight / message.saturating_mul(chunks).max(1)) as u64;
+    let depth = in_flight.clamp(LEAST_DEPTH.into(), cutting.depth.into()).min(segments);
+    UsualSegments { segments, depth }
 }
 
 /// How an operation is cut.
@@ -270,31 +343,15 @@ pub(super) fn segmentation(
     timing: SegmentTiming,
     room: Room,
 ) -> Result<Segmentation, TooManySegments> {
-    let cutting = match medium {
-        Medium::Memory => MEMORY,
-        Medium::Links if matches!(cut, Cut::Weighted { .. }) => WEIGHTED,
-        Medium::Links => LINKS,
-        Medium::Reducers => SERVED,
-        Medium::FewReducers => CROWDED,
-    };
+    let cutting = medium.cutting(matches!(cut, Cut::Weighted { .. }));
     let width = width(call);
     let Extent { chunks, longest, uneven } = extent;
+    let part = if uneven { usize::MAX } else { cutting.part(chunks, longest * width) };
     let parts = |of: usize| (longest * width).div_ceil(of).next_multiple_of(GRAIN);
-    let part = match cutting.segment {
-        _ if uneven => usize::MAX,
-        Size::Of(bytes) => bytes / chunks,
-        Size::Part(of) => parts(of),
-        Size::Messages(of) => parts((of / chunks).clamp(*PARTS.start(), *PARTS.end())),
-    };
     let deep = Some(timing).filter(|timing| medium == Medium::Links && !uneven && timing.is_deep());
     let part =
         deep.map_or(part, |timing| part.min(parts(timing.segments(longest * width)).max(DEEP.message)));
-    // As large as the least depth lets them be within what may be in flight.
-    let largest = (cutting.in_flight / LEAST_DEPTH as usize / chunks).min(cutting.message.end);
-    let message = match preferred {
-        0 => part.min(largest).max(cutting.message.start),
-        bytes => (bytes / chunks).clamp(LEAST_MESSAGE, MOST_MESSAGE),
-    };
+    let message = cutting.message(chunks, part, preferred);
     let message = match medium {
         Medium::Memory => message,
         _ => message.min(room.message(LEAST_DEPTH as usize)),

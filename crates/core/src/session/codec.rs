@@ -5,7 +5,7 @@
 use crate::{
     group::{FoldOrder, Rank},
     session::is_unseen,
-    topology::{LinkMatrix, Ports, Wiring},
+    topology::{LinkMatrix, Ports, RoundTrips, Wiring},
     wire::Fingerprint,
 };
 use alloc::{string::String, sync::Arc, vec::Vec};
@@ -137,13 +137,14 @@ impl Writer {
     }
 
     pub(crate) fn wiring(&mut self, wiring: &Wiring) {
-        let Wiring { links, ports } = wiring;
+        let Wiring { links, ports, round_trips } = wiring;
         self.option(links.as_ref(), |to, links| {
             to.part("the links between ranks", LINKS_BYTES, |to| to.bytes(&links.to_bytes()));
         });
         self.option(ports.as_ref(), |to, ports| {
             to.part("the ports of hosts", PORTS_BYTES, |to| to.bytes(&ports.to_bytes()));
         });
+        self.list("the round trips of ranks", round_trips.numbers(), |to, time| to.u32(*time));
     }
 
     pub(crate) fn fingerprint(&mut self, value: &Fingerprint) {
@@ -297,7 +298,8 @@ impl<'a> Reader<'a> {
                 Ports::from_bytes(bytes).ok_or(Malformed("ports that are none"))
             })
         })?;
-        Ok(Wiring { links, ports })
+        let round_trips = RoundTrips::of_numbers(self.list(Self::u32)?);
+        Ok(Wiring { links, ports, round_trips })
     }
 
     pub(crate) fn fold_order(&mut self) -> Result<FoldOrder, Malformed> {

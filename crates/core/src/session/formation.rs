@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     group::{FoldOrder, Rank},
-    topology::{TopologyError, Wiring},
+    topology::{RoundTrips, TopologyError, Wiring},
 };
 use alloc::{
     boxed::Box,
@@ -130,6 +130,8 @@ struct Joined {
     segment: u64,
     job: Vec<JobName>,
     host_name: String,
+    /// To rank 0, in microseconds; 0 if it is not known.
+    round_trip: u32,
 }
 
 impl JobName {
@@ -184,7 +186,7 @@ impl Formation {
         }
         let Settings { staging, segment, .. } = *settings;
         let from = process.address.clone();
-        let joined = Joined { from, process, staging, segment, job, host_name };
+        let joined = Joined { from, process, staging, segment, job, host_name, round_trip: 0 };
         Ok(Self { world, decided, joined: [(rank, joined)].into(), absent: BTreeSet::new() })
     }
 
@@ -211,7 +213,8 @@ impl Formation {
         }
         let Settings { staging, segment, .. } = *settings;
         let from = from.into();
-        self.joined.insert(rank, Joined { process, from, staging, segment, job, host_name });
+        let joined = Joined { process, from, staging, segment, job, host_name, round_trip: 0 };
+        self.joined.insert(rank, joined);
         Ok(self.progress())
     }
 
@@ -224,6 +227,13 @@ impl Formation {
     pub fn withdraw(&mut self, rank: Rank, incarnation: u64) {
         if self.joined.get(&rank).is_some_and(|there| there.process.incarnation == incarnation) {
             self.joined.remove(&rank);
+        }
+    }
+
+    /// How long a rank's messages take to rank 0 and back, in microseconds.
+    pub fn measured(&mut self, rank: Rank, microseconds: u32) {
+        if let Some(joined) = self.joined.get_mut(&rank) {
+            joined.round_trip = microseconds;
         }
     }
 
@@ -283,6 +293,8 @@ impl Formation {
         let workers = self.joined.values().map(|joined| joined.process.clone()).collect();
         let roster = Roster::founded(workers, &parameters.reducers).ok()?;
         let hosts = roster.hosts();
+        let round_trips: Vec<u32> = self.joined.values().map(|joined| joined.round_trip).collect();
+        parameters.wiring.round_trips = RoundTrips::new(&round_trips, &hosts);
         let ports = parameters.wiring.ports.as_ref();
         // Of each host one rank's port may be all that is known.
         let shared = ports.filter(|ports| ports.size() == hosts.len()).map(|ports| ports.shared(&hosts));

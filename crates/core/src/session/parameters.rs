@@ -75,7 +75,7 @@ impl Parameters {
         self.wiring.to_bytes().map(|bytes| digest(&bytes))
     }
 
-    fn items(&self) -> [(&'static str, String); 12] {
+    fn items(&self) -> [(&'static str, String); 13] {
         let Self { order, algorithm, transport, segment, staging, reducers, cutting, .. } = self;
         [
             ("HERRINGBONE_FOLD_ORDER", order.name().into()),
@@ -97,6 +97,11 @@ impl Parameters {
             ("HERRINGBONE_TREE_ARRAY_BOUND", self.tree_bound.to_string()),
             ("HERRINGBONE_PLAN", self.plan.join(",")),
             ("HERRINGBONE_CALIBRATION", digest_of_numbers(&self.calibration)),
+            (ROUND_TRIPS, {
+                let numbers: Vec<u64> =
+                    self.wiring.round_trips.numbers().iter().map(|time| u64::from(*time)).collect();
+                digest_of_numbers(&numbers)
+            }),
         ]
     }
 
@@ -169,13 +174,16 @@ fn digest_of_numbers(numbers: &[u64]) -> String {
     format!("{:016x}", digest(&bytes))
 }
 
+/// What the round trips of a world are called.
+const ROUND_TRIPS: &str = "the round trips to rank 0";
+
 /// What the constants of a build are called.
 pub(super) const CUTTING: &str = "the build's cutting constants";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{LinkMatrix, Port, Ports, Sites};
+    use crate::topology::{LinkMatrix, Port, Ports, RoundTrips, Sites};
 
     fn parameters() -> Parameters {
         Parameters {
@@ -199,7 +207,8 @@ mod tests {
         let sites = || Sites::new(vec![0, 1], vec![Port { out: 1000, into: 0 }; 2]).unwrap();
         let with_sites = ports().unwrap().with_sites(sites()).unwrap();
         let with_sites = format!("{:016x}", digest(&with_sites.to_bytes()));
-        let changes: [(&str, &str, &str, Change); 15] = [
+        let round_trips = digest_of_numbers(&[0, 40]);
+        let changes: [(&str, &str, &str, Change); 16] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -223,6 +232,9 @@ mod tests {
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
             ("HERRINGBONE_PLAN", "", "a,b", |other| other.plan = ["a", "b"].map(String::from).into()),
             ("HERRINGBONE_CALIBRATION", "none", &calibration, |other| other.calibration = vec![1]),
+            (ROUND_TRIPS, "none", &round_trips, |other| {
+                other.wiring.round_trips = RoundTrips::new(&[0, 40], &[0, 1])
+            }),
         ];
         for (name, ours, theirs, change) in changes {
             let mut other = parameters();

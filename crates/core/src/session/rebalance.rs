@@ -113,13 +113,13 @@ impl PortProposal {
     pub(super) fn write(&self, to: &mut Writer) {
         to.u32(self.group);
         to.u32(self.change);
-        to.wiring(&Wiring { links: None, ports: Some(self.ports.clone()) });
+        to.wiring(&Wiring { ports: Some(self.ports.clone()), ..Wiring::default() });
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (group, change, wiring) = (from.u32()?, from.u32()?, from.wiring()?);
         match wiring {
-            Wiring { links: None, ports: Some(ports) } => Ok(Self { group, change, ports }),
+            Wiring { links: None, ports: Some(ports), .. } => Ok(Self { group, change, ports }),
             _ => Err(Malformed("a proposal without ports")),
         }
     }

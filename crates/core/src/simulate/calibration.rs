@@ -1,6 +1,6 @@
 //! Costs and ports of a kind of machine as text: a name and a number with its unit on each line, for people and files.
 
-use super::machine::{Costs, Picoseconds};
+use super::machine::{Costs, Picoseconds, SECOND};
 use alloc::{
     format,
     string::{String, ToString},
@@ -31,6 +31,15 @@ impl Calibration {
         latency: 30_000_000,
         shared_cores: 0,
     };
+
+    /// What is taken for granted where a message's way from a host to another is all that is known: the default costs, and ports that
+    /// carry the window of a connection in a round trip, 10 Gbit/s at the most.
+    pub fn of_latency(latency: Picoseconds) -> Self {
+        let round_trip = latency.saturating_mul(2).max(1);
+        let rate = u128::from(WINDOW) * u128::from(SECOND) / u128::from(round_trip);
+        let port = u64::try_from(rate).unwrap_or(u64::MAX).clamp(1, Self::DEFAULT.port);
+        Self { latency, port, reducer_port: port, ..Self::DEFAULT }
+    }
 
     /// Reads what [`Display`](fmt::Display) writes: `name = number` on each line, in any order; `#` begins a comment. What is
     /// not there keeps its default.
@@ -158,6 +167,9 @@ impl Calibration {
         }
     }
 }
+
+/// The bytes that a connection has under way at most by Linux's defaults: half of the largest receive buffer (`tcp_rmem`).
+const WINDOW: u64 = 3 << 20;
 
 /// How many numbers a calibration has.
 pub const CALIBRATION_NUMBERS: usize = 21;

@@ -13,7 +13,7 @@ use alloc::{
 };
 
 /// The bytes of a frame without its payload.
-const HEADER: u64 = 64;
+pub(crate) const HEADER_BYTES: u64 = 64;
 /// What the kernel hands to a link at once, in bytes.
 const BURST: u64 = 64 << 10;
 /// How many ports, links and uplinks a message passes at most.
@@ -138,7 +138,7 @@ impl<'a> Lines<'a> {
     /// A message waits for a port or link that it leaves by. Returns whether nothing was under way there.
     pub(super) fn enter(&mut self, place: Resource, index: u32, message: &Transfer) -> bool {
         let line = self.line(place);
-        let (rest, payload) = (message.bytes + HEADER, message.bytes);
+        let (rest, payload) = (message.bytes + HEADER_BYTES, message.bytes);
         let waiting = Waiting { message: index, rest, payload, is_taken: false };
         match line.flows.iter_mut().find(|flow| flow.to == message.rank) {
             Some(flow) => flow.messages.push_back(waiting),

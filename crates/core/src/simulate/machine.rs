@@ -176,7 +176,7 @@ pub struct RigSites {
 
 impl RigSites {
     /// The site of a host; `None` outside of all.
-    pub(super) fn of_host(&self, host: u32) -> Option<u32> {
+    pub(crate) fn of_host(&self, host: u32) -> Option<u32> {
         self.of_hosts.get(host as usize).copied().flatten()
     }
 }
@@ -297,7 +297,7 @@ impl Rig {
     }
 
     /// A port's rate for payload: without headers, without what others take, and slower where one of the host's members is.
-    pub(super) fn payload_rate(&self, host: u32, rate: u64) -> u64 {
+    pub(crate) fn payload_rate(&self, host: u32, rate: u64) -> u64 {
         let on_host = (0..).zip(&self.hosts).filter(|(_, other)| **other == host);
         let slowness =
             on_host.map(|(member, _): (usize, _)| self.slowness.get(member).copied().unwrap_or(1000));
@@ -305,7 +305,7 @@ impl Rig {
     }
 
     /// The rate of a direction of a site's uplink, for payload.
-    pub(super) fn uplink(&self, site: u32, direction: fn(&Port) -> u64) -> u64 {
+    pub(crate) fn uplink(&self, site: u32, direction: fn(&Port) -> u64) -> u64 {
         let uplink = self.sites.as_ref().and_then(|sites| sites.uplinks.get(site as usize));
         uplink.map_or(0, |uplink| self.rate_of_payload(direction(uplink), 1000))
     }

@@ -290,7 +290,7 @@ mod tests {
         let nothing = Wiring::default();
         assert_eq!(nothing.with_ports(&alike), nothing);
         assert_eq!(nothing.with_ports(&slow).ports, Some(slow.clone()));
-        let known = Wiring { links: None, ports: Some(slow.clone().with_nanoseconds(70)) };
+        let known = Wiring { ports: Some(slow.clone().with_nanoseconds(70)), ..Wiring::default() };
         assert_eq!(known.with_ports(&alike).ports, Some(alike.with_nanoseconds(70)));
     }
 

@@ -1,6 +1,6 @@
 //! What is known of the ways between ranks: links of pairs, and ports of hosts.
 
-use super::{LinkMatrix, Ports, Topology, TopologyError};
+use super::{LinkMatrix, Ports, RoundTrips, Topology, TopologyError};
 use alloc::{string::String, vec::Vec};
 
 /// What is known of the ways between ranks. Ports decide where they are known, because the links of a host share its port.
@@ -10,11 +10,13 @@ pub struct Wiring {
     pub links: Option<LinkMatrix>,
     /// The ports of the ranks' hosts.
     pub ports: Option<Ports>,
+    /// The round trips between ranks and rank 0, which were measured while the job formed. No topology has them.
+    pub round_trips: RoundTrips,
 }
 
 impl From<LinkMatrix> for Wiring {
     fn from(links: LinkMatrix) -> Self {
-        Self { links: Some(links), ports: None }
+        Self { links: Some(links), ..Self::default() }
     }
 }
 
@@ -26,11 +28,11 @@ impl Wiring {
     pub fn of(topology: &Topology) -> Result<Self, TopologyError> {
         let ports = Ports::of(topology)?;
         if ports.is_some() && topology.links().is_empty() {
-            return Ok(Self { links: None, ports });
+            return Ok(Self { ports, ..Self::default() });
         }
         let links = LinkMatrix::of(topology)?;
         links.check_connected()?;
-        Ok(Self { links: Some(links), ports })
+        Ok(Self { links: Some(links), ports, ..Self::default() })
     }
 
     /// The number of the site of each of these ranks; nothing where no sites are known of all of them.
@@ -38,7 +40,7 @@ impl Wiring {
         self.among(ranks).ports.map(|ports| ports.site_numbers()).unwrap_or_default()
     }
 
-    /// Whether nothing is known.
+    /// Whether neither links nor ports are known.
     pub fn is_unknown(&self) -> bool {
         self.links.is_none() && self.ports.is_none()
     }
@@ -54,7 +56,11 @@ impl Wiring {
         let are_below = |size: usize| ranks.iter().all(|rank| (*rank as usize) < size);
         let links = self.links.as_ref().filter(|links| are_below(links.size()));
         let ports = self.ports.as_ref().filter(|ports| are_below(ports.size()));
-        Self { links: links.map(|links| links.among(ranks)), ports: ports.map(|ports| ports.among(ranks)) }
+        Self {
+            links: links.map(|links| links.among(ranks)),
+            ports: ports.map(|ports| ports.among(ranks)),
+            round_trips: self.round_trips.among(ranks),
+        }
     }
 
     /// That between ranks on these hosts, where the nodes have these names; see [`LinkMatrix::placed`].
@@ -65,6 +71,7 @@ impl Wiring {
         Ok(Self {
             links: self.links.map(|links| links.placed(nodes, hosts)).transpose()?,
             ports: self.ports.map(|ports| ports.placed(nodes, hosts)).transpose()?,
+            round_trips: self.round_trips,
         })
     }
 
@@ -76,10 +83,10 @@ impl Wiring {
             Some(known) => ports.clone().with_nanoseconds(known.nanoseconds()),
             None => ports.clone(),
         });
-        Self { links: self.links.clone(), ports }
+        Self { ports, ..self.clone() }
     }
 
-    /// All numbers, for digests: what stands for it among what plans are made from. `None` if nothing is known.
+    /// All numbers of links and ports, for digests: what stands for them among what plans are made from. `None` if neither is known.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         let links = self.links.as_ref().map(LinkMatrix::to_bytes);
         let Some(ports) = &self.ports else { return links };
@@ -90,6 +97,7 @@ impl Wiring {
     /// How many bytes it takes in a message, at most.
     pub fn bytes(&self) -> usize {
         let links = self.links.as_ref().map_or(0, |links| links.to_bytes().len());
-        links + self.ports.as_ref().map_or(0, |ports| ports.to_bytes().len())
+        let ports = self.ports.as_ref().map_or(0, |ports| ports.to_bytes().len());
+        links + ports + size_of_val(self.round_trips.numbers())
     }
 }

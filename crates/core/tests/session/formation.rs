@@ -300,7 +300,7 @@ fn nodes_that_are_called_as_hosts_are_found_by_their_names() {
 fn ranks_of_a_host_have_its_port_and_others_are_refused() {
     let port = |rate| Port { out: rate, into: 2 * rate };
     let ports = |first, third| Ports::new(vec![port(first), port(0), port(third), port(0)], 5).unwrap();
-    let wiring = |first, third| Wiring { links: None, ports: Some(ports(first, third)) };
+    let wiring = |first, third| Wiring { ports: Some(ports(first, third)), ..Wiring::default() };
     let mut first = join(0);
     first.settings.wiring = wiring(3_000, 9_000);
     let mut formation = Formation::new(first).unwrap();
@@ -347,4 +347,21 @@ fn a_job_that_follows_its_ports_says_so_to_all() {
     let mut formation = Formation::new(two(0, true)).unwrap();
     formation.join(two(1, false), "10.0.0.1:50000").unwrap();
     assert!(formation.found(1).unwrap().parameters.measuring.while_running);
+}
+
+/// Rank 0's host is hosts 0 and 1 of four ranks; the others are as far as their connections say.
+#[test]
+fn round_trips_travel_with_what_rank_0_decides() {
+    let mut formation = formation();
+    for rank in 1..4 {
+        formation.join(join(rank), "10.0.0.1:50000").unwrap();
+        formation.measured(rank, [0, 30, 20_480, 0][rank as usize]);
+    }
+    let trips = formation.found(1).unwrap().parameters.wiring.round_trips;
+    assert_eq!(trips.numbers(), [0, 0, 20_480, 0]);
+    assert_eq!(trips.nanoseconds(&[0, 1, 2, 3]), Some(10_240_000));
+    // A process that comes in place of another one has a connection of its own.
+    formation.join(join(2), "10.0.0.2:50001").unwrap();
+    assert_eq!(formation.found(1).unwrap().parameters.wiring.round_trips.nanoseconds(&[0, 1, 2, 3]), None);
+    formation.measured(9, 1);
 }

@@ -4,7 +4,7 @@ use crate::any_text;
 use herringbone_core::{
     group::FoldOrder,
     session::{Measuring, Parameters, formation::Settings},
-    topology::{LinkMatrix, Port, Ports, Wiring},
+    topology::{LinkMatrix, Port, Ports, RoundTrips, Wiring},
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -39,6 +39,7 @@ fn wiring(number: u64) -> Wiring {
     Wiring {
         links: number.is_multiple_of(3).then(|| LinkMatrix::uniform(ranks, 2.5)),
         ports: number.is_multiple_of(2).then(ports),
+        round_trips: RoundTrips::of_numbers((0..number as u32 % 5).collect()),
     }
 }
 

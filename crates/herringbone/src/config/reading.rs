@@ -134,6 +134,7 @@ impl Environment {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for one that cannot be read.
     pub fn guidance(&self) -> Result<Guidance> {
         Ok(Guidance {
+            latency: None,
             rules: self.plan()?.unwrap_or_default(),
             forced: self.algorithm()?,
             calibration: self.calibration()?,

@@ -149,7 +149,7 @@ pub(crate) const CALIBRATION: Setting = setting(
     "HERRINGBONE_CALIBRATION",
     "constants of the machines, by which times are predicted and algorithms chosen; rank 0's counts, and others may leave it out",
     "a file of constants, as herringbone simulate --constants prints them",
-    "none: sizes decide",
+    "none: sizes and round trips decide",
     WORKERS,
 );
 pub(crate) const FOLD_ORDER: Setting = setting(

@@ -231,12 +231,13 @@ impl Plans {
         let forced = forced.as_ref().filter(|forced| !forced.needs_reducers() || settings.reducers() > 0);
         let bytes = plan::predicted::class_of(request.bytes);
         let class = CallClass { collective, widening: request.widening, codec, bytes };
-        let is_predicted = settings.guidance.calibration.is_some() && forced.is_none();
+        let guidance = settings.guided();
+        let is_predicted = guidance.is_timed() && forced.is_none();
         let choice = match self.choices.get(&class).filter(|_| is_predicted) {
             Some(choice) => choice.clone(),
             None => {
                 let request = plan::Request { forced, ..request };
-                settings.guidance.choose(&request, settings.sizing).map_err(Error::unsupported)?
+                guidance.choose(&request, settings.sizing).map_err(Error::unsupported)?
             }
         };
         if is_predicted {
@@ -319,6 +320,19 @@ impl Plans {
         Ok(proof)
     }
 
+    /// A digest of what is known of the ways between the workers.
+    fn topology(&self, settings: &Settings) -> Option<u64> {
+        let latency = settings.parameters.wiring.round_trips.nanoseconds(&settings.ranks);
+        match (self.ways.first.to_bytes(), latency) {
+            (wiring, None) => wiring.map(|bytes| digest(&bytes)),
+            (wiring, Some(time)) => {
+                let mut bytes = wiring.unwrap_or_default();
+                bytes.extend_from_slice(&time.to_le_bytes());
+                Some(digest(&bytes))
+            }
+        }
+    }
+
     /// Everything that a plan with this algorithm is made from.
     pub(crate) fn basis(&self, settings: &Settings, collective: Collective, algorithm: &Algorithm) -> Basis {
         let Settings { epoch, hosts, parameters, sizing, .. } = settings;
@@ -335,7 +349,7 @@ impl Plans {
                 hosts: Summary::of_places(hosts),
                 memories: Summary::of_places(&settings.memories()),
                 // Ports that were taken later show in the algorithm: a reducer knows only those of the group's beginning.
-                topology: self.ways.first.to_bytes().map(|bytes| digest(&bytes)),
+                topology: self.topology(settings),
             },
             cut: CutBy {
                 constants: cutting::digest(),

@@ -15,6 +15,9 @@ use crate::{
 };
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
+/// Of a nanosecond.
+const PICOSECONDS: u64 = 1000;
+
 /// What makes a group: the same on all its ranks, except `me`.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -151,6 +154,13 @@ impl Settings {
     /// What is known of the links between its workers, and of their hosts' ports.
     pub(crate) fn wiring(&self) -> Wiring {
         self.parameters.wiring.among(&self.ranks)
+    }
+
+    /// What decides the choice of algorithms, with what is known of the ways between these workers' hosts.
+    pub(crate) fn guided(&self) -> Guidance {
+        let nanoseconds = self.parameters.wiring.round_trips.nanoseconds(&self.ranks);
+        let latency = nanoseconds.map(|time| time.saturating_mul(PICOSECONDS));
+        Guidance { latency, ..Guidance::clone(&self.guidance) }
     }
 
     /// The workers.

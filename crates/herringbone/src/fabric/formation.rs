@@ -24,7 +24,7 @@ use crate::{
     },
     descriptors::raise_limit_of_descriptors,
     execute::issue::WORLD_GROUP,
-    sys::doorbell::Bell,
+    sys::{doorbell::Bell, socket::least_round_trip},
 };
 use rustix::event::{PollFd, PollFlags};
 use std::{
@@ -173,6 +173,7 @@ fn gather(config: &Config, meeting: Meeting, hub: OpenHub, deadline: Instant) ->
         }
     }
     place(&mut formation, &mut joined, &config.trees.nodes)?;
+    measure_round_trips(&mut formation, &joined);
     let away = leave_out(&mut formation, &mut joined, greetings.end(deadline), forced)?;
     let formed = formation
         .found(drawn_number()?)
@@ -181,6 +182,14 @@ fn gather(config: &Config, meeting: Meeting, hub: OpenHub, deadline: Instant) ->
     let connections = tell_all(joined, &formed, config.waits.patience)?;
     let (listener, names) = (acceptor.into_listener(), formation.job().to_vec());
     Ok(World { formed, token, incarnation, listener, from, connections, away, names })
+}
+
+/// Gives the formation the least round trip to each rank, as the kernel has measured it. A kernel that does not know leaves the plan to sizes.
+fn measure_round_trips(formation: &mut Formation, joined: &Joined) {
+    for (rank, (stream, ..)) in joined {
+        let time = least_round_trip(stream).unwrap_or_default().as_micros();
+        formation.measured(*rank, u32::try_from(time).unwrap_or(u32::MAX));
+    }
 }
 
 /// Tells those that came too late that the world has formed without them.
