@@ -4,8 +4,9 @@ use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
     core::{
-        group::FoldObstacle,
-        plan::Guidance,
+        group::{FoldObstacle, FoldOrder},
+        plan::{Guidance, files},
+        schedule::Schedule,
         session::{self, Measuring, Parameters, membership::MemberId},
         topology::{LinkMatrix, Wiring},
     },
@@ -237,6 +238,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
     check_order(job, &shared.parameters)?;
+    check_files(job, shared)?;
     let (known, world) = (shared.parameters.wiring.size(), job.roster.world());
     if let Some(known) = known.filter(|known| *known != world as usize) {
         let problem = format!(
@@ -281,6 +283,41 @@ fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
         ),
     };
     Err(Error::config(settings::FOLD_ORDER.name, problem))
+}
+
+/// Whether the schedules of files keep the order of sums. Those of another number of ranks are left out, and rank 0 says so.
+fn check_files(job: &Job, shared: &Shared) -> Result<()> {
+    let Shared { parameters, guidance, .. } = shared;
+    let (hosts, world) = (job.roster.hosts(), job.roster.world());
+    let ranks: Vec<u32> = (0..world).collect();
+    let sites = parameters.wiring.sites_of(&ranks);
+    for file in guidance.rules.files() {
+        let path = file.path();
+        let of = file.known().map_or(0, Schedule::workers);
+        if of != world {
+            if job.rank == 0 {
+                let what = format_args!(
+                    "{path}: its schedule is of {of} ranks and the job has {world}, so the plan is the usual one in its place"
+                );
+                crate::log::warn("rank 0", what);
+            }
+            continue;
+        }
+        let order = parameters.order;
+        let group = order.group(&hosts, &sites);
+        if files::follows(file, &group).unwrap_or(false) {
+            continue;
+        }
+        let others: Vec<&str> = files::orders_of(file, &hosts, &sites).map(FoldOrder::name).collect();
+        let instead = match &others[..] {
+            [] => String::from("search for one that keeps the order of sums"),
+            names => format!("set HERRINGBONE_FOLD_ORDER={} on rank 0", names.join(" or ")),
+        };
+        let problem =
+            format!("{path}: its sums are not added in the order of {}, the job's; {instead}", order.name());
+        return Err(Error::config(settings::PLAN.name, problem));
+    }
+    Ok(())
 }
 
 /// A process's memory and engine, before it has threads.

@@ -77,7 +77,12 @@ impl Communicator {
     }
 
     fn meet(config: &Config, meeting: Meeting) -> Result<Self> {
-        if let Err(error) = config.check() {
+        let of_files = |()| match meeting {
+            Meeting::First => config.check_files(),
+            // A job that goes on with fewer ranks leaves them out.
+            Meeting::Again => Ok(()),
+        };
+        if let Err(error) = config.check().and_then(of_files) {
             Self::decline(config, &error);
             return Err(error.at(config.rank));
         }
