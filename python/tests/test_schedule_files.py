@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -83,3 +84,48 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path, group: Group) -> None:
     file.write_text("#" * (513 << 10))
     for status, output in sums(group, f"all_reduce:64K-inf:file={file}", 2):
         assert status == 1 and "more than 524288 bytes" in output, output
+
+
+SLOW_PAIRS = "0,0.1,1,1\n0.1,0,1,1\n1,1,0,0.1\n1,1,0.1,0\n"
+"""Links of four ranks in GB/s; two pairs have slow ones."""
+
+
+def test_a_job_runs_what_a_search_finds(tmp_path: Path, group: Group) -> None:
+    (tmp_path / "links.csv").write_text(SLOW_PAIRS)
+    file = tmp_path / "found.txt"
+    words = ["--topology", str(tmp_path / "links.csv"), "--rounds", "3", "--seed", "7", "--output", str(file), "--json"]
+    said = json.loads(shown("search", *words))
+    assert said["is_better"] and said["percent_less"] > 5 and said["written"] == str(file), said
+    taken = lines(sums(group, f"all_reduce:0-inf:file={file}"))
+    assert all(str(file) in algorithm for *_, algorithm in taken), taken
+    for plan in ("all_reduce:0-inf:radix", "all_reduce:0-inf:tree"):
+        with Group() as plain:
+            expected = lines(sums(plain, plan))
+        assert [line[:3] for line in taken] == [line[:3] for line in expected], plan
+
+
+SHRINKS = """import herringbone
+import numpy as np
+
+with herringbone.init(timeout=60) as comm:
+    values = np.ones(50_000, np.float32)
+    comm.all_reduce(values)
+    print("whole", values[0], comm.explain(50_000), flush=True)
+    if comm.rank != 1:
+        with comm.shrink() as left:
+            values = np.ones(50_000, np.float32)
+            left.all_reduce(values)
+            print("left", values[0], left.explain(50_000), flush=True)"""
+
+
+def test_fewer_ranks_take_the_usual_choice_and_one_warning_says_so(tmp_path: Path, group: Group) -> None:
+    file = tmp_path / "found.txt"
+    file.write_text(shown("show", "--algorithm", "radix", "--ranks", "3"))
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for rank in range(3):
+        group.start("-c", SHRINKS, forked=None, RANK=str(rank), HERRINGBONE_PLAN=f"all_reduce:0-inf:file={file}", **place)
+    outputs = group.finish(120)
+    text = "".join(output for _, output in outputs)
+    assert {status for status, _ in outputs} == {0}, text
+    assert text.count("whole 3.0 file=") == 3 and text.count("left 2.0 ") == 2 and "left 2.0 file=" not in text, text
+    assert text.count("its schedule is of 3 ranks, and 2 continue: they take the usual choice in its place") == 1, text

@@ -285,22 +285,29 @@ fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
     Err(Error::config(settings::FOLD_ORDER.name, problem))
 }
 
+/// Logs which schedules of files a group of so many ranks leaves out, because they are of another number.
+pub(crate) fn say_left_out(guidance: &Guidance, size: u32) {
+    let schedules = guidance.rules.files().filter_map(|file| Some((file.path(), file.known()?.workers())));
+    for (path, of) in schedules.filter(|(_, of)| *of != size) {
+        let what = format_args!(
+            "{path}: its schedule is of {of} ranks, and {size} continue: they take the usual choice in its place"
+        );
+        crate::log::warn("rank 0", what);
+    }
+}
+
 /// Whether the schedules of files keep the order of sums. Those of another number of ranks are left out, and rank 0 says so.
 fn check_files(job: &Job, shared: &Shared) -> Result<()> {
     let Shared { parameters, guidance, .. } = shared;
     let (hosts, world) = (job.roster.hosts(), job.roster.world());
     let ranks: Vec<u32> = (0..world).collect();
     let sites = parameters.wiring.sites_of(&ranks);
+    if job.rank == 0 {
+        say_left_out(guidance, world);
+    }
     for file in guidance.rules.files() {
         let path = file.path();
-        let of = file.known().map_or(0, Schedule::workers);
-        if of != world {
-            if job.rank == 0 {
-                let what = format_args!(
-                    "{path}: its schedule is of {of} ranks and the job has {world}, so the plan is the usual one in its place"
-                );
-                crate::log::warn("rank 0", what);
-            }
+        if file.known().map_or(0, Schedule::workers) != world {
             continue;
         }
         let order = parameters.order;

@@ -107,6 +107,9 @@ impl Communicator {
         let (fabric, group) = self.parts();
         let next = match shrink::agree(fabric, group, least, timeout)? {
             Agreed::On { number, rank, members, completed } => {
+                if rank == 0 {
+                    assembly::say_left_out(&fabric.settings.guidance, members.len() as u32);
+                }
                 Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed)
             }
             Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, timeout, deadline)?,
