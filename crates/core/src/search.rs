@@ -130,7 +130,15 @@ pub struct Search<'a> {
 }
 
 /// What the draft of a round begins with.
-const STARTS: [Start; 4] = [Start::Direct, Start::Nearest, Start::Hosts, Start::Tree];
+const STARTS: [Start; 7] = [
+    Start::Direct,
+    Start::Nearest,
+    Start::Hosts,
+    Start::Blocks(4),
+    Start::Blocks(2),
+    Start::Tree,
+    Start::Blocks(8),
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Start {
@@ -138,8 +146,10 @@ enum Start {
     Direct,
     /// Partial sums meet where the ways are short.
     Nearest,
-    /// Hosts, or other close ranks, sum first.
+    /// Hosts sum first.
     Hosts,
+    /// So many ranks after each other sum first, as in a stage of `radix`.
+    Blocks(u32),
     /// Ranks of each node send to its lowest.
     Tree,
 }
@@ -250,14 +260,26 @@ impl<'a> Search<'a> {
             Start::Tree => ChunkDraft::along(tree, owner, weight, |node, _| tree.first[node]),
             Start::Hosts => {
                 let hosts = &self.problem.rig.hosts;
-                ChunkDraft::along(tree, owner, weight, |node, holders| {
-                    let below = tree.below(node).unwrap_or_default().map(|child| holders[child]);
-                    let is_here = hosts[below[0] as usize] == hosts[below[1] as usize];
-                    if is_here { below[owner as usize % 2] } else { owner }
-                })
+                self.in_blocks(owner, weight, &|rank| hosts[rank as usize])
             }
+            Start::Blocks(size) => self.in_blocks(owner, weight, &|rank| rank / size),
             Start::Nearest => self.nearest(owner, weight),
         }
+    }
+
+    /// Ranks of a block, which `block` says, sum first, each of them as much of the chunks; then the owners sum those.
+    fn in_blocks(&self, owner: Rank, weight: u8, block: &dyn Fn(Rank) -> u32) -> ChunkDraft {
+        let tree = &self.tree;
+        ChunkDraft::along(tree, owner, weight, |node, _| {
+            let ranks = tree.ranks_of(node);
+            let own = block(ranks.start);
+            if !ranks.clone().all(|rank| block(rank) == own) {
+                return owner;
+            }
+            let members = (0..tree.ranks as Rank).filter(|rank| block(*rank) == own);
+            let count = members.clone().count();
+            members.clone().nth(owner as usize % count).unwrap_or(owner)
+        })
     }
 
     /// Partial sums meet so that all of them together go the shortest ways to the owner, and the result goes the shortest ways back.

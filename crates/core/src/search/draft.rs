@@ -3,6 +3,7 @@
 use super::network::Network;
 use crate::group::Rank;
 use alloc::{vec, vec::Vec};
+use core::ops::Range;
 
 /// The canonical tree of a group's sums. Its first nodes are the ranks; each other node comes after its children, the whole last.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub(super) struct FoldTree {
     pub(super) children: Vec<[usize; 2]>,
     /// The lowest rank below each node.
     pub(super) first: Vec<Rank>,
+    /// How many ranks are below each.
+    below: Vec<u32>,
     pub(super) ranks: usize,
 }
 
@@ -18,7 +21,8 @@ impl FoldTree {
     /// That of these fold keys, two at least.
     pub(super) fn of(keys: &[u32]) -> Self {
         let ranks = keys.len();
-        let mut tree = Self { children: Vec::new(), first: (0..ranks as Rank).collect(), ranks };
+        let (first, below) = ((0..ranks as Rank).collect(), vec![1; ranks]);
+        let mut tree = Self { children: Vec::new(), first, below, ranks };
         tree.add(keys, 0);
         tree
     }
@@ -31,7 +35,13 @@ impl FoldTree {
         let children = [self.add(&keys[..split], from), self.add(&keys[split..], from + split)];
         self.children.push(children);
         self.first.push(from as Rank);
+        self.below.push(keys.len() as u32);
         self.first.len() - 1
+    }
+
+    /// The ranks below a node.
+    pub(super) fn ranks_of(&self, node: usize) -> Range<Rank> {
+        self.first[node]..self.first[node] + self.below[node]
     }
 
     /// How many nodes there are.
