@@ -26,6 +26,7 @@ mod outcome;
 mod package;
 mod parent;
 mod progress;
+mod search;
 mod serve;
 mod settings;
 mod show;
@@ -68,6 +69,7 @@ enum Verb {
     Simulate(simulate::SimulateOptions),
     Roofline(simulate::RooflineOptions),
     Advise(advise::AdviseOptions),
+    Search(search::SearchOptions),
     Topo(topo::Options),
     Trees(trees::Options),
     Trace(trace::TraceOptions),
@@ -166,6 +168,7 @@ impl Verb {
             Verb::Simulate(options) => simulate::run(options, out),
             Verb::Roofline(options) => simulate::run_roofline(options, out),
             Verb::Advise(options) => advise::run(options, out),
+            Verb::Search(options) => search::run(options, out),
             Verb::Topo(options) => topo::run(options, out),
             Verb::Trees(options) => trees::run(options, out),
             Verb::Trace(options) => trace::run(options, out),

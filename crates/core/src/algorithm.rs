@@ -24,6 +24,7 @@
 //! | `double_tree` | all_reduce | K/2 up and down each edge of two trees | floor(log2(N)) + 1 up, as many down, at most | for N = 2 |
 //! | `trees` | all_reduce, reduce, broadcast | K / trees up and down each edge of a tree, one tree for each rank | of its trees | yes |
 //! | `trees(mxnet)`, `trees(best)`, `trees(throughput)` | all_reduce, reduce, broadcast | likewise | of its trees | for N = 2 |
+//! | `file=PATH`, in the rules of a plan | all_reduce | of its schedule | of its schedule | yes |
 //!
 //! Trees follow the [links](crate::topology) that a layout knows; `trees(single)` and `trees(best,single)` send the whole buffer over
 //! one of them. `coded(radix)` and `coded(reduction_server)` are all_reduces whose messages a [codec](crate::codec) shortens,
@@ -50,6 +51,7 @@ mod coded;
 pub mod cost;
 mod double_tree;
 mod doubling;
+mod file;
 mod generate;
 mod hierarchical;
 mod mixed;
@@ -68,6 +70,7 @@ mod tree;
 mod trees;
 mod weighted;
 
+pub use file::{FileTextError, ScheduleFile};
 pub(crate) use hierarchical::{Carried, carried, pieces_of_hosts};
 pub use mixed::MixedShares;
 pub use name::ParseAlgorithmError;
@@ -150,6 +153,8 @@ pub enum Algorithm {
         /// How much each owner folds.
         shares: Shares,
     },
+    /// The all-reduce that a file has as a text, for groups of as many ranks.
+    File(ScheduleFile),
     /// Another one with [coded](crate::codec) messages: [`Radix`](Self::Radix) with a single stage, or
     /// [`ReductionServer`](Self::ReductionServer), either of them by shares or not. One schedule serves every codec.
     Coded {
@@ -355,6 +360,14 @@ pub enum Unsupported {
         /// What the owners are.
         kind: &'static str,
     },
+    /// The schedule of a file is for other groups.
+    #[error("{file}: {reason}")]
+    OfFile {
+        /// The file.
+        file: String,
+        /// For which groups it is.
+        reason: String,
+    },
     /// There is no coded form.
     #[error("{plain} has no coded form: use radix or reduction_server, or no compression")]
     NoCodedForm {
@@ -390,6 +403,7 @@ impl Unsupported {
                 | Self::UnknownLinks { .. }
                 | Self::TooManyForTrees { .. }
                 | Self::NoCanonicalTree
+                | Self::OfFile { .. }
                 | Self::NoTrees { .. }
         )
     }

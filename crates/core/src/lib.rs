@@ -46,6 +46,7 @@
 //! | [`table`] | what workers push to and pull from servers, and which pushes a pull sees |
 //! | [`replay`] | how a program that loses a process continues where it was |
 //! | [`prepare`], [`execution`], [`simulate`] | what a rank does next, segment by segment, and how long that takes |
+//! | [`search`] | which schedule is better on given machines than those of algorithms |
 //!
 //! The crate is `no_std`, forbids `unsafe` and has no dependency that does I/O, so the compiler itself keeps clocks,
 //! threads, sockets, the environment and hash order out of every decision.
@@ -98,3 +99,5 @@ pub mod prepare;
 pub mod execution;
 
 pub mod simulate;
+
+pub mod search;

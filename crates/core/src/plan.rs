@@ -54,6 +54,7 @@ mod choose;
 mod coded;
 mod counted;
 mod dealing;
+pub mod files;
 pub mod fitting;
 mod guidance;
 mod known_ports;

@@ -41,7 +41,9 @@ pub use basis::{Basis, CutBy, Difference, Machines, Summary};
 pub use cause::{Cause, Mismatch, Variant};
 pub use codec::TooLong;
 pub(crate) use codec::{Malformed, Reader, Writer};
-pub use parameters::{MEASURE, Measuring, PARAMETERS_BYTES, Parameters, TREE_BOUND};
+pub use parameters::{
+    FILES_BYTES, FileText, MEASURE, Measuring, PARAMETERS_BYTES, Parameters, PlanText, TREE_BOUND,
+};
 pub use refusal::Refusal;
 pub use rules::GroupRules;
 pub use seen::is_unseen;

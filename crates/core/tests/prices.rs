@@ -61,7 +61,7 @@ fn choices_by_price_take_little_longer_than_the_best_that_is_simulated() {
     let (mut within, mut all, mut by_table) = (0, 0, 0);
     for cell in cells() {
         let request = Request { bytes: predicted::class_of(cell.bytes as u64), ..cell.request() };
-        let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap();
+        let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap().by_time;
         let chosen = predicted::choose_by_time(&request, &cell.known, cell.sizing).unwrap();
         let regret = |algorithm: &Algorithm| {
             let found = simulated.iter().find(|candidate| candidate.algorithm == *algorithm).unwrap();
@@ -87,7 +87,7 @@ fn prices_are_near_to_what_is_simulated() {
     let (mut within, mut all) = (0, 0);
     for cell in cells() {
         let request = cell.request();
-        for candidate in predicted::compared(&request, &cell.known, cell.sizing).unwrap() {
+        for candidate in predicted::compared(&request, &cell.known, cell.sizing).unwrap().by_time {
             let simulated = candidate.outcome.total() / 1000;
             let priced = cell.price(&request, &candidate.algorithm).unwrap();
             let ratio = priced as f64 / simulated as f64;
@@ -161,7 +161,7 @@ fn a_latency_alone_leads_near_to_the_best() {
                 let cell = Cell::new(layout, (rate, latency), bytes);
                 let request = Request { bytes: predicted::class_of(bytes as u64), ..cell.request() };
                 let guidance = Guidance { latency: Some(cell.known.latency), ..Guidance::default() };
-                let all = predicted::compared(&request, &cell.known, cell.sizing).unwrap();
+                let all = predicted::compared(&request, &cell.known, cell.sizing).unwrap().by_time;
                 let off = |algorithm: &Algorithm| {
                     let found = all.iter().find(|candidate| candidate.algorithm == *algorithm).unwrap();
                     found.outcome.total() as f64 / all[0].outcome.total() as f64
@@ -216,7 +216,7 @@ fn uplinks_of_sites_count_as_ports() {
         for bytes in [1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20] {
             let cell = Cell::new((ports.size() as u32, 1, 0), (500, 30), bytes);
             let request = Request { ports: Some(&ports), ..cell.request() };
-            let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap();
+            let simulated = predicted::compared(&request, &cell.known, cell.sizing).unwrap().by_time;
             for candidate in &simulated {
                 let price = cell.price(&request, &candidate.algorithm).unwrap();
                 let ratio = price as f64 * 1000.0 / candidate.outcome.total() as f64;

@@ -4,8 +4,9 @@ use crate::{
     Communicator, Error, Result,
     config::{Config, Transport, check_sizes, settings},
     core::{
-        group::FoldObstacle,
-        plan::Guidance,
+        group::{FoldObstacle, FoldOrder},
+        plan::{Guidance, files},
+        schedule::Schedule,
         session::{self, Measuring, Parameters, membership::MemberId},
         topology::{LinkMatrix, Wiring},
     },
@@ -239,6 +240,7 @@ fn check_possible(job: &Job, shared: &Shared) -> Result<()> {
         return Err(Error::config("HERRINGBONE_TRANSPORT", problem));
     }
     check_order(job, &shared.parameters)?;
+    check_files(job, shared)?;
     let (known, world) = (shared.parameters.wiring.size(), job.roster.world());
     if let Some(known) = known.filter(|known| *known != world as usize) {
         let problem = format!(
@@ -283,6 +285,48 @@ fn check_order(job: &Job, parameters: &Parameters) -> Result<()> {
         ),
     };
     Err(Error::config(settings::FOLD_ORDER.name, problem))
+}
+
+/// Logs which schedules of files a group of so many ranks leaves out, because they are of another number.
+pub(crate) fn say_left_out(guidance: &Guidance, size: u32) {
+    let schedules = guidance.rules.files().filter_map(|file| Some((file.path(), file.known()?.workers())));
+    for (path, of) in schedules.filter(|(_, of)| *of != size) {
+        let what = format_args!(
+            "{path}: its schedule is of {of} ranks, and {size} continue: they take the usual choice in its place"
+        );
+        crate::log::warn("rank 0", what);
+    }
+}
+
+/// Whether the schedules of files keep the order of sums. Those of another number of ranks are left out, and rank 0 says so.
+fn check_files(job: &Job, shared: &Shared) -> Result<()> {
+    let Shared { parameters, guidance, .. } = shared;
+    let (hosts, world) = (job.roster.hosts(), job.roster.world());
+    let ranks: Vec<u32> = (0..world).collect();
+    let sites = parameters.wiring.sites_of(&ranks);
+    if job.rank == 0 {
+        say_left_out(guidance, world);
+    }
+    for file in guidance.rules.files() {
+        let path = file.path();
+        if file.known().map_or(0, Schedule::workers) != world {
+            continue;
+        }
+        let order = parameters.order;
+        let group = order.group(&hosts, &sites);
+        if files::follows(file, &group).unwrap_or(false) {
+            continue;
+        }
+        let others: Vec<&str> = files::orders_of(file, &hosts, &sites).map(FoldOrder::name).collect();
+        let instead = match &others[..] {
+            [] => String::from("search for one that keeps the order of sums"),
+            names => format!("set HERRINGBONE_FOLD_ORDER={} on rank 0", names.join(" or ")),
+        };
+        let problem =
+            format!("{path}: its sums are not added in the order of {}, the job's; {instead}", order.name());
+        return Err(Error::config(settings::PLAN.name, problem));
+    }
+    Ok(())
 }
 
 /// A process's memory and engine, before it has threads.

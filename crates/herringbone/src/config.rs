@@ -28,11 +28,11 @@ pub(crate) use trees::{Trees, host_name};
 use crate::{
     Error, Result,
     core::{
-        algorithm::{Algorithm, Layout, Unsupported},
+        algorithm::{Algorithm, Layout, ScheduleFile, Unsupported},
         collective::Collective,
         group::{FoldOrder, Group},
         plan::Guidance,
-        session::{PARAMETERS_BYTES, formation::JobName, is_unseen},
+        session::{FileText, PARAMETERS_BYTES, PlanText, formation::JobName, is_unseen},
         topology::{LinkMatrix, Ports},
     },
     rendezvous::Store,
@@ -394,6 +394,30 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Whether the schedules of files are of as many ranks as the job, which begins.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) for one that is not.
+    pub(crate) fn check_files(&self) -> Result<()> {
+        let known = |file: &ScheduleFile| Some((file.path().to_owned(), file.known()?.workers()));
+        let mut files = self.guidance.rules.files().filter_map(known);
+        let Some((path, ranks)) = files.find(|(_, ranks)| *ranks != self.world) else { return Ok(()) };
+        let problem = format!(
+            "{path}: its schedule is of {ranks} ranks, and the job has {}; take one of as many, such as herringbone search finds for \
+             a topology of them, or leave the rule out",
+            self.world
+        );
+        Err(Error::config(settings::PLAN.name, problem))
+    }
+
+    /// What rank 0 tells all ranks of the plan that was written.
+    pub(crate) fn plan_text(&self) -> PlanText {
+        let rules = &self.guidance.rules;
+        let text =
+            |file: &ScheduleFile| Some(FileText { text: file.text()?.to_owned(), digest: file.digest()? });
+        PlanText { rules: rules.texts(), files: rules.files().filter_map(text).collect() }
     }
 
     /// Whether the reducers' addresses fit the message in which rank 0 tells all ranks the job's parameters, beside its other

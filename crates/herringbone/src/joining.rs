@@ -77,7 +77,12 @@ impl Communicator {
     }
 
     fn meet(config: &Config, meeting: Meeting) -> Result<Self> {
-        if let Err(error) = config.check() {
+        let of_files = |()| match meeting {
+            Meeting::First => config.check_files(),
+            // A job that goes on with fewer ranks leaves them out.
+            Meeting::Again => Ok(()),
+        };
+        if let Err(error) = config.check().and_then(of_files) {
             Self::decline(config, &error);
             return Err(error.at(config.rank));
         }
@@ -102,6 +107,9 @@ impl Communicator {
         let (fabric, group) = self.parts();
         let next = match shrink::agree(fabric, group, least, timeout)? {
             Agreed::On { number, rank, members, completed } => {
+                if rank == 0 {
+                    assembly::say_left_out(&fabric.settings.guidance, members.len() as u32);
+                }
                 Self::group(fabric.clone(), number, rank, members, self.timeout()).after(completed)
             }
             Agreed::Without { shrink, gone } => self.without_hub(&shrink, &gone, timeout, deadline)?,

@@ -80,7 +80,7 @@ pub fn local_with(config: Config) -> Result<Vec<Communicator>> {
         wiring: config.trees.wiring.clone(),
         measuring: Measuring::default(),
         tree_bound,
-        plan: config.guidance.rules.texts(),
+        plan: config.plan_text(),
         calibration: config.guidance.numbers(),
     };
     let shared = Shared {

@@ -20,7 +20,7 @@ const ORDERS: [Order; 8] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret named plan replay table",
+            "interpret named plan replay search table",
             "simulate",
             "execution",
             "prepare",
@@ -133,7 +133,7 @@ const ORDERS: [Order; 8] = [
             "main",
             "lib",
             "trace",
-            "advise bench compare completions doctor explain horovodrun launch man serve settings show simulate status topo trees verify",
+            "advise bench compare completions doctor explain horovodrun launch man search serve settings show simulate status topo trees verify",
             "job parent token",
             "drawing machine topologies",
             "package",

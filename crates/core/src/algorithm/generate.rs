@@ -50,6 +50,7 @@ impl Algorithm {
             }
             plain if plain.is_one_stage() => mixed::of_workers(group, &Owners::even(group.size())),
             Self::Weighted { plain, shares } => weighted::of_several(plain, shares, group, layout)?,
+            Self::File(file) => file.schedule(group)?,
             _ => return Err(Unsupported::SeveralInputs { algorithm: self.to_string() }),
         })
     }
@@ -109,6 +110,7 @@ impl Algorithm {
             (Self::Sites { inner, outer, sizes }, AllReduce | ReduceScatter | AllGather) => {
                 SiteLevels { inner, outer, sizes }.schedule(collective, group, layout)?
             }
+            (Self::File(file), AllReduce) => file.schedule(group)?,
             (Self::Coded { plain }, AllReduce) => plain.with_coded_messages(group, layout)?,
             (algorithm, collective) => {
                 return Err(Unsupported::Collective {

@@ -23,6 +23,7 @@ impl Algorithm {
             Self::Hierarchical { .. } => "hierarchical",
             Self::Sites { .. } => "sites",
             Self::Weighted { .. } => "weighted",
+            Self::File(_) => "file",
             Self::Coded { .. } => "coded",
         }
     }
@@ -42,6 +43,7 @@ impl fmt::Display for Algorithm {
             Self::Hierarchical { inner, outer } => write!(f, "({inner},{outer})"),
             Self::Sites { inner, outer, sizes } => write!(f, "({inner},{outer},{sizes})"),
             Self::Weighted { plain, shares } => write!(f, "({plain},{shares})"),
+            Self::File(file) => write!(f, "={file}"),
             Self::Coded { plain } => write!(f, "({plain})"),
             Self::Trees { mode, single } => {
                 let parts: Vec<&str> =

@@ -3,16 +3,17 @@
 use super::{
     Choice, PlanRules, Request,
     choose::{FORCED, choose},
-    predicted,
+    files, predicted,
 };
 use crate::{
     algorithm::{Algorithm, ParseAlgorithmError, Unsupported},
     collective::Collective,
     prepare::Sizing,
-    session::{Parameters, TREE_BOUND},
+    session::{Parameters, PlanText, TREE_BOUND},
     simulate::{Calibration, Picoseconds},
 };
 use alloc::{
+    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -34,15 +35,15 @@ pub struct Guidance {
 }
 
 impl Guidance {
-    /// What rank 0's parameters say.
+    /// What rank 0's parameters say. This rank proves the schedules of files itself, and takes its own digests: if they are other ones
+    /// than rank 0's, the ranks' first call of such a schedule tells all of them.
     ///
     /// # Errors
     /// The name of a setting whose value this build cannot read, and why.
     pub fn of(parameters: &Parameters) -> Result<Self, (&'static str, String)> {
         let Parameters { algorithm, plan, calibration, tree_bound, .. } = parameters;
         let forced = algorithm.as_deref().map(str::parse).transpose();
-        let rules =
-            if plan.is_empty() { Ok(PlanRules::default()) } else { PlanRules::parse(&plan.join(",")) };
+        let rules = rules_of(plan).map_err(|problem| ("HERRINGBONE_PLAN", problem))?;
         let calibration = match calibration.as_slice() {
             [] => Ok(None),
             numbers => match numbers.try_into() {
@@ -54,7 +55,7 @@ impl Guidance {
             },
         };
         Ok(Self {
-            rules: rules.map_err(|error| ("HERRINGBONE_PLAN", error.to_string()))?,
+            rules,
             forced: forced
                 .map_err(|error: ParseAlgorithmError| ("HERRINGBONE_ALGORITHM", error.to_string()))?,
             calibration: calibration?,
@@ -103,6 +104,65 @@ impl Guidance {
                 true => Choice { why: String::from("the plan says so"), ..choice },
                 false => choice,
             }),
+        }
+    }
+}
+
+/// The rules of a plan, and the schedules of the files that they name.
+fn rules_of(plan: &PlanText) -> Result<PlanRules, String> {
+    if plan.rules.is_empty() {
+        return Ok(PlanRules::default());
+    }
+    let rules = PlanRules::parse(&plan.rules.join(",")).map_err(|error| error.to_string())?;
+    let mut texts = plan.files.iter();
+    rules.with_files(|file| {
+        let path = file.path();
+        let missing = || format!("{path}: rank 0 has sent no schedule; install one release everywhere");
+        let text = texts.next().ok_or_else(missing)?;
+        files::proved(file, &text.text).map_err(|problem| format!("{path}: {problem}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::FileText;
+
+    const SWAP: &str = "schedule workers=2 reducers=0 cut=even:1
+        rank 0
+          slots plain
+          send u0 -> 1
+          recv c0 s0 <- 1
+          finish c0 u0 = u0 s0+
+        rank 1
+          slots plain
+          send u0 -> 0
+          recv c0 s0 <- 0
+          finish c0 u0 = u0 s0+";
+
+    fn parameters(files: &[&str]) -> Parameters {
+        let files = files.iter().map(|text| FileText { text: (*text).into(), digest: 0 }).collect();
+        let plan = PlanText { rules: ["all_reduce:1K-inf:file=a".into()].into(), files };
+        Parameters { plan, ..Parameters::default() }
+    }
+
+    #[test]
+    fn each_rank_proves_the_schedules_that_rank_0_has_read() {
+        let guidance = Guidance::of(&parameters(&[SWAP])).unwrap();
+        assert_eq!(guidance.for_call(Collective::AllReduce, 0, 1023), None);
+        let taken = guidance.for_call(Collective::AllReduce, 0, 1024).unwrap();
+        let Algorithm::File(file) = taken else { panic!("{taken}") };
+        assert!(file.known().is_some() && file.digest() != Some(0), "its own digest");
+        let other = SWAP.replace("u0 s0+", "s0 u0+");
+        let other = Guidance::of(&parameters(&[&other])).unwrap();
+        assert_ne!(other.rules, guidance.rules, "another schedule has another digest");
+        for (files, said) in [
+            (&[][..], "a: rank 0 has sent no schedule"),
+            (&[""], "a: line 1"),
+            (&[&SWAP.replace("finish c0 u0 = u0 s0+", "copy u0 = s0")], "a: it is no all_reduce"),
+        ] {
+            let (setting, problem) = Guidance::of(&parameters(files)).unwrap_err();
+            assert!(setting == "HERRINGBONE_PLAN" && problem.contains(said), "{problem}");
         }
     }
 }

@@ -2,9 +2,13 @@
 //!
 //! `all_reduce:0-64K:doubling,64K-inf:radix` has a rule for each range, the end of which is not in it. What a rule does not name
 //! (the collective) it has from the one before. Sizes are those of the whole buffer in bytes, with K, M or G for 2^10, 2^20 or
-//! 2^30; `inf` is no end. The form is that of Open MPI's and UCC's tuning strings, by and large.
+//! 2^30; `inf` is no end. `all_reduce:64K-inf:file=PATH` takes the schedule in a file, which rank 0 reads. The form is that of Open MPI's and UCC's tuning strings, by and large.
 
-use crate::{algorithm::Algorithm, collective::Collective};
+use crate::{
+    algorithm::{Algorithm, ScheduleFile},
+    collective::Collective,
+    session::is_unseen,
+};
 use alloc::{
     format,
     string::{String, ToString},
@@ -18,6 +22,12 @@ pub const RULED: [&str; 6] =
 
 /// How long a text of rules is at most, in bytes.
 pub const RULES_BYTES: usize = 4096;
+
+/// How long the path of a file with a schedule is at most, in bytes: a rule has to fit a message.
+const PATH_BYTES: usize = 160;
+
+/// What the name of a schedule's file follows.
+const FILE: &str = "file=";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
@@ -83,7 +93,8 @@ impl PlanRules {
             if let Some(other) = rules.iter().find(overlaps) {
                 return Err(wrong(range, format!("it overlaps {}", shown(other.from, other.to))));
             }
-            let algorithm = algorithm.parse().map_err(|error| wrong(algorithm, format!("{error}")))?;
+            let algorithm =
+                read_algorithm(algorithm, collective).map_err(|problem| wrong(algorithm, problem))?;
             rules.push(Rule { collective, from, to, algorithm });
         }
         Ok(Self(rules))
@@ -97,18 +108,62 @@ impl PlanRules {
         rule.map(|rule| &rule.algorithm)
     }
 
-    /// Each rule as a text; all of them with commas between read back.
+    /// Each rule as a text; all of them with commas between read back, but for what files have.
     pub fn texts(&self) -> Vec<String> {
         let text = |rule: &Rule| {
-            format!("{}:{}:{}", RULED[rule.collective], shown(rule.from, rule.to), rule.algorithm)
+            let algorithm = match &rule.algorithm {
+                Algorithm::File(file) => format!("{FILE}{}", file.path()),
+                other => other.to_string(),
+            };
+            format!("{}:{}:{algorithm}", RULED[rule.collective], shown(rule.from, rule.to))
         };
         self.0.iter().map(text).collect()
+    }
+
+    /// The files that rules take their schedules from, in the order of the rules.
+    pub fn files(&self) -> impl Iterator<Item = &ScheduleFile> {
+        self.0.iter().filter_map(|rule| match &rule.algorithm {
+            Algorithm::File(file) => Some(file),
+            _ => None,
+        })
+    }
+
+    /// The same rules, whose files `read` has read.
+    ///
+    /// # Errors
+    /// The first of `read`.
+    pub fn with_files<E>(
+        mut self,
+        mut read: impl FnMut(&ScheduleFile) -> Result<ScheduleFile, E>,
+    ) -> Result<Self, E> {
+        for rule in &mut self.0 {
+            if let Algorithm::File(file) = &mut rule.algorithm {
+                *file = read(file)?;
+            }
+        }
+        Ok(self)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// An algorithm by its name, or the schedule of a file.
+fn read_algorithm(text: &str, collective: usize) -> Result<Algorithm, String> {
+    let Some(path) = text.strip_prefix(FILE).map(str::trim) else {
+        return text.parse().map_err(|error| format!("{error}"));
+    };
+    if RULED[collective] != Collective::AllReduce.name() {
+        return Err("a file has the schedule of an all_reduce; give other collectives an algorithm".into());
+    }
+    if path.is_empty() || path.len() > PATH_BYTES || path.contains(is_unseen) {
+        return Err(format!(
+            "expected file= and a path of 1 to {PATH_BYTES} visible characters, without `,` or `:`"
+        ));
+    }
+    Ok(Algorithm::File(ScheduleFile::unread(path)))
 }
 
 /// The parts between commas that stand in no brackets, each with where it begins.
@@ -191,6 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn rules_name_files_that_are_read_later() {
+        let rules = PlanRules::parse("all_reduce:0-64K:doubling,64K-inf:file= a/b.txt").unwrap();
+        assert_eq!(rules.texts(), ["all_reduce:0-64K:doubling", "all_reduce:64K-inf:file=a/b.txt"]);
+        assert_eq!(PlanRules::parse(&rules.to_string()), Ok(rules.clone()));
+        assert_eq!(rules.files().map(ScheduleFile::path).collect::<Vec<_>>(), ["a/b.txt"]);
+        let schedule =
+            || crate::schedule::Schedule::parse("schedule workers=1 reducers=0 cut=even:1\nrank 0");
+        let read = |file: &ScheduleFile| Ok::<_, ()>(file.with(schedule().unwrap(), 5));
+        let rules = rules.with_files(read).unwrap();
+        let taken = rules.algorithm(Collective::AllReduce, 1 << 20).unwrap();
+        assert_eq!(taken.to_string(), "file=a/b.txt (digest 0000000000000005)");
+        assert_eq!(rules.with_files(|_| Err("gone")), Err("gone"));
+    }
+
+    #[test]
     fn what_is_wrong_is_pointed_at() {
         for (text, column, said) in [
             ("", 1, "expected collective:from-to:algorithm"),
@@ -204,6 +274,9 @@ mod tests {
             ("all_reduce:0-99999999999999999999:doubling", 12, "expected a range of sizes"),
             ("all_reduce:0-64K:doubling,", 27, "expected collective:from-to:algorithm"),
             ("äll:0-1:radix", 1, "no collective"),
+            ("broadcast:0-inf:file=a", 17, "a file has the schedule of an all_reduce"),
+            ("all_reduce:0-inf:file=", 18, "expected file= and a path"),
+            ("all_reduce:0-inf:file=a\u{7}", 18, "expected file= and a path"),
         ] {
             let error = PlanRules::parse(text).unwrap_err();
             assert!(error.column == column && error.problem.contains(said), "{text}: {error}");

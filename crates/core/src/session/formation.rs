@@ -9,7 +9,7 @@ use super::{
     basis::Difference,
     codec::{Malformed, Reader, Writer},
     membership::{MEMBERS, Process, Roster},
-    parameters::{CUTTING, Measuring, Parameters, TREE_BOUND},
+    parameters::{CUTTING, FileText, Measuring, Parameters, PlanText, TREE_BOUND},
     refusal::Refusal,
 };
 use crate::{
@@ -21,6 +21,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
+    sync::Arc,
     vec::Vec,
 };
 use core::fmt;
@@ -260,6 +261,11 @@ impl Formation {
         self.absent.insert(reducer.into());
     }
 
+    /// What the files have that rank 0's plan names, in the order of its rules.
+    pub fn give(&mut self, files: Arc<[FileText]>) {
+        self.decided.plan.files = files;
+    }
+
     /// Finds the places of the ranks among the nodes of rank 0's topology, which have these names: node i is rank i, or the host of
     /// each rank is a node.
     ///
@@ -337,7 +343,10 @@ impl Settings {
             wiring,
             measuring: Measuring { at_start, while_running },
             tree_bound: tree_bound.unwrap_or(decided.tree_bound),
-            plan: if plan.is_empty() { decided.plan.clone() } else { plan.clone() },
+            plan: match plan.is_empty() {
+                true => decided.plan.clone(),
+                false => PlanText { rules: plan.clone(), files: decided.plan.files.clone() },
+            },
             calibration: if calibration.is_empty() {
                 decided.calibration.clone()
             } else {

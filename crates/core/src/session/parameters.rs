@@ -8,6 +8,7 @@ use crate::{group::FoldOrder, topology::Wiring, wire::digest};
 use alloc::{
     format,
     string::{String, ToString},
+    sync::Arc,
     vec::Vec,
 };
 
@@ -38,11 +39,32 @@ pub struct Parameters {
     pub measuring: Measuring,
     /// Up to how many elements one tree carries the whole buffer.
     pub tree_bound: u64,
-    /// The rules for algorithms that a user wrote, each as a text.
-    pub plan: Vec<String>,
+    /// What a user wrote of the choice of algorithms.
+    pub plan: PlanText,
     /// The numbers of the machines' constants, if times decide.
     pub calibration: Vec<u64>,
 }
+
+/// What a user wrote of the choice of algorithms, as rank 0 tells it all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanText {
+    /// The rules, each as a text.
+    pub rules: Vec<String>,
+    /// What the files have that rules name, in their order.
+    pub files: Arc<[FileText]>,
+}
+
+/// The schedule of a file, as rank 0 has read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileText {
+    /// Its text form, of at most [`FILES_BYTES`] with those of all others.
+    pub text: String,
+    /// The digest of the schedule and of its proof, as rank 0 has found it. Each rank compares its own.
+    pub digest: u64,
+}
+
+/// How long the schedules of files are at most, all together, in bytes.
+pub const FILES_BYTES: usize = 512 << 10;
 
 /// When the ranks of a job measure the ways between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +117,7 @@ impl Parameters {
             ),
             ("HERRINGBONE_REBALANCE", u8::from(self.measuring.while_running).to_string()),
             ("HERRINGBONE_TREE_ARRAY_BOUND", self.tree_bound.to_string()),
-            ("HERRINGBONE_PLAN", self.plan.join(",")),
+            ("HERRINGBONE_PLAN", self.plan.shown()),
             ("HERRINGBONE_CALIBRATION", digest_of_numbers(&self.calibration)),
             (ROUND_TRIPS, {
                 let numbers: Vec<u64> =
@@ -119,22 +141,38 @@ impl Parameters {
             to.wiring(&self.wiring);
             self.measuring.write(to);
             to.u64(self.tree_bound);
-            to.list("the rules of a plan", &self.plan, |to, rule| {
+            to.list("the rules of a plan", &self.plan.rules, |to, rule| {
                 to.text_to("a rule of a plan", ALGORITHM_BYTES, rule);
             });
             to.list("the constants of machines", &self.calibration, |to, number| to.u64(*number));
         });
+        to.part("the schedules of a plan's files", FILES_BYTES + FILES_FRAMING, |to| {
+            to.list("the list of a plan's files", &self.plan.files, |to, file| {
+                to.u64(file.digest);
+                to.part("the schedule of a file", FILES_BYTES, |to| to.bytes(file.text.as_bytes()));
+            });
+        });
+    }
+
+    /// The same for a reducer, which runs no schedule of a file: without the texts of those.
+    #[must_use]
+    pub fn without_files(&self) -> Self {
+        let bare = |file: &FileText| FileText { text: String::new(), ..*file };
+        let plan =
+            PlanText { rules: self.plan.rules.clone(), files: self.plan.files.iter().map(bare).collect() };
+        Self { plan, ..self.clone() }
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        from.part(PARAMETERS_BYTES, |from| {
+        let mut parameters = from.part(PARAMETERS_BYTES, |from| {
             let order = from.fold_order()?;
             let algorithm = from.option(|from| from.text_to(ALGORITHM_BYTES))?;
             let transport = from.option(Reader::text)?;
             let (segment, staging, cutting) = (from.u64()?, from.u64()?, from.u64()?);
             let reducers = from.list(Reader::text)?;
             let (wiring, measuring, tree_bound) = (from.wiring()?, Measuring::read(from)?, from.u64()?);
-            let plan = from.list(|from| from.text_to(ALGORITHM_BYTES))?;
+            let rules = from.list(|from| from.text_to(ALGORITHM_BYTES))?;
+            let plan = PlanText { rules, files: Arc::default() };
             let calibration = from.list(Reader::u64)?;
             Ok(Self {
                 order,
@@ -150,7 +188,35 @@ impl Parameters {
                 plan,
                 calibration,
             })
-        })
+        })?;
+        let files = from.part(FILES_BYTES + FILES_FRAMING, |from| from.list(FileText::read))?;
+        if files.iter().map(|file| file.text.len()).sum::<usize>() > FILES_BYTES {
+            return Err(Malformed("the schedules of its files are too long"));
+        }
+        parameters.plan.files = files.into();
+        Ok(parameters)
+    }
+}
+
+/// What the list of files takes in a message beside their texts, at most.
+const FILES_FRAMING: usize = 4 << 10;
+
+impl FileText {
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let digest = from.u64()?;
+        let text = from.part(FILES_BYTES, |from| {
+            let bytes = from.bytes(from.0.len())?;
+            core::str::from_utf8(bytes).map(String::from).map_err(|_| Malformed("a text is not UTF-8"))
+        })?;
+        Ok(Self { text, digest })
+    }
+}
+
+impl PlanText {
+    /// What tells it apart from others, as people compare it.
+    fn shown(&self) -> String {
+        let digests = self.files.iter().map(|file| format!(" (digest {:016x})", file.digest));
+        digests.fold(self.rules.join(","), |shown, digest| shown + &digest)
     }
 }
 
@@ -208,7 +274,7 @@ mod tests {
         let with_sites = ports().unwrap().with_sites(sites()).unwrap();
         let with_sites = format!("{:016x}", digest(&with_sites.to_bytes()));
         let round_trips = digest_of_numbers(&[0, 40]);
-        let changes: [(&str, &str, &str, Change); 16] = [
+        let changes: [(&str, &str, &str, Change); 17] = [
             ("HERRINGBONE_FOLD_ORDER", "ranks", "hosts", |other| other.order = FoldOrder::Hosts),
             ("HERRINGBONE_ALGORITHM", "ring", "", |other| other.algorithm = None),
             ("HERRINGBONE_TRANSPORT", "", "tcp", |other| other.transport = Some("tcp".into())),
@@ -230,7 +296,10 @@ mod tests {
             ("HERRINGBONE_TOPOLOGY", "none", MEASURE, |other| other.measuring.at_start = true),
             ("HERRINGBONE_REBALANCE", "0", "1", |other| other.measuring.while_running = true),
             ("HERRINGBONE_TREE_ARRAY_BOUND", "0", "7", |other| other.tree_bound = 7),
-            ("HERRINGBONE_PLAN", "", "a,b", |other| other.plan = ["a", "b"].map(String::from).into()),
+            ("HERRINGBONE_PLAN", "", "a,b", |other| other.plan.rules = ["a", "b"].map(String::from).into()),
+            ("HERRINGBONE_PLAN", "", " (digest 0000000000000009)", |other| {
+                other.plan.files = [FileText { text: "schedule".into(), digest: 9 }].into()
+            }),
             ("HERRINGBONE_CALIBRATION", "none", &calibration, |other| other.calibration = vec![1]),
             (ROUND_TRIPS, "none", &round_trips, |other| {
                 other.wiring.round_trips = RoundTrips::new(&[0, 40], &[0, 1])

@@ -76,7 +76,6 @@ fn a_world_forms_in_any_order() {
         reducers: settings().reducers,
         cutting: 5,
         tree_bound: 10_000_000,
-        plan: vec![],
         calibration: vec![],
         ..Parameters::default()
     };

@@ -3,7 +3,7 @@
 use crate::any_text;
 use herringbone_core::{
     group::FoldOrder,
-    session::{Measuring, Parameters, formation::Settings},
+    session::{FileText, Measuring, Parameters, PlanText, formation::Settings},
     topology::{LinkMatrix, Port, Ports, RoundTrips, Wiring},
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -57,7 +57,13 @@ pub(crate) fn any_parameters() -> impl Strategy<Value = Parameters> {
             wiring: wiring(cutting),
             measuring: measuring(cutting),
             tree_bound: cutting,
-            plan: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))].to_vec(),
+            plan: PlanText {
+                rules: ["all_reduce:0-64K:doubling".to_owned()][..usize::from(cutting.is_multiple_of(2))]
+                    .to_vec(),
+                files: (0..cutting % 3)
+                    .map(|at| FileText { text: "a\nb\n".repeat(at as usize), digest: at })
+                    .collect(),
+            },
             calibration: (0..cutting % 3).collect(),
         },
     )

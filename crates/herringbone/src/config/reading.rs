@@ -13,15 +13,19 @@ use super::{
 use crate::{
     Algorithm, Error, Result,
     core::{
+        algorithm::ScheduleFile,
         group::FoldOrder,
-        plan::{Guidance, PlanRules},
+        plan::{
+            Guidance, PlanRules,
+            files::{self, FileProblem},
+        },
         prepare::Sizing,
-        session::MEASURE,
+        session::{FILES_BYTES, MEASURE},
         simulate::Calibration,
         topology::{self, Wiring},
     },
     tcp_table::variable_of_listener,
-    user_file::read_user_text,
+    user_file::{FileError, read_user_file, read_user_text},
 };
 use std::{
     collections::BTreeSet,
@@ -71,13 +75,41 @@ impl Environment {
         found.text.parse().map(Some).map_err(|error: UnknownName| Error::config(&found.variable, error))
     }
 
-    /// The rules of `HERRINGBONE_PLAN`.
+    /// The rules of `HERRINGBONE_PLAN`, whose files are not read yet.
     ///
     /// # Errors
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for what are none, which says where.
     pub fn plan(&self) -> Result<Option<PlanRules>> {
         let Some(found) = settings::PLAN.find(self)? else { return Ok(None) };
         PlanRules::parse(&found.text).map(Some).map_err(|error| Error::config(&found.variable, error))
+    }
+
+    /// The same with the schedules of the files that they name, as rank 0 of a job reads and proves them.
+    ///
+    /// # Errors
+    /// Also for a file that cannot be read, and for a schedule that is not proved.
+    pub fn plan_with_files(&self) -> Result<Option<PlanRules>> {
+        let mut bytes = 0;
+        let mut read = |file: &ScheduleFile| {
+            let path = file.path();
+            let wrong =
+                |why: &dyn fmt::Display| Error::config(settings::PLAN.name, format_args!("{path}: {why}"));
+            let text = read_user_file(path, FILES_BYTES as u64).map_err(|error| match error {
+                FileError::Large(_) => wrong(&format_args!(
+                    "it has more than {FILES_BYTES} bytes, which the schedules of a plan have at most, all together; take one of \
+                     fewer chunks"
+                )),
+                other => wrong(&format_args!("{other}; name a file on rank 0's machine that herringbone search has written")),
+            })?;
+            let text = String::from_utf8(text).map_err(|_| wrong(&FileError::NotText))?;
+            let found = files::proved(file, &text).map_err(|problem| wrong(&problem))?;
+            bytes += found.text().map_or(0, str::len);
+            match bytes > FILES_BYTES {
+                true => Err(wrong(&FileProblem::TooLong { bytes: bytes as u64 })),
+                false => Ok(found),
+            }
+        };
+        self.plan()?.map(|rules| rules.with_files(&mut read)).transpose()
     }
 
     /// The constants in the file that `HERRINGBONE_CALIBRATION` names.
@@ -135,7 +167,7 @@ impl Environment {
     pub fn guidance(&self) -> Result<Guidance> {
         Ok(Guidance {
             latency: None,
-            rules: self.plan()?.unwrap_or_default(),
+            rules: self.plan_with_files()?.unwrap_or_default(),
             forced: self.algorithm()?,
             calibration: self.calibration()?,
             tree_bound: self.tree_bound()?,
@@ -273,7 +305,9 @@ impl Config {
         }
         self.job = self.names_in(environment)?;
         self.guidance.forced = environment.algorithm()?.or(self.guidance.forced);
-        self.guidance.rules = environment.plan()?.unwrap_or(self.guidance.rules);
+        // Rank 0 reads files for all.
+        let rules = if self.rank == 0 { environment.plan_with_files()? } else { environment.plan()? };
+        self.guidance.rules = rules.unwrap_or(self.guidance.rules);
         self.guidance.calibration = environment.calibration()?.or(self.guidance.calibration);
         self.fold_order = environment.fold_order()?.or(self.fold_order);
         if let Some(trees) = environment.trees()? {

@@ -140,8 +140,9 @@ pub(crate) const ALGORITHM: Setting = setting(
 pub(crate) const PLAN: Setting = setting(
     "HERRINGBONE_PLAN",
     "which algorithm for which sizes of which collective, the end of a range not in it; where a rule speaks it counts more than \
-     HERRINGBONE_ALGORITHM; rank 0's counts, and others may leave it out",
-    "rules, like all_reduce:0-64K:doubling,64K-inf:radix",
+     HERRINGBONE_ALGORITHM; file=PATH takes the schedule of a file, which rank 0 reads: files have at most 512 KiB, all together; rank \
+     0's counts, and others may leave it out",
+    "rules, like all_reduce:0-64K:doubling,64K-inf:radix or all_reduce:64K-inf:file=found.txt",
     "chosen by size",
     WORKERS,
 );

@@ -10,7 +10,7 @@ use crate::{
     core::{
         group::{Group as FoldGroup, Rank},
         session::{
-            Basis, Cause, Parameters,
+            Basis, Cause,
             control::{Dispute, Introduction, Message, PlanInfo},
             group_state::ReducerUse,
             membership::MemberId,
@@ -237,7 +237,7 @@ impl Links {
                 continue;
             }
             if before.is_none() {
-                let parameters = Box::new(Parameters::clone(&group.settings.parameters));
+                let parameters = Box::new(group.settings.parameters.without_files());
                 send_control(endpoint, &Message::Parameters { group: group.settings.id, parameters });
             }
             let before = before.filter(|introduced| introduced.generation == generation);

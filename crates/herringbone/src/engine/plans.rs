@@ -314,6 +314,13 @@ impl Plans {
                 "{algorithm} of shards: it has an order of its own, and sums of shards follow the canonical tree; leave the algorithm open, or take radix"
             )));
         }
+        if let Algorithm::File(file) = algorithm
+            && verified.order() != Order::Fixed
+        {
+            return Err(Error::unsupported(format_args!(
+                "the schedule of {file}: its sums are not added in the order of this group; leave its rule out of HERRINGBONE_PLAN"
+            )));
+        }
         let basis = Arc::new(self.basis(settings, collective, algorithm));
         let proof = Proof { verified: Arc::new(verified), digest: basis.digest(), basis };
         self.proofs.insert(key, proof.clone());

@@ -124,6 +124,7 @@ fn gather(config: &Config, meeting: Meeting, hub: OpenHub, deadline: Instant) ->
     let mut acceptor = Acceptor::new("rank 0", listener, &token, policy).map_err(prepared)?;
     let mut formation = Formation::new(own_join(config, incarnation, address))
         .map_err(|refusal| Error::rendezvous(refusal).at(0))?;
+    formation.give(config.plan_text().files);
     let identity = Identity { role: Role::Worker, job: 0, rank: 0, world: config.world, incarnation };
     let (sender, applicants) = mpsc::channel::<Caller>();
     let queue = JoinQueue { sender, bell: Arc::new(Bell::new().map_err(prepared)?) };

@@ -1,0 +1,341 @@
+//! `herringbone search`: a schedule that is better on given machines than those of algorithms.
+
+use crate::numbers::{elements, whole, whole_of_64_bits};
+use crate::progress::LateBar;
+use crate::{failure::Failure, layout, names, outcome::Outcome, topologies};
+use herringbone::core::{
+    plan::{Request, predicted},
+    prepare::Call,
+    search::{Found, Listed, Problem, SEARCHED_RANKS, Search, listed},
+    session::FILES_BYTES,
+    simulate::{Picoseconds, SECOND},
+    topology::{LinkMatrix, Ports, Switches, Topology, Wiring},
+    verify::Order,
+};
+use herringbone::settings::{Bytes, Environment};
+use herringbone::{Collective, DType, FoldOrder, ReduceOp};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Search for an all_reduce that is faster on a topology than those of all algorithms
+///
+/// For unequal ports, and links that are slow or missing. What is found is proved, adds in the fold order, so it has the
+/// bits of the algorithms, and is compared with them by simulation, with the constants of HERRINGBONE_CALIBRATION. A job runs
+/// the file that --output names with HERRINGBONE_PLAN="all_reduce:64K-inf:file=FILE".
+///
+/// The seed and the number of rounds fix the result. Without --rounds the time does, so say --rounds where it has to come out again.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SearchOptions {
+    /// The ports of hosts, or the links between ranks: a file that herringbone topo reads, or FILE#NAME
+    #[arg(long, value_name = "FILE")]
+    topology: String,
+    /// Workers on each host, which are consecutive ranks, where the topology has the ports of hosts
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = whole(1..=SEARCHED_RANKS))]
+    per_host: u32,
+    /// Bytes per rank, of f32: 25M, 64KiB
+    #[arg(long, default_value = "4M", value_name = "B")]
+    bytes: Bytes,
+    /// The fold order; HERRINGBONE_FOLD_ORDER's unless said
+    #[arg(long, value_parser = names::one_of::<FoldOrder>(&FoldOrder::ALL.map(FoldOrder::name)))]
+    fold_order: Option<FoldOrder>,
+    /// For how long
+    #[arg(long, default_value_t = 10, value_name = "S", value_parser = whole(1..=86_400))]
+    seconds: u32,
+    /// So many rounds in place of a time
+    #[arg(long, value_name = "N", value_parser = whole(1..=1_000_000), conflicts_with = "seconds")]
+    rounds: Option<u32>,
+    /// What chance begins with
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole_of_64_bits)]
+    seed: u64,
+    /// Write the schedule into this file, if it is better than the list's best
+    #[arg(long, value_name = "FILE")]
+    output: Option<String>,
+    /// One JSON object instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+struct Compared<'a> {
+    options: &'a SearchOptions,
+    ranks: u32,
+    order: FoldOrder,
+    list: Vec<Listed>,
+    found: Option<Found>,
+    rounds: u32,
+}
+
+/// How much less time than the list's best, in thousandths, is worth a file.
+const WORTH_PER_MILLE: u64 = 10;
+
+pub(crate) fn run(options: &SearchOptions, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let environment = Environment::of_process();
+    let topology = topologies::read(&options.topology)?;
+    let known = environment.calibration()?.unwrap_or_default();
+    let wiring = wiring(&topology, &options.topology)?;
+    let hosts = layout::hosts(ranks(&wiring, options)?, options.per_host);
+    let wiring = topologies::among(wiring, &hosts)?;
+    let sites = wiring.ports.as_ref().map(Ports::site_numbers).unwrap_or_default();
+    let order = options.fold_order.or(environment.fold_order()?).unwrap_or_default();
+    let group = topologies::group(order, &hosts, &sites)?;
+    let count = elements(Collective::AllReduce, group.size(), options.bytes.0, DType::F32.bytes());
+    let request = Request {
+        hosts: &hosts,
+        links: wiring.links.as_ref(),
+        ports: wiring.ports.as_ref(),
+        ..Request::of_elements(Collective::AllReduce, DType::F32, ReduceOp::Sum, count, &group)
+    };
+    let mut rig = predicted::machine(&request, &known, 0);
+    rig.switches = Some(&topology).filter(|_| rig.links.is_some()).and_then(Switches::of);
+    let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, count);
+    let problem = Problem { group: &group, rig: &rig, call, sizing: environment.sizing(&hosts)? };
+    let compared = compare(options, problem, &request, order)?;
+    let written = compared.write()?;
+    match options.json {
+        true => writeln!(out, "{}", compared.object(written))?,
+        false => write!(out, "{}", compared.report(written))?,
+    }
+    Ok(Outcome::Passed)
+}
+
+fn wiring(topology: &Topology, file: &str) -> Result<Wiring, Failure> {
+    let found = match topology.ports().is_empty() && topology.sites().is_empty() {
+        // Where links are all that is known, some may be missing.
+        true => LinkMatrix::of(topology).map(Wiring::from),
+        false => Wiring::of(topology),
+    };
+    found.map_err(|error| Failure::Usage {
+        problem: format!("{file}: {error}"),
+        hint: "herringbone topo shows what the file has",
+    })
+}
+
+/// How many ranks there are: one for each node, or where only ports are known, as many as hosts have.
+fn ranks(wiring: &Wiring, options: &SearchOptions) -> Result<u32, Failure> {
+    let of_nodes = wiring.size().map_or(0, |size| size as u32);
+    let ranks = if wiring.links.is_some() { of_nodes } else { of_nodes.saturating_mul(options.per_host) };
+    if (2..=SEARCHED_RANKS).contains(&ranks) {
+        return Ok(ranks);
+    }
+    Err(Failure::Usage {
+        problem: format!(
+            "{} gives {ranks} ranks, and schedules are searched for 2 to {SEARCHED_RANKS}",
+            options.topology
+        ),
+        hint: "name a topology of as many",
+    })
+}
+
+fn compare<'a>(
+    options: &'a SearchOptions,
+    problem: Problem<'_>,
+    request: &Request<'_>,
+    order: FoldOrder,
+) -> Result<Compared<'a>, Failure> {
+    let unsearchable = |error| Failure::Usage {
+        problem: format!("{}: {error}", options.topology),
+        hint: "herringbone topo shows it",
+    };
+    let mut search = Search::new(problem, options.seed).map_err(unsearchable)?;
+    let list = listed(&problem, request);
+    let progress = match options.rounds {
+        Some(rounds) => LateBar::of(rounds.into()),
+        None => LateBar::of(options.seconds.into()),
+    };
+    let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds.into()));
+    let mut seconds = 0;
+    loop {
+        if search.round() {
+            progress
+                .tell(search.best().map_or_else(String::new, |best| format!("{} so far", shown(best.time))));
+        }
+        let elapsed = began.elapsed();
+        match options.rounds {
+            Some(_) => progress.step(),
+            None => {
+                (seconds..elapsed.as_secs()).for_each(|_| progress.step());
+                seconds = elapsed.as_secs();
+            }
+        }
+        if options.rounds.map_or(elapsed >= limit, |rounds| search.rounds() >= rounds) {
+            break;
+        }
+    }
+    let rounds = search.rounds();
+    Ok(Compared { options, ranks: problem.group.size(), order, list, found: search.into_best(), rounds })
+}
+
+fn shown(time: Picoseconds) -> String {
+    format!("{:.3} ms", time as f64 / (SECOND / 1000) as f64)
+}
+
+impl Compared<'_> {
+    /// The first of the list whose sums are in an order.
+    fn first(&self, order: Order) -> Option<&Listed> {
+        self.list.iter().find(|listed| listed.order == order)
+    }
+
+    /// The schedule, if it is worth it.
+    fn better(&self) -> Option<&Found> {
+        let found = self.found.as_ref()?;
+        let Some(best) = self.first(Order::Fixed) else { return Some(found) };
+        let enough = best.time - best.time / 1000 * WORTH_PER_MILLE;
+        (found.time <= enough).then_some(found)
+    }
+
+    /// How much less time it takes than the list's best, in percent.
+    fn percent(&self) -> Option<f64> {
+        let (found, best) = (self.found.as_ref()?, self.first(Order::Fixed)?);
+        Some(100.0 * (1.0 - found.time as f64 / best.time as f64))
+    }
+
+    /// Writes it where it is to go. Returns that place.
+    fn write(&self) -> Result<Option<&str>, Failure> {
+        let (Some(path), Some(found)) = (&self.options.output, self.better()) else { return Ok(None) };
+        let SearchOptions { topology, bytes, seed, .. } = self.options;
+        let text = format!(
+            "# Found by herringbone search: topology {topology}, {} bytes, fold order {}, seed {seed}, round {}; {} by simulation.\n{}",
+            bytes.0,
+            self.order.name(),
+            found.round,
+            shown(found.time),
+            found.verified.schedule()
+        );
+        if text.len() > FILES_BYTES {
+            return Err(Failure::Usage {
+                problem: format!("the schedule has {} bytes, and a job takes {FILES_BYTES}", text.len()),
+                hint: "search for fewer ranks",
+            });
+        }
+        topologies::write(path, &text)?;
+        Ok(Some(path))
+    }
+
+    fn report(&self, written: Option<&str>) -> String {
+        let SearchOptions { topology, bytes, seed, .. } = self.options;
+        let (ranks, order) = (self.ranks, self.order.name());
+        let mut lines = vec![format!(
+            "# all_reduce of {} bytes, ranks {ranks}, links of {topology}, fold order {order}",
+            bytes.0
+        )];
+        let listed = |listed: &Listed| format!("{} by {}", shown(listed.time), listed.algorithm);
+        lines.push(match self.first(Order::Fixed) {
+            Some(best) => format!("list      {}", listed(best)),
+            None => "list      no algorithm of this order goes over these links".into(),
+        });
+        if let Some(other) = self.first(Order::Schedule) {
+            lines.push(format!("others    {}, which adds in an order of its own", listed(other)));
+        }
+        lines.push(match (self.better(), &self.found) {
+            (Some(found), _) => {
+                let less = self.percent().map_or(String::new(), |percent| format!(", {percent:.1} % less"));
+                let round = found.round;
+                format!(
+                    "found     {}{less}, in round {round} of {} with seed {seed}",
+                    shown(found.time),
+                    self.rounds
+                )
+            }
+            (None, Some(found)) => format!(
+                "found     {} in {} rounds with seed {seed}: the list's best stands",
+                shown(found.time),
+                self.rounds
+            ),
+            (None, None) => format!("found     nothing in {} rounds: the list's best stands", self.rounds),
+        });
+        if let Some(path) = written {
+            lines.push(format!(
+                "written   {path}; run it: HERRINGBONE_PLAN=\"all_reduce:64K-inf:file={path}\" on rank 0"
+            ));
+        } else if self.options.output.is_some() {
+            lines.push("written   nothing".into());
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn object(&self, written: Option<&str>) -> Value {
+        let seconds = |time: Picoseconds| time as f64 / SECOND as f64;
+        let listed = |listed: &Listed| json!({ "algorithm": listed.algorithm.to_string(), "seconds": seconds(listed.time) });
+        json!({
+            "topology": self.options.topology,
+            "ranks": self.ranks,
+            "bytes": self.options.bytes.0,
+            "fold_order": self.order.name(),
+            "seed": self.options.seed,
+            "rounds": self.rounds,
+            "list": self.first(Order::Fixed).map(listed),
+            "others": self.first(Order::Schedule).map(listed),
+            "found": self.found.as_ref().map(|found| json!({ "seconds": seconds(found.time), "round": found.round })),
+            "is_better": self.better().is_some(),
+            "percent_less": self.percent(),
+            "written": written,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Verb};
+    use clap::Parser;
+    use herringbone::core::{algorithm::ScheduleFile, plan::files};
+    use std::{fs, path::PathBuf};
+
+    fn searched(args: &[&str]) -> Result<String, Failure> {
+        let Verb::Search(options) = Command::parse_from(["herringbone", "search"].iter().chain(args)).verb
+        else {
+            panic!("search is a verb")
+        };
+        let mut out = Vec::new();
+        run(&options, &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    /// A file of this process, in the folder for such files.
+    fn file(name: &str, text: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("herringbone-search-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Links of four ranks, two pairs of which have slow ones.
+    const SLOW_PAIRS: &str = "0,0.1,1,1\n0.1,0,1,1\n1,1,0,0.1\n1,1,0.1,0\n";
+
+    #[test]
+    fn what_is_found_is_written_for_jobs() {
+        let (topology, output) = (file("pairs.csv", SLOW_PAIRS), file("found.txt", ""));
+        let [topology, output] = [&topology, &output].map(|path| path.to_str().unwrap());
+        let args = ["--topology", topology, "--rounds", "4", "--output", output];
+        let text = searched(&args).unwrap();
+        assert!(text.contains("list  ") && text.contains("% less") && text.contains("file="), "{text}");
+        let written = fs::read_to_string(output).unwrap();
+        files::proved(&ScheduleFile::unread("f"), &written).unwrap();
+        let object: Value =
+            serde_json::from_str(&searched(&[&args[..], &["--json"]].concat()).unwrap()).unwrap();
+        assert!(object["percent_less"].as_f64().unwrap() > 5.0, "{object}");
+        assert_eq!(fs::read_to_string(output).unwrap(), written, "a seed and rounds fix it");
+    }
+
+    #[test]
+    fn where_the_list_is_best_nothing_is_written() {
+        let topology = file("one.csv", "0,1\n1,0\n");
+        let output = std::env::temp_dir().join(format!("herringbone-search-{}-none", std::process::id()));
+        let [topology, path] = [&topology, &output].map(|path| path.to_str().unwrap());
+        let text = searched(&["--topology", topology, "--rounds", "2", "--output", path]).unwrap();
+        assert!(text.contains("the list's best stands") && text.contains("written   nothing"), "{text}");
+        assert!(!output.exists());
+    }
+
+    #[test]
+    fn topologies_that_cannot_be_searched_are_refused() {
+        let apart = file("apart.csv", "0,1,0\n1,0,0\n0,0,0\n");
+        for (topology, said) in [
+            (apart.to_str().unwrap(), "no way of links leads"),
+            ("/nowhere/links", "cannot read the topology"),
+        ] {
+            let failure = searched(&["--topology", topology, "--rounds", "1"]).unwrap_err().to_string();
+            assert!(failure.contains(said), "{failure}");
+        }
+    }
+}
