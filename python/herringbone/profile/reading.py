@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -40,7 +42,10 @@ def read(path: Path | str) -> Profile:
         FormatError: it is no profile.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    # A FIFO without a writer would keep a reader waiting.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FormatError(f"{path} is no regular file: name the file of a profile")
         data = file.read(MOST_BYTES + 1)
     try:
         return parsed(data)

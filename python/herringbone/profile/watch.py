@@ -36,8 +36,6 @@ class Watch:
         """What DDP tells of its buckets, as :func:`finding.told_buckets` has it."""
         self.backwards = 0
         """Backward passes so far."""
-        self.optimizers = 0
-        """Steps of optimizers so far."""
         self._recorder = Recorder()
         self._search = _Search()
         self._undo: list[Callable[[], None]] = []
@@ -112,7 +110,6 @@ class Watch:
             return
         now = time.perf_counter()
         self._recorder.optimizer_ends(now)
-        self.optimizers += 1
         try:
             if self.outermost is None:
                 self._search.step(optimizer, self._chosen)
