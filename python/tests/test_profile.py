@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -264,3 +265,14 @@ def test_a_summary_has_all_parts_and_buckets() -> None:
     for part in ("step", "forward", "backward", "tail", "optimizer", "other"):
         assert f"\n  {part} " in shown
     assert "accumulation" not in shown
+
+
+def test_the_page_has_all_options_and_reasons() -> None:
+    """Reasons are quoted as the program says them."""
+    page = (ROOT / "docs" / "profile.md").read_text()
+    folder = ROOT / "python" / "herringbone" / "profile"
+    options = re.findall(r'add_argument\("(--[\w-]+)"', (folder / "options.py").read_text())
+    assert len(options) == 4 and [each for each in options if f"`{each}" not in page] == []
+    sources = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in folder.glob("*.py")))
+    quoted = re.findall(r"^\| `([^`]+)` \|", page.partition("## If there is no profile")[2], re.MULTILINE)
+    assert len(quoted) == 9 and [words for words in quoted if words not in sources] == []

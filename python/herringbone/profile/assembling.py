@@ -11,7 +11,7 @@ import shlex
 import torch
 import torch.distributed as dist
 
-from .. import _herringbone
+from .._herringbone import __version__
 from . import finding
 from .document import Profile, Run
 from .options import Options
@@ -64,7 +64,7 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
             date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             python=platform.python_version(),
             torch=torch.__version__,
-            herringbone=_herringbone.__version__,
+            herringbone=__version__,
             cores=len(os.sched_getaffinity(0)),
             threads=torch.get_num_threads(),
             ranks=where.ranks,
@@ -78,7 +78,7 @@ def profile_of(watch: Watch, options: Options, where: Place) -> Profile:
     )
     if watch.wrapper is None:
         return profile
-    return dataclasses.replace(profile, buckets=finding.buckets_of(watch.wrapper, list(profile.parameters()), watch.told))
+    return dataclasses.replace(profile, buckets=finding.buckets_of(watch.wrapper, list(profile.parameters()), watch.reported))
 
 
 def _nothing(watch: Watch, options: Options) -> str:

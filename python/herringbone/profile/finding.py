@@ -22,7 +22,7 @@ __all__ = [
     "layers_of",
     "outline",
     "parameters_of",
-    "told_buckets",
+    "reported_buckets",
     "wrapper_of",
 ]
 
@@ -148,21 +148,21 @@ def layers_of(model: torch.nn.Module, ready: dict[int, float]) -> list[Layer]:
     return layers
 
 
-def told_buckets(wrapper: DistributedDataParallel) -> list[list[int]]:
+def reported_buckets(wrapper: DistributedDataParallel) -> list[list[int]]:
     """The buckets that DDP has made in the order of arrival, as lists of places among trainable parameters; empty if it tells of none."""
     reading: Any = wrapper
-    told: str = reading._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
-    return [[int(word) for word in bucket.split()] for bucket in told.split(",")] if told else []
+    reported: str = reading._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    return [[int(word) for word in bucket.split()] for bucket in reported.split(",")] if reported else []
 
 
-def buckets_of(wrapper: DistributedDataParallel, parameters: Sequence[Parameter], told: Sequence[Sequence[int]]) -> Buckets:
-    """DDP's buckets: those that :func:`told_buckets` has found, or else what its settings make of these parameters."""
+def buckets_of(wrapper: DistributedDataParallel, parameters: Sequence[Parameter], reported: Sequence[Sequence[int]]) -> Buckets:
+    """DDP's buckets: those that :func:`reported_buckets` has found, or else what its settings make of these parameters."""
     ddp: Any = wrapper
     cap = int(ddp.bucket_bytes_cap)
     first = FIRST_BYTES if ddp.bucket_bytes_cap_default else cap
     keeps = bool(ddp.find_unused_parameters) and not ddp.static_graph
     found = grouped(parameters, first, cap, keeps)
-    if not told:
+    if not reported:
         return found
     trainable = [index for index, each in enumerate(parameters) if each.trainable]
-    return Buckets(first, cap, found.initial, [[trainable[place] for place in bucket] for bucket in told])
+    return Buckets(first, cap, found.initial, [[trainable[place] for place in bucket] for bucket in reported])

@@ -133,7 +133,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     if timing == "seconds" and trainable != ("ready_seconds" in given):
         has = "no ready_seconds; null says that no gradient came" if trainable else "ready_seconds, but is not trainable"
         raise FormatError(f"{where} has {has}")
-    shape = [_whole(f"{where}.shape", length) for length in _list(f"{where}.shape", given["shape"], MOST_LENGTHS)]
+    shape = tuple(_whole(f"{where}.shape", length) for length in _list(f"{where}.shape", given["shape"], MOST_LENGTHS))
     dtype = given["dtype"]
     if not isinstance(dtype, str) or dtype not in ELEMENT_BYTES:
         raise FormatError(f"{where}.dtype is {_shown(dtype)}; the format has {', '.join(ELEMENT_BYTES)}")
@@ -141,7 +141,7 @@ def _parameter(where: str, given: Any, timing: str) -> Parameter:
     seconds = None if ready is None else _seconds(f"{where}.ready_seconds", ready)
     found = Parameter(_text(f"{where}.name", given["name"]), shape, dtype, trainable, seconds)
     if found.bytes != _whole(f"{where}.bytes", given["bytes"]):
-        raise FormatError(f"{where}.bytes is {given['bytes']}, and {shape} of {dtype} has {found.bytes}")
+        raise FormatError(f"{where}.bytes is {given['bytes']}, and {list(shape)} of {dtype} has {found.bytes}")
     return found
 
 

@@ -32,8 +32,8 @@ class Watch:
         """The model, in its wrappers, once it is found."""
         self.wrapper: DistributedDataParallel | None = None
         """The one around the model, if there is one."""
-        self.told: list[list[int]] = []
-        """What DDP tells of its buckets, as :func:`finding.told_buckets` has it."""
+        self.reported: list[list[int]] = []
+        """What DDP tells of its buckets, as :func:`finding.reported_buckets` has it."""
         self.backwards = 0
         """Backward passes so far."""
         self._recorder = Recorder()
@@ -150,8 +150,8 @@ class Watch:
 
     def _ask_buckets(self) -> None:
         """Ask DDP for its buckets, which it makes in the second step, and of which it tells as long as its group exists."""
-        if self.wrapper is not None and not self.told:
-            self.told = finding.told_buckets(self.wrapper)
+        if self.wrapper is not None and not self.reported:
+            self.reported = finding.reported_buckets(self.wrapper)
 
     def _forward_ends(self) -> None:
         self._recorder.forward_ends(time.perf_counter())
