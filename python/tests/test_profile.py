@@ -253,7 +253,7 @@ def test_every_field_is_on_the_page_of_the_format() -> None:
 
 
 def test_a_rank_writes_its_own_file_or_the_first_one_does() -> None:
-    options = Options(Path("train.py"), [], 1, 2, "profile.json", False)
+    options = Options(Path("train.py"), [], 1, 2, "profile.json", False, Path.cwd())
     assert [options.writes(rank) for rank in (0, 1)] == [Path("profile.json"), None]
     each = dataclasses.replace(options, output="rank-{rank}.json")
     assert [each.writes(rank) for rank in (0, 1)] == [Path("rank-0.json"), Path("rank-1.json")]

@@ -32,8 +32,13 @@ def found(folder: Path) -> Profile:
     return read(folder / "profile.json")
 
 
-@pytest.mark.parametrize("backend", ["herringbone", "gloo"])
-@pytest.mark.parametrize("kind", ["ddp", "ddp-cap", "ddp-unused"])
+@pytest.mark.parametrize(
+    "kind, backend",
+    [
+        *((kind, "herringbone") for kind in ("ddp", "ddp-cap", "ddp-unused", "ddp-static", "ddp-no-sync")),
+        *((kind, "gloo") for kind in ("ddp", "ddp-cap")),
+    ],
+)
 def test_ranks_under_ddp_have_its_buckets(group: Group, tmp_path: Path, kind: str, backend: str) -> None:
     """The buckets that DDP has made are those of the rule, and its profile says which."""
     pytest.importorskip("torch")
@@ -48,14 +53,14 @@ def test_ranks_under_ddp_have_its_buckets(group: Group, tmp_path: Path, kind: st
         assert profile.run is not None and profile.buckets is not None and profile.measured is not None
         assert (profile.run.rank, profile.run.ranks, profile.run.ranks_on_host) == (rank, 2, 2)
         assert (profile.run.backend, profile.run.wrapper) == (backend, "DistributedDataParallel")
-        assert profile.measured.steps == STEPS
+        assert profile.measured.steps == STEPS and profile.measured.passes == (2 if kind == "ddp-no-sync" else 1)
         parameters = list(profile.parameters())
         assert [each.trainable for each in parameters] == [True] * 2 + [False] * 2 + [True] * 4
         assert all(each.ready_seconds for each in parameters if each.trainable)
         cap = {"ddp-cap": 1 << 20}.get(kind, CAP_BYTES)
         assert profile.buckets == grouped(parameters, FIRST_BYTES, cap, kind == "ddp-unused")
     sizes = [sum(parameters[index].bytes for index in bucket) for bucket in profile.buckets.rebuilt]
-    assert sizes == {"ddp": [1085472, 2101248], "ddp-cap": [1085472, 2101248], "ddp-unused": [1089568, 2097152]}[kind]
+    assert sizes == ([1089568, 2097152] if kind == "ddp-unused" else [1085472, 2101248])
 
 
 def test_parts_that_sleep_take_as_long_as_that(group: Group, tmp_path: Path) -> None:
@@ -93,6 +98,14 @@ def test_passes_before_the_last_one_are_accumulation(group: Group, tmp_path: Pat
     took = found(tmp_path).measured
     assert took is not None and took.passes == 3 and took.accumulation_seconds > 0
     assert "accumulation" in output
+
+
+def test_a_script_that_moves_elsewhere_is_profiled_where_it_began(group: Group, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = str(WORKERS / "profiled.py")
+    group.start(str(WORKERS / "profiling.py"), "--steps", "2", script, "moves", folder=str(tmp_path), forked=True)
+    [(status, output)] = group.finish()
+    assert status == 0 and "wrote profile.json" in output and found(tmp_path).elements == 677, output
 
 
 def test_a_script_that_ends_early_has_the_steps_that_there_were(group: Group, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _reported(options: Options, profile: Profile, rank: int) -> int:
     path = options.writes(rank)
     if path is None:
         return 0
-    if why := write(path, text(profile)):
+    if why := write(options.folder / path, text(profile)):
         _say(f"{path} cannot be written: {why}")
         return FAILED
     steps = profile.measured.steps if profile.measured else 0

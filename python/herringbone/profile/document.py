@@ -34,9 +34,11 @@ class Parameter:
     name: str
     """Within its layer, such as ``weight``."""
     shape: Sequence[int]
+    """Its lengths; a scalar has none."""
     dtype: str
     """torch's name, a key of :data:`ELEMENT_BYTES`."""
     trainable: bool = True
+    """Whether it requires a gradient."""
     ready_seconds: float | None = None
     """From the beginning of the backward pass until the gradient is ready; None if it never was, or was not measured."""
 
@@ -58,6 +60,7 @@ class Layer:
     name: str
     """The module's name in the model, which has the empty name itself."""
     parameters: Sequence[Parameter]
+    """At least one. Parameters that several layers share stand in the first of these."""
     multiply_adds: int | None = None
     """Of one forward pass of one sample; None in a profile that was measured."""
 
@@ -141,6 +144,7 @@ class Profile:
     """A model: its layers, and either operations (``published`` models) or seconds (``run``, ``measured``, ``buckets``)."""
 
     name: str
+    """The model's, such as its class."""
     source: str
     """Where the layers come from: a paper, or the command that was profiled."""
     layers: Sequence[Layer]
@@ -148,9 +152,13 @@ class Profile:
     sample: str | None = None
     """The input for which operations are counted."""
     published: Published | None = None
+    """Totals to compare with."""
     run: Run | None = None
+    """Where and how it was measured."""
     measured: Measured | None = None
+    """Medians over steps; None in a profile of operations."""
     buckets: Buckets | None = None
+    """How DistributedDataParallel groups the gradients, if it was measured under that."""
 
     @property
     def timing(self) -> str:

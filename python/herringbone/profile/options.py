@@ -39,9 +39,11 @@ class Options:
     output: str
     """A file, with :data:`RANK` where each rank's number belongs; else rank 0 alone writes one."""
     json: bool
+    folder: Path
+    """Where the program was started; the script may move elsewhere."""
 
     def writes(self, rank: int) -> Path | None:
-        """The file of a rank, or None."""
+        """The file of a rank, from :attr:`folder`, or None."""
         return Path(self.output.replace(RANK, str(rank))) if RANK in self.output or rank == 0 else None
 
 
@@ -65,7 +67,7 @@ def parsed(words: Sequence[str]) -> Options:
     given = parser.parse_args(words)
     if why := refusal(Path(given.output.replace(RANK, "0"))):
         parser.error(f"--output {given.output}: it cannot be written: {why}")
-    return Options(given.script, given.arguments, given.steps, given.warm_up, given.output, given.json)
+    return Options(given.script, given.arguments, given.steps, given.warm_up, given.output, given.json, Path.cwd())
 
 
 def _count(least: int) -> _Count:

@@ -3,6 +3,7 @@
 Usage: profiled.py KIND [BACKEND].
 """
 
+import os
 import sys
 import time
 
@@ -87,11 +88,20 @@ def step(optimizer, loss):
 def ddp():
     """DDP over the group of a launcher; the kind says with which settings."""
     dist.init_process_group(sys.argv[2])
-    options = {"ddp": {}, "ddp-cap": {"bucket_cap_mb": 1}, "ddp-unused": {"find_unused_parameters": True}}[KIND]
-    model = DistributedDataParallel(wide(), **options)
+    options = {
+        "ddp-cap": {"bucket_cap_mb": 1},
+        "ddp-unused": {"find_unused_parameters": True},
+        "ddp-static": {"static_graph": True, "find_unused_parameters": True},
+    }
+    model = DistributedDataParallel(wide(), **options.get(KIND, {}))
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01)
-    for loss in losses(model, 100):
-        step(optimizer, loss)
+    numbers = losses(model, 200)
+    for _ in range(100):
+        if KIND == "ddp-no-sync":
+            with model.no_sync():
+                next(numbers).backward()
+        step(optimizer, next(numbers))
+    dist.destroy_process_group()
 
 
 def compiled(model):
@@ -113,6 +123,8 @@ def alone():
             raise ValueError("an error of the script")
         if KIND == "exits" and number == 6:
             sys.exit(7)
+        if KIND == "moves" and number == 6:
+            os.chdir("/")
         if KIND == "closure":
             optimizer.step(lambda: closure(optimizer, model, rows))
         elif KIND == "untrained":
