@@ -195,9 +195,10 @@ docs: $(SITE)/requirements.stamp ## The documentation as a site below target/sit
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict --config-file mkdocs.yml
 	@echo "target/site/index.html"
 
-reference: $(TESTED) ## Write docs/reference and docs/pictures again, after a change of commands, docstrings or schedules
+reference: $(TESTED) ## Write docs/reference, docs/pictures and the profiles of models again, after a change of commands, docstrings, schedules or layers
 	@$(PYTHON) tools/reference.py $(TESTED) docs/reference
 	@$(PYTHON) tools/pictures.py $(TESTED) docs/pictures
+	@$(PYTHON) tools/model_profiles.py crates/cli/models
 
 deploy-check: $(CHECKERS)/requirements.stamp ## Check deploy/ with the schemas of Kubernetes, hadolint and shellcheck
 	@$(CHECKERS)/bin/python tests/deploy/check.py

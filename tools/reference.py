@@ -77,6 +77,11 @@ PARTS = [
     ("Sums of shards", "group", "shards.py", ["ShardGroup"]),
     ("Timelines with torch", "herringbone.torch", "torch/timeline.py", ["start_timeline", "stop_timeline"]),
     ("Priorities with torch", "herringbone.torch", "torch/priorities.py", ["priority"]),
+    ("Profiles of models", "herringbone.profile", "profile/reading.py", ["read", "parsed"]),
+    ("Files of profiles", "herringbone.profile", "profile/writing.py", ["text"]),
+    ("A profile of a model", "profile", "profile/document.py", ["Profile"]),
+    ("A layer of a profile", "layer", "profile/document.py", ["Layer"]),
+    ("A parameter of a layer", "parameter", "profile/document.py", ["Parameter"]),
 ]
 """Each heading of the page about Python: what stands before a name, the file, and the names. Before a method it is what examples call
 an object of its class. Errors follow."""

@@ -86,7 +86,7 @@ _PLACES = {
 }
 """The module of each name. It is imported when the name is first asked for: every ``import torch`` imports this package."""
 
-_FACES = {"embedding", "horovod", "kvstore", "optim", "rabit", "torch", "torchft"}
+_FACES = {"embedding", "horovod", "kvstore", "optim", "profile", "rabit", "torch", "torchft"}
 """The modules that programs import by themselves."""
 
 

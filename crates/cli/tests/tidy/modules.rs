@@ -170,7 +170,15 @@ const ORDERS: [Order; 8] = [
         folder: "python/herringbone",
         lines: &[
             "__init__ __main__",
-            "compare/__main__ registration horovod/__init__ horovod/horovodrun",
+            "compare/__main__ profile/__main__ registration horovod/__init__ horovod/horovodrun",
+            // The profile of a user's own model: a run, its hooks, what their moments mean, and the file.
+            "profile/assembling",
+            "profile/watch profile/options profile/script profile/summary",
+            "profile/finding profile/steps",
+            "profile/buckets profile/__init__",
+            "profile/problems profile/reading",
+            "profile/writing",
+            "profile/document",
             // Architectures that are compared: the page, the processes, what a worker does.
             "compare/page",
             "compare/pictures",
