@@ -143,8 +143,8 @@ fn all_drafts_are_right_whatever_the_machines() {
             hosts[rank] = hosts[rank - 1] + u32::from(random.below(3) > 0);
         }
         let mut rows = vec![vec![0.0f32; ranks]; ranks];
-        for from in 0..ranks {
-            for to in (0..from).filter(|to| from - to == 1 || random.below(2) == 0).collect::<Vec<_>>() {
+        for (from, to) in (0..ranks).flat_map(|from| (0..from).map(move |to| (from, to))) {
+            if from - to == 1 || random.below(2) == 0 {
                 let rate = [0.1, 1.0, 4.0][random.below(3)];
                 (rows[from][to], rows[to][from]) = (rate, rate);
             }
