@@ -79,6 +79,15 @@ def test_no_rank_starts_with_a_file_that_cannot_be_taken(
         assert status == 1 and "ConfigError" in output and said in output, output
 
 
+def test_a_schedule_of_hosts_needs_their_order(tmp_path: Path, group: Group) -> None:
+    """Here all ranks are on one host, so the order of hosts is that of ranks, which a schedule of two hosts of three does not have."""
+    file = tmp_path / "found.txt"
+    words = ["--algorithm", "hierarchical", "--ranks", "6", "--per-host", "3", "--fold-order", "hosts"]
+    file.write_text(shown("show", *words))
+    for status, output in sums(group, f"all_reduce:64K-inf:file={file}", 6):
+        assert status == 1 and "its sums are not added in the order of ranks" in output, output
+
+
 def test_a_file_is_read_up_to_a_limit(tmp_path: Path, group: Group) -> None:
     file = tmp_path / "found.txt"
     file.write_text("#" * (513 << 10))

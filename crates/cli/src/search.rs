@@ -6,7 +6,7 @@ use crate::{failure::Failure, layout, names, outcome::Outcome, topologies};
 use herringbone::core::{
     plan::{Request, predicted},
     prepare::Call,
-    search::{Found, Listed, Problem, SEARCHED_RANKS, Search, listed},
+    search::{FoundSchedule, Listed, Problem, SEARCHED_RANKS, ScheduleSearch, listed},
     session::FILES_BYTES,
     simulate::{Picoseconds, SECOND},
     topology::{LinkMatrix, Ports, Switches, Topology, Wiring},
@@ -62,7 +62,7 @@ struct Compared<'a> {
     ranks: u32,
     order: FoldOrder,
     list: Vec<Listed>,
-    found: Option<Found>,
+    found: Option<FoundSchedule>,
     rounds: u32,
 }
 
@@ -137,7 +137,7 @@ fn compare<'a>(
         problem: format!("{}: {error}", options.topology),
         hint: "herringbone topo shows it",
     };
-    let mut search = Search::new(problem, options.seed).map_err(unsearchable)?;
+    let mut search = ScheduleSearch::new(problem, options.seed).map_err(unsearchable)?;
     let list = listed(&problem, request);
     let progress = match options.rounds {
         Some(rounds) => LateBar::of(rounds.into()),
@@ -177,7 +177,7 @@ impl Compared<'_> {
     }
 
     /// The schedule, if it is worth it.
-    fn better(&self) -> Option<&Found> {
+    fn better(&self) -> Option<&FoundSchedule> {
         let found = self.found.as_ref()?;
         let Some(best) = self.first(Order::Fixed) else { return Some(found) };
         let enough = best.time - best.time / 1000 * WORTH_PER_MILLE;

@@ -6,7 +6,7 @@
 //!
 //! What is searched: for each chunk of the buffer who holds the partial sum of each node of the group's canonical tree, and along which tree
 //! the result goes out. So all bits stay those of other algorithms. Where two ranks have no link, or a slow one, what one sends to the
-//! other goes through others. A [round](Search::round) begins with a draft that is like `radix`, `tree` or `hierarchical`, or follows the
+//! other goes through others. A [round](ScheduleSearch::round) begins with a draft that is like `radix`, `tree` or `hierarchical`, or follows the
 //! shortest ways, or with one that was good; then it tries many small moves, by what they keep busy: ports, links and
 //! threads. The simulator has the last word.
 //!
@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use herringbone_core::{
-//!     element::{DType, ReduceOp}, collective::Collective, group::Group, prepare::{Call, Sizing}, search::{Problem, Search},
+//!     element::{DType, ReduceOp}, collective::Collective, group::Group, prepare::{Call, Sizing}, search::{Problem, ScheduleSearch},
 //!     simulate::{Costs, Port, Rig},
 //! };
 //!
@@ -23,7 +23,7 @@
 //! let group = Group::of_size(3);
 //! let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, 1 << 18);
 //! let sizing = Sizing { hosts: 3, shared: false, segment_bytes: 0, most_staged: 56 << 20 };
-//! let mut search = Search::new(Problem { group: &group, rig: &rig, call, sizing }, 1)?;
+//! let mut search = ScheduleSearch::new(Problem { group: &group, rig: &rig, call, sizing }, 1)?;
 //! search.round();
 //! let found = search.best().expect("three ranks that are linked have a schedule");
 //! println!("{} ps\n{}", found.time, found.verified.schedule());
@@ -47,7 +47,7 @@ use crate::{
 use alloc::vec::Vec;
 use anneal::{Draft, Ground};
 use draft::{ChunkDraft, FoldTree};
-use network::Network;
+use network::Interconnect;
 
 pub use listed::{Listed, listed};
 
@@ -107,7 +107,7 @@ pub enum Unsearchable {
 
 /// A schedule that was found.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundSchedule {
     /// The schedule, proved; its sums follow the group's canonical tree.
     pub verified: Verified,
     /// How long it takes by the simulation.
@@ -118,13 +118,13 @@ pub struct Found {
 
 /// A search under way.
 #[derive(Debug)]
-pub struct Search<'a> {
+pub struct ScheduleSearch<'a> {
     problem: Problem<'a>,
     tree: FoldTree,
-    network: Network,
+    network: Interconnect,
     random: SplitMix,
     rounds: u32,
-    best: Option<Found>,
+    best: Option<FoundSchedule>,
     /// The best drafts, by time.
     kept: Vec<(Picoseconds, Draft)>,
 }
@@ -154,7 +154,7 @@ enum Start {
     Tree,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ScheduleSearch<'a> {
     /// Begins.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
             return Err(Unsearchable::SeveralInputs);
         }
         let bytes = problem.call.count as u64 * problem.call.dtype.bytes() as u64;
-        let network = Network::of(problem.rig, ranks as usize, bytes);
+        let network = Interconnect::of(problem.rig, ranks as usize, bytes);
         if !network.is_connected() {
             return Err(Unsearchable::Apart);
         }
@@ -182,12 +182,12 @@ impl<'a> Search<'a> {
     }
 
     /// The best schedule so far.
-    pub fn best(&self) -> Option<&Found> {
+    pub fn best(&self) -> Option<&FoundSchedule> {
         self.best.as_ref()
     }
 
     /// Ends.
-    pub fn into_best(self) -> Option<Found> {
+    pub fn into_best(self) -> Option<FoundSchedule> {
         self.best
     }
 
@@ -239,7 +239,7 @@ impl<'a> Search<'a> {
         }
         let is_best = self.best.as_ref().is_none_or(|best| time < best.time);
         if is_best {
-            self.best = Some(Found { verified, time, round: self.rounds });
+            self.best = Some(FoundSchedule { verified, time, round: self.rounds });
         }
         is_best
     }

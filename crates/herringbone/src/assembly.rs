@@ -5,10 +5,14 @@ use crate::{
     config::{Config, Transport, check_sizes, settings},
     core::{
         group::{FoldObstacle, FoldOrder},
-        plan::{Guidance, files},
+        plan::{
+            Guidance,
+            files::{self, FileProblem},
+        },
         schedule::Schedule,
         session::{self, Measuring, Parameters, membership::MemberId},
         topology::{LinkMatrix, Wiring},
+        verify::VerifyError,
     },
     engine::{Engine, group, rules::EngineRules},
     execute::{issue::WORLD_GROUP, staging::Staging},
@@ -314,17 +318,24 @@ fn check_files(job: &Job, shared: &Shared) -> Result<()> {
         }
         let order = parameters.order;
         let group = order.group(&hosts, &sites);
-        if files::follows(file, &group).unwrap_or(false) {
-            continue;
+        let wrong = |what: String| Err(Error::config(settings::PLAN.name, format_args!("{path}: {what}")));
+        match files::follows(file, &group) {
+            Ok(true) => continue,
+            // Of chunks that lie side by side the proof says more about the order.
+            Err(error) if !matches!(error, VerifyError::SideBySide { .. }) => {
+                return wrong(FileProblem::from(error).to_string());
+            }
+            _ => {}
         }
         let others: Vec<&str> = files::orders_of(file, &hosts, &sites).map(FoldOrder::name).collect();
         let instead = match &others[..] {
             [] => String::from("search for one that keeps the order of sums"),
             names => format!("set HERRINGBONE_FOLD_ORDER={} on rank 0", names.join(" or ")),
         };
-        let problem =
-            format!("{path}: its sums are not added in the order of {}, the job's; {instead}", order.name());
-        return Err(Error::config(settings::PLAN.name, problem));
+        return wrong(format!(
+            "its sums are not added in the order of {}, the job's; {instead}",
+            order.name()
+        ));
     }
     Ok(())
 }

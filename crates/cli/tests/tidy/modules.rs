@@ -20,7 +20,8 @@ const ORDERS: [Order; 8] = [
         folder: "crates/core/src",
         lines: &[
             "lib",
-            "interpret named plan replay search table",
+            "search",
+            "interpret named plan replay table",
             "simulate",
             "execution",
             "prepare",

@@ -2,7 +2,7 @@
 
 use super::{
     draft::{ChunkDraft, FoldTree},
-    network::Network,
+    network::Interconnect,
 };
 use crate::{group::Rank, schedule::HEAVIEST, topology::random::SplitMix};
 use alloc::{vec, vec::Vec};
@@ -17,7 +17,7 @@ const MOST_SPLIT: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground<'a> {
     pub(super) tree: &'a FoldTree,
-    pub(super) network: &'a Network,
+    pub(super) network: &'a Interconnect,
 }
 
 /// A draft of all chunks, with what it keeps busy.

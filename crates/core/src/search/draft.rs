@@ -1,6 +1,6 @@
 //! A draft of an all-reduce: for each chunk who holds which partial sum, and along which tree the result goes out.
 
-use super::network::Network;
+use super::network::Interconnect;
 use crate::group::Rank;
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -148,7 +148,7 @@ impl ChunkDraft {
     }
 
     /// Tells which resources it keeps busy, and for how long.
-    pub(super) fn loads(&self, tree: &FoldTree, network: &Network, mut busy: impl FnMut(usize, u64)) {
+    pub(super) fn loads(&self, tree: &FoldTree, network: &Interconnect, mut busy: impl FnMut(usize, u64)) {
         let units = u64::from(self.weight);
         for node in tree.ranks..tree.nodes() {
             for child in tree.below(node).into_iter().flatten() {

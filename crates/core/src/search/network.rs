@@ -3,12 +3,12 @@
 use crate::{group::Rank, simulate::Rig};
 use alloc::{vec, vec::Vec};
 
-/// Of how many parts of the buffer each entry of [`Network::picoseconds`] has one.
+/// Of how many parts of the buffer each entry of [`Interconnect::picoseconds`] has one.
 const PARTS: u64 = 1024;
 
 /// What workers share, and the ways between them.
 #[derive(Clone, Debug)]
-pub(super) struct Network {
+pub(super) struct Interconnect {
     pub(super) ranks: usize,
     /// For each resource, what a 1,024th of the buffer takes it.
     picoseconds: Vec<u64>,
@@ -37,7 +37,7 @@ impl Resources {
     }
 }
 
-impl Network {
+impl Interconnect {
     /// That of the workers of a rig, for buffers of so many bytes.
     pub(super) fn of(rig: &Rig, ranks: usize, bytes: u64) -> Self {
         let mut resources = Resources { picoseconds: Vec::new(), bytes: bytes.max(PARTS) };
@@ -167,7 +167,7 @@ mod tests {
     fn messages_go_round_missing_links() {
         let rows: Vec<Vec<f32>> = [[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]].map(Vec::from).into();
         let links = LinkMatrix::of_weights(&rows).unwrap();
-        let network = Network::of(&Rig::with_links(&links, 0, Costs::FREE), 3, 1 << 20);
+        let network = Interconnect::of(&Rig::with_links(&links, 0, Costs::FREE), 3, 1 << 20);
         assert!(network.is_connected());
         assert_eq!(network.way(0, 2).collect::<Vec<_>>(), [1, 2]);
         let mut hops = Vec::new();
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn hosts_share_their_ports() {
-        let network = Network::of(&Rig::with_ports(vec![0, 0, 1], 1_000_000, 0, Costs::FREE), 3, 1 << 20);
+        let network =
+            Interconnect::of(&Rig::with_ports(vec![0, 0, 1], 1_000_000, 0, Costs::FREE), 3, 1 << 20);
         let resources = |from, to| {
             let mut found = Vec::new();
             network.carry(from, to, 1, |resource, _| found.push(resource));

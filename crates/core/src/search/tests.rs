@@ -24,7 +24,7 @@ struct Case {
 /// What the list and the search come to.
 struct Compared {
     list: Option<Listed>,
-    found: Found,
+    found: FoundSchedule,
 }
 
 const BYTES: usize = 4 << 20;
@@ -74,7 +74,7 @@ fn compare(case: &Case, seed: u64, rounds: u32) -> Compared {
     let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, BYTES / 4);
     let problem = Problem { group: &group, rig: &rig, call, sizing };
     let list = listed(&problem, &request).into_iter().find(|listed| listed.order == Order::Fixed);
-    let mut search = Search::new(problem, seed).unwrap();
+    let mut search = ScheduleSearch::new(problem, seed).unwrap();
     for _ in 0..rounds {
         search.round();
     }
@@ -172,7 +172,7 @@ fn what_cannot_be_searched_is_said() {
     let call = Call::new(Collective::AllReduce, DType::F32, ReduceOp::Sum, 1 << 10);
     let sizing = Sizing { hosts: 2, shared: false, segment_bytes: 0, most_staged: Workload::STAGED };
     let refused =
-        |group: &Group, rig: &Rig| Search::new(Problem { group, rig, call, sizing }, 1).unwrap_err();
+        |group: &Group, rig: &Rig| ScheduleSearch::new(Problem { group, rig, call, sizing }, 1).unwrap_err();
     assert_eq!(refused(&Group::of_size(1), &rig(1)), Unsearchable::Ranks { ranks: 1 });
     assert_eq!(refused(&Group::of_size(65), &rig(65)), Unsearchable::Ranks { ranks: 65 });
     let several = Group::of_size(3).with_inputs(&[1, 2]).unwrap();

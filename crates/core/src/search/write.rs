@@ -2,7 +2,7 @@
 
 use super::{
     draft::{ChunkDraft, FoldTree},
-    network::Network,
+    network::Interconnect,
 };
 use crate::{
     group::Rank,
@@ -39,7 +39,12 @@ struct Timed {
 }
 
 /// The schedule of a draft.
-pub(super) fn schedule(tree: &FoldTree, network: &Network, keys: &[u32], chunks: &[ChunkDraft]) -> Schedule {
+pub(super) fn schedule(
+    tree: &FoldTree,
+    network: &Interconnect,
+    keys: &[u32],
+    chunks: &[ChunkDraft],
+) -> Schedule {
     let mut events = Vec::new();
     for (chunk, draft) in (0..).zip(chunks) {
         let mut chunk = ChunkEvents { tree, network, draft, chunk, events: &mut events };
@@ -69,7 +74,7 @@ pub(super) fn schedule(tree: &FoldTree, network: &Network, keys: &[u32], chunks:
 
 struct ChunkEvents<'a> {
     tree: &'a FoldTree,
-    network: &'a Network,
+    network: &'a Interconnect,
     draft: &'a ChunkDraft,
     chunk: Chunk,
     events: &'a mut Vec<Timed>,
