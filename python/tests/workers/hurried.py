@@ -10,6 +10,7 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 file, program = Path(sys.argv[1]), sys.argv[2]
@@ -23,16 +24,16 @@ def pause(seconds: float) -> None:
 
 
 def stop_once_joined() -> None:
-    from herringbone import elastic
+    from herringbone import Communicator, elastic
 
-    join = elastic.init
+    join: Callable[[], Communicator] = vars(elastic)["init"]
 
-    def join_and_stop() -> elastic.Communicator:
+    def join_and_stop() -> Communicator:
         communicator = join()
         os.kill(os.getpid(), signal.SIGSTOP)
         return communicator
 
-    elastic.init = join_and_stop
+    vars(elastic)["init"] = join_and_stop
 
 
 time.sleep = pause
