@@ -58,6 +58,9 @@ pub(super) fn lighter(request: &Request<'_>, ports: Option<&Ports>, choice: Choi
     // What the plain choice takes was counted on the way, if it can have shares.
     let own = found.iter().find(|found| found.plain == *plain).map(|found| found.even);
     let Some(own) = own.or_else(|| known.time_of(request, &choice.algorithm)) else { return choice };
+    if own.is_nothing() {
+        return choice;
+    }
     found.retain(|found| found.time.is_below(WORTH_PERCENT, own));
     if let Some(at) = least(&found) {
         let best = found.swap_remove(at);
@@ -235,7 +238,7 @@ mod tests {
     use super::*;
     use crate::{
         group::Group,
-        topology::{LinkMatrix, Port},
+        topology::{LinkMatrix, Port, Sites},
     };
 
     fn known(rates: &[u64]) -> Ports {
@@ -285,6 +288,20 @@ mod tests {
         let as_fast = LinkMatrix::uniform(4, 1.0);
         let (name, _) = chosen(&Request { ports: Some(&ports), links: Some(&as_fast), ..request });
         assert_eq!(name, "weighted(radix,16x3,0)");
+    }
+
+    /// Two sites of two hosts, whose uplinks are known or not.
+    fn in_sites(of_ranks: &[u8], uplink: u64) -> Ports {
+        let uplink = Port { out: uplink, into: uplink };
+        known(&[0; 4]).with_sites(Sites::new(of_ranks.to_vec(), vec![uplink; 2]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn sites_whose_uplinks_nobody_knows_change_nothing() {
+        let group = Group::of_size(4);
+        let request = large(&group, &[0, 1, 2, 3]);
+        let ports = in_sites(&[0, 0, 1, 1], 0);
+        assert_eq!(chosen(&Request { ports: Some(&ports), ..request }), chosen(&request));
     }
 
     /// Whatever is chosen leaves no more to the busiest port than the plain choice does, in programs as they are.
