@@ -23,7 +23,7 @@ use std::io::Write;
 ///
 /// Where all ranks do the same, as in radix, radix(128,128), one_shot, and reduction_server with as many reducers as workers, one of
 /// them is proven for all: 16384 ranks take no time. Elsewhere a schedule whose ranks have more than 2^27 places, steps or messages
-/// together, like weighted(radix,16x4095,1) for 16384, or one with more than 65535 messages from one rank to another, is too large to prove,
+/// together, like ring for 16384, or one with more than 65535 messages from one rank to another, is too large to prove,
 /// which is not a fault of it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
